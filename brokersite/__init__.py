@@ -1,0 +1,1 @@
+"""The Django project: settings, the embedded PostgreSQL, health, and the command that starts everything."""

@@ -1,0 +1,9 @@
+"""The Django application ``brokersite``: home of the commands that concern the whole project."""
+
+from django.apps import AppConfig
+
+
+class BrokersiteConfig(AppConfig):
+    """Settings, health and metrics, and the command that starts everything."""
+
+    name = "brokersite"

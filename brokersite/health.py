@@ -1,0 +1,66 @@
+"""Whether this process can do its work, and its metrics: /healthz, /readyz, /metrics.
+
+The functions answer any front end: the site's views below, or a listener process with a page of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+
+import psycopg
+from django.db.migrations.loader import MigrationLoader
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from brokersite.databases import connection_parameters
+
+#: Seconds within which the database must have answered. Connections of their own, so that a database that
+#: hangs cannot hold up anything but the answer.
+READY_TIMEOUT = 3.0
+
+
+async def unready_reasons() -> list[str]:
+    """Why the process should get no work now, one sentence each; empty when it is ready."""
+    try:
+        async with asyncio.timeout(READY_TIMEOUT):
+            missing = migrations_on_disk() - await _applied_migrations()
+    except TimeoutError:
+        return [f"The database has not answered within {READY_TIMEOUT:g} s."]
+    except psycopg.errors.UndefinedTable:
+        return ["The database has no tables yet: run `manage.py migrate`."]
+    except psycopg.Error as error:
+        return [f"The database cannot be reached: {' '.join(str(error).split())}"]
+    if missing:
+        names = ", ".join(".".join(name) for name in sorted(missing))
+        return [f"Migrations are not applied: {names}. Run `manage.py migrate`."]
+    return []
+
+
+@cache
+def migrations_on_disk() -> frozenset[tuple[str, str]]:
+    """Application and name of every migration this code comes with."""
+    return frozenset(MigrationLoader(None, ignore_no_migrations=True).disk_migrations)
+
+
+async def _applied_migrations() -> set[tuple[str, str]]:
+    async with await psycopg.AsyncConnection.connect(**connection_parameters()) as connection:
+        cursor = await connection.execute("SELECT app, name FROM django_migrations")
+        return {(str(app), str(name)) for app, name in await cursor.fetchall()}
+
+
+async def healthz(request: HttpRequest) -> HttpResponse:
+    """The process is alive and answers."""
+    return JsonResponse({"status": "ok"})
+
+
+async def readyz(request: HttpRequest) -> HttpResponse:
+    """200 when the process is ready for work; else 503 with the reasons."""
+    reasons = await unready_reasons()
+    body = {"status": "unready" if reasons else "ready", "reasons": reasons}
+    return JsonResponse(body, status=503 if reasons else 200)
+
+
+async def metrics(request: HttpRequest) -> HttpResponse:
+    """The metrics of this process in Prometheus' text format."""
+    return HttpResponse(generate_latest(), content_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,175 @@
+"""``manage.py up``: everything for a first look, in one command that one Ctrl-C ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from argparse import ArgumentParser, ArgumentTypeError
+from typing import Any
+
+import psycopg
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
+
+from brokersite import embedded, firstlook
+from brokersite.databases import connection_parameters
+from brokersite.environment import CHECKOUT
+from brokersite.supervisor import Program, Supervisor, SupervisorError, refuse_taken
+from wire.address import Address, AddressError, parse_address
+
+#: The listeners of runwire and where they listen unless told otherwise.
+LISTENERS = {"blipmq": "127.0.0.1:5555", "sspq": "127.0.0.1:8888"}
+
+#: Seconds between two looks whether the embedded PostgreSQL lives.
+DATABASE_POLL = 1.0
+
+
+def address(text: str) -> Address:
+    try:
+        return parse_address(text)
+    except AddressError as error:
+        raise ArgumentTypeError(str(error)) from error
+
+
+def address_or_off(text: str) -> Address | None:
+    return None if text == "off" else address(text)
+
+
+class Command(BaseCommand):
+    """Start the database, the site and the listeners; stop them on Ctrl-C or SIGTERM."""
+
+    help = (
+        "Start everything for a first look: the embedded PostgreSQL (or that of DATABASE_URL), migrations, "
+        "an admin user, a development API key, the site and the listeners. Prints where they are, then one "
+        "line 'ready' when all accept connections. Ctrl-C stops everything."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--http", type=address, default="127.0.0.1:8000", metavar="HOST:PORT",
+            help="where the site listens: admin, health, metrics (default: %(default)s)",
+        )  # fmt: skip
+        for name, default in LISTENERS.items():
+            parser.add_argument(
+                f"--{name}", type=address_or_off, default=default, metavar="HOST:PORT|off",
+                help=f"where the {name} listener listens (default: %(default)s)",
+            )  # fmt: skip
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _interrupt)
+        try:
+            listeners = {name: options[name] for name in LISTENERS if options[name] is not None}
+            refuse_taken([options["http"], *listeners.values()])
+            firstlook.migrate()
+            admin = firstlook.ensure_admin(settings.DATA_DIR)
+            key = firstlook.ensure_key(settings.DATA_DIR)
+            connections.close_all()
+            banner = self._banner(options["http"], listeners, admin, key)
+            asyncio.run(self._run(_programs(options["http"], listeners), banner))
+        except SupervisorError as error:
+            raise CommandError(str(error)) from error
+        except KeyboardInterrupt:
+            self._say("stopped before everything was ready")
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            self._leave_database()
+
+    def _say(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()
+
+    def _banner(self, http: Address, listeners: dict[str, Address], admin: str, key: str) -> list[str]:
+        database = settings.DATABASES["default"]
+        kind = "embedded" if settings.EMBEDDED_DATABASE else "DATABASE_URL"
+        lines = [
+            ("site", f"http://{http}/admin/"),
+            *((name, str(listener)) for name, listener in listeners.items()),
+            ("PostgreSQL", f"{database['HOST']}:{database['PORT']} ({kind})"),
+            ("log in", admin),
+            ("API key", key),
+        ]
+        return [f"{label + ':':<12}{text}" for label, text in lines]
+
+    async def _run(self, programs: list[Program], banner: list[str]) -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        supervisor = Supervisor(programs, self._say)
+        tasks = [asyncio.create_task(stop.wait()), asyncio.create_task(supervisor.start())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not stop.is_set():
+                tasks[1].result()
+                self._say("\n".join([*banner, "ready"]))
+                tasks.append(asyncio.create_task(self._watch_database(supervisor)))
+                await stop.wait()
+            self._say("stopping")
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await supervisor.stop()
+
+    async def _watch_database(self, supervisor: Supervisor) -> None:
+        """Start an embedded PostgreSQL that died again, on its old port if that is still free."""
+        database = settings.EMBEDDED_DATABASE
+        while database is not None:
+            await asyncio.sleep(DATABASE_POLL)
+            if embedded.is_running(settings.DATA_DIR):
+                continue
+            self._say("PostgreSQL does not run: started again")
+            try:
+                again = await asyncio.to_thread(embedded.ensure_running, settings.DATA_DIR)
+            except embedded.EmbeddedPostgresError as error:
+                self._say(str(error))
+                continue
+            if again.port != database.port:
+                supervisor.restart()
+            database = again
+
+    def _leave_database(self) -> None:
+        """Stop the embedded PostgreSQL, unless it ran before us and others use it."""
+        database = settings.EMBEDDED_DATABASE
+        if database is None:
+            return
+        connections.close_all()
+        others = 0 if database.started else _other_clients()
+        if others:
+            self._say(f"PostgreSQL goes on for {others} other connections")
+            return
+        try:
+            embedded.stop(settings.DATA_DIR)
+        except embedded.EmbeddedPostgresError as error:
+            raise CommandError(str(error)) from error
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _programs(http: Address, listeners: dict[str, Address]) -> list[Program]:
+    programs = []
+    if listeners:
+        flags = [f"--{name}={listeners.get(name, 'off')}" for name in LISTENERS]
+        runwire = [str(CHECKOUT / "manage.py"), "runwire", *flags]
+        programs.append(Program("runwire", runwire, list(listeners.values())))
+    site = ["daphne", "-v", "0", "--access-log", "/dev/null", "-b", http.host, "-p", str(http.port)]
+    programs.append(Program("daphne", [*site, "brokersite.asgi:application"], [http]))
+    return programs
+
+
+def _other_clients() -> int:
+    """Connections of other processes to the database's server; 0 when it does not answer."""
+    query = """
+        SELECT count(*) FROM pg_stat_activity
+        WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+    """
+    try:
+        with psycopg.connect(**connection_parameters(), connect_timeout=3) as connection:
+            row = connection.execute(query).fetchone()
+    except psycopg.OperationalError:
+        return 0
+    return int(row[0]) if row else 0

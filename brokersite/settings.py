@@ -1,0 +1,123 @@
+"""Django's settings. What an installation may change comes from the environment: see environment.py."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from brokersite.databases import database_settings, embedded_database_settings
+from brokersite.embedded import Database, ensure_running
+from brokersite.environment import CHECKOUT, Environment
+
+env = Environment.read(os.environ)
+
+DATA_DIR: Path = env.DATA_DIR
+SECRET_KEY: str = env.SECRET_KEY
+DEBUG: bool = env.DEBUG
+ALLOWED_HOSTS: list[str] = list(env.ALLOWED_HOSTS)
+
+#: Every other option under its own name: settings.BROKER_PREFETCH and so on.
+globals().update({name: value for name, value in env.values.items() if name not in globals()})
+
+#: The embedded PostgreSQL this process has joined or started; None with DATABASE_URL.
+EMBEDDED_DATABASE: Database | None = None if env.DATABASE_URL else ensure_running(env.DATA_DIR)
+
+DATABASES: dict[str, dict[str, Any]] = {
+    "default": (
+        embedded_database_settings(EMBEDDED_DATABASE)
+        if EMBEDDED_DATABASE is not None
+        else database_settings(env.DATABASE_URL or "")
+    )
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+INSTALLED_APPS = [
+    "daphne",
+    "channels",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "brokersite",
+    "queues",
+    "wire",
+    "peers",
+    "hydra",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "brokersite.urls"
+ASGI_APPLICATION = "brokersite.asgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [CHECKOUT / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_I18N = False
+USE_TZ = True
+
+# The files are served as they lie in the packages: nothing to collect before a start.
+STATIC_URL = "static/"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_ALLOW_ALL_ORIGINS = False
+
+# The site is plain HTTP on localhost unless a proxy in front of it says otherwise.
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "{asctime} {levelname} {name}: {message}", "style": "{"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": "INFO"},
+    # The root's handler is the only one, so that no line appears twice.
+    "loggers": {
+        "django": {"handlers": [], "level": "INFO", "propagate": True},
+        # Where it listens, at every start; who starts it has just said so.
+        "daphne": {"level": "WARNING"},
+    },
+}

@@ -1,0 +1,163 @@
+"""Keeps programs running: starts them, waits until they accept, restarts the dead, stops all in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wire.address import Address
+
+TIED = Path(__file__).with_name("tied.py")
+
+#: Seconds a program has to accept connections after its first start.
+START_TIMEOUT = 60.0
+#: Seconds a program has to end after SIGTERM; a listener drains for 10 s by default.
+STOP_TIMEOUT = 12.0
+#: Seconds before a program that died is started again: the first wait, and what doubling stops at.
+FIRST_BACKOFF, LAST_BACKOFF = 0.5, 30.0
+#: A program that has run for this many seconds is well again: its next wait is the first one.
+WELL_AFTER = 60.0
+
+
+class SupervisorError(Exception):
+    """The programs cannot be started; the message says which and why."""
+
+
+@dataclass
+class Program:
+    """A program to keep running: a module or a .py file with its arguments, and where it then listens."""
+
+    name: str
+    arguments: Sequence[str]
+    addresses: Sequence[Address]
+    process: asyncio.subprocess.Process | None = field(default=None, init=False)
+
+    def signal(self, number: int) -> None:
+        """Send the program a signal if it runs; SIGKILL goes to its children too."""
+        if self.process is None or self.process.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            if number == signal.SIGKILL:
+                os.killpg(self.process.pid, number)
+            else:
+                self.process.send_signal(number)
+
+
+def refuse_taken(addresses: Sequence[Address]) -> None:
+    """Raise SupervisorError if one of ``addresses`` cannot be listened on."""
+    for address in addresses:
+        try:
+            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            for family, kind, protocol, _, place in found:
+                with socket.socket(family, kind, protocol) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(place)
+        except OSError as error:
+            raise SupervisorError(f"{address} cannot be listened on: {error.strerror or error}.") from error
+
+
+class Supervisor:
+    """Runs ``programs`` from :meth:`start` to :meth:`stop`; ``say`` is given a line when one of them dies."""
+
+    def __init__(self, programs: Sequence[Program], say: Callable[[str], None]) -> None:
+        self.programs = programs
+        self.say = say
+        self._keepers: list[asyncio.Task[None]] = []
+        self._stopping = asyncio.Event()
+        self._ready = False
+
+    async def start(self) -> None:
+        """Start every program; return when all accept connections.
+
+        Raises SupervisorError when one ends before that or takes too long. Call :meth:`stop` all the same.
+        """
+        self._keepers = [asyncio.create_task(self._keep(program)) for program in self.programs]
+        accepting = [asyncio.create_task(_accepts(a)) for program in self.programs for a in program.addresses]
+        try:
+            async with asyncio.timeout(START_TIMEOUT):
+                waiting: set[asyncio.Task[None]] = set(accepting)
+                while waiting:
+                    both = [*waiting, *self._keepers]
+                    done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                    for keeper in done - waiting:
+                        keeper.result()
+                    waiting -= done
+        except TimeoutError:
+            raise SupervisorError(f"Not everything accepts connections after {START_TIMEOUT:.0f} s.") from None
+        finally:
+            for task in accepting:
+                task.cancel()
+        self._ready = True
+
+    async def stop(self) -> None:
+        """Stop the programs, last first: SIGTERM, time to drain, then SIGKILL. Returns when none is left."""
+        self._stopping.set()
+        for program, keeper in reversed(list(zip(self.programs, self._keepers, strict=True))):
+            program.signal(signal.SIGTERM)
+            done, _ = await asyncio.wait([keeper], timeout=STOP_TIMEOUT)
+            if not done:
+                self.say(f"{program.name} does not end after {STOP_TIMEOUT:.0f} s: killed")
+                program.signal(signal.SIGKILL)
+                await asyncio.wait([keeper])
+
+    def restart(self) -> None:
+        """Have every program end and start again."""
+        for program in self.programs:
+            program.signal(signal.SIGTERM)
+
+    async def _keep(self, program: Program) -> None:
+        """Start the program again and again until everything is to stop."""
+        backoff = FIRST_BACKOFF
+        loop = asyncio.get_running_loop()
+        while not self._stopping.is_set():
+            begun = loop.time()
+            program.process = await _spawn(program)
+            if self._stopping.is_set():  # it was being started while the others were told to end
+                program.signal(signal.SIGTERM)
+            code = await program.process.wait()
+            if self._stopping.is_set():
+                return
+            if not self._ready:
+                raise SupervisorError(f"{program.name} {_ended(code)} before everything was ready.")
+            if loop.time() - begun > WELL_AFTER:
+                backoff = FIRST_BACKOFF
+            self.say(f"{program.name} {_ended(code)}: started again in {backoff:g} s")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), backoff)
+            backoff = min(backoff * 2, LAST_BACKOFF)
+
+
+async def _spawn(program: Program) -> asyncio.subprocess.Process:
+    # A session of its own: a Ctrl-C in the terminal reaches the supervisor alone, which stops all in order.
+    return await asyncio.create_subprocess_exec(
+        sys.executable, str(TIED), str(os.getpid()), *program.arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        # What a program has to tell goes to stderr; where it listens, the supervisor's owner tells.
+        stdout=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+async def _accepts(address: Address) -> None:
+    """Return when something accepts connections at ``address``."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(address.host, address.port)
+        except OSError:
+            await asyncio.sleep(0.05)
+        else:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+            return
+
+
+def _ended(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

@@ -1,0 +1,13 @@
+"""The site's addresses."""
+
+from django.contrib import admin
+from django.urls import path
+
+from brokersite import health
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("healthz", health.healthz, name="healthz"),
+    path("readyz", health.readyz, name="readyz"),
+    path("metrics", health.metrics, name="metrics"),
+]

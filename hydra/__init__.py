@@ -1,0 +1,1 @@
+"""Hydra, a group of nodes that elects its leader."""

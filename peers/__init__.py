@@ -1,0 +1,1 @@
+"""Peerbus, signed envelopes between peers over WebSockets."""

@@ -1,0 +1,1 @@
+"""The store and everything true whatever the protocol."""

@@ -1,0 +1,51 @@
+"""The hot path: a durable store of messages in PostgreSQL that many connections share.
+
+Sessions of every protocol use what is exported here and nothing else: an `Engine` for the process, a `Source` to
+publish to, a `QueueBuffer` or a `Subscription` to consume from. docs/architecture.md tells how it works.
+"""
+
+from queues.engine.access import Grant
+from queues.engine.buffer import DeadLetterBuffer, QueueBuffer, Waiter
+from queues.engine.engine import Engine, Holder
+from queues.engine.errors import (
+    EngineError,
+    EngineStopped,
+    NotMigrated,
+    QueueFull,
+    QueueNotFound,
+    StoreUnavailable,
+    UnsafeServer,
+    Unstorable,
+    UnsupportedServer,
+)
+from queues.engine.message import Delivery, Detail, Outgoing
+from queues.engine.options import EngineOptions, options_from_settings
+from queues.engine.source import Address, Publisher, Source
+from queues.engine.subscriptions import Subscription
+
+__all__ = [
+    "Address",
+    "DeadLetterBuffer",
+    "Delivery",
+    "Detail",
+    "Engine",
+    "EngineError",
+    "EngineOptions",
+    "EngineStopped",
+    "Grant",
+    "Holder",
+    "NotMigrated",
+    "Outgoing",
+    "Publisher",
+    "QueueBuffer",
+    "QueueFull",
+    "QueueNotFound",
+    "Source",
+    "StoreUnavailable",
+    "Subscription",
+    "UnsafeServer",
+    "Unstorable",
+    "UnsupportedServer",
+    "Waiter",
+    "options_from_settings",
+]

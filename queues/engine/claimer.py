@@ -1,0 +1,103 @@
+"""Takes ready messages from the store into memory, a batch at a time, for buffers whose consumers want more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from queues.engine.buffer import QueueBuffer
+from queues.engine.database import Connection
+from queues.engine.message import Counts, Detail, Message
+from queues.engine.options import EngineOptions
+from queues.engine.statements import statement
+
+BATCH = 2000
+#: Most messages taken at once from a queue that other nodes serve too, so that all of them are busy.
+SHARED_BATCH = 200
+
+
+class Claimer:
+    """One claim at a time; buffers that want messages take turns."""
+
+    def __init__(self, options: EngineOptions, counts: Counts) -> None:
+        self.prefetch = options.prefetch
+        self.most_bytes = options.prefetch_bytes
+        self.low_water = max(1, min(options.prefetch // 2, 2 * BATCH))
+        self.counts = counts
+        self.node = 0
+        self._wanted: dict[QueueBuffer, None] = {}
+        self._wake = asyncio.Event()
+
+    def want(self, buffer: QueueBuffer) -> None:
+        """Claim for this buffer soon, unless it cannot take anything now."""
+        if not buffer.claiming and buffer not in self._wanted:
+            self._wanted[buffer] = None
+            self._wake.set()
+
+    async def run(self, connection: Connection) -> None:
+        """Claim for ever; ends by an exception when the connection is lost."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._wanted:
+                buffer = next(iter(self._wanted))
+                del self._wanted[buffer]
+                await self.claim(connection, buffer)
+
+    async def claim(self, connection: Connection, buffer: QueueBuffer) -> None:
+        """Fill one buffer. While a publish that would lease to it is under way it waits: order would be lost."""
+        if not buffer.interested and not buffer.dead and not buffer.closed:
+            buffer.interested = True
+            await connection.execute(
+                statement("add_interest"), {"queues": f"{{{buffer.id}}}", "node": self.node}
+            )
+        limit = self._limit(buffer)
+        if limit <= 0 or buffer.policy.paused or buffer.closed:
+            buffer.refilled()
+            return
+        if buffer.storing:
+            buffer.claiming = False
+            asyncio.get_running_loop().call_later(0.001, self.want, buffer)
+            return
+        buffer.claiming = True
+        news = buffer.news
+        try:
+            messages = await self._claim(connection, buffer, limit)
+        finally:
+            buffer.claiming = False
+        self.counts.claimed += len(messages)
+        if messages:
+            buffer.low = max(buffer.low, messages[-1][0]) if buffer.news == news else buffer.low
+        if len(messages) < limit and buffer.news == news:
+            buffer.backlog = False
+        buffer.add_claimed(messages)
+        buffer.refilled()
+        if buffer.backlog and buffer.waiters and not buffer.ready:
+            self.want(buffer)
+
+    def _limit(self, buffer: QueueBuffer) -> int:
+        most = min(BATCH, buffer.room)
+        if buffer.shared and not buffer.dead:
+            most = min(most, SHARED_BATCH if len(buffer.ready) < SHARED_BATCH else 0)
+        if buffer.policy.concurrency_limit is not None:
+            most = min(most, max(1, len(buffer.waiters)) if not buffer.ready else 0)
+        return most
+
+    async def _claim(self, connection: Connection, buffer: QueueBuffer, limit: int) -> list[Message]:
+        parameters: dict[str, Any] = {
+            "queue": buffer.id,
+            "low": buffer.low,
+            "limit": limit,
+            "node": self.node,
+        }
+        name = "claim"
+        if buffer.dead:
+            name = "claim_dead"
+        elif buffer.policy.concurrency_limit is not None:
+            name = "claim_limited"
+        cursor = await connection.execute(statement(name), parameters, binary=True)
+        rows = await cursor.fetchall()
+        return [
+            (id, payload, attempts, None if detail is None else Detail(**detail))
+            for id, payload, attempts, detail in rows
+        ]

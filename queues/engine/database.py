@@ -1,0 +1,61 @@
+"""Connections of the engine to PostgreSQL: how they are opened and what is asked of the server."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
+
+from queues.engine.errors import NotMigrated, UnsafeServer, UnsupportedServer
+
+Connection = AsyncConnection[TupleRow]
+
+OLDEST_SERVER = 140000
+
+#: Why each: a commit that returned is durable; a plan made when a table was empty must not be a sequential scan for
+#: ever after; planning anew costs more than executing; a session that froze inside a transaction lets go of its locks.
+SESSION_SETTINGS = {
+    "synchronous_commit": "on",
+    "enable_seqscan": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+    "idle_in_transaction_session_timeout": "10s",
+    "timezone": "UTC",
+}
+
+#: What psycopg raises when the server or the way to it is gone, or it is starting or stopping.
+LOST = (psycopg.OperationalError, psycopg.InterfaceError, OSError)
+
+
+async def connect(conninfo: str, purpose: str) -> Connection:
+    """Open one of the engine's connections. Raises psycopg.OperationalError when the server is away."""
+    connection = await AsyncConnection.connect(
+        conninfo,
+        autocommit=True,
+        prepare_threshold=0,
+        application_name=f"fivewire {purpose}",
+        options=" ".join(f"-c {name}={value}" for name, value in SESSION_SETTINGS.items()),
+        keepalives_idle=10,
+        keepalives_interval=5,
+        keepalives_count=3,
+        connect_timeout=10,
+    )
+    connection.prepared_max = None
+    return connection
+
+
+async def check_server(connection: Connection) -> None:
+    """Refuse a server on which the engine's promises would not hold.
+
+    Raises UnsupportedServer, UnsafeServer or NotMigrated.
+    """
+    version = connection.info.server_version
+    if version < OLDEST_SERVER:
+        raise UnsupportedServer(f"{version // 10000}; 14 or later is needed")
+    for name in ("fsync", "full_page_writes"):
+        row = await (await connection.execute(f"show {name}".encode())).fetchone()
+        if row is None or row[0] != "on":
+            raise UnsafeServer(f"{name} is {row and row[0]}; it must be on")
+    row = await (await connection.execute("select to_regclass('queues_topology') is not null")).fetchone()
+    if row is None or not row[0]:
+        raise NotMigrated()

@@ -1,0 +1,420 @@
+"""The engine of one process: what sessions of every protocol use.
+
+Life: `start` connects, refuses an unsafe server, registers the node and begins to work; when a connection is lost
+everything that was leased counts as lost too (other nodes may have it by then), and the engine comes back as a new
+node; `stop` writes what is pending, hands back what it holds, and leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from queues.engine import control, maintenance
+from queues.engine import node as nodes
+from queues.engine.access import Grant, key_digest
+from queues.engine.buffer import DeadLetterBuffer, QueueBuffer
+from queues.engine.claimer import Claimer
+from queues.engine.clock import now
+from queues.engine.database import LOST, Connection, check_server, connect
+from queues.engine.errors import EngineStopped, QueueNotFound, StoreUnavailable
+from queues.engine.message import Counts
+from queues.engine.options import EngineOptions
+from queues.engine.settler import Settler
+from queues.engine.source import Address, Source
+from queues.engine.statements import statement
+from queues.engine.subscriptions import Subscriptions
+from queues.engine.topology import Topology
+from queues.engine.writer import Writer
+
+logger = logging.getLogger(__name__)
+
+PURPOSES = ("writer", "settler", "claimer", "requests", "clockwork", "reaper", "listener")
+DEADLINES = 0.02  # seconds between looks at delivery deadlines
+STALL = 0.05  # a look that comes this late is skipped: acknowledgements may be waiting in the sockets
+FIRST_RETRY, LONGEST_RETRY = 0.05, 5.0
+
+
+class Holder(Protocol):
+    """A connection with replies that wait for a commit."""
+
+    def release(self) -> None:
+        """A batch was committed, or acknowledgements were: send what may go."""
+
+
+class Engine:
+    """One process's engine. Sessions use the attributes and methods of the first section only."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        self.options = options
+        self.counts = Counts()
+        self.topology = Topology()
+        self.buffers: dict[int, QueueBuffer] = {}
+        self.dead_buffers: dict[int, DeadLetterBuffer] = {}
+        self.announcer = control.Announcer()
+        self.settler = Settler(self.counts, self._ready)
+        self.claimer = Claimer(options, self.counts)
+        self.subscriptions = Subscriptions(self)
+        self.writer = Writer(
+            self.topology, self.buffers, self.counts, self._ready, self.subscriptions.deliver_transient
+        )
+        self.maintenance = maintenance.Maintenance(options, self.counts, self.buffers, self._ready)
+        self.writer.on_commit = self._progress
+        self.settler.on_progress = self._settled
+        self.node = 0
+        self.available = False
+        self.stopping = False
+        #: Called with True when sockets should not be read, and with False when they may be again.
+        self.on_saturation: list[Callable[[bool], None]] = []
+        #: Called with the id of an API key that was changed or revoked.
+        self.on_key_change: list[Callable[[int], None]] = []
+        self._holders: set[Holder] = set()
+        self._saturated = False
+        self._resumed_at = 0.0
+        self._away_since = 0.0
+        self._connections: dict[str, Connection] = {}
+        self._supervisor: asyncio.Task[None] | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._grants: dict[str, Grant] = {}
+        self._background: set[asyncio.Task[None]] = set()
+
+    # What sessions use.
+
+    def source(self, address: Address, key: int | None = None) -> Source:
+        """Where a producer publishes to an address; keep it and call its `publish` for every message."""
+        return self.writer.source(address, key)
+
+    def holds(self, batch: int) -> bool:
+        """Whether a reply that follows a publish of this batch must wait."""
+        return batch > self.writer.committed
+
+    @property
+    def behind(self) -> bool:
+        """Whether so many acknowledgements wait to be written that barriers should wait too."""
+        return self.settler.unsettled > self.options.most_unsettled
+
+    def hold(self, holder: Holder) -> None:
+        """Call `holder.release` after every commit until `unhold`."""
+        self._holders.add(holder)
+
+    def unhold(self, holder: Holder) -> None:
+        self._holders.discard(holder)
+
+    def check_saturation(self) -> None:
+        """Stop reading when too much waits for the database; sessions call it after each read that published."""
+        if not self._saturated and self._overfull(1.0):
+            self._saturated = True
+            for pause in self.on_saturation:
+                pause(True)
+
+    async def authenticate(self, key: str, protocol: str) -> Grant | None:
+        """What an API key allows, or None if it is not good for this protocol. Raises StoreUnavailable."""
+        digest = key_digest(key, self.options.secret)
+        grant = self._grants.get(digest)
+        if grant is None:
+            row = await (await self.request("key", digest=digest)).fetchone()
+            if row is None:
+                return None
+            grant = self._grants[digest] = Grant(row[0], row[1], *(tuple(patterns) for patterns in row[2:]))
+        return grant if grant.for_protocol(protocol) else None
+
+    async def queue(self, name: str) -> QueueBuffer:
+        """The queue of this name, to consume from. Raises QueueNotFound or StoreUnavailable."""
+        return await self.open_buffer(await self._queue_id(name))
+
+    async def dead_letters(self, name: str) -> DeadLetterBuffer:
+        """The dead letters of a queue, to consume from. Raises QueueNotFound or StoreUnavailable."""
+        id = await self._queue_id(name)
+        if id not in self.dead_buffers:
+            policy = await self._policy(id)
+            self.dead_buffers.setdefault(id, DeadLetterBuffer(policy, self.settler, self.claimer))
+        return self.dead_buffers[id]
+
+    async def request(self, name: str, /, **parameters: Any) -> Any:
+        """Run one of the named statements outside the hot path. Raises StoreUnavailable."""
+        connection = self._connections.get("requests")
+        if connection is None or not self.available:
+            raise StoreUnavailable()
+        try:
+            return await connection.execute(statement(name), parameters)
+        except LOST as error:
+            raise StoreUnavailable(str(error)) from error
+
+    # Buffers.
+
+    async def open_buffer(self, id: int, first_tag: int = 1) -> QueueBuffer:
+        """The buffer of a queue, made if need be. Raises QueueNotFound or StoreUnavailable."""
+        if id not in self.buffers:
+            policy = await self._policy(id)
+            buffer = self.buffers.setdefault(id, QueueBuffer(policy, self.settler, self.claimer, first_tag))
+            buffer.shared = self._is_shared(id)
+        return self.buffers[id]
+
+    async def _queue_id(self, name: str) -> int:
+        row = await (await self.request("queue_id", name=name)).fetchone()
+        if row is None:
+            raise QueueNotFound(name)
+        return int(row[0])
+
+    async def _policy(self, id: int) -> Any:
+        connection = self._connections.get("requests")
+        if connection is None or not self.available:
+            raise StoreUnavailable()
+        await self.topology.load_policies(connection, [id])
+        if id not in self.topology.policies:
+            raise QueueNotFound(str(id))
+        return self.topology.policies[id]
+
+    def _is_shared(self, queue: int) -> bool:
+        return bool(self.topology.interest.get(queue, set()) - {self.node})
+
+    def _ready(self, queue: int, first_id: int) -> None:
+        """Messages of a queue became ready in the store: tell this node's consumers and others'."""
+        if (buffer := self.buffers.get(queue)) is not None:
+            buffer.more_in_store(first_id)
+        if self._is_shared(queue):
+            self.announcer.ready(queue, first_id)
+
+    # Progress.
+
+    def _progress(self) -> None:
+        for holder in tuple(self._holders):
+            holder.release()
+        if self._saturated and not self._overfull(0.5):
+            self._saturated = False
+            self._resumed_at = now()
+            for resume in self.on_saturation:
+                resume(False)
+
+    def _overfull(self, share: float) -> bool:
+        return (
+            self.writer.waiting_bytes > share * self.options.pending_bytes
+            or self.settler.unsettled > share * 10 * self.options.most_unsettled
+        )
+
+    def _settled(self) -> None:
+        """Acknowledgements were written: places in queues with a concurrency limit may be free."""
+        for buffer in self.buffers.values() if self._any_limited else ():
+            if buffer.policy.concurrency_limit is not None and buffer.interested:
+                self._ready(buffer.id, buffer.low + 1)
+        self._progress()
+
+    @property
+    def _any_limited(self) -> bool:
+        return any(policy.concurrency_limit is not None for policy in self.topology.policies.values())
+
+    def _watch_deadlines(self, expected: float = 0.0) -> None:
+        time = now()
+        stalled = expected and time - expected > STALL
+        if not (stalled or self._saturated or time - self._resumed_at < 0.1):
+            self.settler.timed.difference_update(maintenance.deadlines(tuple(self.settler.timed), time))
+        loop = asyncio.get_running_loop()
+        self._deadline_timer = loop.call_later(DEADLINES, self._watch_deadlines, now() + DEADLINES)
+
+    # Life.
+
+    async def start(self) -> None:
+        """Connect and begin. Raises UnsafeServer, UnsupportedServer, NotMigrated, or psycopg.OperationalError."""
+        await self._open()
+        self._supervisor = asyncio.create_task(self._supervise(), name="engine")
+        self._watch_deadlines()
+
+    async def stop(self, timeout: float = 10.0) -> None:
+        """Write what is pending, hand back what is held, and leave; at most `timeout` seconds."""
+        self.stopping = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout * 0.6):
+                await self._drain()
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.wait([self._supervisor], timeout=timeout * 0.2)
+        if self.available and "listener" in self._connections:
+            with contextlib.suppress(TimeoutError, *LOST):
+                async with asyncio.timeout(timeout * 0.1):
+                    await nodes.leave(self._connections["requests"], self.node)
+        self.available = False
+        await self._close()
+
+    async def _drain(self) -> None:
+        while not self.writer.idle:
+            await asyncio.sleep(0.005)
+        for buffer in (*self.buffers.values(), *self.dead_buffers.values()):
+            outstanding = [(entry[0], tag) for tag, entry in buffer.unacked.items()]
+            self.settler.hand_back(buffer.take_all())
+            self.settler.hand_back(outstanding)
+        while not self.settler.idle:
+            await asyncio.sleep(0.005)
+
+    async def _open(self) -> None:
+        """Open all connections and become a node."""
+        try:
+            for purpose in PURPOSES:
+                self._connections[purpose] = await connect(self.options.conninfo, purpose)
+            await check_server(self._connections["requests"])
+            listener = self._connections["listener"]
+            self.node = await nodes.register(listener, self.options)
+            self.settler.node = self.claimer.node = self.writer.node = self.node
+            await listener.execute(f"listen {control.CHANNEL}".encode())
+            await self._reload()
+        except BaseException:
+            await self._close()
+            raise
+        self.available = True
+
+    async def _reload(self) -> None:
+        """Read anew what notifications keep current."""
+        connection = self._connections["requests"]
+        self.topology.interest.clear()
+        for queue, node in await (await connection.execute(statement("interests"))).fetchall():
+            self.topology.interest.setdefault(queue, set()).add(node)
+        self.topology.version = 0
+        self._grants.clear()
+        await self._reload_policies(tuple(self.topology.policies))
+        for buffer in self.buffers.values():
+            buffer.shared = self._is_shared(buffer.id)
+
+    async def _reload_policies(self, queues: tuple[int, ...]) -> None:
+        await self.topology.load_policies(self._connections["requests"], queues, again=True)
+        for queue in queues:
+            policy = self.topology.policies.get(queue)
+            for buffer in (self.buffers.get(queue), self.dead_buffers.get(queue)):
+                if buffer is not None:
+                    buffer.change_policy(policy)
+            if policy is None:
+                self.subscriptions.drop_queue(queue)
+                self.buffers.pop(queue, None)
+                self.dead_buffers.pop(queue, None)
+
+    async def _close(self) -> None:
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            with contextlib.suppress(*LOST):
+                await connection.close()
+
+    def _jobs(self) -> list[Coroutine[Any, Any, None]]:
+        at = self._connections
+        keep = self.maintenance
+        return [
+            self.writer.run(at["writer"]),
+            self.settler.run(at["settler"]),
+            self.claimer.run(at["claimer"]),
+            self.announcer.run(at["requests"]),
+            keep.promote_due(at["clockwork"]),
+            keep.sweep(at["reaper"]),
+            keep.reap(at["reaper"]),
+            keep.tidy(at["reaper"], self.settler, self.node),
+            keep.keep_partitions(at["reaper"]),
+            control.listen(at["listener"], self._handlers()),
+        ]
+
+    async def _supervise(self) -> None:
+        while True:
+            for buffer in (*self.buffers.values(), *self.dead_buffers.values()):
+                buffer.more_in_store(1)
+            await self._work()
+            await self._come_back()
+
+    async def _work(self) -> None:
+        """Run every job until one of them loses its connection."""
+        tasks = [asyncio.create_task(job) for job in self._jobs()]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await _cancel(tasks)
+            raise
+        self.available = False
+        self._away_since = now()
+        error = next(iter(done)).exception()
+        if isinstance(error, LOST):
+            logger.warning("the database is away: %s", str(error).strip().split("\n")[0])
+        else:
+            logger.error("the engine failed and starts anew", exc_info=error)
+        await self._close()
+        await _cancel(tasks)
+
+    async def _come_back(self) -> None:
+        """Reconnect with growing pauses. Every lease is lost: whoever comes first returns them to their queues."""
+        self.counts.reconnects += 1
+        self.settler.forget_leases()
+        for buffer in (*self.buffers.values(), *self.dead_buffers.values()):
+            buffer.lose_leases()
+            buffer.interested = False
+        pause = FIRST_RETRY
+        while True:
+            try:
+                await self._open()
+            except LOST as error:
+                if now() - self._away_since > self.options.publish_timeout:
+                    self.writer.fail(StoreUnavailable(str(error).strip().split("\n")[0]))
+                    self._progress()
+                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+                pause = min(2 * pause, LONGEST_RETRY)
+            else:
+                logger.info("the database is back; this is node %d now", self.node)
+                return
+
+    # What other nodes and operators say.
+
+    def _handlers(self) -> dict[str, control.Handler]:
+        return {
+            "ready": self._hear_ready,
+            "queue": lambda queue, _: (
+                self._spawn(self._reload_policies((queue,))) if self._knows(queue) else None
+            ),
+            "key": lambda key, _: self._hear_key(key),
+            "interest": lambda queues, message: self._hear_interest(queues, message["node"], True),
+            "disinterest": lambda queues, message: self._hear_interest(queues, message["node"], False),
+            "gone": lambda node, _: self._hear_interest(list(self.topology.interest), node, False),
+            "subscription": lambda subscription, _: self.subscriptions.forget(subscription),
+            "transient": lambda queue, message: self.subscriptions.hear_transient(queue, message),
+            "ack": lambda queue, message: self.subscriptions.hear_ack(queue, message),
+            "purge": lambda queue, _: self._hear_purge(queue),
+        }
+
+    def _knows(self, queue: int) -> bool:
+        return queue in self.topology.policies
+
+    def _hear_ready(self, ready: dict[str, int], _: dict[str, Any]) -> None:
+        for queue, first_id in ready.items():
+            if (buffer := self.buffers.get(int(queue))) is not None:
+                buffer.more_in_store(first_id)
+
+    def _hear_key(self, key: int) -> None:
+        self._grants = {digest: grant for digest, grant in self._grants.items() if grant.id != key}
+        for changed in self.on_key_change:
+            changed(key)
+
+    def _hear_interest(self, queues: list[int] | None, node: int, on: bool) -> None:
+        for queue in queues or ():
+            nodes_of = self.topology.interest.setdefault(queue, set())
+            (nodes_of.add if on else nodes_of.discard)(node)
+            if not nodes_of:
+                del self.topology.interest[queue]
+            if (buffer := self.buffers.get(queue)) is not None:
+                buffer.shared = self._is_shared(queue)
+
+    def _hear_purge(self, queue: int) -> None:
+        """An operator purged the queue: what is in memory and not delivered goes too."""
+        if (buffer := self.buffers.get(queue)) is not None:
+            self.settler.purge([id for id, _ in buffer.take_all()])
+
+    def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._guard(job))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _guard(self, job: Coroutine[Any, Any, None]) -> None:
+        with contextlib.suppress(StoreUnavailable, EngineStopped, KeyError, *LOST):
+            await job
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,48 @@
+"""What can go wrong in the engine; each class's docstring is its message."""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """The engine failed."""
+
+    def __init__(self, detail: str = "") -> None:
+        text = (type(self).__doc__ or "").strip().rstrip(".")
+        super().__init__(f"{text}: {detail}" if detail else text)
+        self.detail = detail
+
+
+class UnsafeServer(EngineError):
+    """PostgreSQL is configured so that a crash could lose what was confirmed."""
+
+
+class UnsupportedServer(EngineError):
+    """This version of PostgreSQL is not supported."""
+
+
+class NotMigrated(EngineError):
+    """The database has no up-to-date schema; run manage.py migrate."""
+
+
+class StoreUnavailable(EngineError):
+    """The database is away."""
+
+
+class QueueNotFound(EngineError):
+    """There is no such queue."""
+
+
+class QueueFull(EngineError):
+    """The queue is full."""
+
+
+class EngineStopped(EngineError):
+    """The engine is stopping."""
+
+
+class TopologyMoved(EngineError):
+    """A queue, subscription or route changed while a publish was under way; it is routed again."""
+
+
+class Unstorable(EngineError):
+    """PostgreSQL cannot store this message."""

@@ -1,0 +1,135 @@
+"""What has to happen by the clock: delays end, messages expire, counts are folded, dead nodes are reaped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from queues.engine import node as nodes
+from queues.engine.buffer import COLD, QueueBuffer
+from queues.engine.clock import now
+from queues.engine.database import Connection
+from queues.engine.message import ROWS_PER_STATEMENT, Counts
+from queues.engine.options import EngineOptions
+from queues.engine.settler import Settler
+from queues.engine.statements import array, statement
+
+#: Seconds between looks at each thing.
+DUE = 0.05
+LIVENESS = 0.25
+SWEEP = 1.0
+UNSEEN = 5.0
+PARTITIONS = 3600.0
+#: Tallies older than this many folds are certainly committed; the search for new ones starts after them.
+FOLDS_BEHIND = 30
+
+
+class Maintenance:
+    """Each method runs for ever on a connection, and ends by an exception when that is lost."""
+
+    def __init__(
+        self, options: EngineOptions, counts: Counts, buffers: dict[int, QueueBuffer],
+        ready_everywhere: Callable[[int, int], None],
+    ) -> None:  # fmt: skip
+        self.options = options
+        self.counts = counts
+        self.buffers = buffers
+        self.ready_everywhere = ready_everywhere
+
+    async def promote_due(self, connection: Connection) -> None:
+        """Make delayed messages ready when their time has come."""
+        while True:
+            cursor = await connection.execute(statement("promote_due"), {"limit": ROWS_PER_STATEMENT})
+            rows = await cursor.fetchall()
+            for queue, low in rows:
+                self.ready_everywhere(queue, low)
+            if not rows:
+                row = await (await connection.execute(statement("next_due"))).fetchone()
+                await asyncio.sleep(DUE if row is None else min(DUE, max(0.002, row[0])))
+
+    async def sweep(self, connection: Connection) -> None:
+        """Every second: remove expired messages, fold tallies."""
+        folded = [0]
+        while True:
+            gone = ROWS_PER_STATEMENT
+            while gone == ROWS_PER_STATEMENT:
+                row = await (
+                    await connection.execute(statement("expire"), {"limit": ROWS_PER_STATEMENT})
+                ).fetchone()
+                gone = row[0] if row else 0
+                self.counts.expired += gone
+            row = await (await connection.execute(statement("fold_tallies"), {"low": folded[0]})).fetchone()
+            if row and row[0]:
+                folded.append(row[0])
+                del folded[:-FOLDS_BEHIND]
+            await asyncio.sleep(SWEEP)
+
+    async def reap(self, connection: Connection) -> None:
+        """Return what dead nodes had leased."""
+        while True:
+            for node in await nodes.dead_nodes(connection):
+                self.counts.dead_nodes += 1
+                for queue, low in await nodes.reap(connection, node):
+                    self.ready_everywhere(queue, low)
+            await asyncio.sleep(LIVENESS)
+
+    async def tidy(self, connection: Connection, settler: Settler, node: int) -> None:
+        """Hand back what nobody consumes any more, and look for messages that no notification told of."""
+        rounds = 0
+        while True:
+            await asyncio.sleep(SWEEP)
+            time, rounds = now(), rounds + 1
+            cold = [buffer for buffer in self.buffers.values() if buffer.interested and _cold(buffer, time)]
+            for buffer in cold:
+                settler.hand_back(buffer.take_all())
+                buffer.interested = False
+            if cold:
+                parameters = {"queues": array(buffer.id for buffer in cold), "node": node}
+                await connection.execute(statement("drop_interest"), parameters)
+            if rounds % int(UNSEEN / SWEEP) == 0:
+                await self._look_for_unseen(connection)
+            if rounds % 60 == 0:
+                await self._touch_subscriptions(connection, time)
+
+    async def _look_for_unseen(self, connection: Connection) -> None:
+        quiet = [buffer.id for buffer in self.buffers.values() if buffer.interested and not buffer.backlog]
+        for start in range(0, len(quiet), 1000):
+            cursor = await connection.execute(
+                statement("unseen"), {"queues": array(quiet[start : start + 1000])}
+            )
+            for (queue,) in await cursor.fetchall():
+                self.buffers[queue].more_in_store(1)
+
+    async def _touch_subscriptions(self, connection: Connection, time: float) -> None:
+        used = [buffer.id for buffer in self.buffers.values() if time - buffer.last_demand < 60.0]
+        await connection.execute(statement("touch_subscriptions"), {"queues": array(used)})
+
+    async def keep_partitions(self, connection: Connection) -> None:
+        """Make the archive's partitions ahead, drop old ones, and drop idle subscriptions if they are to go."""
+        while True:
+            today = "(now() at time zone 'UTC')::date"
+            await connection.execute(f"select queues_make_archive_partitions({today}, 7)".encode())
+            if self.options.archive_days:
+                await connection.execute(
+                    f"select queues_drop_archive_partitions({today} - %s)".encode(),
+                    (self.options.archive_days,),
+                )
+            if self.options.idle_subscription_days:
+                await connection.execute(
+                    statement("drop_idle_subscriptions"), {"days": self.options.idle_subscription_days}
+                )
+            await asyncio.sleep(PARTITIONS)
+
+
+def _cold(buffer: QueueBuffer, time: float) -> bool:
+    return not buffer.waiters and time - buffer.last_demand > COLD
+
+
+def deadlines(buffers: Iterable[QueueBuffer], time: float) -> list[QueueBuffer]:
+    """Return deliveries whose time is up; the buffers that have no more deadlines."""
+    done = []
+    for buffer in buffers:
+        buffer.expire_deliveries(time)
+        if not buffer.has_deadlines:
+            done.append(buffer)
+    return done

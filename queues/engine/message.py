@@ -1,0 +1,86 @@
+"""A message in memory."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+ROWS_PER_STATEMENT = 4096  # the increment of the sequence queues_message_id
+
+
+class State(enum.IntEnum):
+    """The states of a stored message, as in `queues.models.State`."""
+
+    READY = 0
+    LEASED = 1
+    DELAYED = 2
+    DEAD = 3
+    DEAD_LEASED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What few messages have. `expires_at` is a Unix time."""
+
+    headers: dict[str, Any] | None = None
+    key: str | None = None
+    max_attempts: int | None = None
+    tag: int | None = None
+    origin: int | None = None
+    expires_at: float | None = None
+
+
+#: A message leased to this node and not yet delivered: id, payload, attempts that failed, detail.
+#: A plain tuple, since hundreds of thousands a second are made by `zip`.
+Message = tuple[int, bytes, int, Detail | None]
+
+#: A delivery: tag, payload, attempts that failed before this one, detail.
+Delivery = tuple[int, bytes, int, Detail | None]
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A message to publish that carries more than a body. Times are seconds from now; 0 is none."""
+
+    payload: bytes
+    key: str | None = None
+    headers: dict[str, Any] | None = None
+    delay: float = 0.0
+    ttl: float = 0.0
+    max_attempts: int | None = None
+
+    def headers_json(self) -> str | None:
+        return None if self.headers is None else json.dumps(self.headers)
+
+
+@dataclass(slots=True)
+class Failure:
+    """A delivery that did not succeed, on its way back to the store."""
+
+    id: int
+    attempts: int
+    delay: float = 0.0
+    tag: int | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Counts:
+    """Numbers since the start, for metrics."""
+
+    published: int = 0
+    dropped: int = 0
+    rejected: int = 0
+    delivered: int = 0
+    acknowledged: int = 0
+    returned: int = 0
+    buried: int = 0
+    claimed: int = 0
+    expired: int = 0
+    transient_dropped: int = 0
+    reconnects: int = 0
+    dead_nodes: int = 0
+    batches: int = 0
+    extra: dict[str, int] = field(default_factory=dict)

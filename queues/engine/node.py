@@ -1,0 +1,59 @@
+"""A node's life: registered under an advisory lock that dies with its session, and reaped by any other node."""
+
+from __future__ import annotations
+
+from queues.engine.database import Connection
+from queues.engine.options import EngineOptions
+from queues.engine.statements import statement
+
+#: The first key of every node's advisory lock; the second is the node's id.
+LOCK_CLASS = 74657
+
+
+async def register(connection: Connection, options: EngineOptions) -> int:
+    """Make a row for this process and hold its lock on `connection`, whose end is the node's end. Returns the id."""
+    async with connection.transaction():
+        row = await (await connection.execute("select nextval('queues_node_id_seq')::int")).fetchone()
+        assert row is not None
+        await connection.execute("select pg_advisory_lock(%s, %s)", (LOCK_CLASS, row[0]))
+        await connection.execute(
+            statement("register_node"),
+            {"id": row[0], "name": options.name, "host": options.host, "pid": options.pid},
+        )
+    return int(row[0])
+
+
+async def dead_nodes(connection: Connection) -> list[int]:
+    """Nodes whose lock nobody holds."""
+    cursor = await connection.execute(statement("dead_nodes"), {"lock_class": LOCK_CLASS})
+    return [row[0] for row in await cursor.fetchall()]
+
+
+async def reap(connection: Connection, node: int) -> list[tuple[int, int]]:
+    """Give back what a dead node had leased and forget it: (queue, lowest id) of what became ready.
+
+    Nothing happens when the node lives after all or another node is at it.
+    """
+    async with connection.transaction():
+        cursor = await connection.execute("select pg_try_advisory_xact_lock(%s, %s)", (LOCK_CLASS, node))
+        row = await cursor.fetchone()
+        if row is None or not row[0]:
+            return []
+        await connection.execute("set local enable_seqscan = on")
+        cursor = await connection.execute(statement("reap_leases"), {"node": node}, prepare=False)
+        freed = await cursor.fetchall()
+        await connection.execute("delete from queues_interest where node_id = %s", (node,))
+        await connection.execute("delete from queues_node where id = %s", (node,))
+        await connection.execute(
+            "select pg_notify('fivewire', json_build_object('gone', %s::int)::text)", (node,)
+        )
+    return [(queue, low) for queue, low in freed]
+
+
+async def leave(connection: Connection, node: int) -> None:
+    """Forget this node, which has handed everything back; its lock goes with its connection."""
+    await connection.execute("delete from queues_interest where node_id = %s", (node,))
+    await connection.execute("delete from queues_node where id = %s", (node,))
+    await connection.execute(
+        "select pg_notify('fivewire', json_build_object('gone', %s::int)::text)", (node,)
+    )

@@ -1,0 +1,54 @@
+"""What the engine may be told: one frozen object, read from Django's settings in one place."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Sizes are bytes, times seconds."""
+
+    conninfo: str
+    secret: str
+    name: str = "engine"
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+    prefetch: int = 10_000
+    prefetch_bytes: int = 16 << 20
+    pending_bytes: int = 32 << 20
+    most_unsettled: int = 10_000
+    publish_timeout: float = 60.0
+    max_attempts: int = 5
+    retry_backoff: float = 1.0
+    ack_timeout: float = 60.0
+    subscription_max_attempts: int = 8
+    subscription_retry_backoff: float = 0.1
+    archive_days: int = 30
+    idle_subscription_days: int = 0
+
+
+def options_from_settings(name: str) -> EngineOptions:
+    """The options that Django's settings give; `name` says what runs the engine."""
+    from django.conf import settings
+    from psycopg.conninfo import make_conninfo
+
+    from brokersite.databases import connection_parameters
+
+    return EngineOptions(
+        conninfo=make_conninfo(**connection_parameters()),
+        secret=settings.SECRET_KEY,
+        name=name,
+        prefetch=settings.BROKER_PREFETCH,
+        prefetch_bytes=settings.BROKER_PREFETCH_BYTES,
+        pending_bytes=settings.BROKER_PENDING_BYTES,
+        max_attempts=settings.BROKER_DEFAULT_MAX_ATTEMPTS,
+        retry_backoff=settings.BROKER_DEFAULT_RETRY_BACKOFF,
+        ack_timeout=settings.BROKER_DEFAULT_ACK_TIMEOUT,
+        subscription_max_attempts=settings.BROKER_BLIPMQ_MAX_ATTEMPTS,
+        subscription_retry_backoff=settings.BROKER_BLIPMQ_RETRY_BACKOFF,
+        archive_days=settings.BROKER_ARCHIVE_DAYS,
+        idle_subscription_days=settings.BROKER_IDLE_SUBSCRIPTION_DAYS,
+    )

@@ -1,0 +1,185 @@
+"""How a batch is to be written: which statement, which queues, which of them take their messages in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from queues.engine.buffer import QueueBuffer
+from queues.engine.errors import EngineError, TopologyMoved
+from queues.engine.message import ROWS_PER_STATEMENT, Detail, Message
+from queues.engine.policy import QueuePolicy
+from queues.engine.source import Segment
+from queues.engine.statements import array
+from queues.engine.topology import Destination
+
+
+@dataclass(slots=True, eq=False)
+class Write:
+    """One statement: a segment's messages for some of its queues. `store` fills in the last two."""
+
+    segment: Segment
+    producer: int | None
+    queues: tuple[int, ...]
+    buffers: tuple[QueueBuffer | None, ...]
+    ttl: float = 0.0
+    first: int = 0
+    leased: tuple[bool, ...] = ()
+    stored: frozenset[int] | None = None
+
+    @property
+    def width(self) -> int:
+        return len(self.queues)
+
+    @property
+    def statement(self) -> str:
+        return "publish_detailed" if self.segment.detailed or self.ttl else "publish"
+
+    @property
+    def own_detail(self) -> Detail | None:
+        """What a plain message of this segment carries in memory."""
+        attempts = self.segment.max_attempts
+        return None if attempts is None else Detail(max_attempts=attempts)
+
+    def parameters(self, version: int, node: int) -> dict[str, Any]:
+        """The statement's parameters."""
+        count = len(self.segment.bodies)
+        common: dict[str, Any] = {
+            "version": version,
+            "node": node,
+            "producer": self.producer,
+            "queues": array(self.queues),
+            "wanted": array("t" if buffer else "f" for buffer in self.buffers),
+            "lows": array(buffer.low if buffer else 0 for buffer in self.buffers),
+            "width": self.width,
+            "bodies": self.segment.bodies,
+        }
+        if self.statement == "publish":
+            return common | {"max_attempts": self.segment.max_attempts, "size": count}
+        outgoing = self.segment.outgoing
+        if not self.segment.detailed:
+            attempts = [self.segment.max_attempts] * count
+            nothing: list[Any] = [None] * count
+            ttls = array([self.ttl] * count)
+            return common | {
+                "keys": nothing, "headers": nothing, "delays": array([0] * count), "ttls": ttls, "attempts": attempts,
+            }  # fmt: skip
+        return common | {
+            "keys": [message.key for message in outgoing],
+            "headers": [message.headers_json() for message in outgoing],
+            "delays": array(message.delay for message in outgoing),
+            "ttls": array(message.ttl or self.ttl for message in outgoing),
+            "attempts": [message.max_attempts for message in outgoing],
+        }
+
+    def store(self, row: tuple[Any, ...] | None) -> None:
+        """Take what the statement returned. Raises TopologyMoved when it stored nothing."""
+        if row is None:
+            raise TopologyMoved()
+        self.first = row[0]
+        self.leased = tuple(row[1])
+        if len(row) > 2:
+            self.stored = frozenset(row[2] or ())
+
+    def keep(self, count: int) -> None:
+        """Write only the first `count` messages."""
+        if count < len(self.segment.bodies):
+            self.segment = self.segment.cut(0, count)
+
+    def leased_details(self, ids: range) -> list[Message]:
+        """The messages that were stored as leased, with what they carry."""
+        stored = self.stored or frozenset()
+        return [
+            (id, message.payload, 0, Detail(message.headers, message.key, message.max_attempts))
+            for id, message in zip(ids, self.segment.outgoing, strict=True)
+            if id in stored and message.delay <= 0
+        ]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one transaction writes, and what becomes of the rest."""
+
+    writes: list[Write] = field(default_factory=list)
+    #: Queues with a maximum length, and the segments that go to one of them.
+    limited: set[int] = field(default_factory=set)
+    drop_oldest: set[int] = field(default_factory=set)
+    limited_segments: list[tuple[Segment, list[Write]]] = field(default_factory=list)
+    transient: list[tuple[int, list[bytes]]] = field(default_factory=list)
+    rejected: list[tuple[Segment, EngineError]] = field(default_factory=list)
+    unroutable: int = 0
+    storing: list[QueueBuffer] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Nothing is claimed for a buffer while messages may be leased to it: they would overtake each other."""
+        self.storing = [buffer for write in self.writes for buffer in write.buffers if buffer is not None]
+        for buffer in self.storing:
+            buffer.storing += 1
+
+    def end(self) -> None:
+        """What was leased is about to be in memory, or nothing was."""
+        for buffer in self.storing:
+            buffer.storing -= 1
+        self.storing = []
+
+    def merge(self, other: Plan) -> None:
+        """Add a plan that has been carried out."""
+        self.writes += other.writes
+        self.storing += other.storing
+        self.transient += other.transient
+        self.rejected += other.rejected
+        self.unroutable += other.unroutable
+
+
+def plan_segment(
+    plan: Plan,
+    segment: Segment,
+    destination: Destination,
+    producer: int | None,
+    policies: Mapping[int, QueuePolicy],
+    buffers: Mapping[int, QueueBuffer],
+    now: float,
+) -> None:
+    """Add a segment to a plan."""
+    stored = destination.stored
+    if segment.transient:  # subscribers get it in memory; a queue that a route feeds keeps what it is given
+        plan.transient += [(queue, segment.bodies) for queue in destination.subscribed]
+        stored = tuple(queue for queue in stored if queue not in destination.subscribed)
+    else:
+        plan.transient += [(queue, segment.bodies) for queue in destination.transient]
+    if not stored and not destination.subscribed:
+        plan.unroutable += len(segment.bodies)
+    known = [policies[queue] for queue in stored if queue in policies]
+    plain = tuple(policy.id for policy in known if policy.message_ttl is None)
+    groups = [(plain, 0.0)] if plain else []
+    groups += [((policy.id,), policy.message_ttl) for policy in known if policy.message_ttl is not None]
+    limited = {policy.id for policy in known if policy.max_length is not None}
+    plan.limited |= limited
+    plan.drop_oldest |= {
+        policy.id for policy in known if policy.id in limited and policy.overflow == "drop-oldest"
+    }
+    for part in _parts(segment, max((len(queues) for queues, _ in groups), default=1)):
+        writes = []
+        for queues, ttl in groups:
+            for start in range(0, len(queues), ROWS_PER_STATEMENT):
+                some = queues[start : start + ROWS_PER_STATEMENT]
+                wanting = tuple(_wanting(buffers.get(queue), now, bool(ttl)) for queue in some)
+                writes.append(Write(part, producer, some, wanting, ttl))
+        plan.writes += writes
+        if limited:
+            plan.limited_segments.append((part, writes))
+
+
+def _parts(segment: Segment, width: int) -> list[Segment]:
+    """A segment in parts small enough for one statement."""
+    most = max(1, ROWS_PER_STATEMENT // width)
+    count = len(segment.bodies)
+    if count <= most:
+        return [segment]
+    return [segment.cut(start, start + most) for start in range(0, count, most)]
+
+
+def _wanting(buffer: QueueBuffer | None, now: float, expires: bool) -> QueueBuffer | None:
+    """The buffer, if new messages should be leased to it. What expires waits in the store, where it is swept."""
+    return buffer if buffer is not None and not expires and buffer.wants(now) else None

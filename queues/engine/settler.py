@@ -1,0 +1,220 @@
+"""Acknowledgements and returns on their way to the store, in batches.
+
+Nobody waits for an acknowledgement's commit but a connection's later replies when very many are outstanding, so
+batches are left to grow for a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from queues.engine.clock import wall_offset
+from queues.engine.database import Connection
+from queues.engine.message import ROWS_PER_STATEMENT, Counts, Failure
+from queues.engine.policy import QueuePolicy
+from queues.engine.statements import array, statement
+
+if TYPE_CHECKING:
+    from queues.engine.buffer import QueueBuffer
+
+#: Seconds a batch of acknowledgements may grow after the last one was written.
+GROWTH = 0.002
+PURGED = 2  # the archive's outcome
+
+
+class AckBatch:
+    """Acknowledged ids that are settled alike, and when each was delivered (monotonic)."""
+
+    __slots__ = ("_settler", "consumer", "ids", "retention", "times")
+
+    def __init__(self, settler: Settler, retention: str, consumer: int | None) -> None:
+        self._settler = settler
+        self.retention = retention
+        self.consumer = consumer
+        self.ids: list[int] = []
+        self.times: list[float] = []
+
+    def add(self, id: int, delivered: float) -> None:
+        """Acknowledge one message."""
+        if not self.ids:
+            self._settler.open(self)
+        self.ids.append(id)
+        self.times.append(delivered)
+
+    def take(self) -> tuple[list[int], list[float]]:
+        taken = self.ids, self.times
+        self.ids, self.times = [], []
+        return taken
+
+
+class Settler:
+    """Writes acknowledgements, returns, dead letters and hand-backs, one statement for many.
+
+    `more_in_store(queue id, lowest id)` is told what became ready.
+    """
+
+    def __init__(self, counts: Counts, more_in_store: Callable[[int, int], None]) -> None:
+        self.counts = counts
+        self.more_in_store = more_in_store
+        self.node = 0
+        #: Buffers with deliveries that return by themselves.
+        self.timed: set[QueueBuffer] = set()
+        self.on_progress: Callable[[], None] = lambda: None
+        self._wake = asyncio.Event()
+        self._batches: dict[tuple[str, int | None], AckBatch] = {}
+        self._dirty: list[AckBatch] = []
+        self._failures: list[Failure] = []
+        self._buried: dict[int | None, list[Failure]] = defaultdict(list)
+        self._handed_back: list[tuple[int, int | None]] = []
+        self._purged: list[int] = []
+        self._writing: list[tuple[AckBatch, list[int], list[float]]] = []
+
+    # What buffers say.
+
+    def batch(self, retention: str, consumer: int | None) -> AckBatch:
+        """The batch for acknowledgements of this kind."""
+        key = retention, consumer
+        if key not in self._batches:
+            self._batches[key] = AckBatch(self, retention, consumer)
+        return self._batches[key]
+
+    def open(self, batch: AckBatch) -> None:
+        self._dirty.append(batch)
+        self._wake.set()
+
+    def give_back(self, failure: Failure) -> None:
+        self._failures.append(failure)
+        self._wake.set()
+
+    def bury(self, policy: QueuePolicy, failure: Failure) -> None:
+        self._buried[policy.dead_letter_queue_id].append(failure)
+        self._wake.set()
+
+    def hand_back(self, taken: Iterable[tuple[int, int | None]]) -> None:
+        """Make (id, tag to keep) ready again where they were."""
+        self._handed_back.extend(taken)
+        self._wake.set()
+
+    def purge(self, ids: list[int]) -> None:
+        """Remove messages that an operator purged while they were in memory."""
+        self._purged += ids
+        self._wake.set()
+
+    @property
+    def unsettled(self) -> int:
+        """Acknowledgements taken and not yet committed."""
+        return sum(len(batch.ids) for batch in self._dirty) + sum(len(ids) for _, ids, _ in self._writing)
+
+    @property
+    def idle(self) -> bool:
+        return not (
+            self._dirty
+            or self._writing
+            or self._failures
+            or self._buried
+            or self._handed_back
+            or self._purged
+        )
+
+    def forget_leases(self) -> None:
+        """The leases were lost: what was to be returned is returned by whoever reaps them."""
+        self._failures.clear()
+        self._buried.clear()
+        self._handed_back.clear()
+
+    # What the engine runs.
+
+    async def run(self, connection: Connection) -> None:
+        """Write for ever; ends by an exception when the connection is lost, and may be run again with another."""
+        if self._writing:  # cut off in the middle: deleting twice is harmless
+            await self._write_acks(connection)
+        while True:
+            if self.idle:
+                self._wake.clear()
+                await self._wake.wait()
+            await self.write(connection)
+            await asyncio.sleep(GROWTH)
+
+    async def write(self, connection: Connection) -> None:
+        """Write everything that waits."""
+        if self._dirty:
+            batches, self._dirty = self._dirty, []
+            self._writing = [(batch, *batch.take()) for batch in batches]
+            await self._write_acks(connection)
+        if self._failures:
+            failures, self._failures = self._failures, []
+            await self._return(connection, failures)
+        if self._buried:
+            buried, self._buried = self._buried, defaultdict(list)
+            for target, failures in buried.items():
+                await self._bury(connection, target, failures)
+        if self._handed_back:
+            taken, self._handed_back = self._handed_back, []
+            await self._hand_back(connection, taken)
+        if self._purged:
+            ids, self._purged = self._purged, []
+            await connection.execute(statement("remove"), {"ids": array(ids), "outcome": PURGED})
+        self.on_progress()
+
+    async def _write_acks(self, connection: Connection) -> None:
+        offset = wall_offset()
+        while self._writing:
+            batch, ids, times = self._writing[0]
+            parameters: dict[str, object] = {"ids": array(ids)}
+            name = "settle"
+            if batch.retention != "none":
+                name = "settle_archived"
+                parameters["delivered"] = array([round(time + offset, 6) for time in times])
+                parameters["consumer"] = batch.consumer
+                parameters["full"] = batch.retention == "full"
+            await connection.execute(statement(name), parameters)
+            self.counts.acknowledged += len(ids)
+            del self._writing[0]
+
+    async def _return(self, connection: Connection, failures: list[Failure]) -> None:
+        for start in range(0, len(failures), ROWS_PER_STATEMENT):
+            some = failures[start : start + ROWS_PER_STATEMENT]
+            parameters = _failure_arrays(some) | {
+                "node": self.node,
+                "delays": array([failure.delay for failure in some]),
+                "tags": [failure.tag for failure in some],
+            }
+            cursor = await connection.execute(statement("return"), parameters)
+            self.counts.returned += len(some)
+            for queue, low, ready, _ in await cursor.fetchall():
+                if ready:
+                    self.more_in_store(queue, low)
+
+    async def _bury(self, connection: Connection, target: int | None, failures: list[Failure]) -> None:
+        for start in range(0, len(failures), ROWS_PER_STATEMENT):
+            parameters = _failure_arrays(failures[start : start + ROWS_PER_STATEMENT]) | {"node": self.node}
+            if target is None:
+                await connection.execute(statement("bury"), parameters)
+            else:
+                cursor = await connection.execute(
+                    statement("bury_elsewhere"), parameters | {"target": target}
+                )
+                if row := await cursor.fetchone():
+                    self.more_in_store(target, row[0])
+        self.counts.buried += len(failures)
+
+    async def _hand_back(self, connection: Connection, taken: list[tuple[int, int | None]]) -> None:
+        parameters = {
+            "node": self.node,
+            "ids": array(id for id, _ in taken),
+            "tags": [tag for _, tag in taken],
+        }
+        cursor = await connection.execute(statement("hand_back"), parameters)
+        for queue, low in await cursor.fetchall():
+            self.more_in_store(queue, low)
+
+
+def _failure_arrays(failures: list[Failure]) -> dict[str, object]:
+    return {
+        "ids": array(failure.id for failure in failures),
+        "attempts": array(failure.attempts for failure in failures),
+        "errors": [failure.error for failure in failures],
+    }

@@ -1,0 +1,121 @@
+"""Where publishes wait for the next commit: one `Source` for each address and producer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from queues.engine.errors import EngineError
+from queues.engine.message import Outgoing
+
+if TYPE_CHECKING:
+    from queues.engine.writer import Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where something is published: `kind` is "queue" or "topic", `name` its exact bytes, UTF-8."""
+
+    kind: str
+    name: bytes
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read "queue:NAME" or "topic:NAME"; a bare NAME is a queue's. Raises ValueError when the name is empty."""
+        kind, colon, name = text.partition(":")
+        if not colon or kind not in ("queue", "topic"):
+            kind, name = "queue", text
+        if not name:
+            raise ValueError(f"{text!r} names no queue and no topic")
+        return cls(kind, name.encode())
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name.decode('utf-8', 'replace')}"
+
+
+class Publisher(Protocol):
+    """A connection that publishes: told when one of its messages could not be stored."""
+
+    def publish_failed(self, token: int, error: EngineError) -> None:
+        """The message published with `token` was not stored."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """Consecutive publishes that are stored alike, and for each who is to be told if that fails."""
+
+    max_attempts: int | None
+    transient: bool = False
+    detailed: bool = False
+    bodies: list[bytes] = field(default_factory=list)
+    outgoing: list[Outgoing] = field(default_factory=list)
+    publishers: list[Publisher] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+
+    def cut(self, start: int, stop: int | None = None) -> Segment:
+        """A part of it."""
+        part = slice(start, stop)
+        return Segment(
+            self.max_attempts, self.transient, self.detailed, self.bodies[part], self.outgoing[part],
+            self.publishers[part], self.tokens[part],
+        )  # fmt: skip
+
+
+class Source:
+    """The publishes of one producer to one address that wait to be written; their order is kept."""
+
+    __slots__ = ("_open", "_writer", "address", "key", "segments")
+
+    def __init__(self, writer: Writer, address: Address, key: int | None) -> None:
+        self._writer = writer
+        self.address = address
+        self.key = key
+        self.segments: list[Segment] = []
+        self._open: Segment | None = None
+
+    def publish(self, body: bytes, publisher: Publisher, token: int, max_attempts: int | None = None) -> int:
+        """Publish a plain message; returns the number of the batch whose commit makes it durable."""
+        segment = self._open
+        if segment is None or segment.detailed or segment.transient or segment.max_attempts != max_attempts:
+            segment = self._new_segment(Segment(max_attempts))
+        segment.bodies.append(body)
+        segment.publishers.append(publisher)
+        segment.tokens.append(token)
+        writer = self._writer
+        writer.pending_bytes += len(body)
+        return writer.open_batch
+
+    def publish_detailed(self, message: Outgoing, publisher: Publisher, token: int) -> int:
+        """Publish a message that carries more than a body."""
+        segment = self._open
+        if segment is None or not segment.detailed:
+            segment = self._new_segment(Segment(None, detailed=True))
+        segment.bodies.append(message.payload)
+        segment.outgoing.append(message)
+        segment.publishers.append(publisher)
+        segment.tokens.append(token)
+        self._writer.pending_bytes += len(message.payload)
+        return self._writer.open_batch
+
+    def publish_transient(self, body: bytes, publisher: Publisher, token: int) -> int:
+        """Publish to memory only (QoS 0): to whoever subscribes now, without a promise."""
+        segment = self._open
+        if segment is None or not segment.transient:
+            segment = self._new_segment(Segment(None, transient=True))
+        segment.bodies.append(body)
+        segment.publishers.append(publisher)
+        segment.tokens.append(token)
+        self._writer.pending_bytes += len(body)
+        return self._writer.open_batch
+
+    def _new_segment(self, segment: Segment) -> Segment:
+        if not self.segments:
+            self._writer.open(self)
+        self.segments.append(segment)
+        self._open = segment
+        return segment
+
+    def take(self) -> list[Segment]:
+        """What waits, leaving nothing."""
+        segments, self.segments, self._open = self.segments, [], None
+        return segments

@@ -1,0 +1,14 @@
+-- Make leased messages dead letters of their own queues.
+with given as materialized (
+    select * from unnest(%(ids)s::bigint[], %(attempts)s::smallint[], %(errors)s::text[]) as g (id, attempts, error)
+), buried as (
+    update queues_message m set state = 3, node_id = null, dead_at = now(), due_at = null, expires_at = null,
+        tag = null, attempts = given.attempts, error = coalesce(given.error, m.error)
+    from given
+    where m.id = given.id and m.state = 1 and m.node_id = %(node)s
+    returning m.queue_id
+), tallied as (
+    insert into queues_queuetally (queue_id, leased, dead)
+    select queue_id, -count(*), count(*) from buried group by queue_id
+)
+select count(*) from buried

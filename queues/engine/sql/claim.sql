@@ -1,0 +1,18 @@
+-- Lease the oldest ready messages of a queue to this node, looking above `low` only. In order of id.
+with picked as materialized (
+    select ctid from queues_message
+    where queue_id = %(queue)s and state = 0 and id > %(low)s and (expires_at is null or expires_at > now())
+    order by id limit %(limit)s
+    for update skip locked
+), leased as (
+    update queues_message set state = 1, node_id = %(node)s
+    where ctid = any(array(select ctid from picked))
+    returning id, payload, attempts,
+        case when num_nonnulls(headers, key, max_attempts, expires_at, tag, origin_id) > 0 then jsonb_build_object(
+            'headers', headers, 'key', key, 'max_attempts', max_attempts, 'tag', tag, 'origin', origin_id,
+            'expires_at', extract(epoch from expires_at)) end as detail
+), tallied as (
+    insert into queues_queuetally (queue_id, ready, leased)
+    select %(queue)s, -count(*), count(*) from leased having count(*) > 0
+)
+select * from leased order by id

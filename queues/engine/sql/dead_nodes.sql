@@ -1,0 +1,6 @@
+-- Nodes whose advisory lock nobody holds: their sessions have ended, and so have they.
+select id from queues_node n where not exists (
+    select from pg_locks l
+    where l.locktype = 'advisory' and l.granted and l.objsubid = 2
+        and l.database = (select oid from pg_database where datname = current_database())
+        and l.classid = %(lock_class)s::bigint::oid and l.objid = n.id::bigint::oid)

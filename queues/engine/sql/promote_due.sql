@@ -1,0 +1,18 @@
+-- Make delayed messages whose time has come ready, at the tail. One row a queue: id, lowest new id.
+with block as materialized (
+    select nextval('queues_message_id') as first
+), due as materialized (
+    select id, row_number() over (order by due_at, id) as n
+    from (
+        select id, due_at from queues_message where state = 2 and due_at <= now()
+        order by due_at limit %(limit)s for update skip locked) as locked
+), promoted as (
+    update queues_message m set id = first + n - 1, state = 0, due_at = null, origin_id = coalesce(origin_id, m.id)
+    from due, block where m.id = due.id
+    returning m.id, m.queue_id
+), counted as (
+    select queue_id, min(id) as low, count(*) as ready from promoted group by queue_id
+), tallied as (
+    insert into queues_queuetally (queue_id, ready, delayed) select queue_id, ready, -ready from counted
+)
+select queue_id, low from counted

@@ -1,0 +1,25 @@
+-- Give leased messages back to the tail of their queues: at once, or after a delay in seconds.
+-- A message gets a new id and keeps its first one. One row a queue: id, lowest new id, how many are ready, delayed.
+with block as materialized (
+    select nextval('queues_message_id') as first
+), given as materialized (
+    select * from unnest(%(ids)s::bigint[], %(attempts)s::smallint[], %(delays)s::float8[], %(tags)s::bigint[],
+        %(errors)s::text[]) with ordinality as g (id, attempts, delay, tag, error, n)
+), returned as (
+    update queues_message m set
+        id = first + n - 1, state = case when delay > 0 then 2 else 0 end, node_id = null,
+        due_at = case when delay > 0 then now() + make_interval(secs => delay) end,
+        attempts = given.attempts, tag = given.tag, error = coalesce(given.error, m.error),
+        origin_id = coalesce(origin_id, m.id)
+    from given, block
+    where m.id = given.id and m.state = 1 and m.node_id = %(node)s
+    returning m.id, m.queue_id, m.state
+), counted as (
+    select queue_id, min(id) as low, count(*) filter (where state = 0) as ready,
+        count(*) filter (where state = 2) as delayed
+    from returned group by queue_id
+), tallied as (
+    insert into queues_queuetally (queue_id, ready, leased, delayed)
+    select queue_id, ready, -(ready + delayed), delayed from counted
+)
+select queue_id, low, ready, delayed from counted

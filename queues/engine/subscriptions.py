@@ -1,0 +1,188 @@
+"""Subscriptions of topics as this node serves them, and their QoS 0 messages, which live in memory only."""
+
+from __future__ import annotations
+
+import base64
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from queues.engine.buffer import QueueBuffer
+from queues.engine.clock import now
+from queues.engine.errors import QueueNotFound
+from queues.engine.message import State
+from queues.engine.statements import array
+
+if TYPE_CHECKING:
+    from queues.engine.engine import Engine
+
+#: Delivery tags a node takes at a time: enough for years, so that no delivery waits for more.
+TAGS = 1 << 44
+#: QoS 0 messages and bytes held for one subscription; the oldest go first.
+MOST_TRANSIENT = 1024
+MOST_TRANSIENT_BYTES = 4 << 20
+#: Largest QoS 0 message that is passed on to another node.
+LARGEST_PASSED_ON = 5600
+#: Seconds for which an id that did not exist is not looked up again.
+FORGET_UNKNOWN = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """A subscription and its queue on this node."""
+
+    id: int
+    topic: bytes
+    qos: int
+    buffer: QueueBuffer
+    transient: deque[bytes] = field(default_factory=deque)
+    transient_bytes: int = 0
+
+    def hold_transient(self, body: bytes) -> int:
+        """Keep a QoS 0 message until it is polled; returns how many older ones had to go."""
+        self.transient.append(body)
+        self.transient_bytes += len(body)
+        dropped = 0
+        while len(self.transient) > MOST_TRANSIENT or self.transient_bytes > MOST_TRANSIENT_BYTES:
+            self.take_transient()
+            dropped += 1
+        return dropped
+
+    def take_transient(self) -> bytes:
+        """The oldest QoS 0 message. Raises IndexError when there is none."""
+        body = self.transient.popleft()
+        self.transient_bytes -= len(body)
+        return body
+
+
+class Subscriptions:
+    """All subscriptions that this node has been asked for."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._by_id: dict[int, Subscription] = {}
+        self._by_queue: dict[int, Subscription] = {}
+        self._unknown: dict[int, float] = {}
+
+    def get(self, id: int) -> Subscription | None:
+        """A subscription that has been loaded; the hot path."""
+        return self._by_id.get(id)
+
+    def unknown(self, id: int) -> bool:
+        """Whether it was looked up a moment ago and did not exist."""
+        return now() - self._unknown.get(id, -FORGET_UNKNOWN) < FORGET_UNKNOWN
+
+    async def create(self, topic: bytes, qos: int, owner: int | None) -> Subscription:
+        """Subscribe to a topic; on return no publish confirmed later on any node misses it.
+
+        Raises StoreUnavailable.
+        """
+        options = self._engine.options
+        row = await (
+            await self._engine.request(
+                "subscribe",
+                topic=topic,
+                label="".join(c for c in topic.decode("utf-8", "replace") if c.isprintable()),
+                qos=qos,
+                owner=owner,
+                max_attempts=options.subscription_max_attempts,
+                retry_backoff=options.subscription_retry_backoff,
+            )
+        ).fetchone()
+        return await self._load(row[0], row[1], topic, qos)
+
+    async def load(self, id: int) -> Subscription | None:
+        """The subscription of this id, or None. Raises StoreUnavailable."""
+        if (known := self._by_id.get(id)) is not None:
+            return known
+        row = await (await self._engine.request("subscription", id=id)).fetchone() if id < 1 << 63 else None
+        if row is None:
+            if len(self._unknown) > 10_000:
+                self._unknown.clear()
+            self._unknown[id] = now()
+            return None
+        return await self._load(id, row[0], bytes(row[1]), row[2])
+
+    async def _load(self, id: int, queue: int, topic: bytes, qos: int) -> Subscription | None:
+        row = await (await self._engine.request("take_tags", queue=queue, count=TAGS)).fetchone()
+        if row is None:
+            return None
+        try:
+            buffer = await self._engine.open_buffer(queue, first_tag=row[0])
+        except QueueNotFound:
+            return None
+        if id not in self._by_id:
+            self._by_id[id] = self._by_queue[queue] = Subscription(id, topic, qos, buffer)
+        self._unknown.pop(id, None)
+        return self._by_id[id]
+
+    def forget(self, id: int) -> None:
+        """It was made or removed elsewhere: look it up again when it is asked for."""
+        self._unknown.pop(id, None)
+        known = self._by_id.get(id)
+        if known is not None and known.buffer.closed:
+            self._drop(known)
+
+    def _drop(self, subscription: Subscription) -> None:
+        self._by_id.pop(subscription.id, None)
+        self._by_queue.pop(subscription.buffer.id, None)
+
+    def drop_queue(self, queue: int) -> None:
+        """Its queue is gone, and it with it."""
+        if (known := self._by_queue.get(queue)) is not None:
+            self._drop(known)
+
+    # QoS 0.
+
+    def deliver_transient(self, queue: int, bodies: list[bytes]) -> None:
+        """Hand QoS 0 messages to the subscription of a queue, here and on other nodes that serve it."""
+        counts = self._engine.counts
+        here = self._by_queue.get(queue)
+        others = self._engine.topology.interest.get(queue, set()) - {self._engine.node}
+        served_here = here is not None and here.buffer.interested
+        for body in bodies:
+            if here is not None and (served_here or not others):
+                counts.transient_dropped += here.hold_transient(body)
+            elif others and len(body) <= LARGEST_PASSED_ON:
+                text = base64.b64encode(body).decode("ascii")
+                self._engine.announcer.say(transient=queue, node=min(others), body=text)
+            else:
+                counts.transient_dropped += 1
+
+    def hear_transient(self, queue: int, message: dict[str, Any]) -> None:
+        """Another node passes a QoS 0 message on."""
+        here = self._by_queue.get(queue)
+        if message["node"] == self._engine.node and here is not None:
+            self._engine.counts.transient_dropped += here.hold_transient(base64.b64decode(message["body"]))
+
+    # Late acknowledgements.
+
+    async def ack_late(self, subscription: Subscription, tags: list[int], consumer: int | None) -> set[int]:
+        """Settle by tags that are not outstanding here; returns those that nobody knows.
+
+        A message that waits to go out again keeps its tag in the store; one that is with another node is settled
+        there. Raises StoreUnavailable.
+        """
+        engine, queue = self._engine, subscription.buffer.id
+        asked = [tag for tag in tags if tag < 1 << 63]
+        rows = await (await engine.request("find_tags", queue=queue, tags=array(asked))).fetchall()
+        found = {row[0] for row in rows}
+        batch = engine.settler.batch(subscription.buffer.policy.retention, consumer)
+        for tag, id, state, node in rows:
+            if state in (State.READY, State.DELAYED):
+                batch.add(id, now())
+            elif node != engine.node:
+                engine.announcer.say(ack=queue, tags=[tag], consumer=consumer)
+            elif not subscription.buffer.ack(tag, consumer):  # claimed meanwhile and on its way here
+                batch.add(id, now())
+        missing = set(tags) - found
+        if missing and engine.topology.interest.get(queue, set()) - {engine.node}:
+            engine.announcer.say(ack=queue, tags=sorted(missing), consumer=consumer)
+            return set()
+        return missing
+
+    def hear_ack(self, queue: int, message: dict[str, Any]) -> None:
+        """Another node was given an acknowledgement that may be for a delivery of this one."""
+        if (buffer := self._engine.buffers.get(queue)) is not None:
+            for tag in message["tags"]:
+                buffer.ack(tag, message["consumer"])

@@ -1,0 +1,246 @@
+"""Group commit: whatever is pending becomes one transaction, and only then is anything confirmed or delivered.
+
+Batches are numbered. A publish belongs to `open_batch`; `committed` is the last batch that is durable; a reply that
+must not overtake a publish waits until `committed` has reached its batch. Nothing waits to fill a batch: while one
+is being written the next one grows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import repeat
+
+import psycopg
+
+from queues.engine.buffer import QueueBuffer
+from queues.engine.clock import now
+from queues.engine.database import Connection
+from queues.engine.errors import EngineError, QueueFull, TopologyMoved, Unstorable
+from queues.engine.message import Counts
+from queues.engine.plan import Plan, Write, plan_segment
+from queues.engine.source import Address, Segment, Source
+from queues.engine.statements import statement
+from queues.engine.topology import Topology
+
+Work = list[tuple[Source, list[Segment]]]
+
+
+class Writer:
+    """Takes publishes from sources and writes them in batches.
+
+    `more_in_store(queue id, lowest id)` is told what was left ready; `deliver_transient(queue id, bodies)` hands
+    QoS 0 messages on; `on_commit()` is called after each batch.
+    """
+
+    def __init__(
+        self, topology: Topology, buffers: dict[int, QueueBuffer], counts: Counts,
+        more_in_store: Callable[[int, int], None], deliver_transient: Callable[[int, list[bytes]], None],
+    ) -> None:  # fmt: skip
+        self.topology = topology
+        self.buffers = buffers
+        self.counts = counts
+        self.more_in_store = more_in_store
+        self.deliver_transient = deliver_transient
+        self.on_commit: Callable[[], None] = lambda: None
+        self.node = 0
+        self.pending_bytes = 0
+        self.open_batch = 1
+        self.committed = 0
+        self._sources: dict[tuple[Address, int | None], Source] = {}
+        self._pending: list[Source] = []
+        self._taken: Work = []
+        self._taken_bytes = 0
+        self._wake = asyncio.Event()
+
+    def source(self, address: Address, key: int | None = None) -> Source:
+        """Where a producer with this API key publishes to this address."""
+        found = self._sources.get((address, key))
+        if found is None:
+            if len(self._sources) > 100_000:  # forget idle ones; connections hold those that they use
+                self._sources = {at: source for at, source in self._sources.items() if source.segments}
+            found = self._sources[address, key] = Source(self, address, key)
+        return found
+
+    def open(self, source: Source) -> None:
+        """A source has something to write."""
+        self._pending.append(source)
+        self._wake.set()
+
+    @property
+    def idle(self) -> bool:
+        return not self._pending and not self._taken
+
+    async def run(self, connection: Connection) -> None:
+        """Write for ever; ends by an exception when the connection is lost, and may be run again with another."""
+        while True:
+            if self._taken:
+                await self._write_taken(connection)
+            elif self._pending:
+                self._take()
+            else:
+                self._wake.clear()
+                await self._wake.wait()
+
+    def fail(self, error: EngineError) -> None:
+        """Give up everything that waits, telling those who published it."""
+        if self._pending:
+            self._take()
+        taken, self._taken = self._taken, []
+        self._finish()
+        for _, segments in taken:
+            for segment in segments:
+                _reject(segment, error)
+
+    def _take(self) -> None:
+        pending, self._pending = self._pending, []
+        self._taken += [(source, source.take()) for source in pending]
+        self._taken_bytes, self.pending_bytes = self.pending_bytes, 0
+        self.open_batch += 1
+
+    def _finish(self) -> None:
+        self._taken = []
+        self._taken_bytes = 0
+        self.committed = self.open_batch - 1
+        self.counts.batches += 1
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of all publishes that are not yet durable."""
+        return self.pending_bytes + self._taken_bytes
+
+    async def _write_taken(self, connection: Connection) -> None:
+        """Store what was taken, then confirm and deliver it."""
+        try:
+            plan = await self._plan(connection, self._taken)
+            await self._store(connection, plan)
+        except TopologyMoved:
+            await self.topology.resolve(connection, [source.address for source, _ in self._taken])
+            return  # and again, with the new routes
+        except (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError):
+            plan = await self._store_singly(connection)
+        self._finish()
+        self._deliver(plan)
+        self.on_commit()
+
+    async def _store_singly(self, connection: Connection) -> Plan:
+        """One message of the batch is not storable: store each by itself, so that only that one is refused."""
+        whole = Plan()
+        for source, segments in self._taken:
+            for segment in segments:
+                for n in range(len(segment.bodies)):
+                    one = segment.cut(n, n + 1)
+                    try:
+                        plan = await self._plan(connection, [(source, [one])])
+                        await self._store(connection, plan)
+                    except (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError) as error:
+                        whole.rejected.append((one, Unstorable(str(error))))
+                    else:
+                        whole.merge(plan)
+        return whole
+
+    async def _plan(self, connection: Connection, work: Work) -> Plan:
+        topology = self.topology
+        unknown = [source.address for source, _ in work if topology.destination(source.address) is None]
+        if unknown:
+            await topology.resolve(connection, unknown)
+        plan = Plan()
+        time = now()
+        for source, segments in work:
+            destination = topology.destination(source.address)
+            if destination is None:
+                raise TopologyMoved()
+            for segment in segments:
+                plan_segment(plan, segment, destination, source.key, topology.policies, self.buffers, time)
+        return plan
+
+    async def _store(self, connection: Connection, plan: Plan) -> None:
+        """Write a plan in one transaction; each write gets its `first` id and `leased`. Raises TopologyMoved."""
+        plan.begin()
+        try:
+            if len(plan.writes) == 1 and not plan.limited:
+                await self._write(connection, plan.writes[0])
+            elif plan.writes:
+                async with connection.transaction():
+                    if plan.limited:
+                        await self._admit(connection, plan)
+                    await self._write_all(connection, plan.writes)
+                    for queue in plan.drop_oldest:
+                        await self._make_room(connection, queue)
+        except BaseException:
+            plan.end()
+            raise
+
+    async def _write_all(self, connection: Connection, writes: list[Write]) -> None:
+        """Several statements in one round trip."""
+        async with connection.pipeline():
+            cursors = [
+                await connection.execute(
+                    statement(write.statement), write.parameters(self.topology.version, self.node)
+                )
+                for write in writes
+            ]
+            for write, cursor in zip(writes, cursors, strict=True):
+                write.store(await cursor.fetchone())
+
+    async def _write(self, connection: Connection, write: Write) -> None:
+        parameters = write.parameters(self.topology.version, self.node)
+        cursor = await connection.execute(statement(write.statement), parameters)
+        write.store(await cursor.fetchone())
+
+    async def _admit(self, connection: Connection, plan: Plan) -> None:
+        """Cut what does not fit into queues that reject; a message that one of its queues rejects enters none."""
+        cursor = await connection.execute(statement("admit"), {"queues": sorted(plan.limited)})
+        room = dict(await cursor.fetchall())
+        for queue in plan.drop_oldest:
+            room.pop(queue, None)
+        error = QueueFull()
+        for segment, writes in plan.limited_segments:
+            targets = [queue for write in writes for queue in write.queues if queue in room]
+            accepted = max(0, min((room[queue] for queue in targets), default=len(segment.bodies)))
+            accepted = min(accepted, len(segment.bodies))
+            for queue in targets:
+                room[queue] -= accepted
+            plan.rejected.append((segment.cut(accepted), error))
+            for write in writes:
+                write.keep(accepted)
+        plan.writes = [write for write in plan.writes if write.segment.bodies]
+
+    async def _make_room(self, connection: Connection, queue: int) -> None:
+        cursor = await connection.execute("select queues_room(%s)", (queue,))
+        row = await cursor.fetchone()
+        if row is not None and row[0] is not None and row[0] < 0:
+            cursor = await connection.execute(statement("drop_oldest"), {"queue": queue, "count": -row[0]})
+            if (gone := await cursor.fetchone()) is not None:
+                self.counts.dropped += gone[0]
+
+    def _deliver(self, plan: Plan) -> None:
+        """After the commit: hand to memory what was leased, and tell what was left in the store."""
+        plan.end()
+        for write in plan.writes:
+            self.counts.published += len(write.segment.bodies) * len(write.queues)
+            size = sum(map(len, write.segment.bodies))
+            for k, (queue, leased) in enumerate(zip(write.queues, write.leased, strict=True)):
+                buffer = self.buffers.get(queue)
+                if not leased:
+                    self.more_in_store(queue, write.first + k)
+                elif buffer is not None and buffer is write.buffers[k]:
+                    ids = range(
+                        write.first + k, write.first + len(write.segment.bodies) * write.width, write.width
+                    )
+                    if write.segment.detailed:
+                        buffer.add_claimed(write.leased_details(ids))
+                    else:
+                        own = write.own_detail
+                        buffer.add(zip(ids, write.segment.bodies, repeat(0), repeat(own)), size)
+        for queue, bodies in plan.transient:
+            self.deliver_transient(queue, bodies)
+        self.counts.dropped += plan.unroutable
+        for segment, error in plan.rejected:
+            self.counts.rejected += len(segment.bodies)
+            _reject(segment, error)
+
+
+def _reject(segment: Segment, error: EngineError) -> None:
+    for publisher, token in zip(segment.publishers, segment.tokens, strict=True):
+        publisher.publish_failed(token, error)

@@ -1,0 +1,30 @@
+"""Everything the broker keeps in PostgreSQL.
+
+The engine's SQL writes the hot tables (`Message`, `ArchivedMessage`, `QueueTally`); the ORM only reads them.
+"""
+
+from queues.models.archive import ArchivedMessage, Outcome
+from queues.models.credential import ApiKey
+from queues.models.message import Message, State
+from queues.models.node import Interest, Node
+from queues.models.queue import Overflow, Queue, QueueCount, QueueKind, QueueTally, Retention
+from queues.models.topology import Route, Subscription, Topology
+
+__all__ = [
+    "ApiKey",
+    "ArchivedMessage",
+    "Interest",
+    "Message",
+    "Node",
+    "Outcome",
+    "Overflow",
+    "Queue",
+    "QueueCount",
+    "QueueKind",
+    "QueueTally",
+    "Retention",
+    "Route",
+    "State",
+    "Subscription",
+    "Topology",
+]

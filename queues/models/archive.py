@@ -1,0 +1,45 @@
+"""The archive of finished messages: append-only, one partition a day."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class Outcome(models.IntegerChoices):
+    """How a message left the store."""
+
+    ACKNOWLEDGED = 0, "acknowledged"
+    EXPIRED = 1, "expired"
+    PURGED = 2, "purged"
+    DROPPED = 3, "dropped: the queue was full"
+    REMOVED = 4, "removed by an operator"
+
+
+class ArchivedMessage(models.Model):
+    """A finished message. The table is partitioned by the day of `finished_at` (UTC).
+
+    `id` is the message's first id; the table has no unique index, so that appending stays cheap.
+    """
+
+    id = models.BigIntegerField(primary_key=True)
+    queue = models.ForeignKey(
+        "queues.Queue", on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False
+    )
+    outcome = models.SmallIntegerField(choices=Outcome)
+    attempts = models.SmallIntegerField(help_text="Deliveries that ended without success.")
+    producer_id = models.BigIntegerField(null=True, help_text="API key that published it.")
+    consumer_id = models.BigIntegerField(null=True, help_text="API key that acknowledged it.")
+    published_at = models.DateTimeField()
+    delivered_at = models.DateTimeField(null=True, help_text="The last delivery.")
+    finished_at = models.DateTimeField()
+    size = models.IntegerField(help_text="Bytes of the payload.")
+    key = models.TextField(null=True)  # noqa: DJ001
+    headers = models.JSONField(null=True)
+    payload = models.BinaryField(null=True)
+
+    class Meta:
+        db_table = "queues_archive"
+        ordering = ("-finished_at",)
+
+    def __str__(self) -> str:
+        return f"message {self.id}, {Outcome(self.outcome).label}"

@@ -1,0 +1,30 @@
+"""API keys: hashed at rest, shown once."""
+
+from __future__ import annotations
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models.functions import Now
+
+
+class ApiKey(models.Model):
+    """A key of a program. Empty `protocols` means any protocol; patterns are globs over queue and topic names."""
+
+    name = models.CharField(max_length=100, unique=True)
+    digest = models.CharField(
+        max_length=64, unique=True, editable=False, help_text="HMAC-SHA-256 of the key."
+    )
+    hint = models.CharField(max_length=8, editable=False, help_text="How the key begins.")
+    protocols = ArrayField(models.CharField(max_length=16), default=list, blank=True)
+    publish = ArrayField(models.CharField(max_length=255), default=list, blank=True)
+    consume = ArrayField(models.CharField(max_length=255), default=list, blank=True)
+    manage = ArrayField(models.CharField(max_length=255), default=list, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    revoked_at = models.DateTimeField(null=True, editable=False)
+
+    class Meta:
+        ordering = ("name",)
+        verbose_name = "API key"
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,98 @@
+"""The hot table: every message that is not finished."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+
+class State(models.IntegerChoices):
+    """A message is in exactly one state; it leaves the table when it is finished."""
+
+    READY = 0, "ready"
+    LEASED = 1, "leased"
+    DELAYED = 2, "delayed"
+    DEAD = 3, "dead"
+    DEAD_LEASED = 4, "dead, being read"
+
+
+class Message(models.Model):
+    """One message in one queue. Written by the engine's SQL only; narrow on purpose.
+
+    `id` is the position in the queue: a message that returns to the tail gets a new one and keeps its first in
+    `origin_id`. Columns that are empty for a plain message cost nothing.
+    """
+
+    id = models.BigIntegerField(primary_key=True)
+    queue = models.ForeignKey(
+        "queues.Queue",
+        on_delete=models.DO_NOTHING,
+        related_name="messages",
+        db_constraint=False,
+        db_index=False,
+    )
+    state = models.SmallIntegerField(choices=State)
+    attempts = models.SmallIntegerField(db_default=0, help_text="Deliveries that ended without success.")
+    max_attempts = models.SmallIntegerField(null=True, help_text="Overrides the queue's; 0: without limit.")
+    node = models.ForeignKey(
+        "queues.Node",
+        null=True,
+        on_delete=models.DO_NOTHING,
+        related_name="+",
+        db_constraint=False,
+        db_index=False,
+    )
+    producer = models.ForeignKey(
+        "queues.ApiKey",
+        null=True,
+        on_delete=models.DO_NOTHING,
+        related_name="+",
+        db_constraint=False,
+        db_index=False,
+    )
+    published_at = models.DateTimeField(db_default=Now())
+    due_at = models.DateTimeField(null=True, help_text="When a delayed message becomes ready.")
+    expires_at = models.DateTimeField(null=True)
+    dead_at = models.DateTimeField(null=True)
+    origin_id = models.BigIntegerField(null=True)
+    tag = models.BigIntegerField(
+        null=True, help_text="The delivery tag it keeps while it waits to go out again."
+    )
+    key = models.TextField(
+        null=True, help_text="Public key; unique within the queue while the message lives."
+    )  # noqa: DJ001
+    headers = models.JSONField(null=True)
+    error = models.TextField(null=True, help_text="Why the last delivery failed.")  # noqa: DJ001
+    payload = models.BinaryField()
+
+    class Meta:
+        ordering = ("id",)
+        constraints = (
+            models.CheckConstraint(condition=Q(state__in=State.values), name="message_state_known"),
+            models.CheckConstraint(
+                condition=Q(state=State.DELAYED, due_at__isnull=False) | ~Q(state=State.DELAYED),
+                name="message_delayed_has_due_time",
+            ),
+            models.CheckConstraint(
+                condition=Q(state__in=(State.LEASED, State.DEAD_LEASED), node__isnull=False)
+                | (~Q(state__in=(State.LEASED, State.DEAD_LEASED)) & Q(node__isnull=True)),
+                name="message_leased_has_node",
+            ),
+            models.UniqueConstraint(
+                fields=("queue", "key"), condition=Q(key__isnull=False), name="message_key"
+            ),
+        )
+        indexes = (
+            models.Index(fields=("queue", "id"), condition=Q(state=State.READY), name="message_ready"),
+            models.Index(fields=("queue", "id"), condition=Q(state=State.DEAD), name="message_dead"),
+            models.Index(fields=("queue", "id"), condition=Q(state=State.DELAYED), name="message_delayed"),
+            models.Index(fields=("due_at",), condition=Q(state=State.DELAYED), name="message_due"),
+            models.Index(
+                fields=("expires_at",), condition=Q(expires_at__isnull=False), name="message_expiry"
+            ),
+            models.Index(fields=("queue", "tag"), condition=Q(tag__isnull=False), name="message_tag"),
+        )
+
+    def __str__(self) -> str:
+        return f"message {self.origin_id or self.id}"

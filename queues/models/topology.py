@@ -1,0 +1,79 @@
+"""Where a published message goes: subscriptions of topics, and routes."""
+
+from __future__ import annotations
+
+from django.contrib.postgres.indexes import HashIndex
+from django.core.validators import RegexValidator
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Now
+
+ADDRESS = RegexValidator(r"(?s)\A(queue|topic):.+\Z", "An address is queue:NAME or topic:NAME.")
+
+
+class Topology(models.Model):
+    """One row: a version that every change of queues, subscriptions and routes moves on.
+
+    A publish checks it in its own transaction, so that no node routes by what another has outdated.
+    """
+
+    id = models.SmallIntegerField(primary_key=True, default=1, db_default=1)
+    version = models.BigIntegerField(default=1, db_default=1)
+
+    class Meta:
+        verbose_name_plural = "topologies"
+        constraints = (models.CheckConstraint(condition=Q(id=1), name="topology_one_row"),)
+
+    def __str__(self) -> str:
+        return f"version {self.version}"
+
+
+class Subscription(models.Model):
+    """A topic's subscriber, with a queue of its own. It outlives connections and restarts."""
+
+    id = models.BigAutoField(primary_key=True)
+    topic = models.BinaryField(help_text="The topic's exact bytes, UTF-8.")
+    qos = models.SmallIntegerField()
+    queue = models.OneToOneField("queues.Queue", on_delete=models.CASCADE, related_name="subscription")
+    owner = models.ForeignKey("queues.ApiKey", null=True, on_delete=models.SET_NULL, related_name="+")
+    next_tag = models.BigIntegerField(default=1, db_default=1, help_text="Delivery tags below are given out.")
+    created_at = models.DateTimeField(db_default=Now())
+    used_at = models.DateTimeField(db_default=Now(), help_text="Last polled, to the minute.")
+
+    class Meta:
+        ordering = ("id",)
+        constraints = (
+            models.CheckConstraint(condition=Q(qos__in=(0, 1)), name="subscription_qos_known"),
+            models.CheckConstraint(condition=~Q(topic=b""), name="subscription_topic_not_empty"),
+        )
+        indexes = (HashIndex(fields=("topic",), name="subscription_topic"),)
+
+    def __str__(self) -> str:
+        return f"{self.id} of {self.topic_text}"
+
+    @property
+    def topic_text(self) -> str:
+        """The topic for a person; what is not UTF-8 is replaced."""
+        return bytes(self.topic).decode("utf-8", "replace")
+
+
+class Route(models.Model):
+    """What is published to `source` is copied to `target` in the same transaction."""
+
+    source = models.CharField(max_length=262, validators=(ADDRESS,), help_text="topic:NAME or queue:NAME")
+    target = models.CharField(max_length=262, validators=(ADDRESS,), help_text="topic:NAME or queue:NAME")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ("source", "target")
+        constraints = (
+            models.UniqueConstraint(fields=("source", "target"), name="route_once"),
+            models.CheckConstraint(condition=~Q(source=F("target")), name="route_not_to_itself"),
+            models.CheckConstraint(
+                condition=Q(source__regex=r"^(queue|topic):.") & Q(target__regex=r"^(queue|topic):."),
+                name="route_addresses",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.source} → {self.target}"

@@ -1,0 +1,236 @@
+"""The embedded PostgreSQL: one server for all, with a password, that outlives everything but `stop`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from brokersite import embedded, embedded_home
+from brokersite.embedded import Database
+from brokersite.environment import CHECKOUT
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Iterator[Path]:
+    """A data directory in a place that only its owner can enter; its server is removed at the end."""
+    path = tmp_path / "private" / "data"
+    path.parent.mkdir(mode=0o700)
+    yield path
+    embedded.remove(path)
+
+
+@pytest.fixture
+def database(data_dir: Path) -> Database:
+    return embedded.ensure_running(data_dir)
+
+
+def connect(database: Database, **other: str) -> psycopg.Connection:
+    parameters = {"host": database.host, "port": str(database.port), "user": database.user,
+                  "password": database.password, "dbname": database.dbname, **other}  # fmt: skip
+    return psycopg.connect(**parameters, autocommit=True)  # type: ignore[arg-type]
+
+
+def postmaster(data_dir: Path) -> psutil.Process:
+    line = (embedded_home.link(data_dir) / "data" / "postmaster.pid").read_text().splitlines()[0]
+    return psutil.Process(int(line))
+
+
+def kill(*processes: psutil.Process) -> None:
+    """kill -9 all of them; returns when none runs (a zombie does not)."""
+    for process in processes:
+        process.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def run_in_another_process(code: str, data_dir: Path) -> subprocess.Popen[str]:
+    prelude = "import sys, pathlib; from brokersite.embedded import *; data_dir = pathlib.Path(sys.argv[1]); "
+    return subprocess.Popen(
+        [sys.executable, "-c", prelude + code, str(data_dir)], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_the_first_call_makes_a_durable_utf8_database(data_dir: Path, database: Database) -> None:
+    assert database.started
+    assert embedded.is_running(data_dir)
+    with connect(database) as connection:
+        for name in ("fsync", "full_page_writes", "synchronous_commit"):
+            assert connection.execute(f"SHOW {name}").fetchone() == ("on",)
+        assert connection.execute("SHOW server_encoding").fetchone() == ("UTF8",)
+        assert connection.execute("SHOW listen_addresses").fetchone() == ("127.0.0.1",)
+        assert connection.execute("SELECT current_database()").fetchone() == ("fivewire",)
+
+
+def test_a_second_call_joins(data_dir: Path, database: Database) -> None:
+    again = embedded.ensure_running(data_dir)
+    assert not again.started
+    assert (again.port, again.password) == (database.port, database.password)
+
+
+def test_nobody_gets_in_without_the_password(database: Database) -> None:
+    assert len(database.password) >= 32
+    for attempt in ({"password": ""}, {"password": "fivewire"}):
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            connect(database, **attempt)
+    assert database.socket_directory is not None
+    with pytest.raises(psycopg.OperationalError, match="password"):
+        connect(database, host=str(database.socket_directory), password="wrong")
+    connect(database, host=str(database.socket_directory)).close()
+
+
+def test_only_the_owner_reads_the_password(data_dir: Path, database: Database) -> None:
+    password = embedded_home.link(data_dir) / "password"
+    assert password.read_text().strip() == database.password
+    assert stat.S_IMODE(password.stat().st_mode) == 0o600
+    assert database.password not in repr(database)
+
+
+def test_processes_that_come_at_once_share_one_server(data_dir: Path) -> None:
+    code = "d = ensure_running(data_dir); print(d.started, d.port, d.password)"
+    processes = [run_in_another_process(code, data_dir) for _ in range(4)]
+    answers = [process.communicate(timeout=60)[0].split() for process in processes]
+    assert sorted(answer[0] for answer in answers) == ["False", "False", "False", "True"]
+    assert len({tuple(answer[1:]) for answer in answers}) == 1
+
+
+def test_the_server_outlives_a_killed_starter_and_a_ctrl_c(data_dir: Path) -> None:
+    starter = run_in_another_process("print(ensure_running(data_dir).port, flush=True); sys.stdin.read()", data_dir)
+    assert starter.stdout is not None
+    port = int(starter.stdout.readline())
+    server = postmaster(data_dir)
+    assert os.getpgid(server.pid) != os.getpgid(starter.pid)
+    assert os.getsid(server.pid) != os.getsid(starter.pid)
+    starter.kill()
+    starter.communicate()
+    again = embedded.ensure_running(data_dir)
+    assert (again.started, again.port) == (False, port)
+    connect(again).close()
+
+
+def test_a_killed_server_is_started_again_with_its_data_on_its_port(data_dir: Path, database: Database) -> None:
+    with connect(database) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+    busy = connect(database)
+    with ThreadPoolExecutor(1) as executor:
+        # A backend that does not look up from its work keeps the dead server's shared memory for a while.
+        executor.submit(busy.execute, "SELECT count(*) FROM generate_series(1, 5000000)")
+        kill(postmaster(data_dir))
+        assert not embedded.is_running(data_dir)
+        again = embedded.ensure_running(data_dir)
+    busy.close()
+    assert again.started
+    assert again.port == database.port
+    with connect(again) as connection:
+        assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
+
+
+def test_everything_killed_starts_again_with_its_data(data_dir: Path, database: Database) -> None:
+    with connect(database) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+    server = postmaster(data_dir)
+    kill(server, *server.children(recursive=True))
+    with connect(embedded.ensure_running(data_dir)) as connection:
+        assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
+
+
+@pytest.mark.parametrize("content", ["{own}\n", ""], ids=["number used by another process", "cut short"])
+def test_a_stale_pid_file_does_not_keep_the_server_down(data_dir: Path, database: Database, content: str) -> None:
+    server = postmaster(data_dir)
+    pid_file = embedded_home.link(data_dir) / "data" / "postmaster.pid"
+    lines = pid_file.read_text().split("\n", 1)
+    kill(server, *server.children(recursive=True))
+    pid_file.write_text(content.format(own=os.getpid()) + lines[1] if content else "")
+    assert not embedded.is_running(data_dir)
+    assert embedded.ensure_running(data_dir).started
+
+
+def test_a_port_that_was_taken_meanwhile_is_replaced(data_dir: Path, database: Database) -> None:
+    embedded.stop(data_dir)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", database.port))
+        other.listen()
+        again = embedded.ensure_running(data_dir)
+    assert again.port != database.port
+    connect(again).close()
+
+
+def test_stop_stops_and_the_next_start_has_the_data(data_dir: Path, database: Database) -> None:
+    with connect(database) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+        server = postmaster(data_dir)
+        embedded.stop(data_dir)
+    assert not embedded.is_running(data_dir)
+    assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
+    embedded.stop(data_dir)
+    with connect(embedded.ensure_running(data_dir)) as connection:
+        assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
+
+
+def test_a_half_made_database_is_made_anew(data_dir: Path) -> None:
+    home = embedded_home.prepare(data_dir)
+    (home.root / "data.unfinished" / "base").mkdir(parents=True)
+    (home.root / "data.unfinished" / "PG_VERSION").write_text("18\n")
+    connect(embedded.ensure_running(data_dir)).close()
+
+
+def test_a_server_that_cannot_start_says_why(data_dir: Path, database: Database) -> None:
+    embedded.stop(data_dir)
+    (embedded_home.link(data_dir) / "data" / "PG_VERSION").write_text("9\n")
+    with pytest.raises(embedded.EmbeddedPostgresError, match="initialized by PostgreSQL version 9"):
+        embedded.ensure_running(data_dir)
+
+
+def test_remove_leaves_nothing(data_dir: Path, database: Database) -> None:
+    home = embedded_home.link(data_dir).resolve()
+    assert home.exists()
+    embedded.remove(data_dir)
+    assert not home.exists()
+    assert not embedded_home.link(data_dir).is_symlink()
+    assert not embedded.is_running(data_dir)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another user to run the server")
+def test_root_runs_the_server_as_another_user_without_opening_its_directories(
+    data_dir: Path, database: Database
+) -> None:
+    assert postmaster(data_dir).uids().real != 0
+    assert stat.S_IMODE(data_dir.parent.stat().st_mode) == 0o700
+    assert embedded_home.link(data_dir).resolve().is_relative_to(embedded_home.SYSTEM_HOMES)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another user to run the server")
+def test_root_copies_binaries_that_the_other_user_cannot_reach(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = embedded_home.wheel().parent
+    hidden = tmp_path / "private" / "site-packages"
+    hidden.mkdir()
+    for name in (package.name, f"{package.name}.libs"):
+        (hidden / name).symlink_to(package.with_name(name))
+    monkeypatch.setattr(embedded_home, "wheel", lambda: hidden / package.name / "pginstall")
+    connect(embedded.ensure_running(data_dir)).close()
+    assert Path(postmaster(data_dir).exe()).is_relative_to(embedded_home.SYSTEM_HOMES)
+
+
+def test_the_command_tells_and_stops(data_dir: Path, database: Database) -> None:
+    def command(action: str) -> str:
+        arguments = [sys.executable, "-m", "brokersite.embedded", action, str(data_dir)]
+        return subprocess.run(arguments, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
+
+    assert command("status") == "running\n"
+    command("stop")
+    assert command("status") == "not running\n"

@@ -1,0 +1,73 @@
+"""The admin user and the development key: made once, printed every time."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from django.contrib.auth import authenticate, get_user_model
+
+from brokersite import firstlook
+from queues import keys
+from queues.models import ApiKey
+
+pytestmark = pytest.mark.django_db
+
+
+def test_the_admin_user_is_made_once_and_can_log_in_with_the_printed_password(tmp_path: Path) -> None:
+    line = firstlook.ensure_admin(tmp_path)
+    name, password = line.removeprefix("user ").split(", password ")
+    user = authenticate(username=name, password=password)
+    assert user is not None
+    assert user.is_superuser
+    assert firstlook.ensure_admin(tmp_path) == line
+    assert get_user_model().objects.count() == 1
+    assert stat.S_IMODE((tmp_path / "admin_password").stat().st_mode) == 0o600
+
+
+def test_a_password_that_was_changed_is_not_printed(tmp_path: Path) -> None:
+    first = firstlook.ensure_admin(tmp_path)
+    user = get_user_model().objects.get(username="admin")
+    user.set_password("another")
+    user.save()
+    line = firstlook.ensure_admin(tmp_path)
+    assert line.startswith("user admin, with the password you gave it")
+    assert first.split()[-1] not in line
+
+
+def test_an_admin_whose_kept_password_is_gone_keeps_the_one_it_has(tmp_path: Path) -> None:
+    password = firstlook.ensure_admin(tmp_path).split()[-1]
+    (tmp_path / "admin_password").unlink()
+    assert "with the password you gave it" in firstlook.ensure_admin(tmp_path)
+    assert authenticate(username="admin", password=password) is not None
+
+
+def test_the_development_key_is_made_once(tmp_path: Path) -> None:
+    key = firstlook.ensure_key(tmp_path)
+    assert len(key) >= 20
+    assert firstlook.ensure_key(tmp_path) == key
+    assert ApiKey.objects.get().name == "development"
+    assert stat.S_IMODE((tmp_path / "development_key").stat().st_mode) == 0o600
+
+
+def test_a_new_database_gets_the_key_that_is_kept(tmp_path: Path) -> None:
+    key = firstlook.ensure_key(tmp_path)
+    ApiKey.objects.all().delete()
+    assert firstlook.ensure_key(tmp_path) == key
+    assert ApiKey.objects.count() == 1
+
+
+def test_a_key_whose_file_is_gone_or_says_another_is_said_to_be_unknown(tmp_path: Path) -> None:
+    firstlook.ensure_key(tmp_path)
+    (tmp_path / "development_key").write_text("another\n")
+    assert firstlook.ensure_key(tmp_path).startswith("'development' exists, but ")
+    (tmp_path / "development_key").unlink()
+    assert firstlook.ensure_key(tmp_path).startswith("'development' exists, but ")
+    assert ApiKey.objects.count() == 1
+
+
+def test_a_revoked_key_is_not_printed(tmp_path: Path) -> None:
+    firstlook.ensure_key(tmp_path)
+    keys.revoke_key("development")
+    assert firstlook.ensure_key(tmp_path).startswith("'development' is revoked")

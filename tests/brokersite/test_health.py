@@ -1,0 +1,93 @@
+"""/healthz, /readyz and /metrics: what a probe sees when all is well, and when it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import AsyncClient, Client
+
+from brokersite import health
+
+
+@pytest.fixture
+def database_elsewhere() -> Iterator[dict[str, Any]]:
+    """The settings of Django's connection, to point it somewhere else; put back at the end."""
+    before = dict(connection.settings_dict)
+    yield connection.settings_dict
+    connection.settings_dict.update(before)
+
+
+async def test_healthz_answers_without_a_database(async_client: AsyncClient) -> None:
+    response = await async_client.get("/healthz")
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+@pytest.mark.django_db
+async def test_readyz_is_ready_when_the_database_has_every_migration(async_client: AsyncClient) -> None:
+    response = await async_client.get("/readyz")
+    assert (response.status_code, response.json()) == (200, {"status": "ready", "reasons": []})
+
+
+@pytest.mark.django_db
+async def test_readyz_names_a_migration_that_is_not_applied(
+    async_client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk = health.migrations_on_disk() | {("queues", "9999_later")}
+    monkeypatch.setattr(health, "migrations_on_disk", lambda: on_disk)
+    response = await async_client.get("/readyz")
+    assert response.status_code == 503
+    assert response.json()["reasons"] == ["Migrations are not applied: queues.9999_later. Run `manage.py migrate`."]
+
+
+@pytest.mark.django_db
+async def test_readyz_says_that_the_database_has_no_tables(
+    async_client: AsyncClient, database_elsewhere: dict[str, Any]
+) -> None:
+    database_elsewhere["NAME"] = "template1"
+    response = await async_client.get("/readyz")
+    assert response.status_code == 503
+    assert response.json()["reasons"] == ["The database has no tables yet: run `manage.py migrate`."]
+
+
+async def test_readyz_says_that_the_database_refuses(
+    async_client: AsyncClient, database_elsewhere: dict[str, Any], unused_tcp_port: int
+) -> None:
+    database_elsewhere.update(HOST="127.0.0.1", PORT=str(unused_tcp_port))
+    response = await async_client.get("/readyz")
+    assert response.status_code == 503
+    (reason,) = response.json()["reasons"]
+    assert reason.startswith("The database cannot be reached: ")
+    assert "\n" not in reason
+
+
+async def test_readyz_does_not_wait_for_a_database_that_hangs(
+    async_client: AsyncClient, database_elsewhere: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    monkeypatch.setattr(health, "READY_TIMEOUT", 0.2)
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
+        database_elsewhere.update(HOST="127.0.0.1", PORT=str(server.sockets[0].getsockname()[1]))
+        response = await async_client.get("/readyz")
+    assert response.status_code == 503
+    assert response.json()["reasons"] == ["The database has not answered within 0.2 s."]
+
+
+async def test_metrics_are_in_prometheus_text_format(async_client: AsyncClient) -> None:
+    response = await async_client.get("/metrics")
+    assert response.status_code == 200
+    assert response["Content-Type"].startswith("text/plain; version=")
+    assert "# TYPE process_resident_memory_bytes gauge" in response.content.decode()
+
+
+def test_the_admin_has_its_style_sheet_with_debug_off(client: Client) -> None:
+    response = client.get("/static/admin/css/base.css")
+    assert response.status_code == 200
+    assert response["Content-Type"].startswith("text/css")
+    assert b"--primary" in response.getvalue()

@@ -1,0 +1,76 @@
+import pytest
+
+from wire.limits import ConnectionLimits, ListenerOptions, LogThrottle, Refusal
+
+
+def test_connections_over_the_global_limit_are_refused_until_one_goes() -> None:
+    limits = ConnectionLimits(max_connections=2)
+    assert limits.acquire("10.0.0.1") is None
+    assert limits.acquire("10.0.0.2") is None
+    assert limits.acquire("10.0.0.3") is Refusal.MAX_CONNECTIONS
+    assert limits.total == 2
+    limits.release("10.0.0.1")
+    assert limits.acquire("10.0.0.3") is None
+
+
+def test_one_address_cant_take_every_place() -> None:
+    limits = ConnectionLimits(max_connections=10, max_connections_per_address=1)
+    assert limits.acquire("10.0.0.1") is None
+    assert limits.acquire("10.0.0.1") is Refusal.MAX_CONNECTIONS_PER_ADDRESS
+    assert limits.acquire("10.0.0.2") is None
+    limits.release("10.0.0.1")
+    assert limits.acquire("10.0.0.1") is None
+
+
+def test_an_ipv6_site_counts_as_one_address() -> None:
+    limits = ConnectionLimits(max_connections_per_address=1)
+    assert limits.acquire("2001:db8::1") is None
+    assert limits.acquire("2001:db8::2") is Refusal.MAX_CONNECTIONS_PER_ADDRESS
+    assert limits.acquire("2001:db8:0:1::1") is None
+
+
+def test_zero_means_no_limit() -> None:
+    limits = ConnectionLimits()
+    assert {limits.acquire("10.0.0.1") for _ in range(1000)} == {None}
+    assert limits.total == 1000
+
+
+def test_a_client_that_has_gone_leaves_nothing_behind() -> None:
+    limits = ConnectionLimits()
+    limits.acquire("10.0.0.1")
+    limits.release("10.0.0.1")
+    with pytest.raises(KeyError):
+        limits.release("10.0.0.1")
+
+
+@pytest.mark.parametrize("name", ["max_connections", "idle_timeout", "drain_timeout"])
+def test_a_negative_limit_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be 0"):
+        ListenerOptions(**{name: -1})  # type: ignore[arg-type]
+
+
+def test_a_write_buffer_needs_room() -> None:
+    with pytest.raises(ValueError, match="write_high_water must be at least 1"):
+        ListenerOptions(write_high_water=0)
+
+
+@pytest.mark.parametrize(
+    ("times", "interval"),
+    [((10, 300, 60), 1.0), ((2, 300, 60), 0.5), ((0, 0, 0), 1.0), ((0, 1, 0), 0.25), ((0.001, 0, 0), 0.01)],
+)
+def test_connections_are_looked_at_four_times_within_the_shortest_limit(
+    times: tuple[float, float, float], interval: float
+) -> None:
+    handshake, idle, write = times
+    options = ListenerOptions(handshake_timeout=handshake, idle_timeout=idle, write_timeout=write)
+    assert options.sweep_interval() == interval
+
+
+def test_one_report_per_second_and_reason_tells_how_many_it_stands_for() -> None:
+    throttle = LogThrottle(interval=1.0)
+    assert throttle.admit("a", 10.0) == 1
+    assert throttle.admit("a", 10.5) == 0
+    assert throttle.admit("a", 10.9) == 0
+    assert throttle.admit("b", 10.9) == 1
+    assert throttle.admit("a", 11.0) == 3
+    assert throttle.admit("a", 12.0) == 1

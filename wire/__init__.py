@@ -1,0 +1,1 @@
+"""The raw TCP protocols and their shared listener."""

@@ -1,0 +1,421 @@
+"""One BlipMQ connection on the server: frames in, the engine's work, frames out (docs/protocols/blipmq.md).
+
+Frames are handled strictly in order. What cannot be answered at once (a key to look up, a subscription to make, a
+claim from the store) blocks the session: it stops reading, keeps the frames behind, and goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Coroutine
+from time import monotonic
+from typing import Any
+
+from queues.engine import (
+    Address,
+    Engine,
+    EngineError,
+    Grant,
+    QueueFull,
+    Source,
+    StoreUnavailable,
+    Subscription,
+)
+from wire.blipmq import codec
+from wire.blipmq.codec import ACK, HEADER, MAX_FRAME_SIZE, POLL, PUBLISH, Decoder, Frame
+from wire.blipmq.machine import Action, Conversation, State
+from wire.connection import Connection
+from wire.replies import Replies
+from wire.server import Server
+
+PROTOCOL = "blipmq"
+#: Seconds a POLL may wait for a claim from the store before it counts as "no message".
+POLL_PATIENCE = 0.02
+BLOCKED = "session"
+
+#: Subscriptions that one connection remembers.
+MOST_POLLED = 100_000
+
+_pack_header = HEADER.pack
+
+logger = logging.getLogger(__name__)
+
+
+class Polled:
+    """A subscription as this connection polls it."""
+
+    __slots__ = ("buffer", "prefix", "subscription", "transient")
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.buffer = subscription.buffer
+        #: QoS 0 messages; the same deque for ever.
+        self.transient = subscription.transient
+        self.prefix = codec.delivery_prefix(1, subscription.topic)
+
+
+class BlipMQSession:
+    """The server's side of one connection."""
+
+    def __init__(self, connection: Connection, server: Server, max_frame: int = MAX_FRAME_SIZE) -> None:
+        self._connection = connection
+        self._server = server
+        self._engine: Engine = server.engine
+        self._decoder = Decoder(max_frame)
+        self._conversation = Conversation()
+        self._replies = Replies(server.engine, connection)
+        self._grant: Grant | None = None
+        #: Frames that wait behind the one the session is blocked by.
+        self._backlog: list[Frame] = []
+        self._blocked = False
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._patience = True
+        self._draining = False
+        self._source: Source | None = None
+        self._prefix = b"\xff"  # no PUBLISH payload begins with it
+        #: By the payload of POLL and ACK, the subscription's id as it is on the wire.
+        self._polled: dict[bytes, Polled] = {}
+        #: ACKs with tags that are not outstanding here: subscription id, tag, payload.
+        self._late: list[tuple[int, int, bytes]] = []
+
+    # What the connection calls.
+
+    def data_received(self, data: bytes) -> None:
+        frames = self._decoder.feed(data)
+        if self._blocked:
+            self._backlog += frames
+            return
+        self._patience = True
+        self._run(frames)
+
+    def eof_received(self) -> bool:
+        """Answer what was asked before the end, then close."""
+        self._draining = True
+        self._close_when_done()
+        return True
+
+    def connection_lost(self) -> None:
+        self._replies.discard()
+        self._backlog = []
+        if self._task is not None:
+            self._task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._grant is not None:
+            self._server.forget(self._grant.id, self)
+
+    def drain(self) -> None:
+        self._draining = True
+        self._connection.pause_reading(BLOCKED)
+        self._close_when_done()
+
+    def _close_when_done(self) -> None:
+        if self._draining and not self._blocked:
+            if self._replies.waiting:
+                asyncio.get_running_loop().call_later(0.01, self._close_when_done)
+            else:
+                self._connection.close()
+
+    # What the server and the engine call.
+
+    def revoke(self) -> None:
+        """The key is no longer good: end the connection, after the answers it has earned."""
+        self._connection.abort()
+
+    def publish_failed(self, token: int, error: EngineError) -> None:
+        """A PUBLISH was not stored; `token` is its correlation id."""
+        if isinstance(error, QueueFull):
+            reject = codec.QUEUE_FULL
+        else:
+            reject = codec.durable_publish_failed(str(error))
+        self._connection.write(codec.encode_nack(token, *reject))
+
+    # Frames.
+
+    def _run(self, frames: list[Frame]) -> None:
+        """Handle frames until all are done or one blocks."""
+        at = 0
+        while at < len(frames) and not self._blocked:
+            if self._conversation.state is State.READY:
+                at = self._serve(frames, at)
+            else:
+                self._greet(*frames[at])
+                at += 1
+        if self._late and not self._blocked:
+            self._block(self._settle_late())
+        self._replies.flush()
+        self._engine.check_saturation()
+        if self._blocked:
+            self._backlog = frames[at:]
+        elif self._decoder.error is not None:
+            self._draining = True
+        self._close_when_done()
+
+    def _serve(self, frames: list[Frame], at: int) -> int:
+        """The hot loop: handle frames from `at` on; returns how many are done when one blocks, or all."""
+        replies, late, now = self._replies, self._late, monotonic()
+        out = replies.begin()
+        polled, source, prefix = self._polled, self._source, self._prefix
+        size = len(prefix)
+        key = self._grant.id if self._grant else None
+        for at in range(at, len(frames)):
+            kind, cid, payload = frames[at]
+            if kind == ACK:
+                known = polled.get(payload)
+                if known is None or not known.buffer.ack(cid, key):
+                    self._ack(cid, payload)
+                    if self._blocked:
+                        return at + 1
+                continue
+            if late:  # what follows must not overtake the answers to these
+                self._block(self._settle_late())
+                return at
+            if kind == POLL:
+                known = polled.get(payload)
+                if known is not None and not known.transient:
+                    delivery = known.buffer.deliver(now, True)
+                    if delivery is not None:
+                        body, topic = delivery[1], known.prefix
+                        out += (_pack_header(9 + len(topic) + len(body), PUBLISH, delivery[0]), topic, body)
+                        continue
+                    if not (self._patience and known.buffer.may_refill):
+                        continue
+                self._poll(cid, payload)
+            elif kind == PUBLISH and source is not None and payload.startswith(prefix):
+                replies.batch = source.publish(payload[size:], self, cid)
+                continue
+            else:
+                self._other(kind, cid, payload)
+            if self._blocked:
+                return at + 1
+            out, source, prefix = replies.begin(), self._source, self._prefix
+            size = len(prefix)
+        return len(frames)
+
+    def _greet(self, kind: int, cid: int, payload: bytes) -> None:
+        """A frame before the handshake is complete."""
+        action = self._conversation.on(kind)
+        try:
+            if action is Action.NEGOTIATE:
+                if codec.parse_hello(payload) == codec.PROTOCOL_VERSION:
+                    self._conversation.hello_accepted()
+                    self._say(codec.encode_ack(cid, 0))
+                else:
+                    self._nack(cid, codec.UNSUPPORTED_VERSION)
+            elif action is Action.AUTHENTICATE:
+                self._block(self._authenticate(cid, codec.parse_auth(payload)))
+            elif isinstance(action, codec.Reject):
+                self._nack(cid, action)
+        except codec.PayloadError as error:
+            self._nack(cid, error.reject)
+
+    def _other(self, kind: int, cid: int, payload: bytes) -> None:
+        """A frame after the handshake that the hot loop leaves to us."""
+        action = self._conversation.on(kind)
+        try:
+            if action is Action.PONG:
+                self._replies.begin(barrier=True).append(codec.encode_pong(cid))
+            elif action is Action.PUBLISH:
+                self._publish(cid, *codec.parse_publish(payload))
+            elif action is Action.SUBSCRIBE:
+                self._subscribe(cid, *codec.parse_subscribe(payload))
+            elif isinstance(action, codec.Reject):
+                self._nack(cid, action)
+        except codec.PayloadError as error:
+            self._nack(cid, error.reject)
+
+    def _publish(self, cid: int, qos: int, topic: bytes, body: bytes) -> None:
+        assert self._grant is not None
+        if not self._grant.may("publish", topic):
+            self._nack(cid, codec.FORBIDDEN)
+            return
+        source = self._engine.source(Address("topic", topic), self._grant.id)
+        if qos:  # nearly always the next PUBLISH has the same topic: the hot loop then takes it
+            self._source, self._prefix = source, codec.delivery_prefix(1, topic)
+            self._replies.batch = source.publish(body, self, cid)
+        else:
+            self._replies.batch = source.publish_transient(body, self, cid)
+
+    def _subscribe(self, cid: int, topic: bytes, qos: int) -> None:
+        assert self._grant is not None
+        if not self._grant.may("consume", topic):
+            self._nack(cid, codec.FORBIDDEN)
+            return
+        self._block(self._make_subscription(cid, topic, qos))
+
+    # What blocks.
+
+    def _poll(self, cid: int, payload: bytes) -> None:
+        """A POLL that memory alone cannot answer: an unknown id, a QoS 0 message, or a claim under way."""
+        try:
+            id = codec.parse_poll(payload)
+        except codec.PayloadError as error:
+            self._nack(cid, error.reject)
+            return
+        known = self._polled.get(payload)
+        if known is None:
+            self._block(self._look_up(cid, id, payload))
+        elif known.transient:
+            self._deliver_transient(cid, known)
+        else:
+            self._await_refill(cid, known)
+
+    def _deliver_transient(self, cid: int, known: Polled) -> None:
+        topic = codec.delivery_prefix(0, known.subscription.topic)
+        known.buffer.last_demand = monotonic()
+        self._say(codec.encode_delivery(cid, topic, known.subscription.take_transient()))
+
+    def _await_refill(self, cid: int, known: Polled) -> None:
+        """Wait for the claim that the buffer has asked for, but not long."""
+        self._start_blocking()
+
+        def go_on(patient: bool = True) -> None:
+            if self._timer is None:
+                return
+            self._timer.cancel()
+            self._timer = None
+            self._patience = patient
+            self._deliver_one(cid, known)
+            self._unblock()
+
+        self._timer = asyncio.get_running_loop().call_later(POLL_PATIENCE, go_on, False)
+        known.buffer.on_refill.append(go_on)
+
+    def _deliver_one(self, cid: int, known: Polled) -> bool:
+        """Answer a POLL from memory; whether there was anything."""
+        if known.transient:
+            self._deliver_transient(cid, known)
+            return True
+        delivery = known.buffer.deliver(monotonic(), True)
+        if delivery is not None:
+            self._say(codec.encode_delivery(delivery[0], known.prefix, delivery[1]))
+        return delivery is not None
+
+    async def _look_up(self, cid: int, id: int, payload: bytes) -> None:
+        """The first POLL of a subscription on this connection. One that may not be polled stays silent."""
+        subscription = await self._subscription(id)
+        if subscription is None:
+            return
+        assert self._grant is not None
+        if not self._grant.may("consume", subscription.topic):
+            self._nack(cid, codec.FORBIDDEN)
+            return
+        known = self._remember(payload, subscription)
+        if not self._deliver_one(cid, known) and known.buffer.may_refill:
+            refilled = asyncio.Event()
+            known.buffer.on_refill.append(refilled.set)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_PATIENCE):
+                    await refilled.wait()
+            self._deliver_one(cid, known)
+
+    async def _subscription(self, id: int) -> Subscription | None:
+        subscriptions = self._engine.subscriptions
+        if subscriptions.unknown(id):
+            return None
+        try:
+            return await subscriptions.load(id)
+        except StoreUnavailable:
+            return None
+
+    def _remember(self, payload: bytes, subscription: Subscription) -> Polled:
+        if len(self._polled) >= MOST_POLLED:
+            self._polled.clear()
+        known = self._polled[payload] = Polled(subscription)
+        return known
+
+    def _ack(self, cid: int, payload: bytes) -> None:
+        """An ACK whose tag is not outstanding here: look for it in the store, together with those that follow."""
+        try:
+            id = codec.parse_ack(payload)
+        except codec.PayloadError as error:
+            self._nack(cid, error.reject)
+            return
+        self._late.append((id, cid, payload))
+
+    async def _settle_late(self) -> None:
+        late = self._late[:]
+        self._late.clear()
+        assert self._grant is not None
+        for id, group in itertools.groupby(late, key=lambda entry: entry[0]):
+            tags = [cid for _, cid, _ in group]
+            subscription = await self._subscription(id)
+            if subscription is None or not self._grant.may("consume", subscription.topic):
+                unknown = set(tags)
+            else:
+                self._remember(codec.U64.pack(id), subscription)
+                tags = [tag for tag in tags if not subscription.buffer.ack(tag, self._grant.id)]
+                try:
+                    unknown = await self._engine.subscriptions.ack_late(subscription, tags, self._grant.id)
+                except StoreUnavailable:
+                    unknown = set()  # it comes again; nothing is lost
+            for tag in tags:
+                if tag in unknown:
+                    self._nack(tag, codec.UNKNOWN_DELIVERY)
+
+    async def _authenticate(self, cid: int, key: str) -> None:
+        try:
+            grant = await self._engine.authenticate(key, PROTOCOL)
+        except StoreUnavailable as error:
+            self._nack(cid, codec.Reject(500, str(error)))
+            return
+        if grant is None:
+            await asyncio.sleep(self._server.throttle.failed(self._connection.peer[0]))
+            self._nack(cid, codec.INVALID_API_KEY)
+            return
+        self._grant = grant
+        self._server.admit(grant.id, self)
+        self._conversation.authenticated()
+        self._connection.handshake_done()
+        self._say(codec.encode_ack(cid, 0))
+
+    async def _make_subscription(self, cid: int, topic: bytes, qos: int) -> None:
+        assert self._grant is not None
+        try:
+            subscription = await self._engine.subscriptions.create(topic, qos, self._grant.id)
+        except EngineError as error:
+            self._nack(cid, codec.Reject(500, str(error)))
+            return
+        self._remember(codec.U64.pack(subscription.id), subscription)
+        self._say(codec.encode_ack(cid, subscription.id))
+
+    # Blocking and saying.
+
+    def _block(self, work: Coroutine[Any, Any, None]) -> None:
+        """Handle no frame and read nothing until this is done."""
+        self._start_blocking()
+        self._task = asyncio.get_running_loop().create_task(self._do(work))
+
+    def _start_blocking(self) -> None:
+        self._blocked = True
+        self._connection.pause_reading(BLOCKED)
+
+    async def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            logger.exception("%s: a request failed; the connection is closed", self._connection.name)
+            self._connection.close()
+            return
+        self._task = None
+        self._unblock()
+
+    def _unblock(self) -> None:
+        """Go on with the frames behind."""
+        self._blocked = False
+        frames, self._backlog = self._backlog, []
+        self._run(frames)
+        if not self._blocked and not self._draining:
+            self._connection.resume_reading(BLOCKED)
+
+    def _say(self, data: bytes) -> None:
+        self._replies.begin().append(data)
+
+    def _nack(self, cid: int, reject: codec.Reject) -> None:
+        self._say(codec.encode_nack(cid, *reject))

@@ -1,0 +1,318 @@
+"""One accepted TCP connection, between asyncio's transport and a protocol's session.
+
+Theory of operation. A connection is open until somebody ends it; from then on its session hears nothing
+more but ``connection_lost``, soon and once, while the connection may live on to flush what was written.
+Ending goes in three steps: the write side is shut down behind the last byte, what the client still sends is
+read and thrown away for a moment, then the socket is closed. Closing with unread bytes in the kernel would
+make it send a reset, and the reset would take the last replies with it.
+
+Time limits have no timers of their own. The listener looks at every connection about once a second, and
+one stamp serves all limits, because only one of them applies at a time: when the connection came (until
+the handshake), when bytes last moved (idle), or when the client last took bytes (write, close). So a limit
+is kept to within two looks, never early.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import struct
+import termios
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from wire.address import Address
+from wire.limits import Closure
+
+if TYPE_CHECKING:
+    from wire.listener import Listener
+
+logger = logging.getLogger("wire.listener")
+
+LINGER = 1.0
+"""Seconds to wait for the client's end of file after everything is flushed and our side is shut down."""
+
+WRITE = "write"
+"""The connection's own reason to pause reading: the client does not take what is written."""
+
+
+class Session(Protocol):
+    """What a wire protocol does with one connection. The listener's session factory makes it.
+
+    All methods are called from the event loop, never inside one another. An exception out of any of them
+    ends this connection, is logged once with its traceback, and hurts nobody else.
+    """
+
+    def data_received(self, data: bytes) -> None:
+        """Take the next bytes, cut anywhere. Not called after :meth:`Connection.close`."""
+
+    def eof_received(self) -> bool | None:
+        """The client sends nothing more; everything it sent before has been given to data_received.
+
+        Return True to keep the write side open, then call :meth:`Connection.close` when all is answered.
+        TLS has no half-close: there the connection ends whatever is returned.
+        """
+
+    def connection_lost(self) -> None:
+        """The connection is over, whoever ended it: hand back what is held. Called exactly once, last."""
+
+    def drain(self) -> None:
+        """The server is stopping: finish or hand back, then call :meth:`Connection.close`."""
+
+
+class Connection(asyncio.Protocol):
+    """A connection as its session sees it.
+
+    ``peer`` is the client's (ip, port); ``peer_certificate`` the dictionary that
+    :meth:`ssl.SSLSocket.getpeercert` describes, or None; ``name`` is for logs, a session may make it tell
+    more. ``waiting`` is for the session to set while the client rightly waits in silence, such as a consumer
+    on an empty queue: the idle limit then does not apply, except to a client that has half-closed, whose
+    disappearance nothing else would show.
+    ``bytes_in`` and ``bytes_out`` count this connection's traffic.
+    """
+
+    __slots__ = (
+        "__weakref__", "_closing", "_closure", "_eof", "_handshake_done", "_moved", "_pauses", "_receive",
+        "_session", "_stamp", "_transport", "bytes_in", "bytes_out", "listener", "name", "peer",
+        "peer_certificate", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, listener: Listener, peer: tuple[str, int]) -> None:
+        self.listener = listener
+        self.peer = peer
+        self.name = f"{listener.name} {Address(*peer)}"
+        self.peer_certificate: dict[str, Any] | None = None
+        self.waiting = False
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self._transport = cast(asyncio.Transport, None)  # until connection_made, before any session exists
+        self._session: Session | None = None
+        self._receive: Callable[[bytes], None] = _discard
+        self._pauses: set[str] = set()
+        self._eof = False
+        self._closing = False
+        self._closure: Closure | None = None
+        self._handshake_done = False
+        self._stamp = 0.0
+        self._moved = 0
+
+    # What a session calls
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the connection has been ended: what is written now goes nowhere."""
+        return self._closing
+
+    def write(self, data: bytes) -> None:
+        """Send ``data``. Never blocks: a client that does not take it is no longer read from."""
+        if not self._closing:
+            self.bytes_out += len(data)
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Flush what was written, then close. The session's connection_lost comes soon, before it is done."""
+        self._end(Closure.STOPPED if self.listener.stopping else Closure.SESSION)
+
+    def abort(self) -> None:
+        """Close at once and throw away what is not sent yet."""
+        self._abort(self._closure or Closure.SESSION)
+
+    def pause_reading(self, reason: str) -> None:
+        """Read nothing more until ``reason``, and every other one, has been taken back by resume_reading.
+
+        On uvloop a session that calls this from its own making may still be given one read.
+        """
+        if self._closing or reason in self._pauses:
+            return
+        self._pauses.add(reason)
+        if len(self._pauses) == 1 and not self._eof:
+            self._transport.pause_reading()
+
+    def resume_reading(self, reason: str) -> None:
+        """Take back a reason given to pause_reading; reading goes on when none is left."""
+        if reason not in self._pauses:
+            return
+        self._pauses.remove(reason)
+        # After its end of file a transport made to read again would report the end a second time.
+        if not (self._pauses or self._eof or self._closing):
+            self._transport.resume_reading()
+
+    @property
+    def pause_reasons(self) -> frozenset[str]:
+        """Why nothing is read at present; empty while reading."""
+        return frozenset(self._pauses)
+
+    def handshake_done(self) -> None:
+        """The client has shown that it speaks the protocol: from now on the idle limit holds instead."""
+        self._handshake_done = True
+        self._stamp = self.listener.loop.time()
+
+    # What the listener calls
+
+    def drain(self) -> None:
+        """Ask the session to come to an end."""
+        if self._session is not None and not self._closing:
+            try:
+                self._session.drain()
+            except Exception:
+                self._session_failed("drain")
+
+    def give_up(self) -> None:
+        """The time to stop is over. A connection that only lingers, all said, does not count as cut off."""
+        lingers = self._closing and not self._transport.get_write_buffer_size()
+        self._abort(self._closure if lingers and self._closure else Closure.STOP_TIMEOUT)
+
+    def check(self, now: float) -> None:
+        """Apply the time limits; ``now`` is the loop's time."""
+        options = self.listener.options
+        if self._closing or WRITE in self._pauses:
+            self._check_flush(now, options.write_timeout)
+        elif self._pauses:
+            self._stamp = now  # we do not read: whatever silence there is, it is not the client's
+        elif not self._handshake_done:
+            if options.handshake_timeout and now - self._stamp >= options.handshake_timeout:
+                self._end(Closure.HANDSHAKE_TIMEOUT)
+        elif (moved := self.bytes_in + self.bytes_out) != self._moved or (self.waiting and not self._eof):
+            self._moved = moved
+            self._stamp = now
+        elif options.idle_timeout and now - self._stamp >= options.idle_timeout:
+            self._end(Closure.IDLE_TIMEOUT)
+
+    def _check_flush(self, now: float, timeout: float) -> None:
+        buffered = self._transport.get_write_buffer_size()
+        taken = self.bytes_out - buffered - _kernel_buffer_size(self._transport)
+        if taken > self._moved:
+            self._stamp = now
+        self._moved = taken
+        if self._closing and not buffered and self._transport.can_write_eof():
+            if now - self._stamp >= LINGER:
+                self._transport.abort()
+        elif timeout and now - self._stamp >= timeout:
+            self._abort(Closure.WRITE_TIMEOUT)
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if not self.listener.connection_made(self):
+            self._closing = True
+            self._transport.abort()
+            return
+        options = self.listener.options
+        high = options.write_high_water
+        self._transport.set_write_buffer_limits(high=high, low=high // 4)
+        self.peer_certificate = transport.get_extra_info("peercert") or None
+        self._stamp = self.listener.loop.time()
+        for reason in self.listener.pause_reasons:
+            self.pause_reading(reason)
+        try:
+            self._session = self.listener.session_factory(self)
+        except Exception:
+            self._session_failed("its factory")
+        else:
+            if not self._closing:
+                self._receive = self._session.data_received
+        if self._pauses:
+            # uvloop begins to read when this method returns, whether paused or not.
+            self.listener.loop.call_soon(self._pause_again)
+
+    def _pause_again(self) -> None:
+        if self._pauses and not (self._eof or self._closing):
+            self._transport.pause_reading()
+
+    def data_received(self, data: bytes) -> None:
+        self.bytes_in += len(data)
+        try:
+            self._receive(data)
+        except Exception:
+            self._session_failed("data_received")
+
+    def eof_received(self) -> bool:
+        self._eof = True
+        if self._session is None or self._closing:
+            return False
+        keep_open: bool | None = False
+        try:
+            keep_open = self._session.eof_received()
+        except Exception:
+            self._session_failed("eof_received")
+        if keep_open and self._transport.can_write_eof():
+            return True
+        self._end(Closure.PEER)
+        return False
+
+    def pause_writing(self) -> None:
+        if not self._closing:
+            self._stamp = self.listener.loop.time()
+            self._moved = self.bytes_out - self._transport.get_write_buffer_size()
+            self.pause_reading(WRITE)
+
+    def resume_writing(self) -> None:
+        if not self._closing:
+            self._stamp = self.listener.loop.time()
+            self.resume_reading(WRITE)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._closure is None:
+            self._closure = Closure.RESET if exc else Closure.PEER
+        self._closing = True
+        self._finish_session()
+        self.listener.connection_lost(self, self._closure)
+
+    # The end
+
+    def _end(self, closure: Closure) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        self._closure = closure
+        self._receive = _discard
+        loop = self.listener.loop
+        self._stamp = loop.time()
+        loop.call_soon(self._finish_session)
+        transport = self._transport
+        if self._eof or transport.is_closing() or not transport.can_write_eof():
+            transport.close()
+            return
+        try:
+            transport.write_eof()
+        except OSError:  # the client has reset the connection and the loop has not told us yet
+            transport.abort()
+        else:
+            transport.resume_reading()
+
+    def _abort(self, closure: Closure) -> None:
+        self._closing = True
+        self._closure = closure
+        self._receive = _discard
+        self._transport.abort()
+
+    def _session_failed(self, where: str) -> None:
+        logger.exception("%s: the session failed in %s; its connection is closed", self.name, where)
+        self._end(Closure.SESSION_ERROR)
+
+    def _finish_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            try:
+                session.connection_lost()
+            except Exception:
+                logger.exception("%s: the session failed in connection_lost", self.name)
+
+
+def _kernel_buffer_size(transport: asyncio.Transport) -> int:
+    """Bytes that left the transport and that the client has not acknowledged; 0 where the system can't tell.
+
+    The kernel's buffer holds megabytes and takes more only when a third of it is free, so that without this
+    a slow client would look like one that takes nothing.
+    """
+    try:
+        answer = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    except (OSError, ValueError):  # ValueError: the socket is closed already
+        return 0
+    return int(struct.unpack("i", answer)[0])
+
+
+def _discard(data: bytes) -> None:
+    """Take the place of a session that has ended."""

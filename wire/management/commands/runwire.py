@@ -1,0 +1,137 @@
+"""``manage.py runwire``: the raw TCP protocols."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+import psycopg
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from queues.engine import EngineError, options_from_settings
+from wire.address import Address, AddressError, parse_address
+from wire.limits import ListenerOptions
+from wire.listener import ListenError
+from wire.processes import run_processes
+from wire.runner import WireOptions, end_with_parent, run
+from wire.tls import TlsConfigurationError, server_context
+
+
+def address(text: str) -> Address:
+    """An argument HOST:PORT."""
+    try:
+        return parse_address(text)
+    except AddressError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def address_or_off(text: str) -> Address | None:
+    """An argument HOST:PORT or the word off."""
+    return None if text == "off" else address(text)
+
+
+def address_and_queue(text: str) -> tuple[Address, str]:
+    """An argument HOST:PORT=QUEUE."""
+    where, equals, queue = text.partition("=")
+    if not equals or not queue or len(queue) > 255:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT=QUEUE")
+    return address(where), queue
+
+
+class Command(BaseCommand):
+    """Serve BlipMQ and SSPQ until SIGTERM or Ctrl-C."""
+
+    help = (
+        "Serve the raw TCP protocols until SIGTERM or Ctrl-C. Prints the address of each listener and then "
+        "'ready'. A stop finishes or hands back what is in flight, within BROKER_DRAIN_TIMEOUT."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--blipmq", type=address_or_off, default="127.0.0.1:5555", metavar="HOST:PORT|off",
+            help="where BlipMQ listens (default: %(default)s)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--sspq", type=address_or_off, default="127.0.0.1:8888", metavar="HOST:PORT|off",
+            help="where SSPQ listens (default: %(default)s); it has no authentication",
+        )  # fmt: skip
+        parser.add_argument(
+            "--sspq-queue", default=settings.BROKER_SSPQ_QUEUE, metavar="NAME",
+            help="the queue that --sspq serves (default: %(default)s)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--sspq-also", type=address_and_queue, action="append", default=[], metavar="HOST:PORT=QUEUE",
+            help="one more SSPQ listener, for another queue; may be given several times",
+        )  # fmt: skip
+        parser.add_argument(
+            "--sspq-no-dead-letters", action="store_true", help="answer DEAD_RECEIVE with NO_RECEIVE"
+        )
+        parser.add_argument(
+            "--processes",
+            type=int,
+            default=1,
+            metavar="N",
+            help="processes that share the ports (default: 1)",
+        )
+        parser.add_argument(
+            "--status", type=address, metavar="HOST:PORT", help="serve /healthz, /readyz and /metrics here"
+        )
+        parser.add_argument("--child-of", type=int, help=argparse.SUPPRESS)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["blipmq"] is None and options["sspq"] is None and not options["sspq_also"]:
+            raise CommandError("Every listener is off: there is nothing to serve.")
+        if options["processes"] < 1:
+            raise CommandError("--processes must be 1 or more.")
+        if options["processes"] > 1:
+            self._refuse_port_zero(options)
+            raise SystemExit(run_processes(options["processes"], settings.BROKER_DRAIN_TIMEOUT, self._say))
+        if options["child_of"]:
+            end_with_parent(options["child_of"])
+        try:
+            run(self._wire_options(options), self._say)
+        except psycopg.OperationalError as error:
+            raise CommandError(f"The database cannot be reached: {str(error).strip()}") from error
+        except (EngineError, ListenError, TlsConfigurationError, OSError) as error:
+            raise CommandError(str(error)) from error
+
+    def _say(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()
+
+    @staticmethod
+    def _refuse_port_zero(options: dict[str, Any]) -> None:
+        addresses = [options["blipmq"], options["sspq"], *(where for where, _ in options["sspq_also"])]
+        if any(where is not None and where.port == 0 for where in addresses):
+            raise CommandError("With --processes the listeners need ports of their own, not 0.")
+
+    @staticmethod
+    def _wire_options(options: dict[str, Any]) -> WireOptions:
+        tls = None
+        if settings.BROKER_TLS_CERT:
+            tls = server_context(
+                settings.BROKER_TLS_CERT, settings.BROKER_TLS_KEY, settings.BROKER_TLS_CLIENT_CA
+            )
+        sspq = [(options["sspq"], options["sspq_queue"])] if options["sspq"] else []
+        listener = ListenerOptions(
+            max_connections=settings.BROKER_MAX_CONNECTIONS,
+            max_connections_per_address=settings.BROKER_MAX_CONNECTIONS_PER_ADDRESS,
+            handshake_timeout=settings.BROKER_HANDSHAKE_TIMEOUT,
+            idle_timeout=settings.BROKER_IDLE_TIMEOUT,
+            drain_timeout=settings.BROKER_DRAIN_TIMEOUT,
+            tls=tls,
+        )
+        return WireOptions(
+            engine=options_from_settings(f"runwire {os.getpid()}"),
+            listener=listener,
+            allow=tuple(settings.BROKER_ALLOW),
+            blipmq=options["blipmq"],
+            sspq=tuple(sspq + options["sspq_also"]),
+            status=options["status"],
+            sspq_dead_letters=not options["sspq_no_dead_letters"],
+            max_frame=settings.BROKER_MAX_FRAME,
+            reuse_port=options["child_of"] is not None,
+            drain_timeout=settings.BROKER_DRAIN_TIMEOUT,
+        )

@@ -1,0 +1,71 @@
+"""What a listener process has counted, for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import REGISTRY
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from wire.server import Server
+
+ENGINE_COUNTERS = {
+    "published": "Messages stored.",
+    "dropped": "Messages that nobody subscribed to, or that a full queue dropped.",
+    "rejected": "Messages refused by full queues or by PostgreSQL.",
+    "claimed": "Messages taken from the store into memory.",
+    "acknowledged": "Messages settled.",
+    "returned": "Deliveries that went back to their queues.",
+    "buried": "Messages that became dead letters.",
+    "expired": "Messages that outlived their time.",
+    "transient_dropped": "QoS 0 messages dropped.",
+    "reconnects": "Times the database was lost.",
+    "dead_nodes": "Dead nodes found.",
+    "batches": "Commits of publishes.",
+}
+
+
+class WireCollector(Collector):
+    """Reads the plain integers of the engine and the listeners when it is asked."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def collect(self) -> Iterator[Metric]:
+        engine = self._server.engine
+        for name, text in ENGINE_COUNTERS.items():
+            yield CounterMetricFamily(f"fivewire_{name}", text, value=getattr(engine.counts, name))
+        yield GaugeMetricFamily(
+            "fivewire_unsettled", "Acknowledgements not yet committed.", engine.settler.unsettled
+        )
+        yield GaugeMetricFamily(
+            "fivewire_pending_bytes", "Publishes not yet committed.", engine.writer.waiting_bytes
+        )
+        yield from self._listeners()
+
+    def _listeners(self) -> Iterator[Metric]:
+        accepted = CounterMetricFamily(
+            "fivewire_connections_accepted", "Connections accepted.", labels=["listener"]
+        )
+        current = GaugeMetricFamily("fivewire_connections", "Open connections.", labels=["listener"])
+        refused = CounterMetricFamily(
+            "fivewire_connections_refused", "Connections refused.", labels=["listener", "reason"]
+        )
+        closed = CounterMetricFamily(
+            "fivewire_connections_closed", "Connections ended.", labels=["listener", "reason"]
+        )
+        for listener in self._server.listeners:
+            name, stats = f"{listener.name} {listener.address}", listener.stats
+            accepted.add_metric([name], stats.accepted)
+            current.add_metric([name], stats.current)
+            for reason, count in stats.refused.items():
+                refused.add_metric([name, str(reason)], count)
+            for closure, count in stats.closed.items():
+                closed.add_metric([name, str(closure)], count)
+        yield from (accepted, current, refused, closed)
+
+
+def register(server: Server) -> None:
+    """Add a process's server to what /metrics shows."""
+    REGISTRY.register(WireCollector(server))

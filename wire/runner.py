@@ -1,0 +1,141 @@
+"""One process of `manage.py runwire`: the engine, the listeners, an orderly stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import importlib
+import logging
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any
+
+from queues.engine import Address as MessageAddress
+from queues.engine import Engine, EngineOptions
+from wire.address import Address, Network
+from wire.blipmq.session import BlipMQSession
+from wire.limits import ConnectionLimits, ListenerOptions
+from wire.listener import Listener
+from wire.server import Server
+from wire.sspq.session import SspqQueue, SspqSession
+from wire.status import StatusServer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WireOptions:
+    """What one process serves. An address of None is off; times are seconds, sizes bytes."""
+
+    engine: EngineOptions
+    listener: ListenerOptions
+    blipmq: Address | None
+    sspq: tuple[tuple[Address, str], ...]
+    #: Networks that may reach protocols without authentication; empty means all.
+    allow: tuple[Network, ...] = ()
+    status: Address | None = None
+    sspq_dead_letters: bool = True
+    max_frame: int = 16 << 20
+    reuse_port: bool = False
+    drain_timeout: float = 10.0
+
+
+def run(options: WireOptions, announce: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT. Raises what a start can: EngineError, ListenError, psycopg.OperationalError."""
+    # Most objects here live for one read; those that stay are few. Fewer collections, none of them over the modules.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 50)
+    _run_loop(serve(options, announce))
+
+
+def _run_loop(main: Coroutine[Any, Any, None]) -> None:
+    """Run on uvloop where it exists."""
+    try:
+        uvloop = importlib.import_module("uvloop")
+    except ImportError:
+        asyncio.run(main)
+    else:
+        uvloop.run(main)
+
+
+async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
+    """Start everything, announce each address, wait for a signal, stop within the drain timeout."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    engine = Engine(options.engine)
+    await engine.start()
+    server = Server(engine)
+    try:
+        for listener in await _listeners(options, server):
+            address = await listener.start()
+            server.listeners.append(listener)
+            announce(f"{listener.name} {address}")
+        status = StatusServer(server) if options.status else None
+        if status is not None and options.status is not None:
+            announce(f"status {await status.start(options.status)}")
+        announce("ready")
+        await stop.wait()
+        logger.info("stopping")
+        if status is not None:
+            status.close()
+    finally:
+        with contextlib.suppress(asyncio.CancelledError):
+            await server.stop(options.drain_timeout)
+
+
+async def _listeners(options: WireOptions, server: Server) -> list[Listener]:
+    """One listener for each address that is on; they share the limits on connections."""
+    limits = ConnectionLimits(options.listener.max_connections, options.listener.max_connections_per_address)
+    made: list[Listener] = []
+
+    def add(name: str, address: Address, factory: Callable[..., Any], open_to: ListenerOptions) -> None:
+        made.append(Listener(name, address, factory, open_to, options.reuse_port, limits))
+
+    if options.blipmq is not None:
+        add(
+            "blipmq",
+            options.blipmq,
+            lambda connection: BlipMQSession(connection, server, options.max_frame),
+            options.listener,
+        )
+    guarded = replace(options.listener, allow=options.allow)
+    for address, queue in options.sspq:
+        serves = await _sspq_queue(options, server.engine, queue)
+        add(
+            "sspq",
+            address,
+            lambda connection, serves=serves: SspqSession(connection, server, serves),
+            guarded,
+        )
+    return made
+
+
+async def _sspq_queue(options: WireOptions, engine: Engine, name: str) -> SspqQueue:
+    """The queue an SSPQ listener serves, made if there is none of this name."""
+    await engine.request(
+        "ensure_queue",
+        name=name,
+        max_attempts=options.engine.max_attempts,
+        retry_backoff=options.engine.retry_backoff,
+        ack_timeout=options.engine.ack_timeout,
+    )
+    dead = await engine.dead_letters(name) if options.sspq_dead_letters else None
+    return SspqQueue(
+        MessageAddress("queue", name.encode()), await engine.queue(name), dead, options.max_frame
+    )
+
+
+def end_with_parent(parent: int) -> None:
+    """Linux: end when the parent does, however it does."""
+    with contextlib.suppress(OSError, AttributeError):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    if os.getppid() != parent:
+        raise SystemExit(1)

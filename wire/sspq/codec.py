@@ -1,0 +1,148 @@
+"""SSPQ packets: bytes in, tuples out, and back. No I/O.
+
+    +-----------+-----------+------------------+------------------+-------------+
+    | 0x55 0x99 | u8 type   | u8 retry counter | u32 payload size | payload ... |    big-endian
+    +-----------+-----------+------------------+------------------+-------------+
+
+Only SEND carries a payload that means anything. docs/protocols/sspq.md is the specification.
+"""
+
+import struct
+from enum import IntEnum
+from typing import Final
+
+MAGIC: Final = 0x5599
+MAGIC_BYTES: Final = b"\x55\x99"
+MAX_PAYLOAD: Final = 16 * 1024 * 1024
+MAX_RETRIES: Final = 0xFF
+
+Packet = tuple[int, int, bytes]
+"""Packet type, retry counter, payload (empty for all but SEND)."""
+
+
+class PacketType(IntEnum):
+    """The third byte of a packet (section "Packets"). A packet of any other type is skipped."""
+
+    SEND = 0x5E
+    RECEIVE = 0xEC
+    CONFIRM = 0xC0
+    DEAD_RECEIVE = 0xDE
+    NO_RECEIVE = 0x0E
+
+
+SEND, RECEIVE, CONFIRM, DEAD_RECEIVE, NO_RECEIVE = (int(kind) for kind in PacketType)
+
+HEADER: Final = struct.Struct(">HBBI")
+HEADER_SIZE: Final = HEADER.size
+_KNOWN = frozenset(int(kind) for kind in PacketType)
+_pack_header, _read_header = HEADER.pack, HEADER.unpack_from
+
+
+class PacketError(ValueError):
+    """The byte stream is not SSPQ, or a SEND is too large: close the connection (section "Closing")."""
+
+
+class Decoder:
+    """Cuts received bytes into packets. Feed it what the socket gave, in order.
+
+    `error` is None until the stream breaks the rules; from then on `feed` returns nothing and the connection
+    has to be closed. A packet of an unknown type is passed over with its payload, however long, without
+    keeping it, and counted in `skipped`; the payload of a known type other than SEND is dropped the same way.
+    """
+
+    __slots__ = ("_after", "_drop", "_limit", "_need", "_rest", "error", "skipped")
+
+    def __init__(self, max_payload: int = MAX_PAYLOAD) -> None:
+        """`max_payload` is the largest SEND payload that is accepted, in bytes."""
+        self.error: PacketError | None = None
+        self.skipped = 0
+        self._limit = max_payload
+        self._rest = bytearray()
+        self._need = HEADER_SIZE
+        self._drop = 0  # bytes of a payload still to be dropped
+        self._after: Packet | None = None  # what is complete once they are
+
+    @property
+    def pending(self) -> int:
+        """Bytes held of a packet that is not complete."""
+        return len(self._rest)
+
+    @property
+    def truncated(self) -> bool:
+        """Would an end of stream now cut off a SEND? Then it must be discarded, and counted."""
+        return len(self._rest) > len(MAGIC_BYTES) and self._rest[len(MAGIC_BYTES)] == SEND
+
+    def feed(self, data: bytes) -> list[Packet]:
+        """Return the packets that `data` completes, in order; then look at `error`."""
+        packets: list[Packet] = []
+        if self.error is not None:
+            return packets
+        at = self._resume(len(data), packets) if self._drop else 0
+        if self._rest:
+            if len(self._rest) + len(data) < self._need:
+                self._rest += data
+                return packets
+            data = b"".join((self._rest, data))
+            self._rest = bytearray()
+        limit, end = self._limit, len(data)
+        while end - at >= HEADER_SIZE:
+            magic, kind, retries, size = _read_header(data, at)
+            stop = at + HEADER_SIZE + size
+            if magic != MAGIC:
+                break
+            if kind == SEND:
+                if stop > end or size > limit:
+                    break
+                packets.append((kind, retries, data[at + HEADER_SIZE : stop]))
+            else:
+                self._drop = size
+                self._after = (kind, retries, b"") if kind in _KNOWN else None
+                self.skipped += self._after is None
+                stop = at + HEADER_SIZE + self._resume(end - at - HEADER_SIZE, packets)
+            at = stop
+        if at < end:
+            self._keep(data[at:] if at else data)
+        return packets
+
+    def _resume(self, available: int, packets: list[Packet]) -> int:
+        """Drop up to `available` bytes of a payload, return how many; at its end the packet is complete."""
+        dropped = min(self._drop, available)
+        self._drop -= dropped
+        if not self._drop and self._after is not None:
+            packets.append(self._after)
+            self._after = None
+        return dropped
+
+    def _keep(self, rest: bytes) -> None:
+        """Keep the start of a packet, or refuse it as early as its bytes allow."""
+        if not MAGIC_BYTES.startswith(rest[: len(MAGIC_BYTES)]):
+            self.error = PacketError(f"magic number is 0x{rest[:2].hex()}, not 0x{MAGIC:04x}")
+            return
+        need = HEADER_SIZE
+        if len(rest) >= HEADER_SIZE:
+            size = int.from_bytes(rest[4:HEADER_SIZE], "big")
+            if size > self._limit:
+                self.error = PacketError(f"payload of {size} bytes is over {self._limit}")
+                return
+            need += size
+        self._rest += rest
+        self._need = need
+
+
+def encode(kind: int, retries: int = 0, payload: bytes = b"") -> bytes:
+    """Return a whole packet; raise ValueError for a retry counter outside 0..255 or a payload over 4 GiB."""
+    try:
+        return _pack_header(MAGIC, kind, retries, len(payload)) + payload
+    except struct.error as error:
+        raise ValueError(f"no SSPQ packet has these values: {error}") from None
+
+
+def encode_send(payload: bytes, retries: int) -> bytes:
+    """Return a SEND; `retries` is how many redeliveries remain, 255 for no limit."""
+    return encode(SEND, retries, payload)
+
+
+RECEIVE_PACKET: Final = encode(RECEIVE)
+CONFIRM_PACKET: Final = encode(CONFIRM)
+DEAD_RECEIVE_PACKET: Final = encode(DEAD_RECEIVE)
+NO_RECEIVE_PACKET: Final = encode(NO_RECEIVE)

@@ -1,0 +1,177 @@
+"""One SSPQ connection on the server: packets in, the engine's work, packets out (docs/protocols/sspq.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from queues.engine import Address, DeadLetterBuffer, Delivery, Engine, EngineError, QueueBuffer
+from wire.connection import Connection
+from wire.replies import Replies
+from wire.server import Server
+from wire.sspq import codec
+from wire.sspq.codec import MAX_RETRIES, SEND, Decoder
+from wire.sspq.machine import PACKET_EVENTS, Action, Event, Slot, State, deliveries_allowed, remaining
+
+logger = logging.getLogger(__name__)
+
+UNLIMITED = 0  # the engine's word for a message that is never given up
+
+
+@dataclass(slots=True)
+class SspqQueue:
+    """The queue that a listener serves, its dead letters (None: switched off), and what went wrong."""
+
+    address: Address
+    queue: QueueBuffer
+    dead_letters: DeadLetterBuffer | None
+    max_payload: int = codec.MAX_PAYLOAD
+    truncated: int = 0
+    unstored: int = 0
+
+
+class SspqSession:
+    """The server's side of one connection. It waits and holds in one slot; SEND may come at any time."""
+
+    def __init__(self, connection: Connection, server: Server, serves: SspqQueue) -> None:
+        self._connection = connection
+        self._engine: Engine = server.engine
+        self._serves = serves
+        self._decoder = Decoder(serves.max_payload)
+        self._slot = Slot()
+        self._replies = Replies(server.engine, connection)
+        self._source = server.engine.source(serves.address)
+        self._waits_in: QueueBuffer | None = None
+        self._held: tuple[QueueBuffer, int] | None = None
+        self._dispatching = False
+        self._draining = False
+
+    # What the connection calls.
+
+    def data_received(self, data: bytes) -> None:
+        publish, replies = self._source.publish, self._replies
+        for kind, retries, payload in self._decoder.feed(data):
+            if kind == SEND:
+                replies.batch = publish(payload, self, 0, _attempts(retries))
+                self._connection.handshake_done()
+            elif (event := PACKET_EVENTS.get(kind)) is not None:
+                self._connection.handshake_done()
+                self._act(self._slot.on(event))
+        replies.flush()
+        self._engine.check_saturation()
+        if self._decoder.error is not None:
+            self._connection.close()
+
+    def eof_received(self) -> None:
+        """Everything before the end has been taken; half a SEND is discarded and counted."""
+        if self._decoder.truncated:
+            self._serves.truncated += 1
+
+    def connection_lost(self) -> None:
+        self._act(self._slot.on(Event.DISCONNECT))
+        self._replies.discard()
+
+    def drain(self) -> None:
+        """Refuse who waits; let who holds a message finish it."""
+        self._draining = True
+        if self._slot.state in (State.WAITING, State.WAITING_DEAD):
+            self._withdraw()
+            self._act(self._slot.on(Event.REFUSED))
+            self._replies.flush()
+        self._close_when_done()
+
+    def _close_when_done(self) -> None:
+        if self._draining and self._slot.state is State.IDLE:
+            if self._replies.waiting:
+                asyncio.get_running_loop().call_later(0.01, self._close_when_done)
+            else:
+                self._connection.close()
+
+    # What the engine calls.
+
+    def deliver(self, delivery: Delivery) -> None:
+        """A message for the waiting RECEIVE."""
+        buffer, self._waits_in = self._waits_in, None
+        assert buffer is not None
+        tag, payload, attempts, detail = delivery
+        action = self._slot.on(Event.DELIVERED)
+        if action is Action.PUT_BACK:
+            buffer.give_back(tag, count=False, delay=0.0)
+            return
+        self._held = buffer, tag
+        left = 0
+        if action is Action.DELIVER:
+            own = None if detail is None else detail.max_attempts
+            limit = buffer.policy.max_attempts if own is None else own
+            left = remaining(limit or None, attempts + 1)
+        self._connection.waiting = False
+        self._replies.begin().append(codec.encode_send(payload, left))
+        self._flush_if_called()
+
+    def refuse(self) -> None:
+        """Nothing will come for the waiting RECEIVE."""
+        self._waits_in = None
+        self._act(self._slot.on(Event.REFUSED))
+        self._flush_if_called()
+
+    def publish_failed(self, token: int, error: EngineError) -> None:
+        """A SEND was not stored. The protocol has no answer for it: the end of the connection says so."""
+        self._serves.unstored += 1
+        logger.warning("%s: a message was not stored: %s", self._connection.name, error)
+        self._connection.close()
+
+    def _flush_if_called(self) -> None:
+        """Send now, unless this happens inside `data_received`, which does so at its end."""
+        if not self._dispatching:
+            self._replies.flush()
+
+    # The slot's actions.
+
+    def _act(self, action: Action) -> None:
+        serves = self._serves
+        if action is Action.WAIT:
+            self._wait(serves.queue)
+        elif action is Action.WAIT_DEAD:
+            if serves.dead_letters is None:
+                self._act(self._slot.on(Event.REFUSED))
+            else:
+                self._wait(serves.dead_letters)
+        elif action is Action.REFUSE:
+            self._connection.waiting = False
+            self._replies.begin().append(codec.NO_RECEIVE_PACKET)
+        elif action is Action.WITHDRAW:
+            self._withdraw()
+        elif action in (Action.SETTLE, Action.SETTLE_DEAD):
+            buffer, tag = self._take_held()
+            buffer.ack(tag)
+            self._close_when_done()
+        elif action in (Action.RETURN, Action.RETURN_DEAD):
+            buffer, tag = self._take_held()
+            # A stop is the server's doing: it costs the message no retry.
+            buffer.give_back(tag, count=not self._draining, delay=0.0, error="the consumer disconnected")
+
+    def _wait(self, buffer: QueueBuffer) -> None:
+        if self._draining or buffer.closed:
+            self._act(self._slot.on(Event.REFUSED))
+            return
+        self._waits_in = buffer
+        self._connection.waiting = True
+        self._dispatching = True
+        buffer.wait(self)
+        self._dispatching = False
+
+    def _withdraw(self) -> None:
+        if self._waits_in is not None:
+            self._waits_in.cancel(self)
+            self._waits_in = None
+
+    def _take_held(self) -> tuple[QueueBuffer, int]:
+        held, self._held = self._held, None
+        assert held is not None
+        return held
+
+
+def _attempts(retries: int) -> int:
+    """The engine's limit of attempts for a retry counter."""
+    return UNLIMITED if retries == MAX_RETRIES else deliveries_allowed(retries) or 1
