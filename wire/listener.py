@@ -152,8 +152,7 @@ class Listener:
     def connection_made(self, connection: Connection) -> bool:
         """Take a connection in; False if it came too late."""
         if self.stopping:
-            self._counters.refused[Refusal.STOPPING] += 1
-            return False
+            return False  # its handshake has been cancelled, and is counted there
         self._counters.accepted += 1
         self.connections.add(connection)
         return True

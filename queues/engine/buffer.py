@@ -63,6 +63,8 @@ class QueueBuffer:
         self.backlog = True
         self.news = 0
         self.low = 0
+        #: A claim took everything it saw, and more has come since: the next publish takes the rest along.
+        self.nearly_done = False
         self.claiming = False
         self.storing = 0
         self.shared = False

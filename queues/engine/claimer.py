@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from queues.engine.buffer import QueueBuffer
@@ -12,6 +13,8 @@ from queues.engine.options import EngineOptions
 from queues.engine.statements import statement
 
 BATCH = 2000
+#: Claims in a row that the writer makes to end a backlog, before it goes on writing.
+FINISHING_CLAIMS = 4
 #: Most messages taken at once from a queue that other nodes serve too, so that all of them are busy.
 SHARED_BATCH = 200
 
@@ -26,11 +29,14 @@ class Claimer:
         self.counts = counts
         self.node = 0
         self._wanted: dict[QueueBuffer, None] = {}
+        self._nearly_done: dict[QueueBuffer, None] = {}
         self._wake = asyncio.Event()
+        #: Whether a publish is being written or waits to be.
+        self.writer_busy: Callable[[], bool] = lambda: False
 
     def want(self, buffer: QueueBuffer) -> None:
         """Claim for this buffer soon, unless it cannot take anything now."""
-        if not buffer.claiming and buffer not in self._wanted:
+        if not buffer.claiming and buffer not in self._wanted and buffer not in self._nearly_done:
             self._wanted[buffer] = None
             self._wake.set()
 
@@ -42,7 +48,26 @@ class Claimer:
             while self._wanted:
                 buffer = next(iter(self._wanted))
                 del self._wanted[buffer]
-                await self.claim(connection, buffer)
+                if buffer.nearly_done and self.writer_busy():
+                    self._nearly_done[buffer] = None
+                else:
+                    await self.claim(connection, buffer)
+
+    async def finish(self, connection: Connection) -> None:
+        """Claim what is left of backlogs that were seen empty but for what came meanwhile. The writer calls this
+        between two writes, when nothing can come."""
+        buffers, self._nearly_done = self._nearly_done, {}
+        for buffer in buffers:
+            for _ in range(FINISHING_CLAIMS):
+                if buffer.backlog and not buffer.claiming and buffer.room > 0:
+                    await self.claim(connection, buffer)
+
+    def take_back(self) -> None:
+        """The writer has nothing to write: what was left to it is claimed here."""
+        buffers, self._nearly_done = self._nearly_done, {}
+        for buffer in buffers:
+            buffer.nearly_done = False
+            self.want(buffer)
 
     async def claim(self, connection: Connection, buffer: QueueBuffer) -> None:
         """Fill one buffer. While a publish that would lease to it is under way it waits: order would be lost."""
@@ -68,8 +93,10 @@ class Claimer:
         self.counts.claimed += len(messages)
         if messages:
             buffer.low = max(buffer.low, messages[-1][0]) if buffer.news == news else buffer.low
-        if len(messages) < limit and buffer.news == news:
+        emptied = len(messages) < limit
+        if emptied and buffer.news == news:
             buffer.backlog = False
+        buffer.nearly_done = emptied and buffer.backlog
         buffer.add_claimed(messages)
         buffer.refilled()
         if buffer.backlog and buffer.waiters and not buffer.ready:

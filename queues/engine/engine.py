@@ -28,7 +28,7 @@ from queues.engine.settler import Settler
 from queues.engine.source import Address, Source
 from queues.engine.statements import statement
 from queues.engine.subscriptions import Subscriptions
-from queues.engine.topology import Topology
+from queues.engine.topology import UNKNOWN, Topology
 from queues.engine.writer import Writer
 
 logger = logging.getLogger(__name__)
@@ -60,10 +60,11 @@ class Engine:
         self.claimer = Claimer(options, self.counts)
         self.subscriptions = Subscriptions(self)
         self.writer = Writer(
-            self.topology, self.buffers, self.counts, self._ready, self.subscriptions.deliver_transient
+            self.topology, self.buffers, self.claimer, self.counts, self._ready, self.subscriptions.deliver_transient
         )
         self.maintenance = maintenance.Maintenance(options, self.counts, self.buffers, self._ready)
         self.writer.on_commit = self._progress
+        self.claimer.writer_busy = lambda: not self.writer.idle
         self.settler.on_progress = self._settled
         self.node = 0
         self.available = False
@@ -80,6 +81,7 @@ class Engine:
         self._supervisor: asyncio.Task[None] | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._grants: dict[str, Grant] = {}
+        self._lost_pids: list[int] = []
         self._background: set[asyncio.Task[None]] = set()
 
     # What sessions use.
@@ -257,6 +259,7 @@ class Engine:
             for purpose in PURPOSES:
                 self._connections[purpose] = await connect(self.options.conninfo, purpose)
             await check_server(self._connections["requests"])
+            await nodes.settle_predecessors(self._connections["requests"], self.options.host, self._lost_pids)
             listener = self._connections["listener"]
             self.node = await nodes.register(listener, self.options)
             self.settler.node = self.claimer.node = self.writer.node = self.node
@@ -273,7 +276,7 @@ class Engine:
         self.topology.interest.clear()
         for queue, node in await (await connection.execute(statement("interests"))).fetchall():
             self.topology.interest.setdefault(queue, set()).add(node)
-        self.topology.version = 0
+        self.topology.version = UNKNOWN
         self._grants.clear()
         await self._reload_policies(tuple(self.topology.policies))
         for buffer in self.buffers.values():
@@ -293,6 +296,7 @@ class Engine:
 
     async def _close(self) -> None:
         connections, self._connections = self._connections, {}
+        self._lost_pids = [connection.info.backend_pid for connection in connections.values()]
         for connection in connections.values():
             with contextlib.suppress(*LOST):
                 await connection.close()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+from time import monotonic
+
 from queues.engine.database import Connection
 from queues.engine.options import EngineOptions
 from queues.engine.statements import statement
@@ -27,6 +31,33 @@ async def dead_nodes(connection: Connection) -> list[int]:
     """Nodes whose lock nobody holds."""
     cursor = await connection.execute(statement("dead_nodes"), {"lock_class": LOCK_CLASS})
     return [row[0] for row in await cursor.fetchall()]
+
+
+async def settle_predecessors(connection: Connection, host: str, pids: list[int], patience: float = 2.0) -> None:
+    """Before this process begins: return what its earlier lives and dead neighbours had leased, so that nothing
+    new overtakes it. `pids` are backends of this process's lost connections; the server may not know that they are.
+    """
+    if pids:
+        await connection.execute(statement("end_sessions"), {"pids": pids})
+    deadline = monotonic() + patience
+    while True:
+        for node in await dead_nodes(connection):
+            await reap(connection, node)
+        cursor = await connection.execute("select pid from queues_node where host = %s", (host,))
+        dying = [pid for (pid,) in await cursor.fetchall() if pid == os.getpid() or not _is_alive(pid)]
+        if len(dying) == 0 or monotonic() > deadline:
+            return
+        await asyncio.sleep(0.02)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 async def reap(connection: Connection, node: int) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from queues.engine.clock import wall_offset
@@ -167,7 +168,7 @@ class Settler:
             name = "settle"
             if batch.retention != "none":
                 name = "settle_archived"
-                parameters["delivered"] = array([round(time + offset, 6) for time in times])
+                parameters["delivered"] = _time_array(times, offset)
                 parameters["consumer"] = batch.consumer
                 parameters["full"] = batch.retention == "full"
             await connection.execute(statement(name), parameters)
@@ -218,3 +219,9 @@ def _failure_arrays(failures: list[Failure]) -> dict[str, object]:
         "attempts": array(failure.attempts for failure in failures),
         "errors": [failure.error for failure in failures],
     }
+
+
+def _time_array(times: list[float], offset: float) -> str:
+    """Monotonic times as an array of Unix times. One burst has one time, so equal ones come in runs."""
+    runs = [(f"{time + offset:.6f},", sum(1 for _ in run)) for time, run in groupby(times)]
+    return "{%s}" % "".join(text * count for text, count in runs)[:-1]

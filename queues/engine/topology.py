@@ -12,6 +12,7 @@ from queues.engine.statements import statement
 
 #: Addresses remembered; the oldest half is forgotten when there are more.
 MOST_CACHED = 100_000
+UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Topology:
     """Destinations by address, policies by queue, and which other nodes serve a queue."""
 
     def __init__(self) -> None:
-        self.version = 0
+        self.version = UNKNOWN
         self.policies: dict[int, QueuePolicy] = {}
         #: Nodes that serve a queue, for queues that anybody serves.
         self.interest: dict[int, set[int]] = {}

@@ -14,6 +14,7 @@ from itertools import repeat
 import psycopg
 
 from queues.engine.buffer import QueueBuffer
+from queues.engine.claimer import Claimer
 from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.errors import EngineError, QueueFull, TopologyMoved, Unstorable
@@ -34,11 +35,12 @@ class Writer:
     """
 
     def __init__(
-        self, topology: Topology, buffers: dict[int, QueueBuffer], counts: Counts,
+        self, topology: Topology, buffers: dict[int, QueueBuffer], claimer: Claimer, counts: Counts,
         more_in_store: Callable[[int, int], None], deliver_transient: Callable[[int, list[bytes]], None],
     ) -> None:  # fmt: skip
         self.topology = topology
         self.buffers = buffers
+        self.claimer = claimer
         self.counts = counts
         self.more_in_store = more_in_store
         self.deliver_transient = deliver_transient
@@ -79,6 +81,7 @@ class Writer:
             elif self._pending:
                 self._take()
             else:
+                self.claimer.take_back()
                 self._wake.clear()
                 await self._wake.wait()
 
@@ -110,7 +113,11 @@ class Writer:
         return self.pending_bytes + self._taken_bytes
 
     async def _write_taken(self, connection: Connection) -> None:
-        """Store what was taken, then confirm and deliver it."""
+        """Store what was taken, then confirm and deliver it.
+
+        First the last of each backlog is claimed: only here nothing new can come between the claim and the write,
+        so that what is written now may go to memory at once.
+        """
         try:
             plan = await self._plan(connection, self._taken)
             await self._store(connection, plan)
@@ -144,6 +151,7 @@ class Writer:
         unknown = [source.address for source, _ in work if topology.destination(source.address) is None]
         if unknown:
             await topology.resolve(connection, unknown)
+        await self.claimer.finish(connection)
         plan = Plan()
         time = now()
         for source, segments in work:
@@ -160,7 +168,9 @@ class Writer:
         try:
             if len(plan.writes) == 1 and not plan.limited:
                 await self._write(connection, plan.writes[0])
-            elif plan.writes:
+            elif not plan.writes:
+                await self._check_version(connection, plan)
+            else:
                 async with connection.transaction():
                     if plan.limited:
                         await self._admit(connection, plan)
@@ -170,6 +180,13 @@ class Writer:
         except BaseException:
             plan.end()
             raise
+
+    async def _check_version(self, connection: Connection, plan: Plan) -> None:
+        """Nothing is written because nobody subscribed: is that still so? Raises TopologyMoved."""
+        if plan.unroutable:
+            row = await (await connection.execute("select queues_topology_version()")).fetchone()
+            if row is None or row[0] != self.topology.version:
+                raise TopologyMoved()
 
     async def _write_all(self, connection: Connection, writes: list[Write]) -> None:
         """Several statements in one round trip."""

@@ -130,7 +130,9 @@ def test_a_client_that_resets_is_counted_as_such(run: Run) -> None:
 # The end
 
 
-def test_the_last_answer_arrives_although_the_client_had_sent_more(run: Run) -> None:
+def test_the_last_answer_arrives_although_the_client_had_sent_more(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
     class Refuse(Recorder):
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -151,6 +153,26 @@ def test_the_last_answer_arrives_although_the_client_had_sent_more(run: Run) -> 
             writer.close()
             await server.closed(Closure.SESSION)
             assert session.heard == heard == ["data", "lost"]
+
+    run(scenario())
+    assert not caplog.records
+
+
+def test_a_connection_closed_while_it_is_paused_sees_the_client_go(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wire.connection.LINGER", 3600)
+
+    async def scenario() -> None:
+        async with serving() as server:
+            async with client(server) as (reader, writer):
+                connection = (await server.sessions.get()).connection
+                connection.pause_reading("engine")
+                writer.write(b"more" * 100_000)
+                connection.write(b"goodbye")
+                connection.close()
+                assert await reader.read() == b"goodbye"
+            await server.closed(Closure.SESSION)
 
     run(scenario())
 
@@ -325,15 +347,18 @@ def test_a_consumer_may_wait_in_silence_until_its_message_is_there(run: Run) -> 
     run(scenario())
 
 
-def test_a_connection_that_the_server_does_not_read_is_not_idle(run: Run) -> None:
+def test_time_in_which_the_server_does_not_read_is_not_the_clients_silence(run: Run) -> None:
     async def scenario() -> None:
-        async with serving(Ready, idle_timeout=0.1) as server, client(server) as (reader, _), client(server):
-            session = await server.sessions.get()
-            session.connection.pause_reading("engine")
-            await server.closed(Closure.IDLE_TIMEOUT)
-            assert session.connection in server.listener.connections
-            session.connection.resume_reading("engine")
-            assert await reader.read() == b""
+        now = asyncio.get_running_loop().time()
+        async with serving(Ready, idle_timeout=1000) as server, client(server):
+            connection = (await server.sessions.get()).connection
+            connection.pause_reading("engine")
+            connection.check(now + 5000)
+            connection.resume_reading("engine")
+            connection.check(now + 5999)
+            assert not connection.is_closing
+            connection.check(now + 6000)
+            assert connection.is_closing
 
     run(scenario())
 
@@ -398,12 +423,7 @@ def test_a_saturated_engine_stops_old_and_new_connections(run: Run) -> None:
     run(scenario())
 
 
-class Flood(Ready):
-    """Answers everything with a hundred times as much."""
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self.connection.write(data * 100)
+MORE_THAN_THE_KERNEL_HOLDS = b"x" * 20_000_000
 
 
 def slow_reader(server: Server) -> socket.socket:
@@ -414,38 +434,28 @@ def slow_reader(server: Server) -> socket.socket:
     return sock
 
 
-async def fill(sock: socket.socket, session: Recorder) -> None:
-    """Send until the server no longer reads because its answers are not taken."""
-    loop = asyncio.get_running_loop()
-    while WRITE not in session.connection.pause_reasons:
-        await loop.sock_sendall(sock, b"x" * 10_000)
-        await asyncio.sleep(0.001)
-
-
 def test_a_client_that_does_not_read_is_not_read_either(run: Run) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        async with serving(Flood, write_high_water=100_000) as server:
+        async with serving(write_high_water=100_000) as server:
             with slow_reader(server) as sock:
                 session = await server.sessions.get()
-                await fill(sock, session)
-                taken = len(session.data)
-                await loop.sock_sendall(sock, b"y")
-                sent = session.connection.bytes_in
+                session.connection.write(MORE_THAN_THE_KERNEL_HOLDS)
+                await loop.sock_sendall(sock, b"question")
                 while WRITE in session.connection.pause_reasons:
-                    assert session.connection.bytes_in == sent
+                    assert session.data == b""
                     await loop.sock_recv(sock, 1_000_000)
-                await session.until(lambda s: len(s.data) > taken)
+                await session.has_data(b"question")
 
     run(scenario())
 
 
 def test_a_client_that_never_reads_is_aborted(run: Run) -> None:
     async def scenario() -> None:
-        async with serving(Flood, write_high_water=100_000, write_timeout=0.2) as server:
-            with slow_reader(server) as sock:
+        async with serving(write_timeout=0.2) as server:
+            with slow_reader(server):
                 session = await server.sessions.get()
-                await fill(sock, session)
+                session.connection.write(MORE_THAN_THE_KERNEL_HOLDS)
                 await session.lost()
                 await server.closed(Closure.WRITE_TIMEOUT)
 
@@ -455,10 +465,10 @@ def test_a_client_that_never_reads_is_aborted(run: Run) -> None:
 def test_a_slow_client_that_takes_a_little_now_and_then_is_kept(run: Run) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        async with serving(Flood, write_high_water=100_000, write_timeout=0.3) as server:
+        async with serving(write_high_water=100_000, write_timeout=0.3) as server:
             with slow_reader(server) as sock:
                 session = await server.sessions.get()
-                session.connection.write(b"x" * 20_000_000)
+                session.connection.write(MORE_THAN_THE_KERNEL_HOLDS)
                 assert WRITE in session.connection.pause_reasons
                 start = loop.time()
                 while loop.time() - start < 1.0:
@@ -475,7 +485,7 @@ def test_a_closed_connection_does_not_wait_for_ever_for_a_client_that_never_read
         async with serving(write_timeout=0.2) as server:
             with slow_reader(server):
                 session = await server.sessions.get()
-                session.connection.write(b"x" * 20_000_000)
+                session.connection.write(MORE_THAN_THE_KERNEL_HOLDS)
                 session.connection.close()
                 await server.closed(Closure.WRITE_TIMEOUT)
                 assert session.heard == ["lost"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import logging
 import resource
 import socket
@@ -186,6 +187,40 @@ def test_stopping_twice_or_before_the_start_does_no_harm(run: Run) -> None:
             assert await server.listener.stop() == 0
             assert await server.listener.stop() == 0
         assert await Server(Recorder).listener.stop() == 0
+
+    run(scenario())
+
+
+def test_clients_that_ignore_the_end_do_not_hold_up_a_stop(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wire.limits.ListenerOptions.sweep_interval", lambda options: 3600)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with serving() as server, client(server):
+            await server.sessions.get()
+            start = loop.time()
+            await server.listener.stop(12)
+            assert loop.time() - start < 10
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("turns", [0, 1], ids=["just accepted", "half set up"])
+def test_a_client_that_comes_while_stopping_is_turned_away(run: Run, turns: int) -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            with socket.create_connection((server.address.host, server.address.port)) as sock:
+                sock.settimeout(5)
+                server.listener._accept(server.listener._sockets[0])
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                assert server.listener.limits.total == 1
+                assert await server.listener.stop(5) == 0
+                gc.collect()
+                assert sock.recv(1) == b""
+            assert server.sessions.empty()
+            assert server.listener.stats.refused[Refusal.STOPPING] == 1
+            assert server.listener.limits.total == 0
 
     run(scenario())
 

@@ -7,7 +7,6 @@ claim from the store) blocks the session: it stops reading, keeps the frames beh
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 from collections.abc import Coroutine
@@ -72,6 +71,8 @@ class BlipMQSession:
         self._backlog: list[Frame] = []
         self._blocked = False
         self._task: asyncio.Task[None] | None = None
+        #: The POLL that waits for a claim or a commit, and until when.
+        self._waiting: tuple[int, Polled] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._patience = True
         self._draining = False
@@ -79,8 +80,8 @@ class BlipMQSession:
         self._prefix = b"\xff"  # no PUBLISH payload begins with it
         #: By the payload of POLL and ACK, the subscription's id as it is on the wire.
         self._polled: dict[bytes, Polled] = {}
-        #: ACKs with tags that are not outstanding here: subscription id, tag, payload.
-        self._late: list[tuple[int, int, bytes]] = []
+        #: ACKs with tags that are not outstanding here: subscription id, tag.
+        self._late: list[tuple[int, int]] = []
 
     # What the connection calls.
 
@@ -103,8 +104,7 @@ class BlipMQSession:
         self._backlog = []
         if self._task is not None:
             self._task.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_waiting()
         if self._grant is not None:
             self._server.forget(self._grant.id, self)
 
@@ -123,15 +123,13 @@ class BlipMQSession:
     # What the server and the engine call.
 
     def revoke(self) -> None:
-        """The key is no longer good: end the connection, after the answers it has earned."""
+        """The key is no longer good: end the connection at once."""
         self._connection.abort()
 
     def publish_failed(self, token: int, error: EngineError) -> None:
         """A PUBLISH was not stored; `token` is its correlation id."""
-        if isinstance(error, QueueFull):
-            reject = codec.QUEUE_FULL
-        else:
-            reject = codec.durable_publish_failed(str(error))
+        full = isinstance(error, QueueFull)
+        reject = codec.QUEUE_FULL if full else codec.durable_publish_failed(str(error))
         self._connection.write(codec.encode_nack(token, *reject))
 
     # Frames.
@@ -155,21 +153,19 @@ class BlipMQSession:
             self._draining = True
         self._close_when_done()
 
-    def _serve(self, frames: list[Frame], at: int) -> int:
-        """The hot loop: handle frames from `at` on; returns how many are done when one blocks, or all."""
+    def _serve(self, frames: list[Frame], start: int) -> int:
+        """The hot loop: handle frames from `start` on; returns how many are done when one blocks, or all."""
         replies, late, now = self._replies, self._late, monotonic()
         out = replies.begin()
         polled, source, prefix = self._polled, self._source, self._prefix
         size = len(prefix)
         key = self._grant.id if self._grant else None
-        for at in range(at, len(frames)):
+        for at in range(start, len(frames)):
             kind, cid, payload = frames[at]
             if kind == ACK:
                 known = polled.get(payload)
-                if known is None or not known.buffer.ack(cid, key):
-                    self._ack(cid, payload)
-                    if self._blocked:
-                        return at + 1
+                if (known is None or not known.buffer.ack(cid, key)) and not self._ack(cid, payload):
+                    return at
                 continue
             if late:  # what follows must not overtake the answers to these
                 self._block(self._settle_late())
@@ -182,7 +178,7 @@ class BlipMQSession:
                         body, topic = delivery[1], known.prefix
                         out += (_pack_header(9 + len(topic) + len(body), PUBLISH, delivery[0]), topic, body)
                         continue
-                    if not (self._patience and known.buffer.may_refill):
+                    if not (self._patience and self._may_come(known)):
                         continue
                 self._poll(cid, payload)
             elif kind == PUBLISH and source is not None and payload.startswith(prefix):
@@ -205,7 +201,7 @@ class BlipMQSession:
                     self._conversation.hello_accepted()
                     self._say(codec.encode_ack(cid, 0))
                 else:
-                    self._nack(cid, codec.UNSUPPORTED_VERSION)
+                    self._block(self._refuse(cid, codec.UNSUPPORTED_VERSION))
             elif action is Action.AUTHENTICATE:
                 self._block(self._authenticate(cid, codec.parse_auth(payload)))
             elif isinstance(action, codec.Reject):
@@ -262,28 +258,61 @@ class BlipMQSession:
         elif known.transient:
             self._deliver_transient(cid, known)
         else:
-            self._await_refill(cid, known)
+            self._await_message(cid, known)
 
     def _deliver_transient(self, cid: int, known: Polled) -> None:
         topic = codec.delivery_prefix(0, known.subscription.topic)
         known.buffer.last_demand = monotonic()
         self._say(codec.encode_delivery(cid, topic, known.subscription.take_transient()))
 
-    def _await_refill(self, cid: int, known: Polled) -> None:
-        """Wait for the claim that the buffer has asked for, but not long."""
-        self._start_blocking()
+    def _may_come(self, known: Polled) -> bool:
+        """Whether a POLL that found nothing should wait: for a claim, or for what this connection has published."""
+        return known.buffer.may_refill or self._engine.holds(self._replies.batch)
 
-        def go_on(patient: bool = True) -> None:
-            if self._timer is None:
-                return
+    def _await_message(self, cid: int, known: Polled) -> None:
+        """Wait for the claim that the buffer has asked for, or for the commit of our own publishes, but not long."""
+        self._start_blocking()
+        self._waiting = cid, known
+        self._timer = asyncio.get_running_loop().call_later(POLL_PATIENCE, self._give_up_waiting)
+        self._wait_on()
+
+    def _wait_on(self) -> None:
+        assert self._waiting is not None
+        if self._engine.holds(self._replies.batch):
+            self._engine.hold(self)
+        else:
+            self._waiting[1].buffer.on_refill.append(self._refilled)
+
+    def release(self) -> None:
+        """A batch was committed: what is polled may have been in it."""
+        if self._waiting is not None and not self._engine.holds(self._replies.batch):
+            self._engine.unhold(self)
+            self._look_again(self._waiting[1].buffer.may_refill)
+
+    def _refilled(self) -> None:
+        self._look_again(False)
+
+    def _look_again(self, more: bool) -> None:
+        """Answer the waiting POLL, with silence unless there is `more` to wait for."""
+        if self._waiting is None:
+            return
+        if self._deliver_one(*self._waiting) or not more:
+            self._stop_waiting()
+            self._unblock()
+        else:
+            self._wait_on()
+
+    def _give_up_waiting(self) -> None:
+        """No claim came back in time: this read's other POLLs shall not wait for one either."""
+        self._patience = False
+        self._look_again(False)
+
+    def _stop_waiting(self) -> None:
+        self._waiting = None
+        self._engine.unhold(self)
+        if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._patience = patient
-            self._deliver_one(cid, known)
-            self._unblock()
-
-        self._timer = asyncio.get_running_loop().call_later(POLL_PATIENCE, go_on, False)
-        known.buffer.on_refill.append(go_on)
 
     def _deliver_one(self, cid: int, known: Polled) -> bool:
         """Answer a POLL from memory; whether there was anything."""
@@ -305,13 +334,8 @@ class BlipMQSession:
             self._nack(cid, codec.FORBIDDEN)
             return
         known = self._remember(payload, subscription)
-        if not self._deliver_one(cid, known) and known.buffer.may_refill:
-            refilled = asyncio.Event()
-            known.buffer.on_refill.append(refilled.set)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_PATIENCE):
-                    await refilled.wait()
-            self._deliver_one(cid, known)
+        if not self._deliver_one(cid, known) and self._may_come(known):
+            self._await_message(cid, known)
 
     async def _subscription(self, id: int) -> Subscription | None:
         subscriptions = self._engine.subscriptions
@@ -328,34 +352,44 @@ class BlipMQSession:
         known = self._polled[payload] = Polled(subscription)
         return known
 
-    def _ack(self, cid: int, payload: bytes) -> None:
-        """An ACK whose tag is not outstanding here: look for it in the store, together with those that follow."""
+    def _ack(self, cid: int, payload: bytes) -> bool:
+        """An ACK whose tag is not outstanding here: look for it in the store, together with those that follow.
+
+        False when that of earlier ones must be done first.
+        """
         try:
             id = codec.parse_ack(payload)
         except codec.PayloadError as error:
+            if self._late:
+                self._block(self._settle_late())
+                return False
             self._nack(cid, error.reject)
-            return
-        self._late.append((id, cid, payload))
+        else:
+            self._late.append((id, cid))
+        return True
 
     async def _settle_late(self) -> None:
         late = self._late[:]
         self._late.clear()
-        assert self._grant is not None
         for id, group in itertools.groupby(late, key=lambda entry: entry[0]):
-            tags = [cid for _, cid, _ in group]
-            subscription = await self._subscription(id)
-            if subscription is None or not self._grant.may("consume", subscription.topic):
-                unknown = set(tags)
-            else:
-                self._remember(codec.U64.pack(id), subscription)
-                tags = [tag for tag in tags if not subscription.buffer.ack(tag, self._grant.id)]
-                try:
-                    unknown = await self._engine.subscriptions.ack_late(subscription, tags, self._grant.id)
-                except StoreUnavailable:
-                    unknown = set()  # it comes again; nothing is lost
-            for tag in tags:
-                if tag in unknown:
-                    self._nack(tag, codec.UNKNOWN_DELIVERY)
+            await self._settle_late_of(id, [tag for _, tag in group])
+
+    async def _settle_late_of(self, id: int, tags: list[int]) -> None:
+        assert self._grant is not None
+        subscription = await self._subscription(id)
+        unknown, reject = set(tags), codec.UNKNOWN_DELIVERY
+        if subscription is not None and not self._grant.may("consume", subscription.topic):
+            reject = codec.FORBIDDEN
+        elif subscription is not None:
+            self._remember(codec.U64.pack(id), subscription)
+            tags = [tag for tag in tags if not subscription.buffer.ack(tag, self._grant.id)]
+            try:
+                unknown = await self._engine.subscriptions.ack_late(subscription, tags, self._grant.id)
+            except StoreUnavailable:
+                unknown = set()  # it comes again; nothing is lost
+        for tag in tags:
+            if tag in unknown:
+                self._nack(tag, reject)
 
     async def _authenticate(self, cid: int, key: str) -> None:
         try:
@@ -364,14 +398,18 @@ class BlipMQSession:
             self._nack(cid, codec.Reject(500, str(error)))
             return
         if grant is None:
-            await asyncio.sleep(self._server.throttle.failed(self._connection.peer[0]))
-            self._nack(cid, codec.INVALID_API_KEY)
+            await self._refuse(cid, codec.INVALID_API_KEY)
             return
         self._grant = grant
         self._server.admit(grant.id, self)
         self._conversation.authenticated()
         self._connection.handshake_done()
         self._say(codec.encode_ack(cid, 0))
+
+    async def _refuse(self, cid: int, reject: codec.Reject) -> None:
+        """Refuse a version or a key; an address that goes on trying waits longer and longer."""
+        await asyncio.sleep(self._server.throttle.failed(self._connection.peer[0]))
+        self._nack(cid, reject)
 
     async def _make_subscription(self, cid: int, topic: bytes, qos: int) -> None:
         assert self._grant is not None
@@ -404,7 +442,8 @@ class BlipMQSession:
             self._connection.close()
             return
         self._task = None
-        self._unblock()
+        if self._waiting is None:
+            self._unblock()
 
     def _unblock(self) -> None:
         """Go on with the frames behind."""

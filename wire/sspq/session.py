@@ -16,6 +16,8 @@ from wire.sspq.machine import PACKET_EVENTS, Action, Event, Slot, State, deliver
 
 logger = logging.getLogger(__name__)
 
+#: Seconds that a stop goes on reading what was sent before it.
+LINGER = 0.2
 UNLIMITED = 0  # the engine's word for a message that is never given up
 
 
@@ -74,11 +76,15 @@ class SspqSession:
 
     def drain(self) -> None:
         """Refuse who waits; let who holds a message finish it."""
-        self._draining = True
+        # Senders do not wait for answers: what they have sent is still taken, for a moment.
+        asyncio.get_running_loop().call_later(LINGER, self._finish_draining)
         if self._slot.state in (State.WAITING, State.WAITING_DEAD):
             self._withdraw()
             self._act(self._slot.on(Event.REFUSED))
             self._replies.flush()
+
+    def _finish_draining(self) -> None:
+        self._draining = True
         self._close_when_done()
 
     def _close_when_done(self) -> None:

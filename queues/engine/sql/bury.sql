@@ -5,7 +5,7 @@ with given as materialized (
     update queues_message m set state = 3, node_id = null, dead_at = now(), due_at = null, expires_at = null,
         tag = null, attempts = given.attempts, error = coalesce(given.error, m.error)
     from given
-    where m.id = given.id and m.state = 1 and m.node_id = %(node)s
+    where m.id = given.id and m.id = any(%(ids)s::bigint[]) and m.state = 1 and m.node_id = %(node)s
     returning m.queue_id
 ), tallied as (
     insert into queues_queuetally (queue_id, leased, dead)

@@ -1,4 +1,5 @@
 -- Move dead letters to the tail of the queue named for them; what happened stands in the header "dead-letter".
+-- The key stands there too: it was unique in the old queue and might be taken in the new one.
 -- One row: lowest new id, how many; no row when nothing moved.
 with block as materialized (
     select nextval('queues_message_id') as first
@@ -7,15 +8,13 @@ with block as materialized (
         with ordinality as g (id, attempts, error, n)
 ), gone as (
     delete from queues_message m using given
-    where m.id = given.id and m.state = 1 and m.node_id = %(node)s
+    where m.id = given.id and m.id = any(%(ids)s::bigint[]) and m.state = 1 and m.node_id = %(node)s
     returning m.*, given.attempts as tried, coalesce(given.error, m.error) as why, n
 ), moved as (
-    insert into queues_message (id, queue_id, state, producer_id, published_at, origin_id, key, headers, payload)
+    insert into queues_message (id, queue_id, state, producer_id, published_at, origin_id, headers, payload)
     select first + n - 1, %(target)s, 0, producer_id, published_at, coalesce(origin_id, gone.id),
-        case when exists (select from queues_message k where k.queue_id = %(target)s and k.key = gone.key)
-            then null else gone.key end,
         coalesce(headers, '{}') || jsonb_build_object('dead-letter', jsonb_build_object(
-            'queue', (select name from queues_queue where id = gone.queue_id), 'attempts', tried, 'error', why,
+            'queue', (select name from queues_queue where id = gone.queue_id), 'attempts', tried, 'error', why, 'key', gone.key,
             'at', now())),
         payload
     from gone, block

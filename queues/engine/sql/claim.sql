@@ -1,8 +1,10 @@
 -- Lease the oldest ready messages of a queue to this node, looking above `low` only. In order of id.
+-- Compared as rows, so that only the index of ready messages can give the order, whatever the statistics say.
 with picked as materialized (
     select ctid from queues_message
-    where queue_id = %(queue)s and state = 0 and id > %(low)s and (expires_at is null or expires_at > now())
-    order by id limit %(limit)s
+    where state = 0 and (queue_id, id) > (%(queue)s, %(low)s) and (queue_id, id) < (%(queue)s + 1, 0)
+        and (expires_at is null or expires_at > now())
+    order by queue_id, id limit %(limit)s
     for update skip locked
 ), leased as (
     update queues_message set state = 1, node_id = %(node)s

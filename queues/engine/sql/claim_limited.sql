@@ -4,8 +4,9 @@ with allowed as materialized (
     select greatest(0, least(%(limit)s, queues_concurrency_left(%(queue)s))) as most
 ), picked as materialized (
     select ctid from queues_message
-    where queue_id = %(queue)s and state = 0 and id > %(low)s and (expires_at is null or expires_at > now())
-    order by id limit (select most from allowed)
+    where state = 0 and (queue_id, id) > (%(queue)s, %(low)s) and (queue_id, id) < (%(queue)s + 1, 0)
+        and (expires_at is null or expires_at > now())
+    order by queue_id, id limit (select most from allowed)
     for update skip locked
 ), leased as (
     update queues_message set state = 1, node_id = %(node)s

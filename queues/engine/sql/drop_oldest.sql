@@ -1,8 +1,9 @@
 -- Remove the oldest ready messages of a queue, to make room for as many new ones. Returns how many.
 with gone as (
-    delete from queues_message where id in (
-        select id from queues_message where queue_id = %(queue)s and state = 0
-        order by id limit %(count)s for update skip locked)
+    delete from queues_message where id = any(array(
+        select id from queues_message
+        where state = 0 and (queue_id, id) > (%(queue)s, 0) and (queue_id, id) < (%(queue)s + 1, 0)
+        order by queue_id, id limit %(count)s for update skip locked))
     returning id, origin_id, queue_id, attempts, producer_id, published_at, key, length(payload) as size
 ), archived as (
     insert into queues_archive (id, queue_id, outcome, attempts, producer_id, published_at, finished_at, size, key)

@@ -3,7 +3,7 @@ with late as materialized (
     select id from queues_message where expires_at is not null and expires_at <= now() and state in (0, 2)
     order by expires_at limit %(limit)s for update skip locked
 ), gone as (
-    delete from queues_message m using late where m.id = late.id
+    delete from queues_message m where m.id = any(array(select id from late))
     returning m.id, origin_id, queue_id, state, attempts, producer_id, published_at, m.key, length(payload) as size
 ), archived as (
     insert into queues_archive (id, queue_id, outcome, attempts, producer_id, published_at, finished_at, size, key)

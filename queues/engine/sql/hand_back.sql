@@ -5,7 +5,7 @@ with given as (
     update queues_message m set state = case state when 1 then 0 else 3 end, node_id = null,
         tag = coalesce(given.tag, m.tag)
     from given
-    where m.id = given.id and m.state in (1, 4) and m.node_id = %(node)s
+    where m.id = given.id and m.id = any(%(ids)s::bigint[]) and m.state in (1, 4) and m.node_id = %(node)s
     returning m.id, m.queue_id, m.state
 ), counted as (
     select queue_id, min(id) as low, count(*) as ready from returned where state = 0 group by queue_id

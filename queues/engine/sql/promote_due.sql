@@ -8,7 +8,7 @@ with block as materialized (
         order by due_at limit %(limit)s for update skip locked) as locked
 ), promoted as (
     update queues_message m set id = first + n - 1, state = 0, due_at = null, origin_id = coalesce(origin_id, m.id)
-    from due, block where m.id = due.id
+    from due, block where m.id = due.id and m.id = any(array(select id from due))
     returning m.id, m.queue_id
 ), counted as (
     select queue_id, min(id) as low, count(*) as ready from promoted group by queue_id

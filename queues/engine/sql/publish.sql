@@ -6,7 +6,8 @@ with block as materialized (
     where queues_topology_version() = %(version)s::bigint
 ), target as materialized (
     select t.queue_id, t.k, t.wanted and not exists (
-        select from queues_message m where m.queue_id = t.queue_id and m.state = 0 and m.id > t.low
+        select from queues_message m
+        where m.state = 0 and (m.queue_id, m.id) > (t.queue_id, t.low) and (m.queue_id, m.id) < (t.queue_id + 1, 0)
     ) as leased
     from unnest(%(queues)s::int[], %(wanted)s::bool[], %(lows)s::bigint[])
         with ordinality as t (queue_id, wanted, low, k)

@@ -13,9 +13,12 @@ with recursive asked as (
 ), found as (
     select n, q.id as queue_id, null::bigint as subscription_id, null::smallint as qos
     from reached join queues_queue q on reached.kind = 'queue' and q.name = reached.text
+        and q.name = any(array(select text from reached where kind = 'queue'))
     union
     select n, s.queue_id, s.id, s.qos
     from reached join queues_subscription s on reached.kind = 'topic' and s.topic = reached.name
+        and s.topic = any(array(select name from reached where kind = 'topic'))
 )
 select version, n::int, queue_id, subscription_id, qos
-from queues_topology left join found on true order by n, queue_id
+from (select coalesce((select version from queues_topology), 0)) as topology (version) left join found on true
+order by n, queue_id

@@ -12,7 +12,7 @@ with block as materialized (
         attempts = given.attempts, tag = given.tag, error = coalesce(given.error, m.error),
         origin_id = coalesce(origin_id, m.id)
     from given, block
-    where m.id = given.id and m.state = 1 and m.node_id = %(node)s
+    where m.id = given.id and m.id = any(%(ids)s::bigint[]) and m.state = 1 and m.node_id = %(node)s
     returning m.id, m.queue_id, m.state
 ), counted as (
     select queue_id, min(id) as low, count(*) filter (where state = 0) as ready,

@@ -84,15 +84,13 @@ end $$;
 
 select queues_make_archive_partitions((now() at time zone 'UTC')::date, 7);
 
-insert into queues_topology (id, version) values (1, 1);
-
 create function queues_topology_version() returns bigint
 language plpgsql volatile as $$
 -- The version of the topology, which cannot move on until the calling transaction ends.
 -- Being volatile it sees what was committed while it waited for the lock, whatever its caller's snapshot is.
 begin
     perform pg_advisory_xact_lock_shared(hashtext('queues_topology'));
-    return (select version from queues_topology);
+    return coalesce((select version from queues_topology), 0);
 end $$;
 
 create function queues_topology_changed() returns trigger
@@ -100,7 +98,7 @@ language plpgsql as $$
 -- Deferred to the commit, so that a long transaction that makes a queue does not hold up every publish.
 begin
     perform pg_advisory_xact_lock(hashtext('queues_topology'));
-    update queues_topology set version = version + 1;
+    insert into queues_topology as t (id, version) values (1, 1) on conflict (id) do update set version = t.version + 1;
     return null;
 end $$;
 

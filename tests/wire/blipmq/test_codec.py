@@ -142,9 +142,7 @@ def test_pending_shows_a_frame_cut_off() -> None:
 
 
 frames = st.lists(
-    st.tuples(
-        st.sampled_from([int(kind) for kind in FrameType]), st.integers(0, 2**64 - 1), st.binary(max_size=40)
-    ),
+    st.tuples(st.sampled_from([int(kind) for kind in FrameType]), st.integers(0, 2**64 - 1), st.binary(max_size=40)),
     max_size=8,
 )
 
@@ -176,9 +174,7 @@ garbage = st.one_of(
 
 
 @given(garbage, st.lists(st.integers(0, 300), max_size=10))
-def test_garbage_gives_the_same_frames_and_error_in_any_pieces_and_is_not_hoarded(
-    data: bytes, cuts: list[int]
-) -> None:
+def test_garbage_gives_the_same_frames_and_error_in_any_pieces_and_is_not_hoarded(data: bytes, cuts: list[int]) -> None:
     whole, cut = Decoder(64), Decoder(64)
     expected = whole.feed(data)
     received: list[Frame] = []
@@ -196,10 +192,7 @@ def test_any_payload_is_parsed_or_refused_with_a_documented_message(payload: byt
         "empty topic",
         "invalid QoS value",
         "subscription_id must be non-zero",
-        *(
-            f"invalid {kind} payload"
-            for kind in ("HELLO", "AUTH", "PUBLISH", "SUBSCRIBE", "ACK", "NACK", "POLL")
-        ),
+        *(f"invalid {kind} payload" for kind in ("HELLO", "AUTH", "PUBLISH", "SUBSCRIBE", "ACK", "NACK", "POLL")),
     }
     for parse in (
         codec.parse_hello,
@@ -230,9 +223,7 @@ def test_publish_and_subscribe_round_trip(qos: int, topic: str, body: bytes) -> 
 
 @given(st.text(max_size=50), st.integers(0, 0xFFFF), st.text(max_size=50))
 def test_auth_and_nack_round_trip(key: str, code: int, message: str) -> None:
-    [(_, _, auth), (_, _, nack)] = Decoder().feed(
-        codec.encode_auth(1, key) + codec.encode_nack(2, code, message)
-    )
+    [(_, _, auth), (_, _, nack)] = Decoder().feed(codec.encode_auth(1, key) + codec.encode_nack(2, code, message))
     assert codec.parse_auth(auth) == key
     assert codec.parse_nack(nack) == Reject(code, message)
 

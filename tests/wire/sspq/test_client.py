@@ -49,9 +49,7 @@ def test_dead_letters_are_received_in_the_same_way(connect: Any) -> None:
     ("method", "request_", "message"),
     [("receive", RECEIVE, "no message will come"), ("dead_receive", DEAD_RECEIVE, "no dead letters here")],
 )
-def test_a_refusal_is_raised_and_one_may_ask_again(
-    connect: Any, method: str, request_: bytes, message: str
-) -> None:
+def test_a_refusal_is_raised_and_one_may_ask_again(connect: Any, method: str, request_: bytes, message: str) -> None:
     script = (Expect(request_), Send(NO_RECEIVE), Expect(RECEIVE), Send(HELLO))
     with ScriptedServer(*script) as server, connect(server) as client:
         with pytest.raises(Declined, match=message):

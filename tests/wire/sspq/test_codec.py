@@ -109,9 +109,7 @@ def test_the_payload_of_a_packet_that_needs_none_is_dropped(kind: PacketType) ->
     assert decoder.skipped == 0
 
 
-@pytest.mark.parametrize(
-    ("size", "truncated"), [(0, False), (2, False), (3, True), (8, True), (12, True), (13, False)]
-)
+@pytest.mark.parametrize(("size", "truncated"), [(0, False), (2, False), (3, True), (8, True), (12, True), (13, False)])
 def test_a_send_cut_off_by_end_of_stream_is_noticed(size: int, truncated: bool) -> None:
     decoder = Decoder()
     decoder.feed(codec.CONFIRM_PACKET + codec.encode_send(b"hello", 1)[:size])

@@ -1,0 +1,211 @@
+"""Publishing, delivering and settling through the engine, on real PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+
+from queues.engine import Engine, Outgoing, QueueFull
+from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
+
+
+async def test_a_message_is_in_the_store_before_its_publish_counts_as_committed(
+    engine: Engine, producer: Producer, store: Store
+) -> None:
+    queue = store.queue("orders")
+    batch = producer.send("orders", b"one")
+    assert engine.holds(batch)
+    await producer.wait(batch)
+    assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"one"]
+
+
+async def test_a_waiting_consumer_gets_the_message_without_a_claim(
+    engine: Engine, producer: Producer, store: Store
+) -> None:
+    queue = store.queue("orders")
+    consumer = Consumer(await engine.queue("orders"))
+    assert await consumer.nothing(0.1)
+    claimed = engine.counts.claimed
+    waiting = asyncio.create_task(consumer.next())
+    await asyncio.sleep(0)
+    await producer.publish("orders", b"one")
+    delivery = await waiting
+    assert delivery is not None
+    assert delivery[1] == b"one"
+    assert engine.counts.claimed == claimed
+    assert [row["state"] for row in store.messages(queue)] == [1]
+
+
+async def test_an_acknowledged_message_leaves_an_archive_row_with_its_times(
+    engine: Engine, producer: Producer, store: Store
+) -> None:
+    queue = store.queue("orders")
+    await producer.publish("orders", b"12345")
+    assert await Consumer(await engine.queue("orders")).bodies(1) == [b"12345"]
+    (row,) = await store.until(lambda: store.archived(queue), "the archive row")
+    assert store.messages(queue) == []
+    assert (row["size"], row["outcome"], row["attempts"], row["payload"]) == (5, 0, 0, None)
+    assert row["published_at"] <= row["delivered_at"] <= row["finished_at"]
+
+
+async def test_retention_decides_what_is_kept(engine: Engine, producer: Producer, store: Store) -> None:
+    nothing, full = store.queue("nothing", retention="none"), store.queue("full", retention="full")
+    for name in ("nothing", "full"):
+        await producer.publish(name, b"body")
+        await Consumer(await engine.queue(name)).bodies(1)
+    (row,) = await store.until(lambda: store.archived(full), "the archive row")
+    assert bytes(row["payload"]) == b"body"
+    await store.until(lambda: not store.messages(nothing), "the settlement")
+    assert store.archived(nothing) == []
+
+
+async def test_order_survives_the_change_between_store_and_memory(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    engine = await make_engine(prefetch=20)
+    producer = Producer(engine)
+    store.queue("orders")
+    consumer = Consumer(await engine.queue("orders"))
+    sent = [b"%d" % n for n in range(3000)]
+
+    async def publish() -> None:
+        for start in range(0, len(sent), 30):
+            await producer.publish("orders", *sent[start : start + 30])
+
+    publishing = asyncio.create_task(publish())
+    assert await consumer.bodies(len(sent)) == sent
+    await publishing
+    assert engine.counts.claimed > 0
+
+
+async def test_a_rejected_delivery_comes_again_after_the_backoff_and_then_dies(
+    engine: Engine, producer: Producer, store: Store
+) -> None:
+    queue = store.queue("orders", max_attempts=2)
+    await producer.publish("orders", b"poison")
+    buffer = await engine.queue("orders")
+    consumer = Consumer(buffer)
+    for attempt in range(2):
+        delivery = await consumer.next()
+        assert delivery is not None
+        assert delivery[2] == attempt
+        buffer.give_back(delivery[0], error="no")
+    (row,) = await store.until(lambda: [row for row in store.messages(queue) if row["state"] == 3], "the dead letter")
+    assert (row["attempts"], row["error"], row["node_id"]) == (2, "no", None)
+    assert row["origin_id"] != row["id"]
+    assert store.counts(queue) == (0, 0, 0, 1)
+
+
+async def test_dead_letters_go_to_the_queue_named_for_them(engine: Engine, producer: Producer, store: Store) -> None:
+    graves = store.queue("graves")
+    queue = store.queue("orders", max_attempts=1, dead_letter_queue_id=graves)
+    await producer.publish("orders", b"poison")
+    buffer = await engine.queue("orders")
+    delivery = await Consumer(buffer).next()
+    assert delivery is not None
+    buffer.give_back(delivery[0], error="no")
+    moved = await Consumer(await engine.queue("graves")).next()
+    assert moved is not None
+    assert moved[1] == b"poison"
+    assert moved[3] is not None
+    assert moved[3].headers is not None
+    assert moved[3].headers["dead-letter"]["queue"] == "orders"
+    assert moved[3].headers["dead-letter"]["error"] == "no"
+    assert store.counts(queue) == (0, 0, 0, 0)
+    assert store.counts(graves) == (0, 1, 0, 0)
+
+
+async def test_a_delayed_message_comes_when_it_is_due(engine: Engine, producer: Producer, store: Store) -> None:
+    queue = store.queue("orders")
+    consumer = Consumer(await engine.queue("orders"))
+    await producer.publish_detailed("orders", Outgoing(b"later", delay=0.4), Outgoing(b"now"))
+    assert store.counts(queue)[2] == 1
+    assert await consumer.bodies(1) == [b"now"]
+    began = asyncio.get_running_loop().time()
+    assert await consumer.bodies(1) == [b"later"]
+    assert 0.2 < asyncio.get_running_loop().time() - began < 2
+
+
+async def test_headers_and_key_travel_with_a_message(engine: Engine, producer: Producer, store: Store) -> None:
+    store.queue("orders")
+    consumer = Consumer(await engine.queue("orders"))
+    for buffered in (False, True):  # from the store, and from memory
+        if buffered:
+            assert await consumer.nothing(0.1)
+        waiting = asyncio.create_task(consumer.next())
+        await asyncio.sleep(0)
+        await producer.publish_detailed("orders", Outgoing(b"", key=f"k{buffered}", headers={"a": [1]}))
+        delivery = await waiting
+        assert delivery is not None
+        assert delivery[3] is not None
+        assert (delivery[3].key, delivery[3].headers) == (f"k{buffered}", {"a": [1]})
+
+
+async def test_a_key_that_is_taken_makes_a_publish_a_no_op(engine: Engine, producer: Producer, store: Store) -> None:
+    queue = store.queue("orders")
+    await producer.publish_detailed("orders", Outgoing(b"first", key="k"))
+    await producer.publish_detailed("orders", Outgoing(b"second", key="k"), Outgoing(b"third", key="l"))
+    assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"first", b"third"]
+    assert store.counts(queue) == (2, 0, 0, 0)
+
+
+async def test_a_message_that_postgresql_cannot_store_harms_no_other(
+    engine: Engine, producer: Producer, store: Store
+) -> None:
+    queue = store.queue("orders")
+    producer.send("orders", b"before")
+    await producer.publish_detailed("orders", Outgoing(b"bad", headers={"x": "\0"}))
+    producer.send("orders", b"after")
+    await producer.publish("orders", b"last")
+    assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"before", b"after", b"last"]
+    assert len(producer.failed) == 1
+
+
+async def test_a_full_queue_rejects_the_rest_and_keeps_what_it_has(
+    engine: Engine, producer: Producer, store: Store
+) -> None:
+    queue = store.queue("small", max_length=3)
+    await producer.publish("small", *[b"%d" % n for n in range(5)])
+    assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"0", b"1", b"2"]
+    assert [token for token, _ in producer.failed] == [3, 4]
+    assert all(isinstance(error, QueueFull) for _, error in producer.failed)
+    assert await Consumer(await engine.queue("small")).bodies(1) == [b"0"]
+    await store.until(lambda: len(store.messages(queue)) == 2, "the settlement")
+    await producer.publish("small", b"5")
+    assert len(store.messages(queue)) == 3
+
+
+async def test_a_full_queue_drops_its_oldest_when_it_is_told_to(
+    engine: Engine, producer: Producer, store: Store
+) -> None:
+    queue = store.queue("small", max_length=3, overflow="drop-oldest")
+    await producer.publish("small", *[b"%d" % n for n in range(5)])
+    await producer.publish("small", b"5")
+    assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"3", b"4", b"5"]
+    assert producer.failed == []
+    assert [row["outcome"] for row in store.archived(queue)] == [3, 3, 3]
+
+
+async def test_an_expired_message_is_not_delivered(engine: Engine, producer: Producer, store: Store) -> None:
+    queue = store.queue("orders", message_ttl="0.3 s")
+    await producer.publish("orders", b"stale")
+    (row,) = await store.until(lambda: store.archived(queue), "the expiry")
+    assert row["outcome"] == 1
+    assert store.messages(queue) == []
+    assert store.counts(queue) == (0, 0, 0, 0)
+
+
+async def test_counts_are_exact_through_a_life(engine: Engine, producer: Producer, store: Store) -> None:
+    queue = store.queue("orders")
+    await producer.publish("orders", *[b"x"] * 10)
+    assert store.counts(queue) == (10, 0, 0, 0)
+    buffer = await engine.queue("orders")
+    consumer = Consumer(buffer)
+    first = await consumer.next()
+    assert first is not None
+    assert store.counts(queue) == (0, 10, 0, 0)
+    buffer.give_back(first[0], delay=60.0)
+    await store.until(lambda: store.counts(queue) == (0, 9, 1, 0), "the return")
+    await consumer.bodies(4)
+    await store.until(lambda: store.counts(queue) == (0, 5, 1, 0), "the settlement")
+    await store.until(lambda: not store.rows("select from queues_queuetally"), "the fold")
+    assert store.counts(queue) == (0, 5, 1, 0)

@@ -1,0 +1,102 @@
+"""The plan of every statement that touches messages: by index, whatever the table looked like when it was made."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from queues.engine import options_from_settings, statements
+from queues.engine.database import SESSION_SETTINGS
+from tests.queues.engine.conftest import Store
+
+#: Statements that never touch the hot table, and the one that may read all of it.
+ELSEWHERE = {
+    "add_interest", "admit", "dead_nodes", "drop_idle_subscriptions", "drop_interest", "ensure_queue", "fold_tallies",
+    "end_sessions", "interests", "key", "policies", "queue_id", "register_node", "resolve", "subscribe", "subscription", "take_tags",
+    "touch_subscriptions", "unseen",
+}  # fmt: skip
+READS_ALL = {"reap_leases"}
+#: Those that must follow the order of one index: another would walk over what is leased or other queues'.
+ORDERED = {
+    "claim": "message_ready", "claim_limited": "message_ready", "claim_dead": "message_dead",
+    "publish": "message_ready", "publish_detailed": "message_ready",
+}  # fmt: skip
+
+PARAMETERS: dict[str, Any] = {
+    "version": 1, "node": 1, "producer": None, "queues": "{1}", "wanted": "{t}", "lows": "{0}", "width": 1, "size": 2,
+    "max_attempts": None, "bodies": [b"a", b"b"], "keys": [None, None], "headers": [None, None], "delays": "{0,0}",
+    "ttls": "{0,0}", "attempts": "{1,1}", "queue": 1, "low": 0, "limit": 100, "count": 10, "ids": "{1,2}",
+    "delivered": "{1,1}", "consumer": None, "full": False, "tags": "{1,2}", "errors": [None, None], "target": 2,
+    "outcome": 2,
+}  # fmt: skip
+
+INDEXED = sorted(set(statements.names()) - ELSEWHERE - READS_ALL)
+
+
+@pytest.fixture(scope="module")
+def planner(django_db_setup: None, django_db_blocker: Any) -> Any:
+    """A session as the engine has it, with a plan cached while the table was empty and just vacuumed."""
+    settings = " ".join(f"-c {name}={value}" for name, value in SESSION_SETTINGS.items())
+    with django_db_blocker.unblock():
+        connection.ensure_connection()
+        conninfo = options_from_settings("test").conninfo
+    with psycopg.connect(conninfo, autocommit=True, options=settings) as db:
+        yield db
+
+
+def explain(db: psycopg.Connection[Any], name: str) -> list[dict[str, Any]]:
+    """The nodes of a statement's plan that read or write the hot table."""
+    sql = statements.statement(name)
+    given = {key: value for key, value in PARAMETERS.items() if b"%%(%s)" % key.encode() in sql}
+    row = db.execute(b"explain (format json) " + sql, given).fetchone()
+    assert row is not None
+    plan = row[0] if isinstance(row[0], list) else json.loads(row[0])
+    found: list[dict[str, Any]] = []
+
+    def walk(node: dict[str, Any]) -> None:
+        if node.get("Relation Name") == "queues_message" and "Scan" in node["Node Type"]:
+            found.append(node)
+        if node.get("Node Type") == "Bitmap Index Scan":
+            found.append(node)
+        for child in node.get("Plans", ()):
+            walk(child)
+
+    walk(plan[0]["Plan"])
+    return found
+
+
+def assert_indexed(name: str, nodes: list[dict[str, Any]]) -> None:
+    for node in nodes:
+        kind = node["Node Type"]
+        assert kind != "Seq Scan", (name, node)
+        if name in ORDERED:
+            assert node.get("Index Name") in (ORDERED[name], None), (name, node)
+        if kind in ("Index Scan", "Index Only Scan", "Bitmap Index Scan"):
+            bounded = "Index Cond" in node or node["Index Name"] in ("message_due", "message_expiry")
+            assert bounded, (name, node)
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_no_statement_walks_the_messages_when_planned_on_an_empty_table(planner: Any, name: str) -> None:
+    planner.execute("vacuum queues_message")
+    assert_indexed(name, explain(planner, name))
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_no_statement_walks_the_messages_when_planned_on_a_large_table(planner: Any, name: str) -> None:
+    # A table is large to the planner by its statistics and its pages; both are here, and nothing is committed.
+    with planner.transaction(force_rollback=True):
+        planner.execute(
+            "insert into queues_message (id, queue_id, state, payload) "
+            "select n, n % 10, 0, 'x' from generate_series(1, 20000) n"
+        )
+        planner.execute("analyze queues_message")
+        assert_indexed(name, explain(planner, name))
+
+
+def test_every_statement_is_named_here_or_planned(store: Store) -> None:
+    assert set(statements.names()) >= ELSEWHERE | READS_ALL

@@ -1,0 +1,480 @@
+"""A running broker for tests: `manage.py runwire` as a process, a database of its own, raw sockets to speak to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import psycopg
+from django.conf import settings
+from psycopg import sql
+
+from brokersite.environment import CHECKOUT
+from queues.engine.access import key_digest
+from wire.blipmq import codec as blipmq
+from wire.sspq import codec as sspq
+
+PATIENCE = 10.0
+"""Seconds after which something that should have happened has not."""
+
+KEY = "dev-key"
+"""The API key that every test database has; it may do everything."""
+
+READY, LEASED, DELAYED, DEAD = range(4)
+
+Address = tuple[str, int]
+
+
+def wait_until(condition: Callable[[], Any], what: str = "it") -> Any:
+    """Look again and again until `condition` gives something true; return that."""
+    deadline = time.monotonic() + PATIENCE
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"{what} has not happened"
+        time.sleep(0.005)
+    return result
+
+
+class Database:
+    """A migrated database, through a connection of the test's own that sees what is committed."""
+
+    def __init__(self, parameters: dict[str, Any]) -> None:
+        self.parameters = parameters
+        self.connection = psycopg.connect(**parameters, autocommit=True)
+
+    @property
+    def url(self) -> str:
+        """DATABASE_URL for a process."""
+        return make_url(self.parameters)
+
+    def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        return self.connection.execute(query.encode(), parameters).fetchall()
+
+    def value(self, query: str, *parameters: Any) -> Any:
+        """The first column of the only row of a query."""
+        ((value,),) = self.rows(query, *parameters)
+        return value
+
+    def execute(self, statement: str, *parameters: Any) -> None:
+        """Run and commit a statement."""
+        self.connection.execute(statement.encode(), parameters)
+
+    def add_key(
+        self, key: str, publish: tuple[str, ...] = ("*",), consume: tuple[str, ...] = ("*",), protocol: str = ""
+    ) -> str:
+        """Make an API key named as its value; without `protocol` it is good for any."""
+        self.execute(
+            "insert into queues_apikey (name, digest, hint, protocols, publish, consume, manage)"
+            " values (%s, %s, '', %s, %s, %s, '{}')",
+            key,
+            key_digest(key, settings.SECRET_KEY),
+            [protocol] if protocol else [],
+            list(publish),
+            list(consume),
+        )
+        return key
+
+    def queue_of(self, subscription: int) -> int:
+        """The id of a subscription's queue."""
+        return int(self.value("select queue_id from queues_subscription where id = %s", subscription))
+
+    def queue(self, name: str) -> int:
+        """The id of a queue."""
+        return int(self.value("select id from queues_queue where name = %s", name))
+
+    def change_queue(self, queue: int, **columns: Any) -> None:
+        """Change a queue's policy as an operator does; running nodes hear of it."""
+        names = sql.SQL(", ").join(sql.SQL("{} = %s").format(sql.Identifier(name)) for name in columns)
+        statement = sql.SQL("update queues_queue set {} where id = %s").format(names)
+        self.connection.execute(statement, (*columns.values(), queue))
+
+    def states(self, queue: int) -> Counter[int]:
+        """How many messages a queue has, by state."""
+        rows = self.rows("select state, count(*) from queues_message where queue_id = %s group by state", queue)
+        return Counter(dict(rows))
+
+    def payloads(self, queue: int) -> list[bytes]:
+        """What a queue holds, in order."""
+        rows = self.rows("select payload from queues_message where queue_id = %s order by id", queue)
+        return [bytes(payload) for (payload,) in rows]
+
+    def wait_for_states(self, queue: int, **counts: int) -> None:
+        """Wait until a queue has exactly these: `ready`, `leased`, `delayed`, `dead`."""
+        names = ("ready", "leased", "delayed", "dead")
+        wanted = Counter({names.index(name): count for name, count in counts.items() if count})
+        wait_until(lambda: self.states(queue) == wanted, f"{counts} (now {dict(self.states(queue))})")
+
+    @contextlib.contextmanager
+    def unwritable_messages(self) -> Iterator[None]:
+        """Within it no transaction can change a message: every commit of the broker waits."""
+        with psycopg.connect(**self.parameters) as blocker:
+            blocker.execute("lock table queues_message in share mode")
+            yield
+            blocker.rollback()
+
+    def wait_for_blocked(self, query: str) -> None:
+        """Wait until a statement with these words waits for a lock."""
+        words = f"%{query}%"
+        wait_until(
+            lambda: self.value(
+                "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query ilike %s"
+                " and datname = current_database()",
+                words,
+            ),
+            f"a blocked {query!r}",
+        )
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def make_url(parameters: dict[str, Any]) -> str:
+    """A PostgreSQL URI from libpq's parameters."""
+    return "postgresql://?" + "&".join(f"{name}={value}" for name, value in parameters.items())
+
+
+class Broker:
+    """A `manage.py runwire`. Its listeners are on free ports; `addresses` has them by name, once it is ready."""
+
+    def __init__(self, database: Database | str, *arguments: str, **environment: Any) -> None:
+        """`arguments` come after `--blipmq 127.0.0.1:0 --sspq 127.0.0.1:0`; `environment` overrides settings."""
+        self.url = database if isinstance(database, str) else database.url
+        self.arguments = ("--blipmq", "127.0.0.1:0", "--sspq", "127.0.0.1:0", *arguments)
+        self.environment = {name: str(value) for name, value in environment.items()}
+        self.lines: list[str] = []
+        self.addresses: dict[str, Address] = {}
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
+        self._ready = threading.Event()
+        self.process = subprocess.Popen(
+            [sys.executable, "manage.py", "runwire", *self.arguments],
+            cwd=CHECKOUT,
+            env={**os.environ, "DATABASE_URL": self.url, **self.environment},
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            name, _, address = self.lines[-1].removeprefix("[0] ").rpartition(" ")
+            host, colon, port = address.rpartition(":")
+            if colon and port.isdigit():
+                self.addresses.setdefault(name, (host, int(port)))
+            if line == "ready\n":
+                self._ready.set()
+        self._ready.set()
+
+    def wait_ready(self) -> Self:
+        """Wait until it accepts connections."""
+        assert self._ready.wait(30), f"not ready: {self.lines} {self.log}"
+        assert "ready" in self.lines, self.log
+        return self
+
+    @property
+    def log(self) -> str:
+        """What it has written to standard error."""
+        self._log.seek(0)
+        return self._log.read().decode()
+
+    @property
+    def blipmq(self) -> Address:
+        return self.addresses["blipmq"]
+
+    @property
+    def sspq(self) -> Address:
+        return self.addresses["sspq"]
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end; the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for the end; the exit status."""
+        try:
+            status = self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+        finally:
+            self._reader.join()
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+        return status
+
+    def restarted(self) -> Broker:
+        """Stop it, and start another like it."""
+        assert self.stop() == 0, self.log
+        return Broker(self.url, *self.arguments[4:], **self.environment).wait_ready()
+
+    def __enter__(self) -> Self:
+        return self.wait_ready()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if error is not None:
+            sys.stderr.write(self.log)
+        self._log.close()
+
+
+def run_wire(database: Database | str, *arguments: str, **environment: Any) -> tuple[int, str]:
+    """Run a runwire that is to end by itself; its exit status and standard error."""
+    broker = Broker(database, *arguments, **environment)
+    status = broker.wait()
+    return status, broker.log
+
+
+class Raw:
+    """A TCP connection and what has arrived on it and was not taken yet."""
+
+    def __init__(self, address: Address, wrap: Callable[[socket.socket], socket.socket] = lambda raw: raw) -> None:
+        raw = socket.create_connection(address, PATIENCE)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = wrap(raw)
+        self.received = b""
+
+    def send(self, *data: bytes) -> None:
+        """Send all in one packet."""
+        self.socket.sendall(b"".join(data))
+
+    def take(self, size: int) -> bytes:
+        """The next bytes."""
+        while len(self.received) < size:
+            data = self.socket.recv(1 << 20)
+            assert data, f"the broker closed the connection after {self.received!r}"
+            self.received += data
+        taken, self.received = self.received[:size], self.received[size:]
+        return taken
+
+    def is_silent(self, seconds: float = 0.15) -> bool:
+        """Whether nothing arrives for so long."""
+        if self.received:
+            return False
+        self.socket.settimeout(seconds)
+        try:
+            self.received += self.socket.recv(1 << 20)
+        except TimeoutError:
+            return True
+        finally:
+            self.socket.settimeout(PATIENCE)
+        return False
+
+    def rest(self) -> bytes:
+        """Everything until the broker's end of the connection, be it a reset."""
+        with contextlib.suppress(ConnectionResetError):
+            while data := self.socket.recv(1 << 20):
+                self.received += data
+        rest, self.received = self.received, b""
+        return rest
+
+    def end_of_input(self) -> None:
+        """Send nothing more; the broker sees the end of the stream."""
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Frame(NamedTuple):
+    """A BlipMQ frame from the broker."""
+
+    kind: int
+    cid: int
+    payload: bytes = b""
+
+    @property
+    def subscription(self) -> int:
+        """The id in an ACK."""
+        assert self.kind == blipmq.ACK, self
+        return int.from_bytes(self.payload, "big")
+
+    @property
+    def qos(self) -> int:
+        """The QoS of a delivery."""
+        assert self.kind == blipmq.PUBLISH, self
+        return self.payload[0]
+
+    @property
+    def topic(self) -> bytes:
+        """The topic of a delivery."""
+        assert self.kind == blipmq.PUBLISH, self
+        return self.payload[3 : 3 + int.from_bytes(self.payload[1:3], "big")]
+
+    @property
+    def body(self) -> bytes:
+        """The body of a delivery."""
+        return self.payload[3 + len(self.topic) :]
+
+
+def nack(cid: int, code: int, message: str) -> Frame:
+    """The NACK with these."""
+    text = message.encode()
+    return Frame(blipmq.NACK, cid, struct.pack(">HH", code, len(text)) + text)
+
+
+class Blip(Raw):
+    """A BlipMQ connection, authenticated unless `key` is empty."""
+
+    def __init__(self, address: Address, key: str = KEY, **options: Any) -> None:
+        super().__init__(address, **options)
+        self._ping = 1 << 40
+        if key:
+            self.send(blipmq.encode_hello(1), blipmq.encode_auth(2, key))
+            assert self.read() == Frame(blipmq.ACK, 1, bytes(8))
+            assert self.read() == Frame(blipmq.ACK, 2, bytes(8))
+
+    def read(self) -> Frame:
+        """The next frame."""
+        length, kind, cid = struct.unpack(">IBQ", self.take(13))
+        return Frame(kind, cid, self.take(length - 9))
+
+    def ask(self, *data: bytes) -> list[Frame]:
+        """Send frames and a PING; all that comes before its PONG."""
+        self._ping += 1
+        self.send(*data, blipmq.encode_ping(self._ping))
+        frames: list[Frame] = []
+        while (frame := self.read()).cid != self._ping:
+            frames.append(frame)
+        assert frame == Frame(blipmq.PONG, self._ping), frame
+        return frames
+
+    def subscribe(self, topic: bytes, qos: int = 1) -> int:
+        """Subscribe; the id."""
+        (answer,) = self.ask(blipmq.encode_subscribe(7, topic, qos))
+        assert answer.cid == 7
+        return answer.subscription
+
+    def publish(self, topic: bytes, *bodies: bytes, qos: int = 1) -> None:
+        """Publish and wait until it is durable."""
+        assert self.ask(*(blipmq.encode_publish(8, qos, topic, body) for body in bodies)) == []
+
+    def poll(self, subscription: int, cid: int = 9) -> Frame | None:
+        """One POLL: a delivery or None."""
+        frames = self.ask(blipmq.encode_poll(cid, subscription))
+        assert len(frames) <= 1, frames
+        return frames[0] if frames else None
+
+    def next(self, subscription: int) -> Frame:
+        """POLL until there is a delivery."""
+        delivery: Frame = wait_until(lambda: self.poll(subscription), "a delivery")
+        return delivery
+
+    def ack(self, tag: int, subscription: int) -> None:
+        """Acknowledge, and have it taken without a NACK."""
+        assert self.ask(blipmq.encode_ack(tag, subscription)) == []
+
+    def consume(self, subscription: int, count: int) -> list[bytes]:
+        """POLL and acknowledge so many messages; their bodies."""
+        bodies = []
+        for _ in range(count):
+            delivery = self.next(subscription)
+            bodies.append(delivery.body)
+            self.send(blipmq.encode_ack(delivery.cid, subscription))
+        assert self.ask() == []
+        return bodies
+
+
+class Packet(NamedTuple):
+    """An SSPQ packet from the broker."""
+
+    kind: int
+    retries: int
+    payload: bytes = b""
+
+
+NO_RECEIVE = Packet(sspq.NO_RECEIVE, 0)
+
+
+def message(payload: bytes, retries: int) -> Packet:
+    """The SEND that delivers this."""
+    return Packet(sspq.SEND, retries, payload)
+
+
+class Sspq(Raw):
+    """An SSPQ connection."""
+
+    def read(self) -> Packet:
+        """The next packet."""
+        magic, kind, retries, size = struct.unpack(">HBBI", self.take(8))
+        assert magic == 0x5599
+        return Packet(kind, retries, self.take(size))
+
+    def receive(self) -> Packet:
+        """RECEIVE and its answer."""
+        self.send(sspq.RECEIVE_PACKET)
+        return self.read()
+
+    def dead_receive(self) -> Packet:
+        """DEAD_RECEIVE and its answer."""
+        self.send(sspq.DEAD_RECEIVE_PACKET)
+        return self.read()
+
+    def confirm(self) -> None:
+        self.send(sspq.CONFIRM_PACKET)
+
+    def hang_up(self) -> None:
+        """Close, and wait until the broker has noticed."""
+        self.end_of_input()
+        self.rest()
+        self.close()
+
+
+def put(address: Address, *payloads: bytes, retries: int = 3) -> None:
+    """Connect, SEND, close at once: all is taken."""
+    with Sspq(address) as client:
+        client.send(*(sspq.encode_send(payload, retries) for payload in payloads))
+        client.hang_up()
+
+
+def drop_databases(parameters: dict[str, Any], *names: str) -> None:
+    """Drop databases, whoever is connected."""
+    with psycopg.connect(**parameters, autocommit=True) as connection:
+        for name in names:
+            connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+
+
+def create_database(parameters: dict[str, Any], name: str, template: str | None = None) -> dict[str, Any]:
+    """Create a database, perhaps as a copy; the parameters to connect to it."""
+    with psycopg.connect(**parameters, autocommit=True) as connection:
+        like = sql.SQL(" template {}").format(sql.Identifier(template)) if template else sql.SQL("")
+        connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)) + like)
+    return parameters | {"dbname": name}
+
+
+def migrate(parameters: dict[str, Any]) -> None:
+    """Apply every migration to a database, in a process of its own."""
+    subprocess.run(
+        [sys.executable, "manage.py", "migrate", "--verbosity=0"],
+        cwd=Path(CHECKOUT),
+        env={**os.environ, "DATABASE_URL": make_url(parameters)},
+        check=True,
+    )
