@@ -53,9 +53,9 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(PY)
 lock: | $(PY)
 	rm -rf $(VENV)/lock
 	$(PY) -m venv $(VENV)/lock
-	$(VENV)/lock/bin/python -m pip install --quiet '.[dev]'
+	$(VENV)/lock/bin/python -m pip install --quiet --editable '.[dev]'
 	@{ echo "# Written by make lock: the versions that are tested together."; \
-	  $(VENV)/lock/bin/python -m pip freeze --exclude fivewire; } > constraints.txt
+	  $(VENV)/lock/bin/python -m pip freeze --exclude-editable; } > constraints.txt
 	rm -rf $(VENV)/lock
 
 stop: $(VENV)/.run

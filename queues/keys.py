@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterable
 
 from django.conf import settings
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from queues.engine.access import key_digest
@@ -13,10 +14,16 @@ from queues.models import ApiKey
 
 PROTOCOLS = ("blipmq", "overhop", "peerbus", "sspq", "hydra", "http")
 HINT = 4
+LONGEST_NAME = 100
+LONGEST_PATTERN = 255
 
 
 class KeyExists(ValueError):
     """There is a key of this name, or with this value."""
+
+
+class InvalidKey(ValueError):
+    """A key cannot be made like this; the text says why."""
 
 
 def digest(key: str) -> str:
@@ -35,25 +42,36 @@ def create_key(
     """Make a key; returns its row and the key, which nobody can read again.
 
     Without `key` a random one of 256 bits is made. Patterns are globs over names of queues and topics; no
-    protocols means any. Raises KeyExists when the name or the value is taken, ValueError for an empty value.
+    protocols means any. Raises KeyExists when the name or the value is taken, InvalidKey for a name, value,
+    protocol or pattern that cannot be.
     """
     if key is not None and not key:
-        raise ValueError("A key must not be empty.")
+        raise InvalidKey("A key must not be empty.")
+    if not 0 < len(name) <= LONGEST_NAME or "\0" in name:
+        raise InvalidKey(f"A key's name has 1 to {LONGEST_NAME} characters.")
     text = key if key is not None else secrets.token_urlsafe(32)
-    if ApiKey.objects.filter(name=name).exists():
-        raise KeyExists(f"There is an API key named {name!r}.")
-    if ApiKey.objects.filter(digest=digest(text)).exists():
-        raise KeyExists("There is an API key with this value.")
-    row = ApiKey.objects.create(
+    row = ApiKey(
         name=name,
         digest=digest(text),
-        hint=text[:HINT] if len(text) > 3 * HINT else "",
-        protocols=list(protocols),
-        publish=list(publish),
-        consume=list(consume),
-        manage=list(manage),
+        hint=text[:HINT] if len(text) > 3 * HINT and "\0" not in text[:HINT] else "",
+        protocols=_protocols(protocols),
+        publish=_patterns(publish),
+        consume=_patterns(consume),
+        manage=_patterns(manage),
     )
+    _refuse_taken(row)
+    try:
+        with transaction.atomic():
+            row.save(force_insert=True)
+    except IntegrityError as error:
+        raise KeyExists(f"There is an API key named {name!r}, or one with this value.") from error
+    row.refresh_from_db()
     return row, text
+
+
+def list_keys() -> list[ApiKey]:
+    """All keys, revoked ones too, by name."""
+    return list(ApiKey.objects.all())
 
 
 def revoke_key(name: str) -> ApiKey:
@@ -63,3 +81,29 @@ def revoke_key(name: str) -> ApiKey:
         row.revoked_at = timezone.now()
         row.save(update_fields=["revoked_at"])
     return row
+
+
+def _refuse_taken(row: ApiKey) -> None:
+    same = ApiKey.objects.filter(name=row.name).first()
+    if same is not None and same.revoked_at is not None:
+        raise KeyExists(f"There was an API key named {row.name!r}, now revoked; its name stays taken.")
+    if same is not None:
+        raise KeyExists(f"There is an API key named {row.name!r}.")
+    if ApiKey.objects.filter(digest=row.digest).exists():
+        raise KeyExists("There is an API key with this value.")
+
+
+def _protocols(given: Iterable[str]) -> list[str]:
+    protocols = list(dict.fromkeys(given))
+    for protocol in protocols:
+        if protocol not in PROTOCOLS:
+            raise InvalidKey(f"{protocol!r} is no protocol; there are {', '.join(PROTOCOLS)}.")
+    return protocols
+
+
+def _patterns(given: Iterable[str]) -> list[str]:
+    patterns = list(dict.fromkeys(given))
+    for pattern in patterns:
+        if not 0 < len(pattern) <= LONGEST_PATTERN or "\0" in pattern:
+            raise InvalidKey(f"{pattern!r} is no pattern: a pattern has 1 to {LONGEST_PATTERN} characters.")
+    return patterns

@@ -36,25 +36,17 @@ class WireCollector(Collector):
         engine = self._server.engine
         for name, text in ENGINE_COUNTERS.items():
             yield CounterMetricFamily(f"fivewire_{name}", text, value=getattr(engine.counts, name))
-        yield GaugeMetricFamily(
-            "fivewire_unsettled", "Acknowledgements not yet committed.", engine.settler.unsettled
-        )
-        yield GaugeMetricFamily(
-            "fivewire_pending_bytes", "Publishes not yet committed.", engine.writer.waiting_bytes
-        )
+        yield GaugeMetricFamily("fivewire_unsettled", "Acknowledgements not yet committed.", engine.settler.unsettled)
+        yield GaugeMetricFamily("fivewire_pending_bytes", "Publishes not yet committed.", engine.writer.waiting_bytes)
         yield from self._listeners()
 
     def _listeners(self) -> Iterator[Metric]:
-        accepted = CounterMetricFamily(
-            "fivewire_connections_accepted", "Connections accepted.", labels=["listener"]
-        )
+        accepted = CounterMetricFamily("fivewire_connections_accepted", "Connections accepted.", labels=["listener"])
         current = GaugeMetricFamily("fivewire_connections", "Open connections.", labels=["listener"])
         refused = CounterMetricFamily(
             "fivewire_connections_refused", "Connections refused.", labels=["listener", "reason"]
         )
-        closed = CounterMetricFamily(
-            "fivewire_connections_closed", "Connections ended.", labels=["listener", "reason"]
-        )
+        closed = CounterMetricFamily("fivewire_connections_closed", "Connections ended.", labels=["listener", "reason"])
         for listener in self._server.listeners:
             name, stats = f"{listener.name} {listener.address}", listener.stats
             accepted.add_metric([name], stats.accepted)

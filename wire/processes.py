@@ -10,6 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from brokersite import tied
+
+#: Runs a program that ends when its parent does.
+TIED = tied.__file__
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 #: A child that has lived this long starts again without a pause.
 LIVED = 10.0
@@ -34,7 +38,7 @@ class Child:
             del words[at : at + 2]
         if self.number and any(word.startswith("--status") for word in words):
             words = _without_option(words, "--status")  # one page for all: the first process has it
-        command = [sys.executable, *words, "--child-of", str(os.getpid())]
+        command = [sys.executable, TIED, str(os.getpid()), *words, "--share-ports"]
         self.started = time.monotonic()
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         threading.Thread(target=self._relay, args=(self.process,), daemon=True).start()
@@ -78,9 +82,7 @@ def run_processes(count: int, drain_timeout: float, say: Callable[[str], None]) 
         for child in children:
             child.watch()
         stop.wait(0.2)
-    alive = [
-        child.process for child in children if child.process is not None and child.process.poll() is None
-    ]
+    alive = [child.process for child in children if child.process is not None and child.process.poll() is None]
     for process in alive:
         process.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + drain_timeout + 2.0

@@ -7,7 +7,6 @@ import contextlib
 import gc
 import importlib
 import logging
-import os
 import signal
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
@@ -126,16 +125,4 @@ async def _sspq_queue(options: WireOptions, engine: Engine, name: str) -> SspqQu
         ack_timeout=options.engine.ack_timeout,
     )
     dead = await engine.dead_letters(name) if options.sspq_dead_letters else None
-    return SspqQueue(
-        MessageAddress("queue", name.encode()), await engine.queue(name), dead, options.max_frame
-    )
-
-
-def end_with_parent(parent: int) -> None:
-    """Linux: end when the parent does, however it does."""
-    with contextlib.suppress(OSError, AttributeError):
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-    if os.getppid() != parent:
-        raise SystemExit(1)
+    return SspqQueue(MessageAddress("queue", name.encode()), await engine.queue(name), dead, options.max_frame)

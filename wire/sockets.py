@@ -59,9 +59,7 @@ async def open_sockets(name: str, address: Address, reuse_port: bool) -> list[so
 async def _resolve(name: str, address: Address) -> list[tuple[int, tuple[Any, ...]]]:
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:  # UnicodeError: a label of the name is too long or empty
         raise _listen_error(name, address, error) from error
     return list(dict.fromkeys((family, sockaddr) for family, _, _, _, sockaddr in found))

@@ -27,9 +27,7 @@ class StatusServer:
 
     async def start(self, address: Address) -> Address:
         """Listen; returns the address with its real port. Raises OSError."""
-        self._listening = await asyncio.start_server(
-            self._answer, address.host, address.port, limit=LARGEST_REQUEST
-        )
+        self._listening = await asyncio.start_server(self._answer, address.host, address.port, limit=LARGEST_REQUEST)
         return Address(address.host, self._listening.sockets[0].getsockname()[1])
 
     def close(self) -> None:

@@ -157,6 +157,12 @@ class QueueBuffer:
         if entry is not None:
             self._give_back(tag, entry, count, delay, error, keep_tag)
 
+    def bury(self, tag: int, error: str) -> None:
+        """Make a delivery a dead letter at once: it could never be delivered."""
+        entry = self.unacked.pop(tag, None)
+        if entry is not None:
+            self.settler.bury(self.policy, Failure(entry[0], entry[1] + 1, error=error))
+
     def _give_back(
         self, tag: int, entry: Unacked, count: bool, delay: float | None, error: str | None, keep_tag: bool
     ) -> None:
@@ -246,7 +252,7 @@ class QueueBuffer:
         self.ready_bytes = 0
         self.tagged.clear()
         self.backlog = True
-        taken = [(id, detail and detail.tag) for id, _, _, detail in messages if id not in self.skip]
+        taken = [(id, None if detail is None else detail.tag) for id, _, _, detail in messages if id not in self.skip]
         self.skip.clear()
         return taken
 

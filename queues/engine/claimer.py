@@ -73,9 +73,7 @@ class Claimer:
         """Fill one buffer. While a publish that would lease to it is under way it waits: order would be lost."""
         if not buffer.interested and not buffer.dead and not buffer.closed:
             buffer.interested = True
-            await connection.execute(
-                statement("add_interest"), {"queues": f"{{{buffer.id}}}", "node": self.node}
-            )
+            await connection.execute(statement("add_interest"), {"queues": f"{{{buffer.id}}}", "node": self.node})
         limit = self._limit(buffer)
         if limit <= 0 or buffer.policy.paused or buffer.closed:
             buffer.refilled()

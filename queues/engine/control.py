@@ -57,7 +57,7 @@ class Announcer:
 
 
 async def listen(connection: Connection, handlers: Mapping[str, Handler]) -> None:
-    """Call the handler of each notification's first word, for ever; ends by an exception when the connection is lost."""
+    """Call the handler of each notification's first word, for ever. A lost connection ends it by an exception."""
     async for notification in connection.notifies():
         try:
             message = json.loads(notification.payload)

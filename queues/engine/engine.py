@@ -121,7 +121,8 @@ class Engine:
             row = await (await self.request("key", digest=digest)).fetchone()
             if row is None:
                 return None
-            grant = self._grants[digest] = Grant(row[0], row[1], *(tuple(patterns) for patterns in row[2:]))
+            protocols, publish, consume, manage = (tuple(patterns) for patterns in row[2:])
+            grant = self._grants[digest] = Grant(row[0], row[1], protocols, publish, consume, manage)
         return grant if grant.for_protocol(protocol) else None
 
     async def queue(self, name: str) -> QueueBuffer:
@@ -244,14 +245,12 @@ class Engine:
         await self._close()
 
     async def _drain(self) -> None:
-        while not self.writer.idle:
-            await asyncio.sleep(0.005)
+        await _until(lambda: self.writer.idle)
         for buffer in (*self.buffers.values(), *self.dead_buffers.values()):
             outstanding = [(entry[0], tag) for tag, entry in buffer.unacked.items()]
             self.settler.hand_back(buffer.take_all())
             self.settler.hand_back(outstanding)
-        while not self.settler.idle:
-            await asyncio.sleep(0.005)
+        await _until(lambda: self.settler.idle)
 
     async def _open(self) -> None:
         """Open all connections and become a node."""
@@ -368,9 +367,7 @@ class Engine:
     def _handlers(self) -> dict[str, control.Handler]:
         return {
             "ready": self._hear_ready,
-            "queue": lambda queue, _: (
-                self._spawn(self._reload_policies((queue,))) if self._knows(queue) else None
-            ),
+            "queue": lambda queue, _: self._spawn(self._reload_policies((queue,))) if self._knows(queue) else None,
             "key": lambda key, _: self._hear_key(key),
             "interest": lambda queues, message: self._hear_interest(queues, message["node"], True),
             "disinterest": lambda queues, message: self._hear_interest(queues, message["node"], False),
@@ -422,3 +419,9 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    """Wait for something that only a stop waits for, and that therefore needs no event of its own."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)

@@ -53,9 +53,7 @@ class Maintenance:
         while True:
             gone = ROWS_PER_STATEMENT
             while gone == ROWS_PER_STATEMENT:
-                row = await (
-                    await connection.execute(statement("expire"), {"limit": ROWS_PER_STATEMENT})
-                ).fetchone()
+                row = await (await connection.execute(statement("expire"), {"limit": ROWS_PER_STATEMENT})).fetchone()
                 gone = row[0] if row else 0
                 self.counts.expired += gone
             row = await (await connection.execute(statement("fold_tallies"), {"low": folded[0]})).fetchone()
@@ -94,9 +92,7 @@ class Maintenance:
     async def _look_for_unseen(self, connection: Connection) -> None:
         quiet = [buffer.id for buffer in self.buffers.values() if buffer.interested and not buffer.backlog]
         for start in range(0, len(quiet), 1000):
-            cursor = await connection.execute(
-                statement("unseen"), {"queues": array(quiet[start : start + 1000])}
-            )
+            cursor = await connection.execute(statement("unseen"), {"queues": array(quiet[start : start + 1000])})
             for (queue,) in await cursor.fetchall():
                 self.buffers[queue].more_in_store(1)
 

@@ -75,9 +75,7 @@ async def reap(connection: Connection, node: int) -> list[tuple[int, int]]:
         freed = await cursor.fetchall()
         await connection.execute("delete from queues_interest where node_id = %s", (node,))
         await connection.execute("delete from queues_node where id = %s", (node,))
-        await connection.execute(
-            "select pg_notify('fivewire', json_build_object('gone', %s::int)::text)", (node,)
-        )
+        await connection.execute("select pg_notify('fivewire', json_build_object('gone', %s::int)::text)", (node,))
     return [(queue, low) for queue, low in freed]
 
 
@@ -85,6 +83,4 @@ async def leave(connection: Connection, node: int) -> None:
     """Forget this node, which has handed everything back; its lock goes with its connection."""
     await connection.execute("delete from queues_interest where node_id = %s", (node,))
     await connection.execute("delete from queues_node where id = %s", (node,))
-    await connection.execute(
-        "select pg_notify('fivewire', json_build_object('gone', %s::int)::text)", (node,)
-    )
+    await connection.execute("select pg_notify('fivewire', json_build_object('gone', %s::int)::text)", (node,))

@@ -156,9 +156,7 @@ def plan_segment(
     groups += [((policy.id,), policy.message_ttl) for policy in known if policy.message_ttl is not None]
     limited = {policy.id for policy in known if policy.max_length is not None}
     plan.limited |= limited
-    plan.drop_oldest |= {
-        policy.id for policy in known if policy.id in limited and policy.overflow == "drop-oldest"
-    }
+    plan.drop_oldest |= {policy.id for policy in known if policy.id in limited and policy.overflow == "drop-oldest"}
     for part in _parts(segment, max((len(queues) for queues, _ in groups), default=1)):
         writes = []
         for queues, ttl in groups:

@@ -64,6 +64,9 @@ class Settler:
         #: Buffers with deliveries that return by themselves.
         self.timed: set[QueueBuffer] = set()
         self.on_progress: Callable[[], None] = lambda: None
+        #: Set while no delivery is on its way back: whoever looks for one in the store waits for this first.
+        self.returned = asyncio.Event()
+        self.returned.set()
         self._wake = asyncio.Event()
         self._batches: dict[tuple[str, int | None], AckBatch] = {}
         self._dirty: list[AckBatch] = []
@@ -88,6 +91,7 @@ class Settler:
 
     def give_back(self, failure: Failure) -> None:
         self._failures.append(failure)
+        self.returned.clear()
         self._wake.set()
 
     def bury(self, policy: QueuePolicy, failure: Failure) -> None:
@@ -111,18 +115,12 @@ class Settler:
 
     @property
     def idle(self) -> bool:
-        return not (
-            self._dirty
-            or self._writing
-            or self._failures
-            or self._buried
-            or self._handed_back
-            or self._purged
-        )
+        return not (self._dirty or self._writing or self._failures or self._buried or self._handed_back or self._purged)
 
     def forget_leases(self) -> None:
         """The leases were lost: what was to be returned is returned by whoever reaps them."""
         self._failures.clear()
+        self.returned.set()
         self._buried.clear()
         self._handed_back.clear()
 
@@ -148,6 +146,8 @@ class Settler:
         if self._failures:
             failures, self._failures = self._failures, []
             await self._return(connection, failures)
+            if not self._failures:
+                self.returned.set()
         if self._buried:
             buried, self._buried = self._buried, defaultdict(list)
             for target, failures in buried.items():
@@ -195,9 +195,7 @@ class Settler:
             if target is None:
                 await connection.execute(statement("bury"), parameters)
             else:
-                cursor = await connection.execute(
-                    statement("bury_elsewhere"), parameters | {"target": target}
-                )
+                cursor = await connection.execute(statement("bury_elsewhere"), parameters | {"target": target})
                 if row := await cursor.fetchone():
                     self.more_in_store(target, row[0])
         self.counts.buried += len(failures)
@@ -224,4 +222,4 @@ def _failure_arrays(failures: list[Failure]) -> dict[str, object]:
 def _time_array(times: list[float], offset: float) -> str:
     """Monotonic times as an array of Unix times. One burst has one time, so equal ones come in runs."""
     runs = [(f"{time + offset:.6f},", sum(1 for _ in run)) for time, run in groupby(times)]
-    return "{%s}" % "".join(text * count for text, count in runs)[:-1]
+    return "{" + "".join(text * count for text, count in runs)[:-1] + "}"

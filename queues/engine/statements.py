@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +21,6 @@ def names() -> list[str]:
     return sorted(path.stem for path in DIRECTORY.glob("*.sql"))
 
 
-def array(values: object) -> str:
+def array(values: Iterable[object]) -> str:
     """Numbers as the text of a PostgreSQL array: the form that costs Python least."""
-    return "{%s}" % ",".join(map(str, values))  # type: ignore[call-overload]
+    return "{" + ",".join(map(str, values)) + "}"

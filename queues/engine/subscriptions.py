@@ -75,7 +75,7 @@ class Subscriptions:
     async def create(self, topic: bytes, qos: int, owner: int | None) -> Subscription:
         """Subscribe to a topic; on return no publish confirmed later on any node misses it.
 
-        Raises StoreUnavailable.
+        Raises StoreUnavailable; QueueNotFound when an operator removes it meanwhile.
         """
         options = self._engine.options
         row = await (
@@ -89,7 +89,10 @@ class Subscriptions:
                 retry_backoff=options.subscription_retry_backoff,
             )
         ).fetchone()
-        return await self._load(row[0], row[1], topic, qos)
+        made = await self._load(row[0], row[1], topic, qos)
+        if made is None:
+            raise QueueNotFound(f"subscription {row[0]} was removed as soon as it was made")
+        return made
 
     async def load(self, id: int) -> Subscription | None:
         """The subscription of this id, or None. Raises StoreUnavailable."""
@@ -164,6 +167,7 @@ class Subscriptions:
         there. Raises StoreUnavailable.
         """
         engine, queue = self._engine, subscription.buffer.id
+        await engine.settler.returned.wait()
         asked = [tag for tag in tags if tag < 1 << 63]
         rows = await (await engine.request("find_tags", queue=queue, tags=array(asked))).fetchall()
         found = {row[0] for row in rows}

@@ -183,7 +183,7 @@ class Writer:
 
     async def _check_version(self, connection: Connection, plan: Plan) -> None:
         """Nothing is written because nobody subscribed: is that still so? Raises TopologyMoved."""
-        if plan.unroutable:
+        if plan.unroutable or plan.transient:
             row = await (await connection.execute("select queues_topology_version()")).fetchone()
             if row is None or row[0] != self.topology.version:
                 raise TopologyMoved()
@@ -192,9 +192,7 @@ class Writer:
         """Several statements in one round trip."""
         async with connection.pipeline():
             cursors = [
-                await connection.execute(
-                    statement(write.statement), write.parameters(self.topology.version, self.node)
-                )
+                await connection.execute(statement(write.statement), write.parameters(self.topology.version, self.node))
                 for write in writes
             ]
             for write, cursor in zip(writes, cursors, strict=True):
@@ -208,7 +206,7 @@ class Writer:
     async def _admit(self, connection: Connection, plan: Plan) -> None:
         """Cut what does not fit into queues that reject; a message that one of its queues rejects enters none."""
         cursor = await connection.execute(statement("admit"), {"queues": sorted(plan.limited)})
-        room = dict(await cursor.fetchall())
+        room: dict[int, int] = dict(await cursor.fetchall())
         for queue in plan.drop_oldest:
             room.pop(queue, None)
         error = QueueFull()
@@ -242,9 +240,7 @@ class Writer:
                 if not leased:
                     self.more_in_store(queue, write.first + k)
                 elif buffer is not None and buffer is write.buffers[k]:
-                    ids = range(
-                        write.first + k, write.first + len(write.segment.bodies) * write.width, write.width
-                    )
+                    ids = range(write.first + k, write.first + len(write.segment.bodies) * write.width, write.width)
                     if write.segment.detailed:
                         buffer.add_claimed(write.leased_details(ids))
                     else:

@@ -48,6 +48,11 @@ class Up:
                 return self.lines[-1]
         raise AssertionError(f"{words!r} is not in what up printed:\n" + "\n".join(self.lines))
 
+    def wait_until_ready(self) -> None:
+        """Read to the line `ready`; fail with all that was printed if up ends before it."""
+        while self.read_until("ready") != "ready":
+            pass
+
     def family(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
@@ -105,7 +110,7 @@ def test_up_prints_where_everything_is_and_ctrl_c_leaves_no_process(
     start: Callable[[], Up], ports: Ports, data_dir: Path
 ) -> None:
     up = start()
-    assert up.read_until("ready") == "ready"
+    up.wait_until_ready()
     assert value(up, "site") == f"http://127.0.0.1:{ports['http']}/admin/"
     assert value(up, "blipmq") == f"127.0.0.1:{ports['blipmq']}"
     assert all(accepts(port) for port in ports.values())
@@ -122,10 +127,10 @@ def test_up_prints_where_everything_is_and_ctrl_c_leaves_no_process(
 
 def test_a_second_up_prints_the_same_password_and_key(start: Callable[[], Up]) -> None:
     first = start()
-    first.read_until("ready")
+    first.wait_until_ready()
     assert first.end(signal.SIGTERM) == 0
     second = start()
-    second.read_until("ready")
+    second.wait_until_ready()
     for label in ("log in", "API key"):
         assert value(second, label) == value(first, label)
 
@@ -134,7 +139,7 @@ def test_a_killed_listener_and_a_killed_database_are_started_again(
     start: Callable[[], Up], ports: Ports, data_dir: Path
 ) -> None:
     up = start()
-    up.read_until("ready")
+    up.wait_until_ready()
     (listener,) = [p for p in psutil.Process(up.process.pid).children() if "runwire" in p.cmdline()]
     listener.kill()
     assert "killed by SIGKILL: started again" in up.read_until("runwire")
@@ -155,7 +160,7 @@ def test_a_taken_port_is_named_before_anything_starts(start: Callable[[], Up], p
 
 def test_the_children_of_a_killed_up_end(start: Callable[[], Up]) -> None:
     up = start()
-    up.read_until("ready")
+    up.wait_until_ready()
     family = up.family()
     up.process.kill()
     assert gone(family)

@@ -35,6 +35,8 @@ PROTOCOL = "blipmq"
 POLL_PATIENCE = 0.02
 BLOCKED = "session"
 
+#: Why a message that came by another protocol or a route and fits no frame becomes a dead letter.
+TOO_LARGE = "larger than a BlipMQ frame"
 #: Subscriptions that one connection remembers.
 MOST_POLLED = 100_000
 
@@ -176,7 +178,11 @@ class BlipMQSession:
                     delivery = known.buffer.deliver(now, True)
                     if delivery is not None:
                         body, topic = delivery[1], known.prefix
-                        out += (_pack_header(9 + len(topic) + len(body), PUBLISH, delivery[0]), topic, body)
+                        length = 9 + len(topic) + len(body)
+                        if length > MAX_FRAME_SIZE:
+                            known.buffer.bury(delivery[0], TOO_LARGE)
+                            continue
+                        out += (_pack_header(length, PUBLISH, delivery[0]), topic, body)
                         continue
                     if not (self._patience and self._may_come(known)):
                         continue
@@ -320,9 +326,13 @@ class BlipMQSession:
             self._deliver_transient(cid, known)
             return True
         delivery = known.buffer.deliver(monotonic(), True)
-        if delivery is not None:
+        if delivery is None:
+            return False
+        try:
             self._say(codec.encode_delivery(delivery[0], known.prefix, delivery[1]))
-        return delivery is not None
+        except codec.FrameTooLarge:
+            known.buffer.bury(delivery[0], TOO_LARGE)
+        return True
 
     async def _look_up(self, cid: int, id: int, payload: bytes) -> None:
         """The first POLL of a subscription on this connection. One that may not be polled stays silent."""

@@ -47,6 +47,8 @@ class SspqSession:
         self._waits_in: QueueBuffer | None = None
         self._held: tuple[QueueBuffer, int] | None = None
         self._dispatching = False
+        #: The server stops: nothing is asked for any more; and, a moment later, the connection closes.
+        self._stopping = False
         self._draining = False
 
     # What the connection calls.
@@ -76,6 +78,7 @@ class SspqSession:
 
     def drain(self) -> None:
         """Refuse who waits; let who holds a message finish it."""
+        self._stopping = True
         # Senders do not wait for answers: what they have sent is still taken, for a moment.
         asyncio.get_running_loop().call_later(LINGER, self._finish_draining)
         if self._slot.state in (State.WAITING, State.WAITING_DEAD):
@@ -155,10 +158,10 @@ class SspqSession:
         elif action in (Action.RETURN, Action.RETURN_DEAD):
             buffer, tag = self._take_held()
             # A stop is the server's doing: it costs the message no retry.
-            buffer.give_back(tag, count=not self._draining, delay=0.0, error="the consumer disconnected")
+            buffer.give_back(tag, count=not self._stopping, delay=0.0, error="the consumer disconnected")
 
     def _wait(self, buffer: QueueBuffer) -> None:
-        if self._draining or buffer.closed:
+        if self._stopping or buffer.closed:
             self._act(self._slot.on(Event.REFUSED))
             return
         self._waits_in = buffer

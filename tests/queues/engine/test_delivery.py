@@ -58,9 +58,7 @@ async def test_retention_decides_what_is_kept(engine: Engine, producer: Producer
     assert store.archived(nothing) == []
 
 
-async def test_order_survives_the_change_between_store_and_memory(
-    make_engine: MakeEngine, store: Store
-) -> None:
+async def test_order_survives_the_change_between_store_and_memory(make_engine: MakeEngine, store: Store) -> None:
     engine = await make_engine(prefetch=20)
     producer = Producer(engine)
     store.queue("orders")

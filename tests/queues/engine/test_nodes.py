@@ -65,7 +65,7 @@ async def test_nodes_share_a_queue_and_each_message_comes_once(make_engine: Make
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert sorted(sum(taken.values(), [])) == sorted(sent)
+    assert sorted(body for bodies in taken.values() for body in bodies) == sorted(sent)
     assert all(len(bodies) > 100 for bodies in taken.values())
 
 

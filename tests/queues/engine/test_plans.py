@@ -16,8 +16,8 @@ from tests.queues.engine.conftest import Store
 #: Statements that never touch the hot table, and the one that may read all of it.
 ELSEWHERE = {
     "add_interest", "admit", "dead_nodes", "drop_idle_subscriptions", "drop_interest", "ensure_queue", "fold_tallies",
-    "end_sessions", "interests", "key", "policies", "queue_id", "register_node", "resolve", "subscribe", "subscription", "take_tags",
-    "touch_subscriptions", "unseen",
+    "end_sessions", "interests", "key", "policies", "queue_id", "register_node", "resolve", "subscribe", "subscription",
+    "take_tags", "touch_subscriptions", "unseen",
 }  # fmt: skip
 READS_ALL = {"reap_leases"}
 #: Those that must follow the order of one index: another would walk over what is leased or other queues'.

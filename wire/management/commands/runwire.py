@@ -12,10 +12,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from queues.engine import EngineError, options_from_settings
 from wire.address import Address, AddressError, parse_address
+from wire.checks import check_unguarded
 from wire.limits import ListenerOptions
 from wire.listener import ListenError
 from wire.processes import run_processes
-from wire.runner import WireOptions, end_with_parent, run
+from wire.runner import WireOptions, run
 from wire.tls import TlsConfigurationError, server_context
 
 
@@ -65,9 +66,7 @@ class Command(BaseCommand):
             "--sspq-also", type=address_and_queue, action="append", default=[], metavar="HOST:PORT=QUEUE",
             help="one more SSPQ listener, for another queue; may be given several times",
         )  # fmt: skip
-        parser.add_argument(
-            "--sspq-no-dead-letters", action="store_true", help="answer DEAD_RECEIVE with NO_RECEIVE"
-        )
+        parser.add_argument("--sspq-no-dead-letters", action="store_true", help="answer DEAD_RECEIVE with NO_RECEIVE")
         parser.add_argument(
             "--processes",
             type=int,
@@ -78,7 +77,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--status", type=address, metavar="HOST:PORT", help="serve /healthz, /readyz and /metrics here"
         )
-        parser.add_argument("--child-of", type=int, help=argparse.SUPPRESS)
+        parser.add_argument("--share-ports", action="store_true", help=argparse.SUPPRESS)
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["blipmq"] is None and options["sspq"] is None and not options["sspq_also"]:
@@ -88,14 +87,24 @@ class Command(BaseCommand):
         if options["processes"] > 1:
             self._refuse_port_zero(options)
             raise SystemExit(run_processes(options["processes"], settings.BROKER_DRAIN_TIMEOUT, self._say))
-        if options["child_of"]:
-            end_with_parent(options["child_of"])
+        self._warn(options)
         try:
             run(self._wire_options(options), self._say)
         except psycopg.OperationalError as error:
             raise CommandError(f"The database cannot be reached: {str(error).strip()}") from error
         except (EngineError, ListenError, TlsConfigurationError, OSError) as error:
             raise CommandError(str(error)) from error
+
+    def _warn(self, options: dict[str, Any]) -> None:
+        addresses = [options["sspq"]] if options["sspq"] else []
+        addresses += [where for where, _ in options["sspq_also"]]
+        for warning in check_unguarded(
+            "SSPQ",
+            addresses,
+            allow_list=bool(settings.BROKER_ALLOW),
+            client_certificates=bool(settings.BROKER_TLS_CLIENT_CA),
+        ):
+            self.stderr.write(self.style.WARNING(str(warning)))
 
     def _say(self, line: str) -> None:
         self.stdout.write(line)
@@ -111,9 +120,7 @@ class Command(BaseCommand):
     def _wire_options(options: dict[str, Any]) -> WireOptions:
         tls = None
         if settings.BROKER_TLS_CERT:
-            tls = server_context(
-                settings.BROKER_TLS_CERT, settings.BROKER_TLS_KEY, settings.BROKER_TLS_CLIENT_CA
-            )
+            tls = server_context(settings.BROKER_TLS_CERT, settings.BROKER_TLS_KEY, settings.BROKER_TLS_CLIENT_CA)
         sspq = [(options["sspq"], options["sspq_queue"])] if options["sspq"] else []
         listener = ListenerOptions(
             max_connections=settings.BROKER_MAX_CONNECTIONS,
@@ -132,6 +139,6 @@ class Command(BaseCommand):
             status=options["status"],
             sspq_dead_letters=not options["sspq_no_dead_letters"],
             max_frame=settings.BROKER_MAX_FRAME,
-            reuse_port=options["child_of"] is not None,
+            reuse_port=options["share_ports"],
             drain_timeout=settings.BROKER_DRAIN_TIMEOUT,
         )

@@ -1,0 +1,186 @@
+"""What a run has seen: what clients published and were given, what was done to the broker, what is left in the store.
+
+Plain records without I/O. All times are seconds of one monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+from zlib import crc32
+
+LARGE = 8000
+
+
+class MessageId(NamedTuple):
+    """Who published a message, and as which of its messages, counted from 0."""
+
+    producer: str
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.producer}/{self.sequence}"
+
+
+def make_body(message: MessageId) -> bytes:
+    """The one body that this message has; most have up to 200 bytes, one in 64 has 8000."""
+    text = f"{message.producer}/{message.sequence}/".encode()
+    mark = crc32(text)
+    size = LARGE if mark % 64 == 0 else mark % 200
+    return text + (b"%08x" % mark) * (size // 8)
+
+
+def parse_body(body: bytes) -> MessageId:
+    """Whose body this is. One that nobody makes gets an id that nobody has published."""
+    words = body.split(b"/", 2)
+    if len(words) == 3 and words[1].isdigit():
+        message = MessageId(words[0].decode(errors="replace"), int(words[1]))
+        if make_body(message) == body:
+            return message
+    return MessageId(f"unknown body {body[:60]!r}", len(body))
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One connection of a client, from just before it was asked for."""
+
+    client: str
+    listener: int
+    opened: float
+
+
+@dataclass(slots=True, eq=False)
+class Publish:
+    """An attempt to publish. `confirmed` is when the broker's barrier came; None if it never did."""
+
+    message: MessageId
+    at: float
+    confirmed: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """A message as a consumer got it."""
+
+    queue: str
+    message: MessageId
+    connection: Connection
+    at: float
+    #: The consumer has acknowledged it.
+    acked: bool = False
+    #: A later answer on the same connection shows that the broker has read the acknowledgement.
+    taken: bool = False
+    #: The consumer has returned it, or left it alone, on purpose.
+    let_go: bool = False
+
+
+class FaultKind(StrEnum):
+    """What is done to the broker."""
+
+    KILL = "kill -9 of a listener"
+    STOP = "orderly stop of a listener"
+    DATABASE_KILL = "kill -9 of PostgreSQL"
+    CUT = "cut of the engine's database connections"
+    FREEZE = "freeze of PostgreSQL"
+
+    @property
+    def loses_leases(self) -> bool:
+        """Whether what consumers hold may be given out again."""
+        return self is not FaultKind.FREEZE
+
+    @property
+    def is_of_database(self) -> bool:
+        return self in (FaultKind.DATABASE_KILL, FaultKind.CUT, FaultKind.FREEZE)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """It happened somewhen between `begin` and `end`, to one listener or to the database (None)."""
+
+    kind: FaultKind
+    begin: float
+    end: float
+    listener: int | None = None
+
+
+class State(StrEnum):
+    """States of a stored message."""
+
+    READY = "ready"
+    LEASED = "leased"
+    DELAYED = "delayed"
+    DEAD = "dead"
+    DEAD_LEASED = "dead, leased"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message in the store. `first_id` is the row's id before it was ever returned."""
+
+    queue: str
+    message: MessageId
+    first_id: int
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """A finished message. Without a kept payload nobody knows which: `message` is None."""
+
+    queue: str
+    first_id: int
+    acknowledged: bool
+    message: MessageId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the store says of a queue without counting its rows."""
+
+    ready: int = 0
+    leased: int = 0
+    delayed: int = 0
+    dead: int = 0
+    published: int = 0
+    settled: int = 0
+
+
+@dataclass(slots=True)
+class Store:
+    """What is left at the end."""
+
+    messages: list[Stored] = field(default_factory=list)
+    archive: list[Archived] = field(default_factory=list)
+    counts: dict[str, Counts] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class History:
+    """What clients saw and what was done; each list in order of time for each client."""
+
+    publishes: list[Publish] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    #: What no client or process should ever meet: protocol errors, silence, a process that ends by itself.
+    troubles: list[str] = field(default_factory=list)
+
+    def add(self, publishes: Iterable[Publish], deliveries: Iterable[Delivery], troubles: Iterable[str]) -> None:
+        """Add what one client has seen."""
+        self.publishes += publishes
+        self.deliveries += deliveries
+        self.troubles += troubles
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRules:
+    """What is to hold for a queue."""
+
+    name: str
+    #: Producers whose messages it gets, all of them.
+    producers: frozenset[str]
+    #: What the archive keeps: "none", "metadata" or "full".
+    retention: str = "metadata"
+    #: Deliveries come back by themselves after so short a time that a slow machine can be the cause.
+    timed: bool = False

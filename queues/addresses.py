@@ -1,0 +1,44 @@
+"""Addresses as people write them: ``orders``, ``queue:orders``, ``topic:prices``."""
+
+from __future__ import annotations
+
+#: Characters of a name, at most.
+LONGEST_NAME = 255
+KINDS = ("queue", "topic")
+
+
+class InvalidAddress(ValueError):
+    """An address is NAME, queue:NAME or topic:NAME, and a name has 1 to 255 characters, none of them NUL."""
+
+    def __init__(self, address: object, problem: str) -> None:
+        super().__init__(f"{address!r} is no address: {problem}.")
+        self.address = address
+
+
+def parse_address(text: str) -> tuple[str, str]:
+    """The kind and the name of an address; a bare name is a queue's. Raises InvalidAddress, TypeError."""
+    if not isinstance(text, str):
+        raise TypeError(f"an address is a str, not {type(text).__name__}")
+    kind, colon, name = text.partition(":")
+    if colon and kind == "peer":
+        raise InvalidAddress(text, "peers cannot be addressed here, only queues and topics")
+    if not colon or kind not in KINDS:
+        kind, name = "queue", text
+    if problem := name_problem(name):
+        raise InvalidAddress(text, problem)
+    return kind, name
+
+
+def name_problem(name: str) -> str | None:
+    """Why this cannot be the name of a queue or topic, or None."""
+    if not name:
+        return "the name is empty"
+    if len(name) > LONGEST_NAME:
+        return f"the name has {len(name)} characters, at most {LONGEST_NAME} are allowed"
+    if "\0" in name:
+        return "the name has a NUL character, which cannot be stored"
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "the name is not valid Unicode text"
+    return None

@@ -1,0 +1,265 @@
+"""Publishing from Django code, on the caller's own database connection.
+
+Inside ``transaction.atomic()`` a message belongs to that transaction: it is delivered if and when it commits.
+Outside it is a transaction of its own, durable when `publish` returns::
+
+    from queues.api import publish
+
+    with transaction.atomic():
+        order.save()
+        publish("orders", json.dumps({"order": order.pk}).encode(), key=f"order-{order.pk}")
+
+Where a message goes is decided by the statement that stores it: a subscription or route that is committed later does
+not see it. A queue's maximum length is exact for a publish outside a transaction; inside one the queue is not locked
+until the commit, so transactions that run at the same time may exceed it by what each of them publishes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+
+from queues.addresses import InvalidAddress, parse_address
+from queues.engine.errors import QueueFull, QueueNotFound
+from queues.engine.message import ROWS_PER_STATEMENT
+from queues.store import query
+
+__all__ = ["InvalidAddress", "InvalidMessage", "Outgoing", "QueueFull", "QueueNotFound", "publish", "publish_many"]
+
+#: Bytes of a key and of all headers as JSON, at most.
+LONGEST_KEY = 1024
+LARGEST_HEADERS = 64 * 1024
+#: The longest delay or time to live: 100 years.
+LONGEST_TIME = 100 * 365 * 86_400.0
+MOST_ATTEMPTS = 32_767
+#: Bodies of one statement: bytes after which the next one begins.
+STATEMENT_BYTES = 8 << 20
+
+NUL_IN_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+Seconds = float | timedelta
+
+
+class InvalidMessage(ValueError):
+    """A message cannot be stored as it is; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outgoing:
+    """A message for `publish_many` that carries more than a body; the fields are the arguments of `publish`."""
+
+    body: bytes | bytearray | memoryview
+    headers: Mapping[str, Any] | None = None
+    delay: Seconds | None = None
+    ttl: Seconds | None = None
+    key: str | None = None
+    max_attempts: int | None = None
+
+
+Row = tuple[bytes, str | None, str | None, float, float | None, int | None]
+
+
+def publish(
+    address: str,
+    body: bytes | bytearray | memoryview,
+    *,
+    headers: Mapping[str, Any] | None = None,
+    delay: Seconds | None = None,
+    ttl: Seconds | None = None,
+    key: str | None = None,
+    max_attempts: int | None = None,
+    using: str = DEFAULT_DB_ALIAS,
+) -> int | None:
+    """Publish one message to "orders", "queue:orders" or "topic:prices".
+
+    `headers` is a dict that JSON can express. `delay` and `ttl` (time to live, counted from the end of the delay;
+    default: the queue's) are seconds or timedeltas. `key` is unique within a queue as long as a message with it is
+    stored there: publishing it again stores nothing and returns the id of the message that has it. `max_attempts`
+    overrides the queue's number of deliveries; 0 is without limit.
+
+    Returns the id by which the message can be found for ever, the first one if it went to several queues, or None
+    when nobody subscribes to the topic: then it is dropped, as in any publish/subscribe system.
+
+    Raises QueueNotFound, QueueFull, InvalidAddress, InvalidMessage, or TypeError for a body that is not bytes. None
+    of these spoils the caller's transaction.
+    """
+    message = Outgoing(
+        body=body, headers=headers, delay=delay, ttl=ttl, key=key, max_attempts=max_attempts
+    )
+    return publish_many(address, [message], using=using)[0]
+
+
+def publish_many(
+    address: str,
+    messages: Iterable[Outgoing | bytes | bytearray | memoryview],
+    *,
+    using: str = DEFAULT_DB_ALIAS,
+) -> list[int | None]:
+    """Publish several messages to one address, in order, all or none: bodies, or `Outgoing` for those that need more.
+
+    Returns and raises what `publish` does, with one id a message. One statement stores thousands, and nodes are told
+    once for each: much cheaper than as many calls of `publish`.
+    """
+    kind, name = parse_address(address)
+    rows = [
+        _row(message if isinstance(message, Outgoing) else Outgoing(body=message)) for message in messages
+    ]
+    exact = not connections[using].in_atomic_block
+    parts = list(_parts(rows))
+    ids: list[int | None] = []
+    error: Exception | None = None
+    # The savepoint takes back earlier parts when a later one is refused, without spoiling the caller's transaction.
+    with transaction.atomic(using=using, savepoint=len(parts) > 1):
+        for part in parts:
+            stored, error = _store(kind, name, part, exact, using)
+            if error is not None:
+                if ids:
+                    transaction.set_rollback(True, using=using)
+                break
+            ids += stored
+    if error is not None:
+        raise error
+    return ids
+
+
+def _store(
+    kind: str, name: str, rows: Sequence[Row], exact: bool, using: str
+) -> tuple[list[int | None], Exception | None]:
+    """Store some rows: an id for each, or the reason why none was stored."""
+    bodies, keys, headers, delays, ttls, attempts = (list(column) for column in zip(*rows, strict=True))
+    [(exists, reached, full, dropping, stored, _)] = query(
+        "publish_routed", using, kind=kind, name=name, exact=exact, bodies=bodies, keys=keys, headers=headers,
+        delays=delays, ttls=ttls, attempts=attempts,
+    )  # fmt: skip
+    if not exists:
+        return [], QueueNotFound(f"{name!r}; create it with: manage.py queue create {name}")
+    if full:
+        return [], QueueFull(", ".join(repr(queue) for queue in full))
+    if not reached:
+        return [None] * len(rows), None
+    for queue in dropping or ():
+        _make_room(queue, using)
+    ids: list[int | None] = list(stored)
+    if None in ids:
+        return _find_taken(kind, name, rows, ids, reached, exact, using)
+    return ids, None
+
+
+def _find_taken(
+    kind: str, name: str, rows: Sequence[Row], ids: list[int | None], reached: list[int], exact: bool, using: str
+) -> tuple[list[int | None], Exception | None]:
+    """Fill in the ids of the messages whose keys were taken. One that has just left is no reason not to publish."""
+    taken = sorted({row[1] for row, id in zip(rows, ids, strict=True) if id is None and row[1] is not None})
+    known: dict[str | None, int] = dict(query("find_keys", using, queues=reached, keys=taken))
+    ids = [known.get(row[1]) if id is None else id for row, id in zip(rows, ids, strict=True)]
+    free = [n for n, id in enumerate(ids) if id is None]
+    if not free:
+        return ids, None
+    again, error = _store(kind, name, [rows[n] for n in free], exact, using)
+    for n, id in zip(free, again, strict=False):
+        ids[n] = id
+    return ids, error
+
+
+def _make_room(queue: int, using: str) -> None:
+    """Drop the oldest messages of a queue that has more than it may."""
+    with connections[using].cursor() as cursor:
+        cursor.execute("select queues_room(%s)", [queue])
+        row = cursor.fetchone()
+    if row is not None and row[0] is not None and row[0] < 0:
+        query("drop_oldest", using, queue=queue, count=-row[0])
+
+
+def _parts(rows: Sequence[Row]) -> Iterable[list[Row]]:
+    """The rows in parts small enough for one statement."""
+    part: list[Row] = []
+    size = 0
+    for row in rows:
+        if part and (len(part) == ROWS_PER_STATEMENT or size + len(row[0]) > STATEMENT_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += len(row[0])
+    if part:
+        yield part
+
+
+def _row(message: Outgoing) -> Row:
+    """A message as the statement takes it. Raises TypeError or InvalidMessage."""
+    attempts = message.max_attempts
+    if attempts is not None and (
+        not isinstance(attempts, int) or isinstance(attempts, bool) or not 0 <= attempts <= MOST_ATTEMPTS
+    ):
+        raise InvalidMessage(f"max_attempts is {attempts!r}; it must be a whole number from 0 to {MOST_ATTEMPTS}.")
+    ttl = None if message.ttl is None else _seconds("ttl", message.ttl)
+    if ttl == 0:
+        raise InvalidMessage("ttl is 0; it must be more, or None for the queue's own.")
+    delay = 0.0 if message.delay is None else _seconds("delay", message.delay)
+    return _body(message.body), _key(message.key), _headers(message.headers), delay, ttl, attempts
+
+
+def _body(body: object) -> bytes:
+    if isinstance(body, str):
+        raise TypeError("a message's body is bytes, not str; encode it: body.encode()")
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise TypeError(
+            f"a message's body is bytes, not {type(body).__name__}; turn it into bytes first, "
+            "for example with json.dumps(body).encode()"
+        )
+    data = bytes(body)
+    if len(data) > settings.BROKER_MAX_FRAME:
+        raise InvalidMessage(
+            f"The body has {len(data)} bytes; BROKER_MAX_FRAME allows {settings.BROKER_MAX_FRAME}."
+        )
+    return data
+
+
+def _key(key: object) -> str | None:
+    if key is None:
+        return None
+    if not isinstance(key, str):
+        raise TypeError(f"a message's key is a str, not {type(key).__name__}")
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidMessage("The key is not valid Unicode text.") from error
+    if not 0 < size <= LONGEST_KEY:
+        raise InvalidMessage(f"The key has {size} bytes as UTF-8; it must have 1 to {LONGEST_KEY}.")
+    if "\0" in key:
+        raise InvalidMessage("The key has a NUL character, which cannot be stored.")
+    return key
+
+
+def _headers(headers: object) -> str | None:
+    if headers is None:
+        return None
+    if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
+        raise TypeError("a message's headers are a dict with str keys")
+    try:
+        text = json.dumps(dict(headers), ensure_ascii=False, allow_nan=False)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMessage(f"The headers cannot be written as JSON: {error}.") from error
+    if size > LARGEST_HEADERS:
+        raise InvalidMessage(f"The headers have {size} bytes as JSON; at most {LARGEST_HEADERS} are allowed.")
+    if NUL_IN_JSON.search(text):
+        raise InvalidMessage("The headers have a NUL character, which cannot be stored.")
+    return text
+
+
+def _seconds(name: str, value: object) -> float:
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} is seconds or a timedelta, not {type(value).__name__}")
+    if not (math.isfinite(value) and 0 <= value <= LONGEST_TIME):
+        raise InvalidMessage(f"{name} is {value!r} seconds; it must be from 0 to {LONGEST_TIME:.0f}.")
+    return float(value)

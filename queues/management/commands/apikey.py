@@ -1,0 +1,96 @@
+"""``manage.py apikey``: the keys that programs show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from queues import keys
+from queues.management.shell import REFUSED, SubcommandCommand, table
+from queues.models import ApiKey
+
+
+class Command(SubcommandCommand):
+    """Create, list and revoke API keys."""
+
+    help = (
+        "API keys are what programs authenticate with. Only a digest of a key is stored: it is shown once. "
+        "Exit status: 0 done, 1 refused or not found, 2 usage."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        do = parser.add_subparsers(dest="do", required=True, metavar="create|list|revoke")
+        create = do.add_parser(
+            "create",
+            help="make a key and print it, this once",
+            description="Make a key and print it, this once. Without --publish and --consume it may publish and "
+            "consume everything; with one of them only what is given.",
+        )
+        create.add_argument("name", metavar="NAME", help="what the key is for; unique")
+        create.add_argument("--key", metavar="VALUE", help="the key itself (default: 256 random bits)")
+        create.add_argument(
+            "--protocol", action="append", default=[], choices=keys.PROTOCOLS, metavar="P",
+            help=f"a protocol it is good for: {', '.join(keys.PROTOCOLS)}; may be repeated (default: all)",
+        )  # fmt: skip
+        for action, what in (
+            ("publish", "queues and topics it may publish to"),
+            ("consume", "queues and topics it may consume from"),
+            ("manage", "queues it may create, pause, purge and delete (default: none)"),
+        ):
+            create.add_argument(
+                f"--{action}", action="append", metavar="PATTERN",
+                help=f"{what}, a glob such as 'orders*'; may be repeated",
+            )  # fmt: skip
+        listing = do.add_parser("list", help="show all keys, without their values")
+        for one in (create, listing):
+            one.add_argument("--json", action="store_true", help="print JSON")
+        revoke = do.add_parser("revoke", help="make a key useless; its live connections end within a second")
+        revoke.add_argument("name", metavar="NAME")
+
+    def do_create(self, options: dict[str, Any]) -> None:
+        everything = [] if options["publish"] or options["consume"] else ["*"]
+        row, key = keys.create_key(
+            options["name"],
+            key=options["key"],
+            protocols=options["protocol"],
+            publish=options["publish"] or everything,
+            consume=options["consume"] or everything,
+            manage=options["manage"] or [],
+        )
+        if options["json"]:
+            self.say_json({**_shown(row), "key": key})
+        else:
+            self.say(key)
+            self.stderr.write("This is the key. It is not shown again.")
+
+    def do_list(self, options: dict[str, Any]) -> None:
+        rows = keys.list_keys()
+        if options["json"]:
+            self.say_json([_shown(row) for row in rows])
+        elif rows:
+            heads = ("NAME", "BEGINS", "PROTOCOLS", "PUBLISH", "CONSUME", "MANAGE", "CREATED", "REVOKED")
+            self.say(table(heads, [_line(row) for row in rows]))
+        else:
+            self.stderr.write("There are no API keys.")
+
+    def do_revoke(self, options: dict[str, Any]) -> None:
+        try:
+            keys.revoke_key(options["name"])
+        except ApiKey.DoesNotExist as error:
+            raise CommandError(f"There is no API key {options['name']!r}.", returncode=REFUSED) from error
+        self.say("revoked")
+
+
+def _shown(row: ApiKey) -> dict[str, Any]:
+    fields = ("name", "hint", "protocols", "publish", "consume", "manage", "created_at", "revoked_at")
+    return {field: getattr(row, field) for field in fields}
+
+
+def _line(row: ApiKey) -> list[str]:
+    revoked = f"{row.revoked_at:%Y-%m-%d %H:%M}" if row.revoked_at else "-"
+    lists = (row.protocols or ["all"], row.publish, row.consume, row.manage)
+    return [
+        row.name, f"{row.hint}…" if row.hint else "-", *(" ".join(items) or "-" for items in lists),
+        f"{row.created_at:%Y-%m-%d %H:%M}", revoked,
+    ]  # fmt: skip

@@ -1,0 +1,268 @@
+"""``manage.py queue``: queues and their messages from the shell."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import sys
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from queues import operations
+from queues.addresses import parse_address
+from queues.api import publish
+from queues.counts import QueueCounts, many_counts, queue_counts
+from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number, progress, seconds, table
+from queues.models import Message, Overflow, Queue, Retention, Route, State
+
+STATES = {
+    "ready": State.READY,
+    "delayed": State.DELAYED,
+    "dead": State.DEAD,
+    "leased": State.LEASED,
+}
+#: The policy that `create` takes: option, field, type, what it means.
+POLICY = (
+    ("--ack-timeout", "ack_timeout", seconds, "SECONDS", "how long a consumer may hold a message; 0: no limit"),
+    ("--max-attempts", "max_attempts", number(0), "N", "deliveries before a message is a dead letter; 0: no limit"),
+    ("--retry-backoff", "retry_backoff", seconds, "SECONDS", "wait before the second delivery; doubles each time"),
+    ("--retry-backoff-cap", "retry_backoff_cap", seconds, "SECONDS", "longest wait between two deliveries"),
+    ("--ttl", "message_ttl", seconds, "SECONDS", "how long a message may wait before it expires"),
+    ("--max-length", "max_length", number(1), "N", "most messages held, dead letters not counted"),
+    ("--concurrency-limit", "concurrency_limit", number(1), "N", "most messages being worked on at a time"),
+)
+SHOWN = (
+    "name", "uuid", "kind", "paused", "refuse_when_paused", "concurrency_limit", "max_attempts", "retry_backoff",
+    "retry_backoff_cap", "ack_timeout", "message_ttl", "max_length", "overflow", "retention", "created_at",
+)  # fmt: skip
+COUNTS = ("ready", "leased", "delayed", "dead", "published", "settled")
+
+
+class Command(SubcommandCommand):
+    """Manage queues and look at what they hold."""
+
+    help = (
+        "Queues and their messages. Times are seconds, fractions allowed. "
+        "Exit status: 0 done, 1 refused or not found, 2 usage."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        do = parser.add_subparsers(
+            dest="do", required=True, metavar="create|list|show|pause|resume|purge|move|publish|peek|delete"
+        )
+        _add_create(do.add_parser("create", help="make a queue; what is not given has the default"))
+        listing = do.add_parser("list", help="all queues with their counts, those of subscriptions too")
+        show = do.add_parser("show", help="one queue: policy, counts, routes")
+        pause = do.add_parser("pause", help="deliver nothing more; the queue still takes messages")
+        resume = do.add_parser("resume", help="deliver again")
+        purge = do.add_parser("purge", help="remove the messages that wait for delivery")
+        _add_state(purge, ("ready", "delayed", "dead"), "several; default: ready and delayed")
+        move = do.add_parser("move", help="move messages to the tail of another queue")
+        peek = do.add_parser("peek", help="show the oldest messages, leaving them as they are")
+        peek.add_argument("--state", choices=STATES, default="ready", help="default: %(default)s")
+        peek.add_argument("--limit", type=number(1), default=10, metavar="N", help="default: %(default)s")
+        delete = do.add_parser("delete", help="delete an empty queue")
+        delete.add_argument("--force", action="store_true", help="delete it with every message it holds")
+        for one in (show, pause, resume, purge, peek, delete):
+            one.add_argument("name", metavar="NAME")
+        move.add_argument("source", metavar="SOURCE")
+        move.add_argument("target", metavar="TARGET")
+        move.add_argument("--limit", type=number(1), metavar="N", help="at most so many, the oldest")
+        _add_state(move, ("ready", "delayed", "dead"), "several; default: ready and delayed")
+        _add_publish(do.add_parser("publish", help="publish one message"))
+        for one in (listing, show, peek):
+            one.add_argument("--json", action="store_true", help="print JSON")
+        for one in (purge, move, delete):
+            one.add_argument("--yes", action="store_true", help="do not ask")
+
+    def do_create(self, options: dict[str, Any]) -> None:
+        fields = [field for _, field, *_ in POLICY] + ["overflow", "retention"]
+        policy = {field: options[field] for field in fields if options[field] is not None}
+        if policy.get("ack_timeout") == 0:
+            policy["ack_timeout"] = None
+        if (name := options["dead_letter_queue"]) is not None:
+            policy["dead_letter_queue"] = operations.get_queue(name)
+        operations.create_queue(options["name"], **policy)
+        self.say(f"created {options['name']}")
+
+    def do_list(self, options: dict[str, Any]) -> None:
+        counts = many_counts()
+        queues = [(queue, counts.get(queue.pk, QueueCounts())) for queue in Queue.objects.all()]
+        if options["json"]:
+            self.say_json(
+                [{"name": q.name, "kind": q.kind, "paused": q.paused, **_counted(c)} for q, c in queues]
+            )
+        elif queues:
+            rows = [(q.name, *_counted(c).values(), "paused" if q.paused else "") for q, c in queues]
+            self.say(table(("NAME", *map(str.upper, COUNTS), ""), rows))
+        else:
+            self.stderr.write("There are no queues.")
+
+    def do_show(self, options: dict[str, Any]) -> None:
+        queue = operations.get_queue(options["name"])
+        shown: dict[str, Any] = {field: getattr(queue, field) for field in SHOWN}
+        shown["dead_letter_queue"] = queue.dead_letter_queue.name if queue.dead_letter_queue else None
+        shown |= _counted(queue_counts(queue.pk))
+        address = f"queue:{queue.name}"
+        shown["routes_from"] = list(Route.objects.filter(target=address).values_list("source", flat=True))
+        shown["routes_to"] = list(Route.objects.filter(source=address).values_list("target", flat=True))
+        if options["json"]:
+            self.say_json(shown)
+        else:
+            self.say("\n".join(f"{field.replace('_', ' '):<20}{_text(value)}" for field, value in shown.items()))
+
+    def do_pause(self, options: dict[str, Any]) -> None:
+        operations.pause_queue(options["name"])
+        self.say(f"{options['name']} is paused")
+
+    def do_resume(self, options: dict[str, Any]) -> None:
+        operations.resume_queue(options["name"])
+        self.say(f"{options['name']} delivers")
+
+    def do_purge(self, options: dict[str, Any]) -> None:
+        queue = operations.get_queue(options["name"])
+        states, counts = _states(options), queue_counts(queue.pk)
+        what = " and ".join(f"{getattr(counts, state.label):,} {state.label}" for state in states)
+        self.ask(f"Remove {what} messages from {queue.name!r}?", options["yes"])
+        with progress(self.stderr, "removed") as show:
+            gone = operations.purge(queue.name, states, show)
+        self.say(f"removed {gone:,} messages")
+
+    def do_move(self, options: dict[str, Any]) -> None:
+        source, target = options["source"], options["target"]
+        states, counts = _states(options), queue_counts(operations.get_queue(source).pk)
+        operations.get_queue(target)
+        there = sum(getattr(counts, state.label) for state in states)
+        most = min(there, options["limit"]) if options["limit"] else there
+        self.ask(f"Move {most:,} messages from {source!r} to {target!r}?", options["yes"])
+        with progress(self.stderr, "moved") as show:
+            moved = operations.move(source, target, states, options["limit"], show)
+        self.say(f"moved {moved:,} messages")
+
+    def do_delete(self, options: dict[str, Any]) -> None:
+        queue = operations.get_queue(options["name"])
+        held = queue_counts(queue.pk).held
+        if held and not options["force"]:
+            raise CommandError(
+                f"{queue.name!r} holds {held:,} messages. --force deletes it with them.", returncode=REFUSED
+            )
+        self.ask(f"Delete {queue.name!r} and {held:,} messages?", options["yes"])
+        with progress(self.stderr, "removed") as show:
+            gone = operations.delete_queue(queue.name, options["force"], show)
+        self.say(f"deleted {queue.name} and {gone:,} messages")
+
+    def do_publish(self, options: dict[str, Any]) -> None:
+        id = publish(
+            options["address"], _body(options), headers=dict(options["header"]) or None, delay=options["delay"],
+            ttl=options["ttl"], key=options["key"],
+        )  # fmt: skip
+        if options["json"]:
+            self.say_json({"id": id})
+        elif id is None:
+            self.stderr.write("Nobody subscribes to it: the message was dropped.")
+        else:
+            self.say(str(id))
+
+    def do_peek(self, options: dict[str, Any]) -> None:
+        messages = operations.peek(options["name"], STATES[options["state"]], options["limit"])
+        if options["json"]:
+            self.say_json([_message(message) for message in messages])
+        elif messages:
+            heads = ("ID", "ATTEMPTS", "PUBLISHED", "KEY", "PAYLOAD")
+            self.say(table(heads, [_line(message) for message in messages]))
+        else:
+            self.stderr.write(f"There is no {options['state']} message.")
+
+
+def _add_create(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="1 to 255 characters, not beginning with _")
+    for option, field, kind, metavar, help in POLICY:
+        parser.add_argument(option, dest=field, type=kind, metavar=metavar, help=help)
+    parser.add_argument("--overflow", choices=Overflow.values, help="what happens to a publish when it is full")
+    parser.add_argument("--retention", choices=Retention.values, help="what is kept of a finished message")
+    parser.add_argument(
+        "--dead-letter-queue", metavar="QUEUE", help="where dead letters go (default: they stay with the queue)"
+    )
+
+
+def _add_publish(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("address", metavar="NAME", help="a queue, or topic:NAME")
+    parser.add_argument("body", nargs="?", metavar="BODY", help="the payload as text; - or nothing: standard input")
+    parser.add_argument("--file", type=Path, metavar="F", help="the file that is the payload; -: standard input")
+    parser.add_argument(
+        "--header", type=_header, action="append", default=[], metavar="K=V", help="a header; may be repeated"
+    )
+    parser.add_argument("--delay", type=seconds, metavar="SECONDS", help="deliver it no earlier than then")
+    parser.add_argument("--ttl", type=seconds, metavar="SECONDS", help="how long it may wait before it expires")
+    parser.add_argument("--key", metavar="KEY", help="publish only if no message in the queue has this key")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_state(parser: argparse.ArgumentParser, states: tuple[str, ...], help: str) -> None:
+    parser.add_argument(
+        "--state", action="append", choices=states, metavar="|".join(states), help=f"which messages; {help}"
+    )
+
+
+def _states(options: dict[str, Any]) -> tuple[State, ...]:
+    return tuple(STATES[name] for name in dict.fromkeys(options["state"] or ("delayed", "ready")))
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not K=V")
+    return name, value
+
+
+def _body(options: dict[str, Any]) -> bytes:
+    text, file = options["body"], options["file"]
+    parse_address(options["address"])  # before standard input is read
+    if text is not None and file is not None:
+        raise CommandError("Give either BODY or --file.", returncode=USAGE)
+    if text is not None and text != "-":
+        return str(text).encode("utf-8", "surrogateescape")
+    if file is None or str(file) == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return bytes(file.read_bytes())
+    except OSError as error:
+        raise CommandError(f"{file} cannot be read: {error.strerror}.", returncode=USAGE) from error
+
+
+def _counted(counts: QueueCounts) -> dict[str, int]:
+    return {name: getattr(counts, name) for name in COUNTS}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _message(message: Message) -> dict[str, Any]:
+    payload = bytes(message.payload)
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        text = None
+    return {
+        "id": message.origin_id or message.pk, "state": message.get_state_display(), "attempts": message.attempts,
+        "published_at": message.published_at, "due_at": message.due_at, "expires_at": message.expires_at,
+        "key": message.key, "headers": message.headers, "error": message.error, "size": len(payload), "payload": text,
+        "payload_base64": base64.b64encode(payload).decode(),
+    }  # fmt: skip
+
+
+def _line(message: Message) -> list[str]:
+    payload = bytes(message.payload[:60]).decode("utf-8", "replace")
+    shown = "".join(c if c.isprintable() else "·" for c in payload)
+    size = len(message.payload)
+    return [
+        str(message.origin_id or message.pk), str(message.attempts), f"{message.published_at:%Y-%m-%d %H:%M:%S}",
+        message.key or "-", shown if size <= 60 else f"{shown}… ({size:,} bytes)",
+    ]  # fmt: skip

@@ -1,0 +1,50 @@
+"""``manage.py route``: what is published to one address is copied to another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from queues import routes
+from queues.management.shell import SubcommandCommand, table
+
+
+class Command(SubcommandCommand):
+    """Add, list and remove routes."""
+
+    help = (
+        "Routes copy what is published to one address to another, in the same transaction. An address is "
+        "queue:NAME or topic:NAME; a bare NAME is a queue's. Exit status: 0 done, 1 refused or not found, 2 usage."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        do = parser.add_subparsers(dest="do", required=True, metavar="add|list|remove")
+        add = do.add_parser("add", help="copy what is published to SOURCE to TARGET; a loop is refused")
+        remove = do.add_parser("remove", help="copy no longer")
+        for one in (add, remove):
+            one.add_argument("source", metavar="SOURCE", help="for example topic:prices")
+            one.add_argument("target", metavar="TARGET", help="for example queue:orders")
+        listing = do.add_parser("list", help="show all routes")
+        listing.add_argument("--json", action="store_true", help="as a JSON list of objects")
+
+    def do_add(self, options: dict[str, Any]) -> None:
+        route = routes.add_route(options["source"], options["target"])
+        self.say(f"{route.source} is routed to {route.target}")
+        for name in routes.missing_queues(route):
+            self.stderr.write(f"There is no queue {name!r} yet: manage.py queue create {name}")
+
+    def do_remove(self, options: dict[str, Any]) -> None:
+        routes.remove_route(options["source"], options["target"])
+        self.say("removed")
+
+    def do_list(self, options: dict[str, Any]) -> None:
+        found = routes.list_routes()
+        if options["json"]:
+            self.say_json(
+                [{"source": r.source, "target": r.target, "created_at": r.created_at} for r in found]
+            )
+        elif found:
+            self.say(table(("SOURCE", "TARGET"), [(r.source, r.target) for r in found]))
+        else:
+            self.stderr.write("There are no routes.")

@@ -1,0 +1,126 @@
+"""What the commands of this application share: tables, JSON, questions, progress, times."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, OutputWrapper
+
+from queues.api import LONGEST_TIME, InvalidMessage
+from queues.engine.errors import EngineError
+from queues.keys import InvalidKey, KeyExists
+from queues.operations import OperationError
+from queues.routes import InvalidAddress, RouteError
+
+REFUSED, USAGE = 1, 2
+
+#: What an operator can ask for that cannot be done; everything else is a fault of ours and shows its traceback.
+REFUSALS = (EngineError, OperationError, RouteError, InvalidAddress, InvalidMessage, InvalidKey, KeyExists)
+
+
+class SubcommandCommand(BaseCommand):
+    """A command whose first argument says what to do: `do_NAME` is called with the options."""
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        do: Callable[[dict[str, Any]], None] = getattr(self, f"do_{options['do']}")
+        try:
+            do(options)
+        except REFUSALS as error:
+            raise CommandError(str(error), returncode=REFUSED) from error
+        except BrokenPipeError:  # the reader of our output has seen enough
+            sys.stderr.close()
+
+    def say(self, text: str) -> None:
+        """One line on standard output."""
+        self.stdout.write(text)
+
+    def say_json(self, value: Any) -> None:
+        """A value as JSON on standard output."""
+        self.say(json.dumps(value, indent=2, default=_plain))
+
+    def ask(self, question: str, yes: bool) -> None:
+        """Ask before what cannot be undone, unless `--yes`. Raises CommandError when the answer is no."""
+        if yes:
+            return
+        if not sys.stdin.isatty():
+            raise CommandError(f"{question} Repeat it with --yes; there is no terminal to ask on.", returncode=USAGE)
+        if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+            raise CommandError("Nothing was done.", returncode=REFUSED)
+
+
+@contextmanager
+def progress(stream: OutputWrapper, verb: str) -> Iterator[Callable[[int], None]]:
+    """A function that shows on a terminal how many messages were done; says so as well when it is interrupted."""
+    done = 0
+    terminal = stream.isatty()
+
+    def show(count: int) -> None:
+        nonlocal done
+        done = count
+        if terminal:
+            stream.write(f"\r{verb} {count:,}", ending="")
+            stream.flush()
+
+    try:
+        yield show
+    except KeyboardInterrupt:
+        raise CommandError(f"Interrupted: {done:,} messages were {verb}.", returncode=REFUSED) from None
+    finally:
+        if terminal and done:
+            stream.write("\r\033[K", ending="")
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Rows in columns; numbers to the right."""
+    cells = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    numeric = [bool(rows) and all(isinstance(row[n], int) for row in rows) for n in range(len(heads))]
+
+    def line(row: Sequence[str]) -> str:
+        return "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, numeric, strict=True)
+        ).rstrip()
+
+    return "\n".join(map(line, [list(heads), *cells]))
+
+
+def seconds(text: str) -> float:
+    """An argument: seconds, fractions allowed."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= LONGEST_TIME:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: seconds, such as 30 or 0.5")
+    return value
+
+
+def number(least: int) -> Callable[[str], int]:
+    """An argument: a whole number that is not less than this."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value < 1 << 31:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
+        return value
+
+    return parse
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    if isinstance(value, datetime.datetime):
+        return value.isoformat()
+    return str(value)

@@ -1,0 +1,423 @@
+"""BlipMQ deliveries by a running broker: tags, QoS, redelivery, late acknowledgements, limits."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.wire.broker import Blip, Broker, Database, nack, wait_until
+from wire.blipmq import codec
+from wire.blipmq.codec import PONG, PUBLISH
+
+BACKOFF = 0.1
+UNKNOWN = "unknown subscription or delivery tag"
+
+
+@pytest.fixture(scope="module")
+def broker(store: Database) -> Iterator[Broker]:
+    with Broker(store, BROKER_BLIPMQ_MAX_ATTEMPTS=3) as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[Blip]:
+    with Blip(broker.blipmq) as connection:
+        yield connection
+
+
+@pytest.fixture
+def slow_retry(store: Database, client: Blip) -> int:
+    """A subscription of `slow` whose deliveries do not come back while a test runs."""
+    subscription = client.subscribe(b"slow")
+    store.change_queue(store.queue_of(subscription), ack_timeout=datetime.timedelta(seconds=60))
+    return subscription
+
+
+# What a delivery looks like.
+
+
+def test_delivery_tags_count_from_one_in_each_subscription(client: Blip) -> None:
+    first, second = client.subscribe(b"tags"), client.subscribe(b"tags")
+    client.publish(b"tags", b"a", b"b", b"c")
+    for subscription in (first, second):
+        frames = client.ask(*(codec.encode_poll(9, subscription) for _ in range(5)))
+        assert [(frame.cid, frame.body) for frame in frames] == [(1, b"a"), (2, b"b"), (3, b"c")]
+
+
+@pytest.mark.parametrize(("published", "subscribed"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_the_effective_qos_is_the_lower_of_the_two(client: Blip, published: int, subscribed: int) -> None:
+    topic = b"qos%d%d" % (published, subscribed)
+    subscription = client.subscribe(topic, subscribed)
+    client.publish(topic, b"x", qos=published)
+    delivery = client.poll(subscription, cid=77)
+    assert delivery is not None
+    assert (delivery.qos, delivery.topic, delivery.body) == (min(published, subscribed), topic, b"x")
+    assert delivery.cid == (1 if delivery.qos else 77)
+
+
+def test_qos_0_deliveries_carry_the_correlation_id_of_their_poll_and_need_no_ack(client: Blip) -> None:
+    subscription = client.subscribe(b"qos0", 0)
+    client.publish(b"qos0", b"a", b"b", qos=0)
+    frames = client.ask(*(codec.encode_poll(cid, subscription) for cid in (5, 1 << 50, 7)))
+    assert [(frame.cid, frame.body) for frame in frames] == [(5, b"a"), (1 << 50, b"b")]
+    time.sleep(3 * BACKOFF)
+    assert client.poll(subscription) is None
+
+
+def test_qos_0_messages_are_never_written_to_the_store(client: Blip, store: Database) -> None:
+    subscription = client.subscribe(b"memory")
+    client.publish(b"memory", b"x", qos=0)
+    assert store.states(store.queue_of(subscription)).total() == 0
+    delivery = client.poll(subscription)
+    assert delivery is not None
+    assert delivery.body == b"x"
+
+
+def test_a_publish_reaches_every_subscription_of_the_topic_and_no_other(client: Blip, store: Database) -> None:
+    subscriptions = [client.subscribe(b"fan") for _ in range(5)]
+    other = client.subscribe(b"fan.out")
+    client.publish(b"fan", b"x")
+    assert [store.states(store.queue_of(subscription)).total() for subscription in subscriptions] == [1] * 5
+    for subscription in subscriptions:
+        delivery = client.next(subscription)
+        assert (delivery.cid, delivery.body) == (1, b"x")
+        client.ack(1, subscription)
+    assert client.poll(other) is None
+
+
+def test_every_subscribe_makes_a_new_subscription_with_a_greater_id(client: Blip) -> None:
+    ids = [client.subscribe(b"again") for _ in range(3)]
+    assert ids == sorted(set(ids))
+
+
+def test_a_subscriber_gets_nothing_published_before_it_subscribed(client: Blip) -> None:
+    client.publish(b"history", b"old")
+    subscription = client.subscribe(b"history")
+    client.publish(b"history", b"new")
+    assert client.consume(subscription, 1) == [b"new"]
+    assert client.poll(subscription) is None
+
+
+def test_a_publish_that_nobody_subscribed_to_is_dropped(client: Blip, store: Database) -> None:
+    before = store.value("select count(*) from queues_message")
+    client.publish(b"nobody", b"x", b"y")
+    assert store.value("select count(*) from queues_message") == before
+
+
+def test_messages_come_in_the_order_they_were_published(client: Blip) -> None:
+    subscription = client.subscribe(b"order")
+    bodies = [b"%d" % n for n in range(3000)]
+    client.publish(b"order", *bodies)
+    assert client.consume(subscription, 3000) == bodies
+
+
+def test_an_empty_body_is_a_message(client: Blip) -> None:
+    subscription = client.subscribe(b"empty")
+    client.publish(b"empty", b"")
+    delivery = client.next(subscription)
+    assert (delivery.topic, delivery.body) == (b"empty", b"")
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [b"with\0nul", b"\0", "темы/日本 ✓".encode(), b"a" * 60_000, b" ", b"*", b"demo\n", b"_subscription/1/x"],
+    ids=["NUL inside", "NUL", "not ASCII", "60 KB", "space", "asterisk", "line feed", "a system's name"],
+)
+def test_a_topic_is_its_exact_bytes(client: Blip, topic: bytes) -> None:
+    subscription = client.subscribe(topic)
+    client.publish(b"\0" + topic, b"wrong")
+    client.publish(topic + b"\0", b"wrong")
+    client.publish(topic, b"right")
+    delivery = client.next(subscription)
+    assert (delivery.topic, delivery.body) == (topic, b"right")
+    client.ack(delivery.cid, subscription)
+    assert client.poll(subscription) is None
+
+
+def test_topics_that_differ_after_2_kb_are_different(client: Blip) -> None:
+    long = b"long" * 15_000
+    one, two = client.subscribe(long + b"1"), client.subscribe(long + b"2")
+    client.publish(long + b"2", b"x")
+    assert client.poll(one) is None
+    assert client.next(two).body == b"x"
+
+
+# POLL.
+
+
+def test_a_poll_is_answered_at_once_or_not_at_all(client: Blip, broker: Broker) -> None:
+    subscription = client.subscribe(b"never waits")
+    assert client.ask(codec.encode_poll(5, subscription)) == []
+    with Blip(broker.blipmq) as publisher:
+        publisher.publish(b"never waits", b"later")
+    assert client.is_silent()
+    assert client.next(subscription).body == b"later"
+
+
+def test_a_poll_takes_one_message(client: Blip, slow_retry: int) -> None:
+    client.publish(b"slow", b"a", b"b")
+    frames = client.ask(codec.encode_poll(5, slow_retry))
+    assert [frame.body for frame in frames] == [b"a"]
+
+
+def test_a_poll_right_behind_a_publish_finds_its_message_when_the_commit_is_quick(client: Blip) -> None:
+    subscription = client.subscribe(b"behind")
+
+    def found() -> bool:
+        pair = codec.encode_publish(4, 1, b"behind", b"x") + codec.encode_poll(5, subscription)
+        frames = client.ask(pair)
+        delivery = frames[0] if frames else client.next(subscription)
+        client.ack(delivery.cid, subscription)
+        return bool(frames)
+
+    wait_until(found)
+
+
+def test_when_the_store_does_not_answer_a_poll_is_silent_and_its_message_comes_later(
+    broker: Broker, client: Blip, store: Database
+) -> None:
+    subscription = client.subscribe(b"stuck")
+    store.change_queue(store.queue_of(subscription), ack_timeout=datetime.timedelta(seconds=60))
+    client.publish(b"stuck", b"x")
+    with store.unwritable_messages(), Blip(broker.blipmq) as other:
+        assert other.ask(*[codec.encode_poll(5, subscription)] * 3) == []
+    assert client.next(subscription).body == b"x"
+
+
+def test_any_connection_may_poll_and_acknowledge_a_subscription(client: Blip, broker: Broker) -> None:
+    subscription = client.subscribe(b"shared")
+    client.publish(b"shared", b"a", b"b")
+    with Blip(broker.blipmq) as other, Blip(broker.blipmq) as third:
+        assert other.next(subscription).cid == 1
+        assert client.next(subscription).cid == 2
+        third.ack(1, subscription)
+        other.ack(2, subscription)
+    time.sleep(3 * BACKOFF)
+    assert client.poll(subscription) is None
+
+
+# Acknowledgements.
+
+
+def test_an_acknowledged_message_leaves_the_store_and_an_archive_row_stays(client: Blip, store: Database) -> None:
+    subscription = client.subscribe(b"settled")
+    client.publish(b"settled", b"body")
+    client.ack(client.next(subscription).cid, subscription)
+    queue = store.queue_of(subscription)
+    store.wait_for_states(queue)
+    outcome, size, payload = wait_until(
+        lambda: store.rows("select outcome, size, payload from queues_archive where queue_id = %s", queue)
+    )[0]
+    assert (outcome, size, payload) == (0, 4, None)
+
+
+def test_a_second_ack_of_the_same_delivery_is_404(client: Blip) -> None:
+    subscription = client.subscribe(b"twice")
+    client.publish(b"twice", b"x")
+    tag = client.next(subscription).cid
+    ack = codec.encode_ack(tag, subscription)
+    assert client.ask(ack, ack) == [nack(tag, 404, UNKNOWN)]
+
+
+def test_a_tag_of_one_subscription_does_not_settle_that_of_another(client: Blip, slow_retry: int) -> None:
+    other = client.subscribe(b"slow")
+    client.publish(b"slow", b"x")
+    assert client.next(slow_retry).cid == 1
+    assert client.ask(codec.encode_ack(1, other)) == [nack(1, 404, UNKNOWN)]
+    client.ack(1, slow_retry)
+
+
+# Redelivery.
+
+
+def test_what_is_not_acknowledged_comes_again_with_the_same_tag_after_growing_waits(client: Blip) -> None:
+    subscription = client.subscribe(b"retry")
+    client.publish(b"retry", b"x")
+    at = []
+    for _ in range(3):
+        delivery = client.next(subscription)
+        assert (delivery.cid, delivery.body) == (1, b"x")
+        at.append(time.monotonic())
+    assert at[1] - at[0] >= BACKOFF * 0.9
+    assert at[2] - at[1] >= 2 * BACKOFF * 0.9
+
+
+def test_a_redelivery_comes_at_the_tail(client: Blip) -> None:
+    subscription = client.subscribe(b"tail")
+    client.publish(b"tail", b"a", b"b")
+    assert client.next(subscription).body == b"a"
+    client.publish(b"tail", b"c")
+    time.sleep(2 * BACKOFF)
+    order = [(delivery.cid, delivery.body) for delivery in (client.next(subscription) for _ in range(3))]
+    assert order == [(2, b"b"), (3, b"c"), (1, b"a")]
+
+
+def test_after_its_last_attempt_a_message_is_a_dead_letter(client: Blip, store: Database) -> None:
+    subscription = client.subscribe(b"dead")
+    client.publish(b"dead", b"x")
+    for _ in range(3):
+        assert client.next(subscription).cid == 1
+    queue = store.queue_of(subscription)
+    store.wait_for_states(queue, dead=1)
+    assert client.poll(subscription) is None
+    assert client.ask(codec.encode_ack(1, subscription)) == [nack(1, 404, UNKNOWN)]
+    attempts, error = store.rows("select attempts, error from queues_message where queue_id = %s", queue)[0]
+    assert (attempts, error) == (3, "not acknowledged in time")
+    assert store.payloads(queue) == [b"x"]
+
+
+def test_an_ack_that_comes_while_the_message_waits_to_go_out_again_settles_it(client: Blip, store: Database) -> None:
+    subscription = client.subscribe(b"late")
+    queue = store.queue_of(subscription)
+    client.publish(b"late", b"x")
+    tag = client.next(subscription).cid
+    wait_until(lambda: store.value("select count(*) from queues_message where queue_id = %s and tag = 1", queue))
+    client.ack(tag, subscription)
+    store.wait_for_states(queue)
+    assert client.poll(subscription) is None
+
+
+def test_a_late_ack_settles_a_message_that_is_in_memory_to_go_out_again(client: Blip, store: Database) -> None:
+    subscription = client.subscribe(b"late in memory")
+    queue = store.queue_of(subscription)
+    client.publish(b"late in memory", b"a", b"b")
+    assert [client.next(subscription).cid for _ in range(2)] == [1, 2]
+    wait_until(lambda: store.value("select count(*) from queues_message where queue_id = %s and tag > 0", queue) == 2)
+    assert client.next(subscription).cid == 1  # the claim for this one took both into memory
+    assert store.states(queue)[1] == 2
+    client.ack(2, subscription)
+    client.ack(1, subscription)
+    store.wait_for_states(queue)
+    assert client.poll(subscription) is None
+
+
+def test_a_late_ack_settles_a_message_that_is_just_being_returned(client: Blip, store: Database) -> None:
+    subscription = client.subscribe(b"returning")
+    queue = store.queue_of(subscription)
+    client.publish(b"returning", b"x")
+    tag = client.next(subscription).cid
+    with store.unwritable_messages():
+        store.wait_for_blocked("returned as")
+        client.send(codec.encode_ack(tag, subscription))
+        client.is_silent(0.05)
+    assert client.ask() == []
+    store.wait_for_states(queue)
+
+
+def test_an_ack_after_the_connection_that_polled_is_gone_settles_the_message(
+    broker: Broker, client: Blip, store: Database
+) -> None:
+    subscription = client.subscribe(b"gone")
+    client.publish(b"gone", b"x")
+    with Blip(broker.blipmq) as other:
+        tag = other.next(subscription).cid
+    client.ack(tag, subscription)
+    store.wait_for_states(store.queue_of(subscription))
+
+
+def test_what_a_vanished_client_had_polled_comes_again(broker: Broker, client: Blip) -> None:
+    subscription = client.subscribe(b"vanished")
+    client.publish(b"vanished", b"x")
+    with Blip(broker.blipmq) as other:
+        assert other.next(subscription).cid == 1
+    assert client.next(subscription).cid == 1
+
+
+# Queues with a maximum length.
+
+
+def test_a_full_queue_refuses_with_the_correlation_id_and_loses_nothing_else(client: Blip, store: Database) -> None:
+    full, free = client.subscribe(b"full"), client.subscribe(b"free")
+    store.change_queue(store.queue_of(full), max_length=2)
+    answers = client.ask(
+        codec.encode_publish(101, 1, b"full", b"a"),
+        codec.encode_publish(102, 1, b"free", b"x"),
+        codec.encode_publish(103, 1, b"full", b"b"),
+        codec.encode_publish(104, 1, b"full", b"c"),
+        codec.encode_publish(105, 1, b"free", b"y"),
+    )
+    assert answers == [nack(104, 503, "queue full")]
+    assert client.ask(codec.encode_publish(106, 1, b"full", b"d")) == [nack(106, 503, "queue full")]
+    assert client.consume(free, 2) == [b"x", b"y"]
+    assert client.consume(full, 2) == [b"a", b"b"]
+    store.wait_for_states(store.queue_of(full))
+    assert client.ask(codec.encode_publish(107, 1, b"full", b"e")) == []
+    assert client.consume(full, 1) == [b"e"]
+
+
+def test_a_publish_to_several_queues_of_which_one_is_full_enters_none(client: Blip, store: Database) -> None:
+    full, free = client.subscribe(b"one is full"), client.subscribe(b"one is full")
+    store.change_queue(store.queue_of(full), max_length=1)
+    client.publish(b"one is full", b"a")
+    assert client.ask(codec.encode_publish(5, 1, b"one is full", b"b")) == [nack(5, 503, "queue full")]
+    assert store.payloads(store.queue_of(free)) == [b"a"]
+
+
+def test_a_full_queue_that_drops_keeps_the_newest(client: Blip, store: Database) -> None:
+    subscription = client.subscribe(b"drop")
+    queue = store.queue_of(subscription)
+    store.change_queue(queue, max_length=3, overflow="drop-oldest")
+    client.publish(b"drop", *(b"%d" % n for n in range(10)))
+    client.publish(b"drop", b"10")
+    assert client.consume(subscription, 3) == [b"8", b"9", b"10"]
+    dropped = store.value("select count(*) from queues_archive where queue_id = %s and outcome = 3", queue)
+    assert dropped == 8
+
+
+# Order of replies.
+
+
+def test_no_reply_overtakes_the_commit_of_an_earlier_publish(client: Blip, store: Database) -> None:
+    subscription = client.subscribe(b"barrier")
+    assert client.poll(subscription) is None
+    with store.unwritable_messages():
+        client.send(
+            codec.encode_publish(101, 1, b"barrier", b"x"),
+            codec.encode_publish(102, 1, b"", b""),
+            codec.encode_ack(103, subscription),
+            codec.encode_hello(104),
+            codec.encode_subscribe(105, b"barrier", 1),
+            codec.encode_poll(106, 999_999_999),
+            codec.encode_poll(107, subscription),
+            codec.encode_ping(108),
+        )
+        store.wait_for_blocked("insert into queues_message")
+        assert client.is_silent()
+        assert store.states(store.queue_of(subscription)).total() == 0
+    assert [client.read().cid for _ in range(5)] == [102, 103, 104, 105, 108]
+
+
+def test_pong_means_that_the_row_is_committed(client: Blip, store: Database) -> None:
+    subscription = client.subscribe(b"committed")
+    queue = store.queue_of(subscription)
+    for n in range(50):
+        client.publish(b"committed", b"%d" % n)
+        assert store.states(queue).total() == n + 1
+
+
+def test_pong_of_one_connection_does_not_wait_for_the_publishes_of_another(
+    broker: Broker, client: Blip, store: Database
+) -> None:
+    client.subscribe(b"others")
+    with Blip(broker.blipmq) as other, store.unwritable_messages():
+        client.send(codec.encode_publish(5, 1, b"others", b"x"), codec.encode_ping(6))
+        store.wait_for_blocked("insert into queues_message")
+        assert other.ask(codec.encode_ping(7)) == [(PONG, 7, b"")]
+        assert client.is_silent()
+    assert client.read().kind == PONG
+
+
+def test_a_delivery_is_never_sent_before_its_message_is_committed(
+    broker: Broker, client: Blip, store: Database
+) -> None:
+    subscription = client.subscribe(b"uncommitted")
+    with Blip(broker.blipmq) as consumer:
+        assert consumer.poll(subscription) is None
+        with store.unwritable_messages():
+            client.send(codec.encode_publish(5, 1, b"uncommitted", b"x"))
+            store.wait_for_blocked("insert into queues_message")
+            assert consumer.poll(subscription) is None
+        assert consumer.next(subscription).kind == PUBLISH

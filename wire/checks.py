@@ -1,0 +1,26 @@
+"""Warnings about listeners that anybody could reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.core.checks import CheckMessage, Warning
+
+from wire.address import Address
+
+
+def check_unguarded(
+    name: str, addresses: Iterable[Address], *, allow_list: bool, client_certificates: bool
+) -> list[CheckMessage]:
+    """wire.W001 for each address of a protocol without authentication that others can reach and nothing guards."""
+    if allow_list or client_certificates:
+        return []
+    return [
+        Warning(
+            f"{name} listens on {address} and has no authentication: whoever reaches it may send and receive.",
+            hint="Set BROKER_ALLOW to the networks that may connect, or BROKER_TLS_CLIENT_CA to ask for certificates.",
+            id="wire.W001",
+        )
+        for address in addresses
+        if not address.is_loopback
+    ]
