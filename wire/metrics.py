@@ -38,6 +38,10 @@ class WireCollector(Collector):
             yield CounterMetricFamily(f"fivewire_{name}", text, value=getattr(engine.counts, name))
         yield GaugeMetricFamily("fivewire_unsettled", "Acknowledgements not yet committed.", engine.settler.unsettled)
         yield GaugeMetricFamily("fivewire_pending_bytes", "Publishes not yet committed.", engine.writer.waiting_bytes)
+        lost = CounterMetricFamily("fivewire_lost_publishes", "SSPQ messages not kept.", labels=["reason"])
+        for reason in ("truncated", "unstored"):
+            lost.add_metric([reason], self._server.lost_publishes[reason])
+        yield lost
         yield from self._listeners()
 
     def _listeners(self) -> Iterator[Metric]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -27,6 +28,8 @@ class Server:
         self.engine = engine
         self.throttle = FailureThrottle()
         self.listeners: list[Listener] = []
+        #: Messages that a protocol without answers could not keep, by reason.
+        self.lost_publishes: Counter[str] = Counter()
         self._by_key: dict[int, set[Revocable]] = {}
         engine.on_saturation.append(self._saturate)
         engine.on_key_change.append(self._key_changed)

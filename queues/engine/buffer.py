@@ -140,6 +140,8 @@ class QueueBuffer:
         if batch is None:
             batch = self._batches[consumer] = self.settler.batch(self.policy.retention, consumer)
         batch.add(entry[0], entry[4])
+        if self.policy.concurrency_limit is not None:
+            self.settler.hurry()  # its place may be wanted
         return True
 
     def give_back(

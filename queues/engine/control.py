@@ -15,7 +15,6 @@ logger = logging.getLogger(__name__)
 CHANNEL = "fivewire"
 #: Seconds in which notifications of ready messages are gathered into one.
 GATHER = 0.002
-LARGEST = 7900  # bytes of one notification; PostgreSQL allows 7999
 
 Handler = Callable[[Any, dict[str, Any]], None]
 
@@ -25,12 +24,18 @@ class Announcer:
 
     def __init__(self) -> None:
         self._ready: dict[int, int] = {}
+        self._dead: set[int] = set()
         self._other: list[str] = []
         self._wake = asyncio.Event()
 
     def ready(self, queue: int, first_id: int) -> None:
         """Messages of this queue became ready, none with a lower id than this."""
         self._ready[queue] = min(first_id, self._ready.get(queue, first_id))
+        self._wake.set()
+
+    def dead(self, queue: int) -> None:
+        """Dead letters came to this queue, or came back."""
+        self._dead.add(queue)
         self._wake.set()
 
     def say(self, **message: Any) -> None:
@@ -52,6 +57,9 @@ class Announcer:
         ready, self._ready = list(self._ready.items()), {}
         for start in range(0, len(ready), 200):
             texts.append(json.dumps({"ready": dict(ready[start : start + 200])}))
+        dead, self._dead = sorted(self._dead), set()
+        for start in range(0, len(dead), 500):
+            texts.append(json.dumps({"dead": dead[start : start + 500]}))
         for text in texts:
             await connection.execute("select pg_notify(%s, %s)", (CHANNEL, text))
 

@@ -56,13 +56,13 @@ class Engine:
         self.buffers: dict[int, QueueBuffer] = {}
         self.dead_buffers: dict[int, DeadLetterBuffer] = {}
         self.announcer = control.Announcer()
-        self.settler = Settler(self.counts, self._ready)
+        self.settler = Settler(self.counts, self._ready, self.announcer.dead)
         self.claimer = Claimer(options, self.counts)
         self.subscriptions = Subscriptions(self)
         self.writer = Writer(
             self.topology, self.buffers, self.claimer, self.counts, self._ready, self.subscriptions.deliver_transient
         )
-        self.maintenance = maintenance.Maintenance(options, self.counts, self.buffers, self._ready)
+        self.maintenance = maintenance.Maintenance(options, self.counts, self.buffers, self.dead_buffers, self._ready)
         self.writer.on_commit = self._progress
         self.claimer.writer_busy = lambda: not self.writer.idle
         self.settler.on_progress = self._settled
@@ -250,6 +250,7 @@ class Engine:
             outstanding = [(entry[0], tag) for tag, entry in buffer.unacked.items()]
             self.settler.hand_back(buffer.take_all())
             self.settler.hand_back(outstanding)
+        self.settler.hurry()
         await _until(lambda: self.settler.idle)
 
     async def _open(self) -> None:
@@ -367,6 +368,7 @@ class Engine:
     def _handlers(self) -> dict[str, control.Handler]:
         return {
             "ready": self._hear_ready,
+            "dead": lambda queues, _: self._hear_dead(queues),
             "queue": lambda queue, _: self._spawn(self._reload_policies((queue,))) if self._knows(queue) else None,
             "key": lambda key, _: self._hear_key(key),
             "interest": lambda queues, message: self._hear_interest(queues, message["node"], True),
@@ -385,6 +387,11 @@ class Engine:
         for queue, first_id in ready.items():
             if (buffer := self.buffers.get(int(queue))) is not None:
                 buffer.more_in_store(first_id)
+
+    def _hear_dead(self, queues: list[int]) -> None:
+        for queue in queues:
+            if (buffer := self.dead_buffers.get(queue)) is not None:
+                buffer.more_in_store(1)
 
     def _hear_key(self, key: int) -> None:
         self._grants = {digest: grant for digest, grant in self._grants.items() if grant.id != key}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from queues.engine import node as nodes
 from queues.engine.buffer import COLD, QueueBuffer
@@ -29,11 +29,12 @@ class Maintenance:
 
     def __init__(
         self, options: EngineOptions, counts: Counts, buffers: dict[int, QueueBuffer],
-        ready_everywhere: Callable[[int, int], None],
+        dead_buffers: Mapping[int, QueueBuffer], ready_everywhere: Callable[[int, int], None],
     ) -> None:  # fmt: skip
         self.options = options
         self.counts = counts
         self.buffers = buffers
+        self.dead_buffers = dead_buffers
         self.ready_everywhere = ready_everywhere
 
     async def promote_due(self, connection: Connection) -> None:
@@ -66,9 +67,7 @@ class Maintenance:
         """Return what dead nodes had leased."""
         while True:
             for node in await nodes.dead_nodes(connection):
-                self.counts.dead_nodes += 1
-                for queue, low in await nodes.reap(connection, node):
-                    self.ready_everywhere(queue, low)
+                self.counts.dead_nodes += await nodes.reap(connection, node)
             await asyncio.sleep(LIVENESS)
 
     async def tidy(self, connection: Connection, settler: Settler, node: int) -> None:
@@ -86,6 +85,7 @@ class Maintenance:
                 await connection.execute(statement("drop_interest"), parameters)
             if rounds % int(UNSEEN / SWEEP) == 0:
                 await self._look_for_unseen(connection)
+                self._look_for_dead_letters()
             if rounds % 60 == 0:
                 await self._touch_subscriptions(connection, time)
 
@@ -95,6 +95,12 @@ class Maintenance:
             cursor = await connection.execute(statement("unseen"), {"queues": array(quiet[start : start + 1000])})
             for (queue,) in await cursor.fetchall():
                 self.buffers[queue].more_in_store(1)
+
+    def _look_for_dead_letters(self) -> None:
+        """Whoever waits for dead letters asks again, in case a notification was lost."""
+        for buffer in self.dead_buffers.values():
+            if buffer.waiters:
+                buffer.more_in_store(1)
 
     async def _touch_subscriptions(self, connection: Connection, time: float) -> None:
         used = [buffer.id for buffer in self.buffers.values() if time - buffer.last_demand < 60.0]

@@ -6,6 +6,7 @@ import asyncio
 import os
 from time import monotonic
 
+from queues.engine.control import Announcer
 from queues.engine.database import Connection
 from queues.engine.options import EngineOptions
 from queues.engine.statements import statement
@@ -60,27 +61,32 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-async def reap(connection: Connection, node: int) -> list[tuple[int, int]]:
-    """Give back what a dead node had leased and forget it: (queue, lowest id) of what became ready.
+async def reap(connection: Connection, node: int) -> bool:
+    """Give back what a dead node had leased, forget it, and tell every node.
 
-    Nothing happens when the node lives after all or another node is at it.
+    Returns False, having done nothing, when the node lives after all or another one is at it.
     """
     async with connection.transaction():
         cursor = await connection.execute("select pg_try_advisory_xact_lock(%s, %s)", (LOCK_CLASS, node))
         row = await cursor.fetchone()
         if row is None or not row[0]:
-            return []
+            return False
         await connection.execute("set local enable_seqscan = on")
         cursor = await connection.execute(statement("reap_leases"), {"node": node}, prepare=False)
-        freed = await cursor.fetchall()
+        news = Announcer()
+        for queue, low, dead in await cursor.fetchall():
+            news.dead(queue) if dead else news.ready(queue, low)
+        news.say(gone=node)
         await connection.execute("delete from queues_interest where node_id = %s", (node,))
         await connection.execute("delete from queues_node where id = %s", (node,))
-        await connection.execute("select pg_notify('fivewire', json_build_object('gone', %s::int)::text)", (node,))
-    return [(queue, low) for queue, low in freed]
+        await news.flush(connection)
+    return True
 
 
 async def leave(connection: Connection, node: int) -> None:
     """Forget this node, which has handed everything back; its lock goes with its connection."""
     await connection.execute("delete from queues_interest where node_id = %s", (node,))
     await connection.execute("delete from queues_node where id = %s", (node,))
-    await connection.execute("select pg_notify('fivewire', json_build_object('gone', %s::int)::text)", (node,))
+    news = Announcer()
+    news.say(gone=node)
+    await news.flush(connection)

@@ -7,6 +7,7 @@ batches are left to grow for a moment.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from itertools import groupby
@@ -21,8 +22,8 @@ from queues.engine.statements import array, statement
 if TYPE_CHECKING:
     from queues.engine.buffer import QueueBuffer
 
-#: Seconds a batch of acknowledgements may grow after the last one was written.
-GROWTH = 0.002
+#: Seconds a batch of acknowledgements may grow: nobody waits for it, and larger ones cost less a message.
+GROWTH = 0.01
 PURGED = 2  # the archive's outcome
 
 
@@ -54,12 +55,15 @@ class AckBatch:
 class Settler:
     """Writes acknowledgements, returns, dead letters and hand-backs, one statement for many.
 
-    `more_in_store(queue id, lowest id)` is told what became ready.
+    `more_in_store(queue id, lowest id)` is told what became ready, `more_dead(queue id)` where dead letters came.
     """
 
-    def __init__(self, counts: Counts, more_in_store: Callable[[int, int], None]) -> None:
+    def __init__(
+        self, counts: Counts, more_in_store: Callable[[int, int], None], more_dead: Callable[[int], None]
+    ) -> None:
         self.counts = counts
         self.more_in_store = more_in_store
+        self.more_dead = more_dead
         self.node = 0
         #: Buffers with deliveries that return by themselves.
         self.timed: set[QueueBuffer] = set()
@@ -68,6 +72,7 @@ class Settler:
         self.returned = asyncio.Event()
         self.returned.set()
         self._wake = asyncio.Event()
+        self._urgent = asyncio.Event()
         self._batches: dict[tuple[str, int | None], AckBatch] = {}
         self._dirty: list[AckBatch] = []
         self._failures: list[Failure] = []
@@ -89,24 +94,29 @@ class Settler:
         self._dirty.append(batch)
         self._wake.set()
 
+    def hurry(self) -> None:
+        """Write what waits without letting it grow."""
+        self._wake.set()
+        self._urgent.set()
+
     def give_back(self, failure: Failure) -> None:
         self._failures.append(failure)
         self.returned.clear()
-        self._wake.set()
+        self.hurry()
 
     def bury(self, policy: QueuePolicy, failure: Failure) -> None:
         self._buried[policy.dead_letter_queue_id].append(failure)
-        self._wake.set()
+        self.hurry()
 
     def hand_back(self, taken: Iterable[tuple[int, int | None]]) -> None:
         """Make (id, tag to keep) ready again where they were."""
         self._handed_back.extend(taken)
-        self._wake.set()
+        self.hurry()
 
     def purge(self, ids: list[int]) -> None:
         """Remove messages that an operator purged while they were in memory."""
         self._purged += ids
-        self._wake.set()
+        self.hurry()
 
     @property
     def unsettled(self) -> int:
@@ -134,8 +144,10 @@ class Settler:
             if self.idle:
                 self._wake.clear()
                 await self._wake.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._urgent.wait(), GROWTH)
+            self._urgent.clear()
             await self.write(connection)
-            await asyncio.sleep(GROWTH)
 
     async def write(self, connection: Connection) -> None:
         """Write everything that waits."""
@@ -193,7 +205,9 @@ class Settler:
         for start in range(0, len(failures), ROWS_PER_STATEMENT):
             parameters = _failure_arrays(failures[start : start + ROWS_PER_STATEMENT]) | {"node": self.node}
             if target is None:
-                await connection.execute(statement("bury"), parameters)
+                cursor = await connection.execute(statement("bury"), parameters)
+                for (queue,) in await cursor.fetchall():
+                    self.more_dead(queue)
             else:
                 cursor = await connection.execute(statement("bury_elsewhere"), parameters | {"target": target})
                 if row := await cursor.fetchone():
@@ -207,8 +221,11 @@ class Settler:
             "tags": [tag for _, tag in taken],
         }
         cursor = await connection.execute(statement("hand_back"), parameters)
-        for queue, low in await cursor.fetchall():
-            self.more_in_store(queue, low)
+        for queue, low, dead in await cursor.fetchall():
+            if dead:
+                self.more_dead(queue)
+            else:
+                self.more_in_store(queue, low)
 
 
 def _failure_arrays(failures: list[Failure]) -> dict[str, object]:

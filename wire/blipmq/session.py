@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from queues.engine import (
     Address,
@@ -33,6 +33,8 @@ from wire.server import Server
 PROTOCOL = "blipmq"
 #: Seconds a POLL may wait for a claim from the store before it counts as "no message".
 POLL_PATIENCE = 0.02
+#: Seconds between two questions to a store that is away.
+STORE_RETRY = 0.05
 BLOCKED = "session"
 
 #: Why a message that came by another protocol or a route and fits no frame becomes a dead letter.
@@ -41,6 +43,8 @@ TOO_LARGE = "larger than a BlipMQ frame"
 MOST_POLLED = 100_000
 
 _pack_header = HEADER.pack
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -336,7 +340,10 @@ class BlipMQSession:
 
     async def _look_up(self, cid: int, id: int, payload: bytes) -> None:
         """The first POLL of a subscription on this connection. One that may not be polled stays silent."""
-        subscription = await self._subscription(id)
+        try:
+            subscription = await self._subscription(id)
+        except StoreUnavailable:
+            return
         if subscription is None:
             return
         assert self._grant is not None
@@ -349,12 +356,7 @@ class BlipMQSession:
 
     async def _subscription(self, id: int) -> Subscription | None:
         subscriptions = self._engine.subscriptions
-        if subscriptions.unknown(id):
-            return None
-        try:
-            return await subscriptions.load(id)
-        except StoreUnavailable:
-            return None
+        return None if subscriptions.unknown(id) else await subscriptions.load(id)
 
     def _remember(self, payload: bytes, subscription: Subscription) -> Polled:
         if len(self._polled) >= MOST_POLLED:
@@ -386,24 +388,37 @@ class BlipMQSession:
 
     async def _settle_late_of(self, id: int, tags: list[int]) -> None:
         assert self._grant is not None
-        subscription = await self._subscription(id)
-        unknown, reject = set(tags), codec.UNKNOWN_DELIVERY
-        if subscription is not None and not self._grant.may("consume", subscription.topic):
-            reject = codec.FORBIDDEN
-        elif subscription is not None:
-            self._remember(codec.U64.pack(id), subscription)
-            tags = [tag for tag in tags if not subscription.buffer.ack(tag, self._grant.id)]
-            try:
-                unknown = await self._engine.subscriptions.ack_late(subscription, tags, self._grant.id)
-            except StoreUnavailable:
-                unknown = set()  # it comes again; nothing is lost
+        key = self._grant.id
+        try:
+            subscription = await self._patiently(lambda: self._subscription(id))
+            unknown, reject = set(tags), codec.UNKNOWN_DELIVERY
+            if subscription is not None and not self._grant.may("consume", subscription.topic):
+                reject = codec.FORBIDDEN
+            elif subscription is not None:
+                self._remember(codec.U64.pack(id), subscription)
+                tags = [tag for tag in tags if not subscription.buffer.ack(tag, key)]
+                settle = self._engine.subscriptions.ack_late
+                unknown = await self._patiently(lambda: settle(subscription, tags, key))
+        except StoreUnavailable:
+            return  # it comes again; nothing is lost
         for tag in tags:
             if tag in unknown:
                 self._nack(tag, reject)
 
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask the store, and again while it is away: until then the client is not read. Raises StoreUnavailable."""
+        deadline = monotonic() + self._engine.options.publish_timeout
+        while True:
+            try:
+                return await ask()
+            except StoreUnavailable:
+                if monotonic() > deadline:
+                    raise
+                await asyncio.sleep(STORE_RETRY)
+
     async def _authenticate(self, cid: int, key: str) -> None:
         try:
-            grant = await self._engine.authenticate(key, PROTOCOL)
+            grant = await self._patiently(lambda: self._engine.authenticate(key, PROTOCOL))
         except StoreUnavailable as error:
             self._nack(cid, codec.Reject(500, str(error)))
             return
@@ -424,7 +439,8 @@ class BlipMQSession:
     async def _make_subscription(self, cid: int, topic: bytes, qos: int) -> None:
         assert self._grant is not None
         try:
-            subscription = await self._engine.subscriptions.create(topic, qos, self._grant.id)
+            owner = self._grant.id
+            subscription = await self._patiently(lambda: self._engine.subscriptions.create(topic, qos, owner))
         except EngineError as error:
             self._nack(cid, codec.Reject(500, str(error)))
             return

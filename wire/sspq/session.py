@@ -23,14 +23,12 @@ UNLIMITED = 0  # the engine's word for a message that is never given up
 
 @dataclass(slots=True)
 class SspqQueue:
-    """The queue that a listener serves, its dead letters (None: switched off), and what went wrong."""
+    """The queue that a listener serves, and its dead letters (None: switched off)."""
 
     address: Address
     queue: QueueBuffer
     dead_letters: DeadLetterBuffer | None
     max_payload: int = codec.MAX_PAYLOAD
-    truncated: int = 0
-    unstored: int = 0
 
 
 class SspqSession:
@@ -40,6 +38,7 @@ class SspqSession:
         self._connection = connection
         self._engine: Engine = server.engine
         self._serves = serves
+        self._lost_publishes = server.lost_publishes
         self._decoder = Decoder(serves.max_payload)
         self._slot = Slot()
         self._replies = Replies(server.engine, connection)
@@ -70,7 +69,7 @@ class SspqSession:
     def eof_received(self) -> None:
         """Everything before the end has been taken; half a SEND is discarded and counted."""
         if self._decoder.truncated:
-            self._serves.truncated += 1
+            self._lost_publishes["truncated"] += 1
 
     def connection_lost(self) -> None:
         self._act(self._slot.on(Event.DISCONNECT))
@@ -126,7 +125,7 @@ class SspqSession:
 
     def publish_failed(self, token: int, error: EngineError) -> None:
         """A SEND was not stored. The protocol has no answer for it: the end of the connection says so."""
-        self._serves.unstored += 1
+        self._lost_publishes["unstored"] += 1
         logger.warning("%s: a message was not stored: %s", self._connection.name, error)
         self._connection.close()
 

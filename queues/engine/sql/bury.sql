@@ -1,4 +1,4 @@
--- Make leased messages dead letters of their own queues.
+-- Make leased messages dead letters of their own queues. One row a queue: its id.
 with given as materialized (
     select * from unnest(%(ids)s::bigint[], %(attempts)s::smallint[], %(errors)s::text[]) as g (id, attempts, error)
 ), buried as (
@@ -11,4 +11,4 @@ with given as materialized (
     insert into queues_queuetally (queue_id, leased, dead)
     select queue_id, -count(*), count(*) from buried group by queue_id
 )
-select count(*) from buried
+select distinct queue_id from buried

@@ -1,4 +1,5 @@
--- Make messages that this node leased and did not use ready again, where they were. One row a queue: id, lowest id.
+-- Make messages that this node leased and did not use ready again, where they were. One row a queue
+-- and kind: id, lowest id, whether these are dead letters.
 with given as (
     select * from unnest(%(ids)s::bigint[], %(tags)s::bigint[]) as g (id, tag)
 ), returned as (
@@ -8,8 +9,9 @@ with given as (
     where m.id = given.id and m.id = any(%(ids)s::bigint[]) and m.state in (1, 4) and m.node_id = %(node)s
     returning m.id, m.queue_id, m.state
 ), counted as (
-    select queue_id, min(id) as low, count(*) as ready from returned where state = 0 group by queue_id
+    select queue_id, state, min(id) as low, count(*) as ready from returned group by queue_id, state
 ), tallied as (
-    insert into queues_queuetally (queue_id, ready, leased) select queue_id, ready, -ready from counted
+    insert into queues_queuetally (queue_id, ready, leased)
+    select queue_id, ready, -ready from counted where state = 0
 )
-select queue_id, low from counted
+select queue_id, low, state = 3 as dead from counted

@@ -5,8 +5,11 @@
 -- A message whose key is taken in a queue is left out there; when a queue that rejects is full nothing is stored.
 -- One row: whether the addressed queue exists, the queues reached, the names of those that are full, the queues that may
 -- have to drop their oldest, for each message the lowest id stored for it or null, and how many notifications there are.
-with recursive reached as (
+with recursive addressed as materialized (
     select %(kind)s::text as kind, %(name)s::text as name
+    where %(kind)s = 'topic' or exists (select from queues_queue where name = %(name)s)
+), reached as (
+    select kind, name from addressed
     union
     select split_part(target, ':', 1), substr(target, strpos(target, ':') + 1)
     from reached join queues_route on source = kind || ':' || reached.name
@@ -70,7 +73,7 @@ with recursive reached as (
         where queue_id in (select queue_id from found where qos = 0) group by queue_id) as serving
     where length(payload) <= 5600
 )
-select %(kind)s = 'topic' or exists (select from queues_queue where name = %(name)s),
+select exists (select from addressed),
     (select array_agg(queue_id order by queue_id) from target), (select array_agg(name::text order by name) from full_queue),
     (select array_agg(queue_id order by queue_id) from target where max_length is not null and overflow <> 'reject'),
     (select array_agg(id order by n)

@@ -1,0 +1,129 @@
+"""What the engine does by the clock, and what it refuses to start on."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+
+import pytest
+
+from queues.engine import Engine, NotMigrated, UnsafeServer, UnsupportedServer
+from queues.engine.database import check_server
+from queues.engine.statements import statement
+from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
+
+DAY = datetime.timedelta(days=1)
+
+
+def partitions(store: Store) -> set[str]:
+    rows = store.rows(
+        "select inhrelid::regclass::text as name from pg_inherits where inhparent = 'queues_archive'::regclass"
+    )
+    return {row["name"] for row in rows}
+
+
+async def test_partitions_are_made_a_week_ahead(make_engine: MakeEngine, store: Store) -> None:
+    today = datetime.datetime.now(datetime.UTC).date()
+    store.connection.execute(f"drop table queues_archive_{today + 3 * DAY:%Y%m%d}".encode())
+    await make_engine()
+    wanted = {f"queues_archive_{today + n * DAY:%Y%m%d}" for n in range(7)}
+    await store.until(lambda: wanted <= partitions(store), "the partition")
+
+
+async def test_an_acknowledgement_on_a_day_without_a_partition_is_kept_and_moved_when_there_is_one(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    engine = await make_engine()
+    queue = store.queue("orders")
+    today = datetime.datetime.now(datetime.UTC).date()
+    await store.until(lambda: f"queues_archive_{today:%Y%m%d}" in partitions(store), "the first look")
+    store.connection.execute(f"drop table queues_archive_{today:%Y%m%d}".encode())
+    await Producer(engine).publish("orders", b"x")
+    await Consumer(await engine.queue("orders")).bodies(1)
+    await store.until(lambda: store.rows("select from queues_archive_default"), "the archive row")
+    store.rows("select queues_make_archive_partitions(%s, 1)", today)
+    assert store.rows("select from queues_archive_default") == []
+    assert len(store.archived(queue)) == 1
+
+
+async def test_partitions_older_than_the_retention_are_dropped(make_engine: MakeEngine, store: Store) -> None:
+    today = datetime.datetime.now(datetime.UTC).date()
+    store.rows("select queues_make_archive_partitions(%s, 4)", today - 4 * DAY)
+    await make_engine(archive_days=2)
+    gone = {f"queues_archive_{today - n * DAY:%Y%m%d}" for n in (3, 4)}
+    await store.until(lambda: not gone & partitions(store), "the drop")
+    assert {f"queues_archive_{today - n * DAY:%Y%m%d}" for n in (0, 1, 2)} <= partitions(store)
+    store.rows("select queues_drop_archive_partitions(%s)", today)
+
+
+async def test_idle_subscriptions_go_only_when_they_are_told_to(make_engine: MakeEngine, store: Store) -> None:
+    keeper = await make_engine()
+    old = await keeper.subscriptions.create(b"t", 1, None)
+    new = await keeper.subscriptions.create(b"t", 1, None)
+    store.rows("update queues_subscription set used_at = now() - interval '8 days' where id = %s returning id", old.id)
+    await Producer(keeper).publish("topic:t", b"x")
+    await make_engine(idle_subscription_days=7)
+    await store.until(lambda: len(store.rows("select from queues_subscription")) == 1, "the removal")
+    assert store.messages(old.buffer.id) == []
+    assert len(store.messages(new.buffer.id)) == 1
+    await store.until(lambda: old.buffer.closed, "the news of it")
+    assert await keeper.subscriptions.load(old.id) is None
+
+
+async def test_qos_0_messages_stay_in_memory_and_are_bounded(engine: Engine, store: Store) -> None:
+    subscription = await engine.subscriptions.create(b"t", 0, None)
+    producer = Producer(engine)
+    await producer.publish("topic:t", *[b"%d" % n for n in range(1100)])
+    assert store.messages(subscription.buffer.id) == []
+    assert len(subscription.transient) == 1024
+    assert subscription.take_transient() == b"76"
+    assert engine.counts.transient_dropped == 76
+
+
+async def test_qos_0_messages_reach_the_node_that_polls(make_engine: MakeEngine, store: Store) -> None:
+    first, second = await make_engine(), await make_engine()
+    here = await first.subscriptions.create(b"t", 0, None)
+    here.buffer.deliver(asyncio.get_running_loop().time())  # a poll: the node is interested from now on
+    await store.until(lambda: here.buffer.id in second.topology.interest, "the interest")
+    await Producer(second).publish("topic:t", b"x")
+    await store.until(lambda: list(here.transient) == [b"x"], "the message")
+
+
+async def test_a_server_that_could_lose_what_was_confirmed_is_refused(engine: Engine) -> None:
+    class Answer:
+        def __init__(self, value: object) -> None:
+            self.value = value
+
+        async def fetchone(self) -> tuple[object]:
+            return (self.value,)
+
+    class Server:
+        """A server with one thing wrong, as far as `check_server` looks."""
+
+        def __init__(self, version: int = 160000, **wrong: object) -> None:
+            self.info = type("Info", (), {"server_version": version})
+            self.wrong = wrong
+
+        async def execute(self, query: bytes | str) -> Answer:
+            words = query.decode() if isinstance(query, bytes) else query
+            return Answer(next((value for name, value in self.wrong.items() if name in words), "on"))
+
+    await check_server(Server())  # type: ignore[arg-type]
+    for name in ("fsync", "full_page_writes"):
+        with pytest.raises(UnsafeServer, match=f"{name} is off; it must be on"):
+            await check_server(Server(**{name: "off"}))  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedServer, match="13; 14 or later"):
+        await check_server(Server(130012))  # type: ignore[arg-type]
+    with pytest.raises(NotMigrated, match=r"manage\.py migrate"):
+        await check_server(Server(to_regclass=False))  # type: ignore[arg-type]
+
+
+async def test_commits_are_durable_in_the_engines_sessions(engine: Engine) -> None:
+    for purpose in ("writer", "settler", "claimer"):
+        connection = engine._connections[purpose]
+        row = await (await connection.execute("show synchronous_commit")).fetchone()
+        assert row == ("on",)
+
+
+def test_statements_travel_without_their_comments() -> None:
+    assert b"--" not in statement("publish")
