@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Protocol
 
 from queues.engine.message import Delivery, Failure, Message
@@ -73,8 +74,8 @@ class QueueBuffer:
         self.last_demand = -1e9
         self.on_refill: list[Callable[[], None]] = []
         #: For each number of earlier attempts: bursts of (deadline, tags), in order of deadline.
-        self._deadlines: dict[int, deque[tuple[float, list[int]]]] = {}
-        self._burst: list[int] = []
+        self._deadlines: dict[int, deque[tuple[float, list[Sequence[int]]]]] = {}
+        self._burst: list[Sequence[int]] = []
         self._burst_key: tuple[float, int] | None = None
         self._batches: dict[int | None, AckBatch] = {}
 
@@ -107,13 +108,45 @@ class QueueBuffer:
                     self.tagged.pop(tag, None)
                 self.unacked[tag] = (id, attempts, detail.tag, detail.max_attempts, now)
             if timed:
-                self._time(tag, attempts, now)
+                self._time((tag,), attempts, now)
             if self.backlog and len(ready) < self.claimer.low_water:
                 self.claimer.want(self)
             return tag, payload, attempts, detail
         if self.backlog:
             self.claimer.want(self)
         return None
+
+    def deliver_many(self, now: float, count: int) -> list[Delivery]:
+        """Up to `count` messages, each with a deadline as `deliver` gives it with `timed`."""
+        plain, ready = self._plain(count), self.ready
+        if not plain:
+            found = []
+            while len(found) < count and (delivery := self.deliver(now, timed=True)) is not None:
+                found.append(delivery)
+            return found
+        self.last_demand = now
+        messages = [ready.popleft() for _ in range(plain)]
+        self.ready_bytes -= sum([len(message[1]) for message in messages])
+        first = self.next_tag
+        self.next_tag = first + plain
+        tags = range(first, first + plain)
+        self.unacked.update(zip(tags, [(message[0], 0, None, None, now) for message in messages], strict=True))
+        self._time(tags, 0, now)
+        if self.backlog and len(ready) < self.claimer.low_water:
+            self.claimer.want(self)
+        taken = [(tag, message[1], 0, None) for tag, message in zip(tags, messages, strict=True)]
+        return taken if plain == count else taken + self.deliver_many(now, count - plain)
+
+    def _plain(self, most: int) -> int:
+        """How many messages at the head are on their first delivery and carry nothing but a body."""
+        if self.policy.paused:
+            return 0
+        count = 0
+        for _, _, attempts, detail in islice(self.ready, most):
+            if attempts or detail is not None:
+                break
+            count += 1
+        return count
 
     @property
     def may_refill(self) -> bool:
@@ -133,16 +166,23 @@ class QueueBuffer:
 
     def ack(self, tag: int, consumer: int | None = None) -> bool:
         """Settle a delivery; False when the tag is not outstanding here."""
-        entry = self.unacked.pop(tag, None)
-        if entry is None:
-            return self._ack_late(tag, consumer)
-        batch = self._batches.get(consumer)
-        if batch is None:
-            batch = self._batches[consumer] = self.settler.batch(self.policy.retention, consumer)
-        batch.add(entry[0], entry[4])
-        if self.policy.concurrency_limit is not None:
-            self.settler.hurry()  # its place may be wanted
-        return True
+        return not self.ack_many([tag], consumer)
+
+    def ack_many(self, tags: list[int], consumer: int | None = None) -> list[int]:
+        """Settle deliveries; returns the tags that are not outstanding here."""
+        entries = [self.unacked.pop(tag, None) for tag in tags]
+        known = [entry for entry in entries if entry is not None]
+        if known:
+            batch = self._batches.get(consumer)
+            if batch is None:
+                batch = self._batches[consumer] = self.settler.batch(self.policy.retention, consumer)
+            batch.add_many([entry[0] for entry in known], [entry[4] for entry in known])
+            if self.policy.concurrency_limit is not None:
+                self.settler.hurry()  # their places may be wanted
+        if len(known) == len(tags):
+            return []
+        late = [tag for tag, entry in zip(tags, entries, strict=True) if entry is None]
+        return [tag for tag in late if not self._ack_late(tag, consumer)]
 
     def give_back(
         self,
@@ -283,21 +323,21 @@ class QueueBuffer:
 
     # Deadlines.
 
-    def _time(self, tag: int, attempts: int, now: float) -> None:
-        """Note the deadline of a delivery; those of one burst share an entry."""
+    def _time(self, tags: Sequence[int], attempts: int, now: float) -> None:
+        """Note the deadline of deliveries; those of one burst share an entry."""
         if self._burst_key != (now, attempts):
             self._burst_key = (now, attempts)
             self._burst = []
             deadline = now + (self.policy.ack_timeout or 0.0) + self.policy.backoff(attempts + 1)
             self._deadlines.setdefault(attempts, deque()).append((deadline, self._burst))
             self.settler.timed.add(self)
-        self._burst.append(tag)
+        self._burst.append(tags)
 
     def expire_deliveries(self, now: float) -> None:
         """Return what was delivered with `timed` and not acknowledged in time; it keeps its tag."""
         for bursts in self._deadlines.values():
             while bursts and bursts[0][0] <= now:
-                for tag in bursts.popleft()[1]:
+                for tag in chain.from_iterable(bursts.popleft()[1]):
                     entry = self.unacked.pop(tag, None)
                     if entry is not None:
                         self._give_back(tag, entry, True, 0.0, "not acknowledged in time", keep_tag=True)

@@ -46,6 +46,13 @@ class AckBatch:
         self.ids.append(id)
         self.times.append(delivered)
 
+    def add_many(self, ids: list[int], delivered: list[float]) -> None:
+        """Acknowledge several messages."""
+        if not self.ids:
+            self._settler.open(self)
+        self.ids += ids
+        self.times += delivered
+
     def take(self) -> tuple[list[int], list[float]]:
         taken = self.ids, self.times
         self.ids, self.times = [], []

@@ -85,6 +85,17 @@ class Source:
         writer.pending_bytes += len(body)
         return writer.open_batch
 
+    def publish_many(self, bodies: list[bytes], publisher: Publisher, tokens: list[int]) -> int:
+        """Publish plain messages, one token each; returns their batch."""
+        segment = self._open
+        if segment is None or segment.detailed or segment.transient or segment.max_attempts is not None:
+            segment = self._new_segment(Segment(None))
+        segment.bodies += bodies
+        segment.publishers += [publisher] * len(bodies)
+        segment.tokens += tokens
+        self._writer.pending_bytes += sum(map(len, bodies))
+        return self._writer.open_batch
+
     def publish_detailed(self, message: Outgoing, publisher: Publisher, token: int) -> int:
         """Publish a message that carries more than a body."""
         segment = self._open

@@ -7,9 +7,9 @@ claim from the store) blocks the session: it stops reading, keeps the frames beh
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from itertools import islice
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -86,8 +86,8 @@ class BlipMQSession:
         self._prefix = b"\xff"  # no PUBLISH payload begins with it
         #: By the payload of POLL and ACK, the subscription's id as it is on the wire.
         self._polled: dict[bytes, Polled] = {}
-        #: ACKs with tags that are not outstanding here: subscription id, tag.
-        self._late: list[tuple[int, int]] = []
+        #: ACKs with tags that are not outstanding here: subscription id, tags.
+        self._late: list[tuple[int, list[int]]] = []
 
     # What the connection calls.
 
@@ -159,48 +159,80 @@ class BlipMQSession:
             self._draining = True
         self._close_when_done()
 
-    def _serve(self, frames: list[Frame], start: int) -> int:
-        """The hot loop: handle frames from `start` on; returns how many are done when one blocks, or all."""
-        replies, late, now = self._replies, self._late, monotonic()
-        out = replies.begin()
-        polled, source, prefix = self._polled, self._source, self._prefix
-        size = len(prefix)
-        key = self._grant.id if self._grant else None
-        for at in range(start, len(frames)):
-            kind, cid, payload = frames[at]
+    def _serve(self, frames: list[Frame], at: int) -> int:
+        """Handle frames from `at` on, by runs of one kind; returns how many are done when one blocks, or all."""
+        while at < len(frames) and not self._blocked:
+            kind = frames[at][0]
             if kind == ACK:
-                known = polled.get(payload)
-                if (known is None or not known.buffer.ack(cid, key)) and not self._ack(cid, payload):
-                    return at
-                continue
-            if late:  # what follows must not overtake the answers to these
+                at = self._acks(frames, at)
+            elif self._late:  # what follows must not overtake the answers to these
                 self._block(self._settle_late())
-                return at
-            if kind == POLL:
-                known = polled.get(payload)
-                if known is not None and not known.transient:
-                    delivery = known.buffer.deliver(now, True)
-                    if delivery is not None:
-                        body, topic = delivery[1], known.prefix
-                        length = 9 + len(topic) + len(body)
-                        if length > MAX_FRAME_SIZE:
-                            known.buffer.bury(delivery[0], TOO_LARGE)
-                            continue
-                        out += (_pack_header(length, PUBLISH, delivery[0]), topic, body)
-                        continue
-                    if not (self._patience and self._may_come(known)):
-                        continue
-                self._poll(cid, payload)
-            elif kind == PUBLISH and source is not None and payload.startswith(prefix):
-                replies.batch = source.publish(payload[size:], self, cid)
-                continue
+            elif kind == POLL:
+                at = self._polls(frames, at)
+            elif kind == PUBLISH:
+                at = self._publishes(frames, at)
             else:
-                self._other(kind, cid, payload)
-            if self._blocked:
-                return at + 1
-            out, source, prefix = replies.begin(), self._source, self._prefix
-            size = len(prefix)
-        return len(frames)
+                self._other(*frames[at])
+                at += 1
+        return at
+
+    # The hot path: each takes the run of frames that begins at `at` and returns where the next one begins.
+
+    def _publishes(self, frames: list[Frame], at: int) -> int:
+        """PUBLISH frames with the QoS and topic of the last one that was looked at closely."""
+        prefix, size = self._prefix, len(self._prefix)
+        bodies, tokens = [], []
+        for kind, cid, payload in islice(frames, at, None):
+            if kind != PUBLISH or not payload.startswith(prefix):
+                break
+            bodies.append(payload[size:])
+            tokens.append(cid)
+        if bodies:
+            assert self._source is not None
+            self._replies.batch = self._source.publish_many(bodies, self, tokens)
+            return at + len(bodies)
+        self._other(*frames[at])
+        return at + 1
+
+    def _acks(self, frames: list[Frame], at: int) -> int:
+        """ACK frames of one subscription."""
+        subscription = frames[at][2]
+        tags = []
+        for kind, cid, payload in islice(frames, at, None):
+            if kind != ACK or payload != subscription:
+                break
+            tags.append(cid)
+        known = self._polled.get(subscription)
+        assert self._grant is not None
+        unknown = tags if known is None else known.buffer.ack_many(tags, self._grant.id)
+        if unknown and not self._ack_unknown(unknown, subscription):
+            return at
+        return at + len(tags)
+
+    def _polls(self, frames: list[Frame], at: int) -> int:
+        """POLL frames of one subscription."""
+        subscription, count = frames[at][2], 0
+        for kind, _, payload in islice(frames, at, None):
+            if kind != POLL or payload != subscription:
+                break
+            count += 1
+        known = self._polled.get(subscription)
+        if known is None or known.transient:
+            self._poll(frames[at][1], subscription)
+            return at + 1
+        topic, out, buffer = known.prefix, self._replies.begin(), known.buffer
+        deliveries = buffer.deliver_many(monotonic(), count)
+        for tag, body, _, _ in deliveries:
+            length = 9 + len(topic) + len(body)
+            if length > MAX_FRAME_SIZE:
+                buffer.bury(tag, TOO_LARGE)
+            else:
+                out += (_pack_header(length, PUBLISH, tag), topic, body)
+        done = len(deliveries)
+        if done < count and self._patience and self._may_come(known):
+            self._await_message(frames[at + done][1], known)
+            return at + done + 1
+        return at + count
 
     def _greet(self, kind: int, cid: int, payload: bytes) -> None:
         """A frame before the handshake is complete."""
@@ -364,8 +396,8 @@ class BlipMQSession:
         known = self._polled[payload] = Polled(subscription)
         return known
 
-    def _ack(self, cid: int, payload: bytes) -> bool:
-        """An ACK whose tag is not outstanding here: look for it in the store, together with those that follow.
+    def _ack_unknown(self, tags: list[int], payload: bytes) -> bool:
+        """Tags that are not outstanding here: look for them in the store, together with those that follow.
 
         False when that of earlier ones must be done first.
         """
@@ -375,16 +407,17 @@ class BlipMQSession:
             if self._late:
                 self._block(self._settle_late())
                 return False
-            self._nack(cid, error.reject)
+            for tag in tags:
+                self._nack(tag, error.reject)
         else:
-            self._late.append((id, cid))
+            self._late.append((id, tags))
         return True
 
     async def _settle_late(self) -> None:
         late = self._late[:]
         self._late.clear()
-        for id, group in itertools.groupby(late, key=lambda entry: entry[0]):
-            await self._settle_late_of(id, [tag for _, tag in group])
+        for id, tags in late:
+            await self._settle_late_of(id, tags)
 
     async def _settle_late_of(self, id: int, tags: list[int]) -> None:
         assert self._grant is not None
@@ -396,7 +429,7 @@ class BlipMQSession:
                 reject = codec.FORBIDDEN
             elif subscription is not None:
                 self._remember(codec.U64.pack(id), subscription)
-                tags = [tag for tag in tags if not subscription.buffer.ack(tag, key)]
+                tags = subscription.buffer.ack_many(tags, key)
                 settle = self._engine.subscriptions.ack_late
                 unknown = await self._patiently(lambda: settle(subscription, tags, key))
         except StoreUnavailable:
