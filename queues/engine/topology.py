@@ -65,7 +65,7 @@ class Topology:
                 tuple(queue for queue, _, qos in targets if qos == 0),
                 frozenset(queue for queue, subscription, _ in targets if subscription is not None),
             )
-        await self.load_policies(connection, {queue for rows in found.values() for queue, _, _ in rows})
+        await self.load_policies(connection, {queue for rows in found.values() for queue, _, _ in rows}, again=True)
 
     async def load_policies(self, connection: Connection, queues: Iterable[int], again: bool = False) -> None:
         """Read the policies that are not known; with `again` all of them. Deleted queues are forgotten."""

@@ -102,7 +102,9 @@ begin
     return null;
 end $$;
 
-create constraint trigger queue_changes_topology after insert or delete or update of name on queues_queue
+-- What a publish must obey at once counts as topology too: the rest of a policy reaches nodes by notification.
+create constraint trigger queue_changes_topology
+    after insert or delete or update of name, max_length, overflow, message_ttl, concurrency_limit on queues_queue
     deferrable initially deferred for each row execute function queues_topology_changed();
 create constraint trigger subscription_changes_topology after insert or delete or update of topic, qos, queue_id
     on queues_subscription
