@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from queues.engine.claimer import Claimer
     from queues.engine.settler import AckBatch, Settler
 
-#: Seconds without a consumer after which a node no longer takes new messages for a queue, and hands back its own.
+#: Seconds without a consumer after which a node no longer takes new messages for a queue, and hands back its own:
+#: soon where others wait for them.
 WARM = 1.0
 COLD = 5.0
+COLD_SHARED = 0.2
 
 #: id, attempts that failed before, delivery tag kept in the store or None, own limit of attempts, time of delivery.
 Unacked = tuple[int, int, int | None, int | None, float]
@@ -72,6 +74,8 @@ class QueueBuffer:
         self.interested = False
         self.closed = False
         self.last_demand = -1e9
+        #: Messages that a consumer asked for since the last claim and did not get.
+        self.shortage = 0
         self.on_refill: list[Callable[[], None]] = []
         #: For each number of earlier attempts: bursts of (deadline, tags), in order of deadline.
         self._deadlines: dict[int, deque[tuple[float, list[Sequence[int]]]]] = {}
@@ -113,6 +117,7 @@ class QueueBuffer:
                 self.claimer.want(self)
             return tag, payload, attempts, detail
         if self.backlog:
+            self.shortage += 1
             self.claimer.want(self)
         return None
 
@@ -120,9 +125,10 @@ class QueueBuffer:
         """Up to `count` messages, each with a deadline as `deliver` gives it with `timed`."""
         plain, ready = self._plain(count), self.ready
         if not plain:
-            found = []
+            found: list[Delivery] = []
             while len(found) < count and (delivery := self.deliver(now, timed=True)) is not None:
                 found.append(delivery)
+            self.shortage = max(self.shortage, count - len(found))
             return found
         self.last_demand = now
         messages = [ready.popleft() for _ in range(plain)]
@@ -134,7 +140,7 @@ class QueueBuffer:
         self._time(tags, 0, now)
         if self.backlog and len(ready) < self.claimer.low_water:
             self.claimer.want(self)
-        taken = [(tag, message[1], 0, None) for tag, message in zip(tags, messages, strict=True)]
+        taken: list[Delivery] = [(tag, message[1], 0, None) for tag, message in zip(tags, messages, strict=True)]
         return taken if plain == count else taken + self.deliver_many(now, count - plain)
 
     def _plain(self, most: int) -> int:
@@ -275,6 +281,11 @@ class QueueBuffer:
         self.low = min(self.low, first_id - 1)
         if self.waiters or self.on_refill:
             self.claimer.want(self)
+
+    def is_cold(self, now: float) -> bool:
+        """Whether nobody has consumed for so long that what is here should go back."""
+        rare = self.shared or self.policy.concurrency_limit is not None
+        return not self.waiters and now - self.last_demand > (COLD_SHARED if rare else COLD)
 
     def dispatch(self) -> None:
         """Hand messages to those who wait, first come, first served."""

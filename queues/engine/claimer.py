@@ -102,10 +102,10 @@ class Claimer:
 
     def _limit(self, buffer: QueueBuffer) -> int:
         most = min(BATCH, buffer.room)
-        if buffer.shared and not buffer.dead:
-            most = min(most, SHARED_BATCH if len(buffer.ready) < SHARED_BATCH else 0)
-        if buffer.policy.concurrency_limit is not None:
-            most = min(most, max(1, len(buffer.waiters)) if not buffer.ready else 0)
+        if buffer.dead or buffer.shared or buffer.policy.concurrency_limit is not None:
+            asked = max(len(buffer.waiters), buffer.shortage)  # what is more would be kept from others
+            most = min(most, asked, SHARED_BATCH) if len(buffer.ready) < asked else 0
+        buffer.shortage = 0
         return most
 
     async def _claim(self, connection: Connection, buffer: QueueBuffer, limit: int) -> list[Message]:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol
 
 from queues.engine import control, maintenance
@@ -82,6 +82,7 @@ class Engine:
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._grants: dict[str, Grant] = {}
         self._lost_pids: list[int] = []
+        self._lost = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
 
     # What sessions use.
@@ -139,12 +140,19 @@ class Engine:
 
     async def request(self, name: str, /, **parameters: Any) -> Any:
         """Run one of the named statements outside the hot path. Raises StoreUnavailable."""
+        async with self._asking() as connection:
+            return await connection.execute(statement(name), parameters)
+
+    @contextlib.asynccontextmanager
+    async def _asking(self) -> AsyncIterator[Connection]:
+        """The connection for what sessions ask. No job reads it, so whoever finds it lost says so."""
         connection = self._connections.get("requests")
         if connection is None or not self.available:
             raise StoreUnavailable()
         try:
-            return await connection.execute(statement(name), parameters)
+            yield connection
         except LOST as error:
+            self._lost.set()
             raise StoreUnavailable(str(error)) from error
 
     # Buffers.
@@ -164,10 +172,8 @@ class Engine:
         return int(row[0])
 
     async def _policy(self, id: int) -> Any:
-        connection = self._connections.get("requests")
-        if connection is None or not self.available:
-            raise StoreUnavailable()
-        await self.topology.load_policies(connection, [id])
+        async with self._asking() as connection:
+            await self.topology.load_policies(connection, [id])
         if id not in self.topology.policies:
             raise QueueNotFound(str(id))
         return self.topology.policies[id]
@@ -326,7 +332,9 @@ class Engine:
 
     async def _work(self) -> None:
         """Run every job until one of them loses its connection."""
-        tasks = [asyncio.create_task(job) for job in self._jobs()]
+        self._lost.clear()
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(job) for job in self._jobs()]
+        tasks.append(asyncio.create_task(self._lost.wait()))
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -335,8 +343,8 @@ class Engine:
         self.available = False
         self._away_since = now()
         error = next(iter(done)).exception()
-        if isinstance(error, LOST):
-            logger.warning("the database is away: %s", str(error).strip().split("\n")[0])
+        if error is None or isinstance(error, LOST):
+            logger.warning("the database is away: %s", str(error or "a connection is lost").strip().split("\n")[0])
         else:
             logger.error("the engine failed and starts anew", exc_info=error)
         await self._close()
@@ -422,7 +430,7 @@ class Engine:
             await job
 
 
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from queues.engine import node as nodes
-from queues.engine.buffer import COLD, QueueBuffer
+from queues.engine.buffer import QueueBuffer
 from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.message import ROWS_PER_STATEMENT, Counts
@@ -18,7 +18,9 @@ from queues.engine.statements import array, statement
 DUE = 0.05
 LIVENESS = 0.25
 SWEEP = 1.0
+TIDY = 0.1
 UNSEEN = 5.0
+TOUCH = 60.0
 PARTITIONS = 3600.0
 #: Tallies older than this many folds are certainly committed; the search for new ones starts after them.
 FOLDS_BEHIND = 30
@@ -74,19 +76,19 @@ class Maintenance:
         """Hand back what nobody consumes any more, and look for messages that no notification told of."""
         rounds = 0
         while True:
-            await asyncio.sleep(SWEEP)
+            await asyncio.sleep(TIDY)
             time, rounds = now(), rounds + 1
-            cold = [buffer for buffer in self.buffers.values() if buffer.interested and _cold(buffer, time)]
+            cold = [buffer for buffer in self.buffers.values() if buffer.interested and buffer.is_cold(time)]
             for buffer in cold:
                 settler.hand_back(buffer.take_all())
                 buffer.interested = False
             if cold:
                 parameters = {"queues": array(buffer.id for buffer in cold), "node": node}
                 await connection.execute(statement("drop_interest"), parameters)
-            if rounds % int(UNSEEN / SWEEP) == 0:
+            if rounds % int(UNSEEN / TIDY) == 0:
                 await self._look_for_unseen(connection)
                 self._look_for_dead_letters()
-            if rounds % 60 == 0:
+            if rounds % int(TOUCH / TIDY) == 0:
                 await self._touch_subscriptions(connection, time)
 
     async def _look_for_unseen(self, connection: Connection) -> None:
@@ -103,7 +105,7 @@ class Maintenance:
                 buffer.more_in_store(1)
 
     async def _touch_subscriptions(self, connection: Connection, time: float) -> None:
-        used = [buffer.id for buffer in self.buffers.values() if time - buffer.last_demand < 60.0]
+        used = [buffer.id for buffer in self.buffers.values() if time - buffer.last_demand < TOUCH]
         await connection.execute(statement("touch_subscriptions"), {"queues": array(used)})
 
     async def keep_partitions(self, connection: Connection) -> None:
@@ -121,10 +123,6 @@ class Maintenance:
                     statement("drop_idle_subscriptions"), {"days": self.options.idle_subscription_days}
                 )
             await asyncio.sleep(PARTITIONS)
-
-
-def _cold(buffer: QueueBuffer, time: float) -> bool:
-    return not buffer.waiters and time - buffer.last_demand > COLD
 
 
 def deadlines(buffers: Iterable[QueueBuffer], time: float) -> list[QueueBuffer]:
