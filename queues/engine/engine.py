@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 PURPOSES = ("writer", "settler", "claimer", "requests", "clockwork", "reaper", "listener")
 DEADLINES = 0.02  # seconds between looks at delivery deadlines
-STALL = 0.05  # a look that comes this late is skipped: acknowledgements may be waiting in the sockets
+GRACE = 0.1  # seconds that clients have to acknowledge after they were held up
 FIRST_RETRY, LONGEST_RETRY = 0.05, 5.0
 
 
@@ -75,7 +75,8 @@ class Engine:
         self.on_key_change: list[Callable[[int], None]] = []
         self._holders: set[Holder] = set()
         self._saturated = False
-        self._resumed_at = 0.0
+        self._looked_at = 0.0
+        self._held_up_at = 0.0
         self._away_since = 0.0
         self._connections: dict[str, Connection] = {}
         self._supervisor: asyncio.Task[None] | None = None
@@ -195,7 +196,6 @@ class Engine:
             holder.release()
         if self._saturated and not self._overfull(0.5):
             self._saturated = False
-            self._resumed_at = now()
             for resume in self.on_saturation:
                 resume(False)
 
@@ -216,13 +216,17 @@ class Engine:
     def _any_limited(self) -> bool:
         return any(policy.concurrency_limit is not None for policy in self.topology.policies.values())
 
-    def _watch_deadlines(self, expected: float = 0.0) -> None:
+    def _watch_deadlines(self) -> None:
+        """Return what was not acknowledged in time, by the time of the last look: what has arrived by now in the
+        sockets was read in between, however long this process was held up. While barriers are held or sockets not
+        read, clients may not be able to acknowledge: the clock stands still, and a moment longer."""
         time = now()
-        stalled = expected and time - expected > STALL
-        if not (stalled or self._saturated or time - self._resumed_at < 0.1):
-            self.settler.timed.difference_update(maintenance.deadlines(tuple(self.settler.timed), time))
-        loop = asyncio.get_running_loop()
-        self._deadline_timer = loop.call_later(DEADLINES, self._watch_deadlines, now() + DEADLINES)
+        if self._saturated or self.behind:
+            self._held_up_at = time
+        elif time - self._held_up_at > GRACE:
+            self.settler.timed.difference_update(maintenance.deadlines(tuple(self.settler.timed), self._looked_at))
+            self._looked_at = time
+        self._deadline_timer = asyncio.get_running_loop().call_later(DEADLINES, self._watch_deadlines)
 
     # Life.
 
