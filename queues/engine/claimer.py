@@ -28,6 +28,7 @@ class Claimer:
         self.low_water = max(1, min(options.prefetch // 2, 2 * BATCH))
         self.counts = counts
         self.node = 0
+        self.stopping = False
         self._wanted: dict[QueueBuffer, None] = {}
         self._nearly_done: dict[QueueBuffer, None] = {}
         self._wake = asyncio.Event()
@@ -75,7 +76,7 @@ class Claimer:
             buffer.interested = True
             await connection.execute(statement("add_interest"), {"queues": f"{{{buffer.id}}}", "node": self.node})
         limit = self._limit(buffer)
-        if limit <= 0 or buffer.policy.paused or buffer.closed:
+        if limit <= 0 or buffer.policy.paused or buffer.closed or self.stopping:
             buffer.refilled()
             return
         if buffer.storing:

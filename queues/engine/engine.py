@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol
 
@@ -36,6 +38,7 @@ logger = logging.getLogger(__name__)
 PURPOSES = ("writer", "settler", "claimer", "requests", "clockwork", "reaper", "listener")
 DEADLINES = 0.02  # seconds between looks at delivery deadlines
 GRACE = 0.1  # seconds that clients have to acknowledge after they were held up
+HANG_UP = 0.2  # seconds that jobs have to notice the end of their connections
 FIRST_RETRY, LONGEST_RETRY = 0.05, 5.0
 
 
@@ -255,7 +258,8 @@ class Engine:
         await self._close()
 
     async def _drain(self) -> None:
-        await _until(lambda: self.writer.idle)
+        self.claimer.stopping = True
+        await _until(lambda: self.writer.idle and not any(buffer.claiming for buffer in self.buffers.values()))
         for buffer in (*self.buffers.values(), *self.dead_buffers.values()):
             outstanding = [(entry[0], tag) for tag, entry in buffer.unacked.items()]
             self.settler.hand_back(buffer.take_all())
@@ -351,8 +355,17 @@ class Engine:
             logger.warning("the database is away: %s", str(error or "a connection is lost").strip().split("\n")[0])
         else:
             logger.error("the engine failed and starts anew", exc_info=error)
-        await self._close()
+        self._hang_up()
+        await asyncio.wait(tasks, timeout=HANG_UP)
         await _cancel(tasks)
+        await self._close()
+
+    def _hang_up(self) -> None:
+        """End every connection's socket, so that whoever waits on one hears of it before its descriptor is closed:
+        an event loop that watches a closed descriptor, whose number is soon another file's, aborts the process."""
+        for connection in self._connections.values():
+            with contextlib.suppress(*LOST), socket.socket(fileno=os.dup(connection.fileno())) as line:
+                line.shutdown(socket.SHUT_RDWR)
 
     async def _come_back(self) -> None:
         """Reconnect with growing pauses. Every lease is lost: whoever comes first returns them to their queues."""

@@ -13,6 +13,8 @@ from queues.engine.statements import statement
 
 #: The first key of every node's advisory lock; the second is the node's id.
 LOCK_CLASS = 74657
+#: As in the function queues_may_lease: held shared by each statement that leases to the node.
+LEASES_CLASS = 74658
 
 
 async def register(connection: Connection, options: EngineOptions) -> int:
@@ -71,22 +73,25 @@ async def reap(connection: Connection, node: int) -> bool:
         row = await cursor.fetchone()
         if row is None or not row[0]:
             return False
-        await connection.execute("set local enable_seqscan = on")
-        cursor = await connection.execute(statement("reap_leases"), {"node": node}, prepare=False)
-        news = Announcer()
-        for queue, low, dead in await cursor.fetchall():
-            news.dead(queue) if dead else news.ready(queue, low)
-        news.say(gone=node)
-        await connection.execute("delete from queues_interest where node_id = %s", (node,))
-        await connection.execute("delete from queues_node where id = %s", (node,))
-        await news.flush(connection)
+        await _forget(connection, node)
     return True
 
 
 async def leave(connection: Connection, node: int) -> None:
-    """Forget this node, which has handed everything back; its lock goes with its connection."""
+    """Forget this node, and return what it has not handed back; its lock goes with its connection."""
+    async with connection.transaction():
+        await _forget(connection, node)
+
+
+async def _forget(connection: Connection, node: int) -> None:
+    """Return a node's leases and delete it. Whatever it has under way is waited for: it may lease still."""
+    await connection.execute("select pg_advisory_xact_lock(%s, %s)", (LEASES_CLASS, node))
+    await connection.execute("set local enable_seqscan = on")
+    cursor = await connection.execute(statement("reap_leases"), {"node": node}, prepare=False)
+    news = Announcer()
+    for queue, low, dead in await cursor.fetchall():
+        news.dead(queue) if dead else news.ready(queue, low)
+    news.say(gone=node)
     await connection.execute("delete from queues_interest where node_id = %s", (node,))
     await connection.execute("delete from queues_node where id = %s", (node,))
-    news = Announcer()
-    news.say(gone=node)
     await news.flush(connection)

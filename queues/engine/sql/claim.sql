@@ -2,7 +2,7 @@
 -- Compared as rows, so that only the index of ready messages can give the order, whatever the statistics say.
 with picked as materialized (
     select ctid from queues_message
-    where state = 0 and (queue_id, id) > (%(queue)s, %(low)s) and (queue_id, id) < (%(queue)s + 1, 0)
+    where (select queues_may_lease(%(node)s)) and state = 0 and (queue_id, id) > (%(queue)s, %(low)s) and (queue_id, id) < (%(queue)s + 1, 0)
         and (expires_at is null or expires_at > now())
     order by queue_id, id limit %(limit)s
     for update skip locked

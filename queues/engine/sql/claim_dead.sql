@@ -1,7 +1,7 @@
 -- Lease the oldest dead letters of a queue to this node, for a consumer that reads them. In order of id.
 with picked as materialized (
     select ctid from queues_message
-    where state = 3 and (queue_id, id) > (%(queue)s, 0) and (queue_id, id) < (%(queue)s + 1, 0)
+    where (select queues_may_lease(%(node)s)) and state = 3 and (queue_id, id) > (%(queue)s, 0) and (queue_id, id) < (%(queue)s + 1, 0)
     order by queue_id, id limit %(limit)s
     for update skip locked
 ), leased as (

@@ -4,7 +4,7 @@ with allowed as materialized (
     select greatest(0, least(%(limit)s, queues_concurrency_left(%(queue)s))) as most
 ), picked as materialized (
     select ctid from queues_message
-    where state = 0 and (queue_id, id) > (%(queue)s, %(low)s) and (queue_id, id) < (%(queue)s + 1, 0)
+    where (select queues_may_lease(%(node)s)) and state = 0 and (queue_id, id) > (%(queue)s, %(low)s) and (queue_id, id) < (%(queue)s + 1, 0)
         and (expires_at is null or expires_at > now())
     order by queue_id, id limit (select most from allowed)
     for update skip locked

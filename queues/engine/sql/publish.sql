@@ -3,7 +3,7 @@
 -- Returns the first id and, for each target, whether it was leased; no row when the topology has moved on.
 with block as materialized (
     select nextval('queues_message_id') as first
-    where queues_topology_version() = %(version)s::bigint
+    where queues_publish_version(%(node)s) = %(version)s::bigint
 ), target as materialized (
     select t.queue_id, t.k, t.wanted and not exists (
         select from queues_message m

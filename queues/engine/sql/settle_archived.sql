@@ -9,7 +9,10 @@ with gone as (
     select coalesce(origin_id, gone.id), queue_id, 0, attempts, producer_id, %(consumer)s::bigint, published_at,
         to_timestamp(given.at), now(), length(payload), key,
         case when %(full)s then headers end, case when %(full)s then payload end
-    from gone left join unnest(%(ids)s::bigint[], %(delivered)s::float8[]) as given (id, at) using (id)
+    from gone left join (
+        -- An id may be there twice: acknowledged late, and again after it was delivered once more.
+        select id, max(at) as at from unnest(%(ids)s::bigint[], %(delivered)s::float8[]) as g (id, at) group by id
+    ) as given using (id)
 ), tallied as (
     insert into queues_queuetally (queue_id, ready, leased, delayed, dead, settled)
     select queue_id, -count(*) filter (where state = 0), -count(*) filter (where state = 1),

@@ -13,6 +13,8 @@ drop trigger route_changes_topology on queues_route;
 drop trigger subscription_changes_topology on queues_subscription;
 drop trigger queue_changes_topology on queues_queue;
 drop function queues_topology_changed();
+drop function queues_publish_version(integer);
+drop function queues_may_lease(integer);
 drop function queues_topology_version();
 delete from queues_topology;
 drop table queues_archive;
