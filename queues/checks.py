@@ -73,26 +73,31 @@ def check_database_server(
 
 @register(Tags.security)
 def check_secret_key(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
-    """fivewire.W001: the secret is long. fivewire.W002: with a shared database the secret is set, not generated."""
-    messages: list[CheckMessage] = []
-    if len(settings.SECRET_KEY) < SHORTEST_SECRET:
-        messages.append(
-            Warning(
-                f"SECRET_KEY has {len(settings.SECRET_KEY)} characters. Sessions and the digests of API keys rest on it.",
-                hint=f"Set SECRET_KEY to at least {SHORTEST_SECRET} random characters; API keys must then be made anew.",
-                id="fivewire.W001",
-            )
+    """fivewire.W001: the secret is long."""
+    if len(settings.SECRET_KEY) >= SHORTEST_SECRET:
+        return []
+    return [
+        Warning(
+            f"SECRET_KEY has {len(settings.SECRET_KEY)} characters; sessions and digests of API keys rest on it.",
+            hint=f"Set SECRET_KEY to at least {SHORTEST_SECRET} random characters, then make the API keys anew.",
+            id="fivewire.W001",
         )
-    if settings.EMBEDDED_DATABASE is None and _is_generated(settings.SECRET_KEY):
-        messages.append(
-            Warning(
-                "DATABASE_URL is set and SECRET_KEY is the one generated for this checkout. Another host on this "
-                "database would generate its own, and refuse the API keys made here.",
-                hint=f"Set SECRET_KEY on every host; the one in use lies in {settings.DATA_DIR / 'secret_key'}.",
-                id="fivewire.W002",
-            )
+    ]
+
+
+@register(Tags.security, deploy=True)
+def check_shared_secret(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
+    """fivewire.W002: where the database may be shared the secret is set, not generated."""
+    if settings.EMBEDDED_DATABASE is not None or not _is_generated(settings.SECRET_KEY):
+        return []
+    return [
+        Warning(
+            "DATABASE_URL is set and SECRET_KEY is the one generated for this checkout. Another host on this "
+            "database would generate its own, and refuse the API keys made here.",
+            hint=f"Set SECRET_KEY on every host; the one in use lies in {settings.DATA_DIR / 'secret_key'}.",
+            id="fivewire.W002",
         )
-    return messages
+    ]
 
 
 @register(Tags.security)

@@ -45,6 +45,25 @@ def create_key(
     protocols means any. Raises KeyExists when the name or the value is taken, InvalidKey for a name, value,
     protocol or pattern that cannot be.
     """
+    row, text = new_key(name, key, protocols, publish, consume, manage)
+    try:
+        with transaction.atomic():
+            row.save(force_insert=True)
+    except IntegrityError as error:
+        raise KeyExists(f"There is an API key named {name!r}, or one with this value.") from error
+    row.refresh_from_db()
+    return row, text
+
+
+def new_key(
+    name: str,
+    key: str | None = None,
+    protocols: Iterable[str] = (),
+    publish: Iterable[str] = ("*",),
+    consume: Iterable[str] = ("*",),
+    manage: Iterable[str] = (),
+) -> tuple[ApiKey, str]:
+    """As `create_key`, but the row is not saved."""
     if key is not None and not key:
         raise InvalidKey("A key must not be empty.")
     if not 0 < len(name) <= LONGEST_NAME or "\0" in name:
@@ -60,12 +79,6 @@ def create_key(
         manage=_patterns(manage),
     )
     _refuse_taken(row)
-    try:
-        with transaction.atomic():
-            row.save(force_insert=True)
-    except IntegrityError as error:
-        raise KeyExists(f"There is an API key named {name!r}, or one with this value.") from error
-    row.refresh_from_db()
     return row, text
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "RouteLoop",
     "RouteNotFound",
     "add_route",
+    "check_route",
     "list_routes",
     "missing_queues",
     "remove_route",
@@ -48,19 +49,27 @@ def add_route(source: str, target: str, using: str = DEFAULT_DB_ALIAS) -> Route:
     Addresses are "queue:NAME" or "topic:NAME"; a bare name is a queue's. Neither end needs to exist yet. Raises
     InvalidAddress, RouteExists, or RouteLoop when messages would come back to `source`.
     """
+    with transaction.atomic(using=using):
+        source, target = check_route(source, target, using)
+        return Route.objects.using(using).create(source=source, target=target)
+
+
+def check_route(source: str, target: str, using: str = DEFAULT_DB_ALIAS) -> tuple[str, str]:
+    """The addresses of a new route as they are stored; until the transaction ends nobody else adds one.
+
+    Raises what `add_route` does. To be called inside a transaction.
+    """
     source, target = normal_address(source), normal_address(target)
     if source == target:
         raise RouteLoop(f"{source} cannot be routed to itself.")
-    with transaction.atomic(using=using):
-        # Two routes added at the same time could make a loop that neither sees: they wait for each other.
-        with connections[using].cursor() as cursor:
-            cursor.execute("select pg_advisory_xact_lock(hashtext('queues_route'))")
-        routes = Route.objects.using(using)
-        if routes.filter(source=source, target=target).exists():
-            raise RouteExists(f"{source} is routed to {target} already.")
-        if back := _path(target, source, using):
-            raise RouteLoop(f"It would be a loop: {' → '.join([source, *back])}.")
-        return routes.create(source=source, target=target)
+    # Two routes added at the same time could make a loop that neither sees: they wait for each other.
+    with connections[using].cursor() as cursor:
+        cursor.execute("select pg_advisory_xact_lock(hashtext('queues_route'))")
+    if Route.objects.using(using).filter(source=source, target=target).exists():
+        raise RouteExists(f"{source} is routed to {target} already.")
+    if back := _path(target, source, using):
+        raise RouteLoop(f"It would be a loop: {' → '.join([source, *back])}.")
+    return source, target
 
 
 def remove_route(source: str, target: str, using: str = DEFAULT_DB_ALIAS) -> None:

@@ -1,27 +1,33 @@
-"""The engine's named statements over a connection of Django's, for code outside the hot path."""
+"""Named statements over a connection of Django's: those under sql/ and the engine's own."""
 
 from __future__ import annotations
 
 import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from django.db import connections
 
 from queues.engine.statements import statement
 
+DIRECTORY = Path(__file__).parent / "sql"
 CHANNEL = "fivewire"
 
 
 @cache
-def _text(name: str) -> str:
-    return statement(name).decode()
+def text(name: str) -> str:
+    """The text of sql/NAME.sql, or else of the engine's statement of this name."""
+    path = DIRECTORY / f"{name}.sql"
+    if not path.exists():
+        return statement(name).decode()
+    return "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("--"))
 
 
 def query(name: str, using: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
     """Run sql/NAME.sql in the connection's current transaction, or in one of its own; returns its rows."""
     with connections[using].cursor() as cursor:
-        cursor.execute(_text(name), parameters)
+        cursor.execute(text(name), parameters)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
     return rows
 

@@ -211,14 +211,14 @@ class Settler:
     async def _bury(self, connection: Connection, target: int | None, failures: list[Failure]) -> None:
         for start in range(0, len(failures), ROWS_PER_STATEMENT):
             parameters = _failure_arrays(failures[start : start + ROWS_PER_STATEMENT]) | {"node": self.node}
-            if target is None:
-                cursor = await connection.execute(statement("bury"), parameters)
-                for (queue,) in await cursor.fetchall():
-                    self.more_dead(queue)
-            else:
+            if target is not None:
                 cursor = await connection.execute(statement("bury_elsewhere"), parameters | {"target": target})
                 if row := await cursor.fetchone():
                     self.more_in_store(target, row[0])
+                    continue
+            cursor = await connection.execute(statement("bury"), parameters)
+            for (queue,) in await cursor.fetchall():
+                self.more_dead(queue)
         self.counts.buried += len(failures)
 
     async def _hand_back(self, connection: Connection, taken: list[tuple[int, int | None]]) -> None:

@@ -6,6 +6,7 @@ import argparse
 import datetime
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,10 +33,11 @@ class SubcommandCommand(BaseCommand):
         do: Callable[[dict[str, Any]], None] = getattr(self, f"do_{options['do']}")
         try:
             do(options)
+            self.stdout.flush()
         except REFUSALS as error:
             raise CommandError(str(error), returncode=REFUSED) from error
-        except BrokenPipeError:  # the reader of our output has seen enough
-            sys.stderr.close()
+        except BrokenPipeError:  # whoever reads our output has seen enough; what is buffered goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def say(self, text: str) -> None:
         """One line on standard output."""
@@ -49,10 +51,15 @@ class SubcommandCommand(BaseCommand):
         """Ask before what cannot be undone, unless `--yes`. Raises CommandError when the answer is no."""
         if yes:
             return
-        if not sys.stdin.isatty():
+        if not on_terminal():
             raise CommandError(f"{question} Repeat it with --yes; there is no terminal to ask on.", returncode=USAGE)
         if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
             raise CommandError("Nothing was done.", returncode=REFUSED)
+
+
+def on_terminal() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin.isatty()
 
 
 @contextmanager

@@ -122,7 +122,7 @@ class Migration(migrations.Migration):
                     models.BooleanField(
                         db_default=False,
                         default=False,
-                        help_text="While paused, tell a waiting consumer that nothing will come, where its protocol can.",
+                        help_text="While paused, tell waiting consumers that nothing will come, where the protocol can.",
                     ),
                 ),
                 (
@@ -304,7 +304,7 @@ class Migration(migrations.Migration):
                 (
                     "key",
                     models.TextField(
-                        help_text="Public key; unique within the queue while the message lives.", null=True
+                        help_text="Public key; unique in the queue while the message lives.", null=True
                     ),
                 ),
                 ("headers", models.JSONField(null=True)),

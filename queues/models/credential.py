@@ -11,9 +11,7 @@ class ApiKey(models.Model):
     """A key of a program. Empty `protocols` means any protocol; patterns are globs over queue and topic names."""
 
     name = models.CharField(max_length=100, unique=True)
-    digest = models.CharField(
-        max_length=64, unique=True, editable=False, help_text="HMAC-SHA-256 of the key."
-    )
+    digest = models.CharField(max_length=64, unique=True, editable=False, help_text="HMAC-SHA-256 of the key.")
     hint = models.CharField(max_length=8, editable=False, help_text="How the key begins.")
     protocols = ArrayField(models.CharField(max_length=16), default=list, blank=True)
     publish = ArrayField(models.CharField(max_length=255), default=list, blank=True)

@@ -56,12 +56,8 @@ class Message(models.Model):
     expires_at = models.DateTimeField(null=True)
     dead_at = models.DateTimeField(null=True)
     origin_id = models.BigIntegerField(null=True)
-    tag = models.BigIntegerField(
-        null=True, help_text="The delivery tag it keeps while it waits to go out again."
-    )
-    key = models.TextField(
-        null=True, help_text="Public key; unique within the queue while the message lives."
-    )  # noqa: DJ001
+    tag = models.BigIntegerField(null=True, help_text="The delivery tag it keeps while it waits to go out again.")
+    key = models.TextField(null=True, help_text="Public key; unique in the queue while the message lives.")  # noqa: DJ001
     headers = models.JSONField(null=True)
     error = models.TextField(null=True, help_text="Why the last delivery failed.")  # noqa: DJ001
     payload = models.BinaryField()
@@ -79,18 +75,14 @@ class Message(models.Model):
                 | (~Q(state__in=(State.LEASED, State.DEAD_LEASED)) & Q(node__isnull=True)),
                 name="message_leased_has_node",
             ),
-            models.UniqueConstraint(
-                fields=("queue", "key"), condition=Q(key__isnull=False), name="message_key"
-            ),
+            models.UniqueConstraint(fields=("queue", "key"), condition=Q(key__isnull=False), name="message_key"),
         )
         indexes = (
             models.Index(fields=("queue", "id"), condition=Q(state=State.READY), name="message_ready"),
             models.Index(fields=("queue", "id"), condition=Q(state=State.DEAD), name="message_dead"),
             models.Index(fields=("queue", "id"), condition=Q(state=State.DELAYED), name="message_delayed"),
             models.Index(fields=("due_at",), condition=Q(state=State.DELAYED), name="message_due"),
-            models.Index(
-                fields=("expires_at",), condition=Q(expires_at__isnull=False), name="message_expiry"
-            ),
+            models.Index(fields=("expires_at",), condition=Q(expires_at__isnull=False), name="message_expiry"),
             models.Index(fields=("queue", "tag"), condition=Q(tag__isnull=False), name="message_tag"),
         )
 

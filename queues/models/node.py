@@ -26,9 +26,7 @@ class Node(models.Model):
 class Interest(models.Model):
     """A node has consumers for a queue: others leave messages ready for it and wake it."""
 
-    queue = models.ForeignKey(
-        "queues.Queue", on_delete=models.CASCADE, related_name="interests", db_constraint=False
-    )
+    queue = models.ForeignKey("queues.Queue", on_delete=models.CASCADE, related_name="interests", db_constraint=False)
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="interests", db_constraint=False)
     since = models.DateTimeField(db_default=Now())
 

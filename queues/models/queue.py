@@ -56,13 +56,11 @@ class Queue(models.Model):
     kind = models.CharField(
         max_length=16, choices=QueueKind, default=QueueKind.QUEUE, db_default=QueueKind.QUEUE, editable=False
     )
-    paused = models.BooleanField(
-        default=False, db_default=False, help_text="Nothing is delivered while paused."
-    )
+    paused = models.BooleanField(default=False, db_default=False, help_text="Nothing is delivered while paused.")
     refuse_when_paused = models.BooleanField(
         default=False,
         db_default=False,
-        help_text="While paused, tell a waiting consumer that nothing will come, where its protocol can.",
+        help_text="While paused, tell waiting consumers that nothing will come, where the protocol can.",
     )
     concurrency_limit = models.PositiveIntegerField(
         null=True, blank=True, help_text="Most messages being worked on at a time, over all nodes."
@@ -92,9 +90,7 @@ class Queue(models.Model):
     max_length = models.PositiveIntegerField(
         null=True, blank=True, help_text="Most messages held, dead letters not counted; empty: without limit."
     )
-    overflow = models.CharField(
-        max_length=16, choices=Overflow, default=Overflow.REJECT, db_default=Overflow.REJECT
-    )
+    overflow = models.CharField(max_length=16, choices=Overflow, default=Overflow.REJECT, db_default=Overflow.REJECT)
     retention = models.CharField(
         max_length=16,
         choices=Retention,
@@ -124,9 +120,7 @@ class Queue(models.Model):
                 condition=Q(concurrency_limit=None) | Q(concurrency_limit__gte=1),
                 name="queue_concurrency_positive",
             ),
-            models.CheckConstraint(
-                condition=Q(max_length=None) | Q(max_length__gte=1), name="queue_length_positive"
-            ),
+            models.CheckConstraint(condition=Q(max_length=None) | Q(max_length__gte=1), name="queue_length_positive"),
             models.CheckConstraint(
                 condition=Q(retry_backoff__gte=datetime.timedelta(0)), name="queue_backoff_not_negative"
             ),
@@ -158,12 +152,8 @@ class QueueCount(models.Model):
     leased = models.BigIntegerField(default=0, db_default=0)
     delayed = models.BigIntegerField(default=0, db_default=0)
     dead = models.BigIntegerField(default=0, db_default=0)
-    published = models.BigIntegerField(
-        default=0, db_default=0, help_text="Messages ever stored in this queue."
-    )
-    settled = models.BigIntegerField(
-        default=0, db_default=0, help_text="Messages that ever left it for good."
-    )
+    published = models.BigIntegerField(default=0, db_default=0, help_text="Messages ever stored in this queue.")
+    settled = models.BigIntegerField(default=0, db_default=0, help_text="Messages that ever left it for good.")
 
     def __str__(self) -> str:
         return f"{self.queue_id}: {self.ready} ready"
@@ -175,9 +165,7 @@ class QueueTally(models.Model):
     Appended, never updated, so that a pinned xmin horizon makes no chains of dead row versions.
     """
 
-    queue = models.ForeignKey(
-        Queue, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False
-    )
+    queue = models.ForeignKey(Queue, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False)
     ready = models.IntegerField(db_default=0)
     leased = models.IntegerField(db_default=0)
     delayed = models.IntegerField(db_default=0)

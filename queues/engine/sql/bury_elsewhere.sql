@@ -1,13 +1,15 @@
 -- Move dead letters to the tail of the queue named for them; what happened stands in the header "dead-letter".
 -- The key stands there too: it was unique in the old queue and might be taken in the new one.
--- One row: lowest new id, how many; no row when nothing moved.
-with block as materialized (
-    select nextval('queues_message_id') as first
+-- One row: lowest new id, how many; no row when nothing moved, as when that queue is gone.
+with target as materialized (
+    select id from queues_queue where id = %(target)s for key share  -- it cannot be deleted until the commit
+), block as materialized (
+    select nextval('queues_message_id') as first from target
 ), given as materialized (
     select * from unnest(%(ids)s::bigint[], %(attempts)s::smallint[], %(errors)s::text[])
         with ordinality as g (id, attempts, error, n)
 ), gone as (
-    delete from queues_message m using given
+    delete from queues_message m using given, target
     where m.id = given.id and m.id = any(%(ids)s::bigint[]) and m.state = 1 and m.node_id = %(node)s
     returning m.*, given.attempts as tried, coalesce(given.error, m.error) as why, n
 ), moved as (

@@ -30,8 +30,8 @@ class Command(SubcommandCommand):
         create.add_argument("name", metavar="NAME", help="what the key is for; unique")
         create.add_argument("--key", metavar="VALUE", help="the key itself (default: 256 random bits)")
         create.add_argument(
-            "--protocol", action="append", default=[], choices=keys.PROTOCOLS, metavar="P",
-            help=f"a protocol it is good for: {', '.join(keys.PROTOCOLS)}; may be repeated (default: all)",
+            "--protocol", action="extend", nargs="+", default=[], choices=keys.PROTOCOLS, metavar="P",
+            help=f"protocols it is good for: {', '.join(keys.PROTOCOLS)} (default: all)",
         )  # fmt: skip
         for action, what in (
             ("publish", "queues and topics it may publish to"),
@@ -39,8 +39,8 @@ class Command(SubcommandCommand):
             ("manage", "queues it may create, pause, purge and delete (default: none)"),
         ):
             create.add_argument(
-                f"--{action}", action="append", metavar="PATTERN",
-                help=f"{what}, a glob such as 'orders*'; may be repeated",
+                f"--{action}", action="extend", nargs="+", metavar="PATTERN",
+                help=f"{what}: globs such as 'orders*'",
             )  # fmt: skip
         listing = do.add_parser("list", help="show all keys, without their values")
         for one in (create, listing):

@@ -148,10 +148,10 @@ class Command(SubcommandCommand):
             raise CommandError(
                 f"{queue.name!r} holds {held:,} messages. --force deletes it with them.", returncode=REFUSED
             )
-        self.ask(f"Delete {queue.name!r} and {held:,} messages?", options["yes"])
+        self.ask(f"Delete {queue.name!r} with {held:,} messages?", options["yes"] or not held)
         with progress(self.stderr, "removed") as show:
             gone = operations.delete_queue(queue.name, options["force"], show)
-        self.say(f"deleted {queue.name} and {gone:,} messages")
+        self.say(f"deleted {queue.name} with {gone:,} messages")
 
     def do_publish(self, options: dict[str, Any]) -> None:
         id = publish(

@@ -1,0 +1,23 @@
+"""The operators' pages: Django's admin, without counting a large table anywhere."""
+
+from django.contrib import admin
+
+from queues.admin.archive import ArchivedMessageAdmin
+from queues.admin.credential import ApiKeyAdmin
+from queues.admin.message import MessageAdmin
+from queues.admin.node import NodeAdmin
+from queues.admin.queue import QueueAdmin
+from queues.admin.topology import RouteAdmin, SubscriptionAdmin
+
+__all__ = [
+    "ApiKeyAdmin",
+    "ArchivedMessageAdmin",
+    "MessageAdmin",
+    "NodeAdmin",
+    "QueueAdmin",
+    "RouteAdmin",
+    "SubscriptionAdmin",
+]
+
+admin.site.site_header = admin.site.site_title = "Fivewire"
+admin.site.index_title = "Control room"

@@ -1,0 +1,95 @@
+"""Asking before what cannot be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+
+from queues.engine.errors import EngineError
+from queues.operations import OperationError
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+REFUSALS = (EngineError, OperationError)
+
+
+def confirmed(request: HttpRequest) -> bool:
+    """Whether the page of `confirm_page` was answered with yes."""
+    return request.method == "POST" and "confirmed" in request.POST
+
+
+def confirm_page(
+    model_admin: ModelAdmin, request: HttpRequest, title: str, question: str, lines: Sequence[str], button: str,
+    action: str = "", selected: Sequence[Any] = (),
+) -> HttpResponse:  # fmt: skip
+    """A page that shows what would happen to what; its answer comes to the same address."""
+    context = {
+        **model_admin.admin_site.each_context(request), "title": title, "opts": model_admin.opts,
+        "question": question, "lines": lines, "button": button, "action": action, "selected": selected,
+        "action_checkbox_name": ACTION_CHECKBOX_NAME,
+    }  # fmt: skip
+    return TemplateResponse(request, "admin/queues/confirm.html", context)
+
+
+class ConfirmedDeletion(ModelAdmin):
+    """Deletes through `delete_one`, outside a transaction, after a page that says what goes with it."""
+
+    actions: Any = ("delete_selected",)
+
+    def delete_one(self, obj: Any) -> int:
+        """Delete; returns how many messages went too."""
+        raise NotImplementedError
+
+    def deletion_lines(self, objects: Sequence[Any]) -> list[str]:
+        """What would be deleted, a line each."""
+        raise NotImplementedError
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        obj = self.get_object(request, object_id)
+        if obj is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined, no-any-return]
+        if not self.has_delete_permission(request, obj):
+            raise PermissionDenied
+        if not confirmed(request):
+            return self._ask(request, [obj])
+        self._delete(request, [obj])
+        return HttpResponseRedirect(reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"))
+
+    @admin.action(description="Delete", permissions=["delete"])
+    def delete_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        objects = list(queryset)
+        if not confirmed(request):
+            return self._ask(request, objects, "delete_selected")
+        self._delete(request, objects)
+        return None
+
+    def _ask(self, request: HttpRequest, objects: list[Any], action: str = "") -> HttpResponse:
+        names = self.opts.verbose_name if len(objects) == 1 else self.opts.verbose_name_plural
+        return confirm_page(
+            self, request, "Are you sure?", f"This deletes the {names}, and every message held:",
+            self.deletion_lines(objects), "Yes, delete", action, [obj.pk for obj in objects],
+        )  # fmt: skip
+
+    def _delete(self, request: HttpRequest, objects: list[Any]) -> None:
+        for obj in objects:
+            name = str(obj)
+            try:
+                gone = self.delete_one(obj)
+            except REFUSALS as error:
+                self.message_user(request, f"{name}: {error}", messages.ERROR)
+                continue
+            self.log_deletions(request, [obj])  # type: ignore[arg-type]
+            self.message_user(request, f"Deleted {name} with {gone:,} messages.", messages.SUCCESS)

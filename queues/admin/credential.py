@@ -1,0 +1,106 @@
+"""API keys: made here and shown once, changed in what they allow, revoked, never deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from queues import keys
+from queues.models import ApiKey
+
+if TYPE_CHECKING:
+    ApiKeyModelForm = forms.ModelForm[ApiKey]
+    ApiKeyModelAdmin = admin.ModelAdmin[ApiKey]
+else:
+    ApiKeyModelForm = forms.ModelForm
+    ApiKeyModelAdmin = admin.ModelAdmin
+
+PATTERNS = "Globs over names of queues and topics, with commas between them; * is everything."
+
+
+class ApiKeyForm(ApiKeyModelForm):
+    """What a key allows."""
+
+    protocols = forms.MultipleChoiceField(
+        choices=[(name, name) for name in keys.PROTOCOLS], widget=forms.CheckboxSelectMultiple, required=False,
+        help_text="None: all of them.",
+    )  # fmt: skip
+
+    class Meta:
+        model = ApiKey
+        fields = ("name", "protocols", "publish", "consume", "manage")
+        help_texts = dict.fromkeys(("publish", "consume", "manage"), PATTERNS)
+
+
+class NewApiKeyForm(ApiKeyForm):
+    """A new key, whose value may be given."""
+
+    value = forms.CharField(
+        required=False, strip=False, max_length=1000, label="key", help_text="Empty: 256 random bits.",
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )  # fmt: skip
+
+    def clean(self) -> dict[str, Any]:
+        data: dict[str, Any] = super().clean() or self.cleaned_data
+        if "name" in data:
+            try:
+                row, self.text = keys.new_key(data["name"], data.get("value") or None)
+            except (keys.KeyExists, keys.InvalidKey) as error:
+                raise ValidationError(str(error)) from error
+            self.instance.digest, self.instance.hint = row.digest, row.hint
+        return data
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(ApiKeyModelAdmin):
+    list_display = ("name", "begins", "allowed_protocols", "publish", "consume", "manage", "created_at", "revoked_at")
+    list_filter = (("revoked_at", admin.EmptyFieldListFilter),)
+    search_fields = ("name",)
+    show_full_result_count = False
+    actions = ("revoke",)
+
+    def get_form(self, request: HttpRequest, obj: ApiKey | None = None, change: bool = False, **kwargs: Any) -> Any:
+        kwargs["form"] = ApiKeyForm if obj else NewApiKeyForm
+        return super().get_form(request, obj, change, **kwargs)
+
+    def get_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> list[Any]:
+        scopes = ["name", "protocols", "publish", "consume", "manage"]
+        return [*scopes, "value"] if obj is None else [*scopes, "begins", "created_at", "revoked_at"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> list[str]:
+        if obj is None:
+            return []
+        fixed = ["name", "begins", "created_at", "revoked_at"]
+        return [*fixed, "protocols", "publish", "consume", "manage"] if obj.revoked_at else fixed
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        return {"publish": ["*"], "consume": ["*"], **super().get_changeform_initial_data(request)}
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    @admin.display(description="begins with")
+    def begins(self, key: ApiKey) -> str:
+        return f"{key.hint}…" if key.hint else "-"
+
+    @admin.display(description="protocols")
+    def allowed_protocols(self, key: ApiKey) -> str:
+        return ", ".join(key.protocols) or "all"
+
+    def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        if not change:
+            text = f"The key of {obj.name} is {form.text} and is not shown again."
+            self.message_user(request, text, messages.WARNING)
+
+    @admin.action(description="Revoke; live connections end within a second", permissions=["change"])
+    def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
+        for key in queryset:
+            keys.revoke_key(key.name)
+            self.log_change(request, key, "Revoked.")
+            self.message_user(request, f"Revoked {key.name}.", messages.SUCCESS)

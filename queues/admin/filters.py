@@ -1,0 +1,92 @@
+"""Filters of large tables, each of which leads to an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+
+from queues.models import Queue, State
+
+#: Queues offered for a choice; with more, one comes here from the list of queues.
+MOST_OFFERED = 50
+
+
+class QueueFilter(admin.SimpleListFilter):
+    """Messages of one queue."""
+
+    title = "queue"
+    parameter_name = "queue"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        queues = list(Queue.objects.values_list("pk", "name")[: MOST_OFFERED + 1])
+        if len(queues) > MOST_OFFERED:
+            chosen = self.value()
+            queues = list(Queue.objects.filter(pk=_number(chosen)).values_list("pk", "name")) if chosen else []
+        return [(str(pk), name) for pk, name in queues]
+
+    def has_output(self) -> bool:
+        return True
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(queue_id=_number(self.value())) if self.value() else queryset
+
+
+class StateFilter(admin.SimpleListFilter):
+    """Messages in one state. Of one queue those that are ready, unless another is asked for: each has its index."""
+
+    title = "state"
+    parameter_name = "state"
+
+    def __init__(self, request: HttpRequest, *args: Any) -> None:
+        self.default = str(int(State.READY)) if request.GET.get(QueueFilter.parameter_name) else None
+        super().__init__(request, *args)
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(str(value), label) for value, label in State.choices]
+
+    def value(self) -> str | None:
+        return super().value() or self.default
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        every, *states = super().choices(changelist)
+        if self.default is None:
+            yield every
+        yield from states
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(state=_number(self.value())) if self.value() else queryset
+
+
+class FinishedFilter(admin.SimpleListFilter):
+    """The archive of a recent time; without a choice of the last hour, since the whole may be very long."""
+
+    title = "finished in"
+    parameter_name = "within"
+    windows = {"1": "the last hour", "24": "the last day", "168": "the last week", "all": "all that is kept"}
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return list(self.windows.items())
+
+    def value(self) -> str:
+        chosen = super().value()
+        return chosen if chosen in self.windows else "1"
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        _, *windows = super().choices(changelist)
+        yield from windows
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() == "all":
+            return queryset
+        return queryset.filter(finished_at__gte=timezone.now() - timedelta(hours=int(self.value())))
+
+
+def _number(text: str | None) -> int:
+    """A number from an address line; one that no row has if it is none."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else -1

@@ -1,0 +1,117 @@
+"""Pages of a large table: each begins after the last row of the one before, and nothing is counted."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import ChangeList
+from django.core.paginator import Paginator
+from django.db.models import Model, Q, QuerySet
+from django.http import HttpRequest
+from django.utils.functional import cached_property
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+AFTER = "after"
+
+
+class UncountedPaginator(Paginator):  # type: ignore[type-arg]
+    """A paginator that never counts: the change list pages by itself."""
+
+    @cached_property
+    def count(self) -> int:
+        return 0
+
+
+class KeysetChangeList(ChangeList):
+    """Shows `list_per_page` rows after those that `?after=` names: the values of the admin's `keyset` fields."""
+
+    after: str = ""
+    next_page: str = ""
+    first_page: str = ""
+
+    def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Any]:
+        self.after = str(request.GET.get(AFTER, ""))
+        self.params.pop(AFTER, None)
+        self.filter_params.pop(AFTER, None)
+        return super().get_queryset(request, *args, **kwargs)
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+        return list(self._admin.keyset)
+
+    @property
+    def _admin(self) -> KeysetAdmin:
+        return cast(KeysetAdmin, self.model_admin)
+
+    def get_results(self, request: HttpRequest) -> None:
+        rows = self.queryset
+        if self.after:
+            rows = rows.filter(self._beyond(self.after.split(",")))
+        found = list(rows[: self.list_per_page + 1])
+        more, found = len(found) > self.list_per_page, found[: self.list_per_page]
+        self._admin.prepare_rows(found)
+        self.result_list = found
+        self.result_count = len(found)
+        self.full_result_count = None
+        self.show_full_result_count = False
+        self.show_admin_actions = True
+        self.can_show_all = self.multi_page = False
+        self.paginator = self.model_admin.get_paginator(request, self.queryset, self.list_per_page)
+        if more:
+            self.next_page = self.get_query_string({AFTER: self._position(found[-1])})
+        if self.after:
+            self.first_page = self.get_query_string()
+
+    def _position(self, row: Model) -> str:
+        values = [getattr(row, field.lstrip("-")) for field in self._admin.keyset]
+        return ",".join(value.isoformat() if isinstance(value, datetime) else str(value) for value in values)
+
+    def _beyond(self, values: list[str]) -> Q:
+        """The rows after a position, which has one value for each field of the keyset."""
+        keyset = self._admin.keyset
+        if len(values) != len(keyset):
+            raise IncorrectLookupParameters(self.after)
+        try:
+            fields = [self.model._meta.get_field(field.lstrip("-")) for field in keyset]
+            parsed = [field.to_python(value) for field, value in zip(fields, values, strict=True)]  # type: ignore[union-attr]
+        except Exception as error:
+            raise IncorrectLookupParameters(self.after) from error
+        beyond, equal = Q(), Q()
+        for field, value in zip(keyset, parsed, strict=True):
+            name, way = (field[1:], "lt") if field.startswith("-") else (field, "gt")
+            beyond |= equal & Q((f"{name}__{way}", value))
+            equal &= Q((name, value))
+        first, way = (keyset[0][1:], "lte") if keyset[0].startswith("-") else (keyset[0], "gte")
+        return Q((f"{first}__{way}", parsed[0])) & beyond  # the first condition is one that an index can use
+
+
+class KeysetAdmin(ModelAdmin):
+    """A read-only admin of a large table. `keyset` orders it: fields that together are unique."""
+
+    keyset: tuple[str, ...] = ("id",)
+    paginator = UncountedPaginator
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    sortable_by = ()
+    change_list_template = "admin/queues/keyset_change_list.html"
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return KeysetChangeList
+
+    def prepare_rows(self, rows: list[Any]) -> None:
+        """Fetch at once what all rows of a page need."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False

@@ -1,0 +1,131 @@
+"""Messages that are not finished: read only, but for dead letters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import BinaryField, F, Func, IntegerField, QuerySet, Value
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+
+from queues import operations
+from queues.admin import payload
+from queues.admin.confirm import REFUSALS, confirm_page, confirmed
+from queues.admin.filters import QueueFilter, StateFilter
+from queues.admin.keyset import KeysetAdmin
+from queues.models import Message, State
+
+
+def head(length: int) -> Func:
+    """The first bytes of a payload, which may be large."""
+    return Func(F("payload"), Value(1), Value(length), function="substring", output_field=BinaryField())
+
+
+def size() -> Func:
+    """The bytes of a payload."""
+    return Func(F("payload"), function="octet_length", output_field=IntegerField())
+
+
+@admin.register(Message)
+class MessageAdmin(KeysetAdmin):
+    list_display = ("number", "queue", "state", "attempts", "published_at", "key", "payload_size", "preview")
+    list_filter = (QueueFilter, StateFilter)
+    list_select_related = ("queue",)
+    list_per_page = 50
+    actions = ("put_back", "remove")
+    fields = (
+        "number", "queue", "state", "attempts", "max_attempts", "published_at", "due_at", "expires_at", "dead_at",
+        "key", "headers", "error", "producer_id", "node_id", "position", "payload_shown",
+    )  # fmt: skip
+    readonly_fields = ("number", "producer_id", "node_id", "position", "payload_shown")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
+        found: QuerySet[Message] = super().get_queryset(request)
+        return found.defer("payload").annotate(payload_size=size(), payload_head=head(payload.PREVIEW + 1))
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.payload_view)
+        return [path("<int:id>/payload/", view, name="queues_message_payload"), *super().get_urls()]
+
+    def has_operate_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may act on dead letters."""
+        return request.user.has_perm("queues.change_message")
+
+    @admin.display(description="message")
+    def number(self, message: Message) -> int:
+        return message.origin_id or message.pk
+
+    @admin.display(description="place in the queue")
+    def position(self, message: Message) -> int:
+        return message.pk
+
+    @admin.display(description="bytes")
+    def payload_size(self, message: Any) -> int:
+        return int(message.payload_size)
+
+    @admin.display(description="payload")
+    def preview(self, message: Any) -> str:
+        return payload.preview(bytes(message.payload_head), message.payload_size)
+
+    @admin.display(description="payload")
+    def payload_shown(self, message: Any) -> str:
+        start = Message.objects.filter(pk=message.pk).values_list(head(payload.MOST_SHOWN)).first()
+        kind, text = payload.shown(bytes(start[0]) if start else b"", message.payload_size if start else 0)
+        address = reverse("admin:queues_message_payload", args=[message.pk])
+        return format_html('<pre>{}</pre><p>{}. <a href="{}">Download</a></p>', text, kind, address)
+
+    def payload_view(self, request: HttpRequest, id: int) -> HttpResponse:
+        """The whole payload as a file, which no browser takes for a page."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        message = Message.objects.filter(pk=id).first() if id < 1 << 63 else None
+        if message is None:
+            raise Http404("The message has left the store.")
+        name = f'attachment; filename="message-{message.origin_id or message.pk}.bin"'
+        return HttpResponse(
+            bytes(message.payload),
+            content_type="application/octet-stream",
+            headers={"Content-Disposition": name},
+        )
+
+    @admin.action(description="Put dead letters back into their queue", permissions=["operate"])
+    def put_back(self, request: HttpRequest, queryset: QuerySet[Message]) -> None:
+        for name, ids in _dead(queryset).items():
+            try:
+                count = operations.put_back(name, ids)
+            except REFUSALS as error:
+                self.message_user(request, str(error), messages.ERROR)
+            else:
+                self.message_user(request, f"Put {count:,} messages back into {name}.", messages.SUCCESS)
+
+    @admin.action(description="Remove dead letters", permissions=["operate"])
+    def remove(self, request: HttpRequest, queryset: QuerySet[Message]) -> HttpResponse | None:
+        dead = _dead(queryset)
+        if dead and not confirmed(request):
+            lines = [f"{name}: {len(ids):,} dead letters" for name, ids in dead.items()]
+            selected = [id for ids in dead.values() for id in ids]
+            return confirm_page(
+                self, request, "Are you sure?", "This removes for ever:", lines, "Yes, remove", "remove", selected
+            )
+        for name, ids in dead.items():
+            try:
+                count = operations.remove_messages(name, ids)
+            except REFUSALS as error:
+                self.message_user(request, str(error), messages.ERROR)
+            else:
+                self.message_user(request, f"Removed {count:,} messages from {name}.", messages.SUCCESS)
+        if not dead:
+            self.message_user(request, "None of them is a dead letter.", messages.WARNING)
+        return None
+
+
+def _dead(queryset: QuerySet[Message]) -> dict[str, list[int]]:
+    """The dead letters among some messages, by queue."""
+    found: dict[str, list[int]] = {}
+    rows = queryset.order_by("id").filter(state=State.DEAD).values_list("queue__name", "id")
+    for name, id in rows:
+        found.setdefault(name, []).append(id)
+    return found

@@ -1,0 +1,61 @@
+"""Bytes that anybody may have published, shown to a person: as JSON, as text, or as hexadecimal."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import unicodedata
+
+#: Bytes of a payload that a page shows, and of one in hexadecimal.
+MOST_SHOWN = 64 * 1024
+MOST_HEX = 4 * 1024
+PREVIEW = 60
+
+
+def readable(data: bytes, complete: bool = True) -> str | None:
+    """The bytes as text, or None if they are none; with `complete` false the last character may be cut off.
+
+    Characters without a shape of their own, such as those that turn the direction of writing, come out as escapes.
+    """
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(data, final=complete)
+    except UnicodeDecodeError:
+        return None
+    if any(unicodedata.category(c) == "Cc" and c not in "\t\n\r" for c in text):
+        return None
+    return "".join(c if c.isprintable() or c in "\t\n\r" else c.encode("unicode_escape").decode() for c in text)
+
+
+def hexadecimal(data: bytes) -> str:
+    """A dump: offset, sixteen bytes, and what is printable of them."""
+    lines = []
+    for start in range(0, len(data), 16):
+        row = data[start : start + 16]
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{start:08x}  {row.hex(' '):<47}  {shown}")
+    return "\n".join(lines)
+
+
+def shown(head: bytes, size: int) -> tuple[str, str]:
+    """What a payload is and how to show it, given its first bytes and its size."""
+    complete = len(head) == size
+    if (text := readable(head, complete)) is None:
+        part = head[:MOST_HEX]
+        return f"hexadecimal{_of(len(part), size)}", hexadecimal(part)
+    if complete and text[:1] in ("{", "["):
+        try:
+            return "JSON", json.dumps(json.loads(head), indent=2, ensure_ascii=True)
+        except (ValueError, RecursionError):
+            pass
+    return f"text{_of(len(head), size)}", text
+
+
+def preview(head: bytes, size: int) -> str:
+    """One short line of a payload."""
+    text = readable(head[:PREVIEW], len(head) == size)
+    line = head[:PREVIEW].hex(" ")[: PREVIEW - 1] if text is None else " ".join(text.split())
+    return f"{line}…" if size > PREVIEW or (text is None and len(head) > PREVIEW // 3) else line
+
+
+def _of(part: int, size: int) -> str:
+    return f", {size:,} bytes" if part == size else f", the first {part:,} of {size:,} bytes"

@@ -1,0 +1,114 @@
+"""Where messages go: subscriptions of topics, and routes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from queues import operations, routes
+from queues.admin.confirm import ConfirmedDeletion
+from queues.admin.queue import CountedChangeList, messages_link
+from queues.counts import QueueCounts, many_counts
+from queues.models import Route, Subscription
+
+if TYPE_CHECKING:
+    RouteModelForm = forms.ModelForm[Route]
+    RouteModelAdmin = admin.ModelAdmin[Route]
+else:
+    RouteModelForm = forms.ModelForm
+    RouteModelAdmin = admin.ModelAdmin
+
+
+class SubscriptionChangeList(CountedChangeList):
+    """Adds the counts of the subscriptions' queues."""
+
+    queue_of = staticmethod(lambda row: row.queue_id)
+
+
+@admin.register(Subscription)
+class SubscriptionAdmin(ConfirmedDeletion):
+    list_display = ("id", "topic_text", "qos", "ready", "leased", "dead", "owner", "created_at", "used_at")
+    list_select_related = ("owner",)
+    search_fields = ("topic",)
+    search_help_text = "The exact topic"
+    show_full_result_count = False
+    fields = ("id", "topic_text", "qos", "queue", "owner", "created_at", "used_at")
+    readonly_fields = ("id", "topic_text")
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[CountedChangeList]:
+        return SubscriptionChangeList
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Subscription], search_term: str
+    ) -> tuple[QuerySet[Subscription], bool]:
+        if search_term:
+            queryset = queryset.filter(topic=search_term.encode("utf-8", "replace"))
+        return queryset, False
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    @admin.display(description="topic")
+    def topic_text(self, subscription: Subscription) -> str:
+        return subscription.topic_text
+
+    @admin.display
+    def ready(self, subscription: Any) -> str:
+        return messages_link(subscription.queue_id, subscription.counts.ready, 0)
+
+    @admin.display
+    def leased(self, subscription: Any) -> int:
+        return int(subscription.counts.leased)
+
+    @admin.display
+    def dead(self, subscription: Any) -> str:
+        return messages_link(subscription.queue_id, subscription.counts.dead, 3)
+
+    def delete_one(self, obj: Subscription) -> int:
+        return operations.delete_subscription(obj.pk)
+
+    def deletion_lines(self, objects: Sequence[Subscription]) -> list[str]:
+        counts = many_counts(subscription.queue_id for subscription in objects)
+        return [f"{one}: {counts.get(one.queue_id, QueueCounts()).held:,} messages" for one in objects]
+
+
+class RouteForm(RouteModelForm):
+    """A route that leads to no loop."""
+
+    class Meta:
+        model = Route
+        fields = ("source", "target")
+
+    def clean(self) -> dict[str, Any]:
+        data = self.cleaned_data
+        if "source" in data and "target" in data:
+            try:
+                data["source"], data["target"] = routes.check_route(data["source"], data["target"])
+            except (routes.RouteError, routes.InvalidAddress) as error:
+                raise ValidationError(str(error)) from error
+        return data
+
+
+@admin.register(Route)
+class RouteAdmin(RouteModelAdmin):
+    form = RouteForm
+    list_display = ("source", "target", "created_at")
+    search_fields = ("source", "target")
+    show_full_result_count = False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def save_model(self, request: HttpRequest, obj: Route, form: Any, change: bool) -> None:
+        obj.pk = routes.add_route(obj.source, obj.target).pk
+        for name in routes.missing_queues(obj):
+            self.message_user(request, f"There is no queue {name} yet.", messages.WARNING)

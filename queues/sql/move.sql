@@ -1,0 +1,38 @@
+-- Move the oldest messages of a queue in one state to the tail of a queue, which may be the same; with `ids` only those.
+-- Dead letters become ready with no attempts; delayed ones keep their time, or with `now` become ready. A key that is
+-- taken in the target is left behind. What nodes are about to change stays. One row: how many, lowest id made ready.
+with block as materialized (
+    select nextval('queues_message_id') as first
+), picked as materialized (
+    select id from queues_message
+    where queue_id = %(source)s and state = %(state)s and id <= %(high)s
+        and (%(ids)s::bigint[] is null or id = any(%(ids)s::bigint[]))
+    order by id limit %(limit)s for update skip locked
+), numbered as materialized (
+    select id, row_number() over (order by id) - 1 as n from picked
+), moved as (
+    update queues_message m set
+        id = first + n, queue_id = %(target)s, origin_id = coalesce(origin_id, m.id), tag = null, dead_at = null,
+        state = case when state = 2 and not %(now)s then 2 else 0 end,
+        due_at = case when not %(now)s then due_at end,
+        attempts = case when state = 3 then 0 else attempts end,
+        expires_at = coalesce(expires_at, now() + q.message_ttl),
+        key = case when %(source)s = %(target)s or not exists (
+            select from queues_message k where k.queue_id = %(target)s and k.key = m.key) then key end
+    from numbered, block, queues_queue q
+    where m.id = numbered.id and q.id = %(target)s
+    returning m.id, m.state
+), counted as (
+    select count(*) as gone, count(*) filter (where state = 0) as ready, count(*) filter (where state = 2) as delayed,
+        case when %(source)s <> %(target)s then count(*) else 0 end as changed
+    from moved
+), left_source as (
+    insert into queues_queuetally (queue_id, ready, delayed, dead, settled)
+    select %(source)s, case when %(state)s = 0 then -gone else 0 end, case when %(state)s = 2 then -gone else 0 end,
+        case when %(state)s = 3 then -gone else 0 end, changed
+    from counted where gone > 0
+), arrived as (
+    insert into queues_queuetally (queue_id, ready, delayed, published)
+    select %(target)s, ready, delayed, changed from counted where gone > 0
+)
+select (select gone from counted), min(id) filter (where state = 0) from moved

@@ -1,0 +1,81 @@
+-- Store messages on a connection that is not the engine's, in whatever transaction it is in: nodes hear of it at commit.
+-- Routes as resolve.sql does, by what the statement sees. It takes no lock that a publish of the engine waits for: a
+-- shared lock on the rows of the target queues only keeps them from being deleted until commit. With `exact`, which is
+-- for transactions that end at once, it also locks the counts of queues with a maximum length, as admit.sql does.
+-- A message whose key is taken in a queue is left out there; when a queue that rejects is full nothing is stored.
+-- One row: whether the addressed queue exists, the queues reached, the names of those that are full, the queues that may
+-- have to drop their oldest, for each message the lowest id stored for it or null, and how many notifications there are.
+with recursive reached as (
+    select %(kind)s::text as kind, %(name)s::text as name
+    union
+    select split_part(target, ':', 1), substr(target, strpos(target, ':') + 1)
+    from reached join queues_route on source = kind || ':' || reached.name
+), found as (
+    select q.id as queue_id, null::smallint as qos
+    from reached join queues_queue q on reached.kind = 'queue' and q.name = reached.name
+    union
+    select s.queue_id, s.qos
+    from reached join queues_subscription s on reached.kind = 'topic' and s.topic = convert_to(reached.name, 'UTF8')
+), target as materialized (
+    select id as queue_id, name, extract(epoch from message_ttl)::float8 as message_ttl, max_length, overflow
+    from queues_queue where id in (select queue_id from found where qos is distinct from 0)
+    order by id for key share
+), addressed as materialized (
+    -- What was deleted while the statement waited for its row is not among the targets.
+    select 1 where %(kind)s = 'topic' or exists (select from target where name = %(name)s)
+), locked as materialized (
+    select queue_id from queues_queuecount
+    where %(exact)s::bool and queue_id in (select queue_id from target where max_length is not null)
+    order by queue_id for update
+), full_queue as materialized (
+    select name from target
+    where (select count(*) from locked) >= 0 and max_length is not null and overflow = 'reject'
+        and queues_room(queue_id) < cardinality(%(bodies)s::bytea[])
+), body as materialized (
+    select * from unnest(
+        %(bodies)s::bytea[], %(keys)s::text[], %(headers)s::text[], %(delays)s::float8[], %(ttls)s::float8[],
+        %(attempts)s::smallint[]
+    ) with ordinality as b (payload, key, headers, delay, ttl, max_attempts, n)
+    where exists (select from addressed) and not exists (select from full_queue)
+), given as materialized (
+    select n, queue_id, delay, coalesce(ttl, message_ttl) as ttl, row_number() over (order by n, queue_id) - 1 as place
+    from body, target
+), block as materialized (
+    select array_agg(first) as firsts
+    from (select nextval('queues_message_id') as first
+        from generate_series(0, (select (count(*) - 1) / 4096 from given having count(*) > 0))) as b
+), placed as materialized (
+    select given.*, firsts[place / 4096 + 1] + place %% 4096 as id from given, block
+), stored as (
+    insert into queues_message (id, queue_id, state, max_attempts, due_at, expires_at, key, headers, payload)
+    select id, queue_id, case when placed.delay > 0 then 2 else 0 end, max_attempts,
+        case when placed.delay > 0 then statement_timestamp() + make_interval(secs => placed.delay) end,
+        statement_timestamp() + make_interval(secs => placed.delay + placed.ttl), key, headers::jsonb, payload
+    from placed join body using (n)
+    order by id
+    on conflict (queue_id, key) where key is not null do nothing
+    returning id, queue_id, state
+), tallied as (
+    insert into queues_queuetally (queue_id, ready, delayed, published)
+    select queue_id, count(*) filter (where state = 0), count(*) filter (where state = 2), count(*)
+    from stored group by queue_id
+), announced as materialized (
+    select pg_notify('fivewire', json_build_object('ready', json_object_agg(queue_id, first))::text)
+    from (select queue_id, min(id) as first, (row_number() over () - 1) / 200 as part
+        from stored where state = 0 group by queue_id) as ready
+    group by part
+), passed_on as materialized (
+    -- QoS 0 subscriptions get it in memory, from the node that serves them. Equal notifications of one transaction
+    -- would become one, hence the id.
+    select pg_notify('fivewire', json_build_object('transient', queue_id, 'node', node_id,
+        'body', replace(encode(payload, 'base64'), E'\n', ''), 'id', nextval('queues_message_id'))::text)
+    from body, (select queue_id, min(node_id) as node_id from queues_interest
+        where queue_id in (select queue_id from found where qos = 0) group by queue_id) as serving
+    where length(payload) <= 5600
+)
+select exists (select from addressed),
+    (select array_agg(queue_id order by queue_id) from target), (select array_agg(name::text order by name) from full_queue),
+    (select array_agg(queue_id order by queue_id) from target where max_length is not null and overflow <> 'reject'),
+    (select array_agg(id order by n)
+        from (select n, min(stored.id) as id from placed left join stored using (id) group by n) as by_message),
+    (select count(*) from announced) + (select count(*) from passed_on)

@@ -1,0 +1,112 @@
+"""What the tests of this directory share: messages in given states, exact counts, notifications."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from django.db import connection
+from django.utils import timezone
+
+from brokersite.databases import connection_parameters
+from queues.counts import QueueCounts, queue_counts
+from queues.models import Message, Node, Queue, State
+
+
+def make_node() -> Node:
+    """A node that nobody runs."""
+    return Node.objects.create(name="test", host="here", pid=1, first_message_id=0)
+
+
+def make_queue(name: str = "orders", **policy: Any) -> Queue:
+    return Queue.objects.create(name=name, **policy)
+
+
+def store(queue: Queue, state: State = State.READY, count: int = 1, **fields: Any) -> list[Message]:
+    """Put messages into a queue as the engine would, with its counts."""
+    fields.setdefault("payload", b"body")
+    if state in (State.LEASED, State.DEAD_LEASED):
+        fields.setdefault("node", make_node())
+    if state == State.DELAYED:
+        fields.setdefault("due_at", timezone.now() + timedelta(hours=1))
+    with connection.cursor() as cursor:
+        cursor.execute("select nextval('queues_message_id')")
+        first = cursor.fetchone()[0]
+        column = {State.DEAD_LEASED: "dead"}.get(state, state.label)
+        cursor.execute(
+            f"insert into queues_queuetally (queue_id, {column}, published) values (%s, %s, %s)",
+            [queue.pk, count, count],
+        )
+    return Message.objects.bulk_create(
+        Message(id=first + n, queue=queue, state=state, attempts=fields.get("attempts", 0), **_without(fields))
+        for n in range(count)
+    )
+
+
+def _without(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name != "attempts"}
+
+
+def assert_counts_are_exact(queue: Queue) -> QueueCounts:
+    """The counts that are kept are those of the rows."""
+    kept = queue_counts(queue.pk)
+    rows = list(Message.objects.filter(queue=queue).values_list("state", flat=True))
+    assert (kept.ready, kept.leased, kept.delayed, kept.dead) == (
+        rows.count(0), rows.count(1), rows.count(2), rows.count(3) + rows.count(4),
+    )  # fmt: skip
+    assert kept.published - kept.settled == len(rows)
+    return kept
+
+
+class Notifications:
+    """What nodes would hear."""
+
+    def __init__(self, listener: psycopg.Connection[Any]) -> None:
+        self._listener = listener
+
+    def take(self, word: str) -> list[Any]:
+        """Everything heard so far that begins with this word. Notifications arrive before the reply to a query."""
+        with psycopg.connect(**connection_parameters(), autocommit=True) as other:
+            other.execute("""select pg_notify('fivewire', '{"end": 0}')""")
+        heard: list[Any] = []
+        for notification in self._listener.notifies(timeout=10):
+            message = json.loads(notification.payload)
+            if "end" in message:
+                return heard
+            if word in message:
+                heard.append(message[word])
+        raise AssertionError("no notification arrived")
+
+
+@contextmanager
+def listening() -> Iterator[Notifications]:
+    """Hear what is announced from now on; only for tests that commit."""
+    with psycopg.connect(**connection_parameters(), autocommit=True) as listener:
+        listener.execute("listen fivewire")
+        yield Notifications(listener)
+
+
+@contextmanager
+def another_connection() -> Iterator[psycopg.Connection[Any]]:
+    """A connection beside Django's, in a transaction."""
+    with psycopg.connect(**connection_parameters()) as other:
+        yield other
+        other.rollback()
+
+
+class Waiter:
+    """A consumer that waits for one message."""
+
+    def __init__(self) -> None:
+        self.delivered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def deliver(self, delivery: Any) -> None:
+        self.delivered.set_result(delivery)
+
+    def refuse(self) -> None:
+        self.delivered.cancel()

@@ -1,0 +1,101 @@
+"""System checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.checks import run_checks
+from django.db import connection
+
+from queues import checks
+
+
+def ids(messages: list[Any]) -> list[str]:
+    return [message.id for message in messages if message.id.startswith("fivewire.")]
+
+
+class OtherDatabase:
+    """A connection to a server with these answers."""
+
+    def __init__(self, vendor: str = "postgresql", row: tuple[Any, ...] = ()) -> None:
+        self.vendor = vendor
+        self.row = row
+
+    @contextmanager
+    def cursor(self) -> Iterator[OtherDatabase]:
+        yield self
+
+    def execute(self, sql: str) -> None:
+        assert "fsync" in sql
+
+    def fetchone(self) -> tuple[Any, ...]:
+        return self.row
+
+
+def connected_to(monkeypatch: pytest.MonkeyPatch, database: OtherDatabase) -> None:
+    monkeypatch.setattr(checks, "connections", {"default": database})
+
+
+def test_nothing_is_wrong_with_the_settings_of_a_first_look() -> None:
+    assert ids(run_checks()) == []
+
+
+def test_another_database_than_postgresql_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    connected_to(monkeypatch, OtherDatabase("sqlite"))
+    assert ids(run_checks()) == ["fivewire.E001"]
+
+
+@pytest.mark.django_db
+def test_a_server_is_asked_when_its_database_is_to_be_checked() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("show fsync")
+        safe = cursor.fetchone() == ("on",)
+    assert ids(run_checks(databases=["default"])) == ([] if safe else ["fivewire.E003"])
+
+
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        ((180000, "on", "on"), []),
+        ((130009, "on", "on"), ["fivewire.E002"]),
+        ((140000, "off", "on"), ["fivewire.E003"]),
+        ((140000, "off", "off"), ["fivewire.E003", "fivewire.E003"]),
+    ],
+)
+def test_an_old_or_unsafe_server_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, row: tuple[Any, ...], found: list[str]
+) -> None:
+    connected_to(monkeypatch, OtherDatabase(row=row))
+    assert ids(checks.check_database_server(None, ["default"])) == found
+    assert checks.check_database_server(None, None) == []
+
+
+def test_a_short_secret_is_warned_of(settings: Any) -> None:
+    settings.SECRET_KEY = "x" * 31
+    assert ids(run_checks()) == ["fivewire.W001"]
+
+
+def test_a_generated_secret_is_warned_of_before_deployment_where_the_database_may_be_shared(
+    settings: Any, tmp_path: Path
+) -> None:
+    settings.DATA_DIR = tmp_path
+    (tmp_path / "secret_key").write_text(settings.SECRET_KEY + "\n")
+    settings.EMBEDDED_DATABASE = object()
+    assert ids(run_checks(include_deployment_checks=True)) == []
+    settings.EMBEDDED_DATABASE = None
+    assert ids(run_checks()) == []
+    assert ids(run_checks(include_deployment_checks=True)) == ["fivewire.W002"]
+    (tmp_path / "secret_key").write_text("another")
+    assert ids(run_checks(include_deployment_checks=True)) == []
+
+
+def test_debug_pages_for_other_hosts_are_warned_of(settings: Any) -> None:
+    settings.DEBUG = True
+    settings.ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
+    assert ids(run_checks()) == []
+    settings.ALLOWED_HOSTS = ["localhost", "broker.example"]
+    assert ids(run_checks()) == ["fivewire.W003"]
