@@ -122,7 +122,7 @@ class Migration(migrations.Migration):
                     models.BooleanField(
                         db_default=False,
                         default=False,
-                        help_text="While paused, tell waiting consumers that nothing will come, where the protocol can.",
+                        help_text="While paused, tell consumers that nothing will come, where the protocol can.",
                     ),
                 ),
                 (

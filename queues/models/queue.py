@@ -60,7 +60,7 @@ class Queue(models.Model):
     refuse_when_paused = models.BooleanField(
         default=False,
         db_default=False,
-        help_text="While paused, tell waiting consumers that nothing will come, where the protocol can.",
+        help_text="While paused, tell consumers that nothing will come, where the protocol can.",
     )
     concurrency_limit = models.PositiveIntegerField(
         null=True, blank=True, help_text="Most messages being worked on at a time, over all nodes."
