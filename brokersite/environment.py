@@ -106,6 +106,13 @@ class EngineOptions(Options):
         minimum=64 * 1024,
     )
 
+    BROKER_PUBLISH_TIMEOUT = seconds(
+        60.0,
+        "Time the database may be away before publishes that wait for it are refused, where the protocol can say so.",
+        minimum=0.1,
+        maximum=86_400,
+    )
+
 
 class QueueDefaults(Options):
     """What a queue has unless its own row says otherwise"""

@@ -85,7 +85,8 @@ class Engine:
         self._supervisor: asyncio.Task[None] | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._grants: dict[str, Grant] = {}
-        self._lost_pids: list[int] = []
+        #: Backends of this engine's connections: those that are lost may go on living until they notice.
+        self._pids: list[int] = []
         self._lost = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
 
@@ -269,11 +270,15 @@ class Engine:
 
     async def _open(self) -> None:
         """Open all connections and become a node."""
+        lost, pids = self._pids, []
         try:
             for purpose in PURPOSES:
-                self._connections[purpose] = await connect(self.options.conninfo, purpose)
+                self._connections[purpose] = connection = await connect(self.options.conninfo, purpose)
+                pids.append(connection.info.backend_pid)
+            self._pids = lost + pids
             await check_server(self._connections["requests"])
-            await nodes.settle_predecessors(self._connections["requests"], self.options.host, self._lost_pids)
+            await nodes.settle_predecessors(self._connections["requests"], self.options.host, lost)
+            self._pids = pids
             listener = self._connections["listener"]
             self.node = await nodes.register(listener, self.options)
             self.settler.node = self.claimer.node = self.writer.node = self.node
@@ -310,7 +315,6 @@ class Engine:
 
     async def _close(self) -> None:
         connections, self._connections = self._connections, {}
-        self._lost_pids = [connection.info.backend_pid for connection in connections.values()]
         for connection in connections.values():
             with contextlib.suppress(*LOST):
                 await connection.close()

@@ -44,6 +44,7 @@ def options_from_settings(name: str) -> EngineOptions:
         prefetch=settings.BROKER_PREFETCH,
         prefetch_bytes=settings.BROKER_PREFETCH_BYTES,
         pending_bytes=settings.BROKER_PENDING_BYTES,
+        publish_timeout=settings.BROKER_PUBLISH_TIMEOUT,
         max_attempts=settings.BROKER_DEFAULT_MAX_ATTEMPTS,
         retry_backoff=settings.BROKER_DEFAULT_RETRY_BACKOFF,
         ack_timeout=settings.BROKER_DEFAULT_ACK_TIMEOUT,
