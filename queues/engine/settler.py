@@ -183,6 +183,9 @@ class Settler:
         offset = wall_offset()
         while self._writing:
             batch, ids, times = self._writing[0]
+            if len(set(ids)) < len(ids):  # acknowledged late, and again after another delivery
+                once = dict(zip(ids, times, strict=True))
+                ids, times = list(once), list(once.values())
             parameters: dict[str, object] = {"ids": array(ids)}
             name = "settle"
             if batch.retention != "none":

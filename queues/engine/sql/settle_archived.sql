@@ -1,4 +1,5 @@
--- Remove acknowledged messages and archive them. `delivered` are Unix times, in the order of the ids.
+-- Remove acknowledged messages and archive them. `delivered` are Unix times, in the order of the ids, of which none
+-- may be there twice.
 -- Returns how many there were.
 with gone as (
     delete from queues_message where id = any(%(ids)s::bigint[])
@@ -9,10 +10,7 @@ with gone as (
     select coalesce(origin_id, gone.id), queue_id, 0, attempts, producer_id, %(consumer)s::bigint, published_at,
         to_timestamp(given.at), now(), length(payload), key,
         case when %(full)s then headers end, case when %(full)s then payload end
-    from gone left join (
-        -- An id may be there twice: acknowledged late, and again after it was delivered once more.
-        select id, max(at) as at from unnest(%(ids)s::bigint[], %(delivered)s::float8[]) as g (id, at) group by id
-    ) as given using (id)
+    from gone left join unnest(%(ids)s::bigint[], %(delivered)s::float8[]) as given (id, at) using (id)
 ), tallied as (
     insert into queues_queuetally (queue_id, ready, leased, delayed, dead, settled)
     select queue_id, -count(*) filter (where state = 0), -count(*) filter (where state = 1),

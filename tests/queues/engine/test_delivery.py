@@ -207,3 +207,18 @@ async def test_counts_are_exact_through_a_life(engine: Engine, producer: Produce
     await store.until(lambda: store.counts(queue) == (0, 5, 1, 0), "the settlement")
     await store.until(lambda: not store.rows("select from queues_queuetally"), "the fold")
     assert store.counts(queue) == (0, 5, 1, 0)
+
+
+async def test_a_message_acknowledged_twice_leaves_one_archive_row(
+    engine: Engine, producer: Producer, store: Store
+) -> None:
+    queue = store.queue("orders")
+    await producer.publish("orders", b"x")
+    buffer = await engine.queue("orders")
+    delivery = await Consumer(buffer).next()
+    assert delivery is not None
+    buffer.stale[99] = buffer.unacked[delivery[0]]
+    assert buffer.ack_many([99, delivery[0]]) == []
+    await store.until(lambda: store.archived(queue), "the archive row")
+    assert len(store.archived(queue)) == 1
+    await store.until(lambda: store.counts(queue) == (0, 0, 0, 0), "the settlement")
