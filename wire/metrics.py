@@ -62,6 +62,13 @@ class WireCollector(Collector):
         yield from (accepted, current, refused, closed)
 
 
-def register(server: Server) -> None:
-    """Add a process's server to what /metrics shows."""
-    REGISTRY.register(WireCollector(server))
+def register(server: Server) -> Collector:
+    """Add a process's server to what /metrics shows; give what is returned to `unregister` in the end."""
+    collector = WireCollector(server)
+    REGISTRY.register(collector)
+    return collector
+
+
+def unregister(collector: Collector) -> None:
+    """Take it out again."""
+    REGISTRY.unregister(collector)

@@ -14,9 +14,14 @@ from brokersite import tied
 
 #: Runs a program that ends when its parent does.
 TIED = tied.__file__
+STATUS = "--status"
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 #: A child that has lived this long starts again without a pause.
 LIVED = 10.0
+#: Seconds between two looks at the children.
+LOOK = 0.2
+#: Seconds that the children have beyond their drain timeout.
+GRACE = 2.0
 
 
 class Child:
@@ -24,7 +29,7 @@ class Child:
 
     def __init__(self, number: int, say: Callable[[str], None], ready: Callable[[int], None]) -> None:
         self.number = number
-        self.pause = FIRST_PAUSE
+        self.pause = 0.0
         self.start_at = 0.0
         self.started = 0.0
         self.process: subprocess.Popen[str] | None = None
@@ -32,25 +37,20 @@ class Child:
         self._ready = ready
 
     def start(self) -> None:
-        words = [word for word in sys.argv if not word.startswith("--processes=")]
-        if "--processes" in words:
-            at = words.index("--processes")
-            del words[at : at + 2]
-        if self.number and any(word.startswith("--status") for word in words):
-            words = _without_option(words, "--status")  # one page for all: the first process has it
-        command = [sys.executable, TIED, str(os.getpid()), *words, "--share-ports"]
+        command = [sys.executable, TIED, str(os.getpid()), *child_arguments(sys.argv, self.number)]
         self.started = time.monotonic()
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         threading.Thread(target=self._relay, args=(self.process,), daemon=True).start()
 
     def _relay(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            text = line.rstrip("\n")
-            if text == "ready":
-                self._ready(self.number)
-            else:
-                self._say(f"[{self.number}] {text}")
+        with process.stdout as lines:
+            for line in lines:
+                text = line.rstrip("\n")
+                if text == "ready":
+                    self._ready(self.number)
+                else:
+                    self._say(f"[{self.number}] {text}")
 
     def watch(self) -> None:
         """Start again when it has died, after a pause that grows while it keeps dying."""
@@ -58,7 +58,8 @@ class Child:
         if self.process is not None and self.process.poll() is not None:
             self._say(f"process {self.number} ended with status {self.process.returncode}; starting it again")
             self.process = None
-            self.pause = FIRST_PAUSE if now - self.started > LIVED else min(2 * self.pause, LONGEST_PAUSE)
+            lived = now - self.started > LIVED
+            self.pause = 0.0 if lived else min(max(FIRST_PAUSE, 2 * self.pause), LONGEST_PAUSE)
             self.start_at = now + self.pause
         if self.process is None and now >= self.start_at:
             self.start()
@@ -70,40 +71,59 @@ def run_processes(count: int, drain_timeout: float, say: Callable[[str], None]) 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     waiting = set(range(count))
+    lock = threading.Lock()  # each child's lines are read by a thread
+
+    def say_one(line: str) -> None:
+        with lock:
+            say(line)
 
     def ready(number: int) -> None:
-        if number in waiting:
-            waiting.discard(number)
-            if not waiting:
-                say("ready")
+        with lock:
+            if number in waiting:
+                waiting.discard(number)
+                if not waiting:
+                    say("ready")
 
-    children = [Child(number, say, ready) for number in range(count)]
+    children = [Child(number, say_one, ready) for number in range(count)]
     while not stop.is_set():
         for child in children:
             child.watch()
-        stop.wait(0.2)
-    alive = [child.process for child in children if child.process is not None and child.process.poll() is None]
-    for process in alive:
-        process.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + drain_timeout + 2.0
-    for process in alive:
-        try:
-            process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        stop.wait(LOOK)
+    _stop([child.process for child in children if child.process is not None], drain_timeout + GRACE)
     return 0
 
 
-def _without_option(words: list[str], option: str) -> list[str]:
-    """The words without an option and its value."""
+def _stop(processes: list[subprocess.Popen[str]], timeout: float) -> None:
+    """Ask them all to end, and after `timeout` seconds end those that have not."""
+    for process in processes:
+        process.send_signal(signal.SIGTERM)  # does nothing to one that has ended
+    deadline = time.monotonic() + timeout
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def child_arguments(arguments: list[str], number: int) -> list[str]:
+    """The command line of a child, from its parent's: one process that shares its ports.
+
+    The first one has the status page, for all. Of an option given twice the last one counts, also where the first was
+    abbreviated.
+    """
+    words = _without_status(arguments) if number else arguments
+    return [*words, "--processes", "1", "--share-ports"]
+
+
+def _without_status(arguments: list[str]) -> list[str]:
+    """The words without --status and its value, abbreviated or not."""
     kept: list[str] = []
-    skip = False
+    words = iter(arguments)
     for word in words:
-        if skip:
-            skip = False
-        elif word == option:
-            skip = True
-        elif not word.startswith(f"{option}="):
+        name, equals, _ = word.partition("=")
+        if not (name.startswith(STATUS[:4]) and STATUS.startswith(name)):
             kept.append(word)
+        elif not equals:
+            next(words, None)
     return kept

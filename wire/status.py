@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+from http import HTTPStatus
 
-from prometheus_client import generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 
 from brokersite.health import unready_reasons
 from wire.address import Address
-from wire.metrics import register
+from wire.metrics import register, unregister
 from wire.server import Server
 
 LARGEST_REQUEST = 8192
+#: Seconds for a request to come, and for its answer to be taken.
 PATIENCE = 5.0
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
+TEXT, JSON = "text/plain; charset=utf-8", "application/json"
+
+Page = tuple[HTTPStatus, str, bytes]
 
 
 class StatusServer:
@@ -23,7 +28,7 @@ class StatusServer:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._listening: asyncio.Server | None = None
-        register(server)
+        self._collector: Collector | None = register(server)
 
     async def start(self, address: Address) -> Address:
         """Listen; returns the address with its real port. Raises OSError."""
@@ -34,34 +39,46 @@ class StatusServer:
         """Stop listening."""
         if self._listening is not None:
             self._listening.close()
+        if self._collector is not None:
+            unregister(self._collector)
+            self._collector = None
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.set_write_buffer_limits(0)  # so that drain waits until all is taken
         try:
             async with asyncio.timeout(PATIENCE):
                 request = await reader.readuntil(b"\r\n\r\n")
-                status, kind, body = await self._page(request.split(b"\r\n", 1)[0])
-                head = f"HTTP/1.0 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
-                writer.write(head.encode() + body)
+                writer.write(await self._response(request.split(b"\r\n", 1)[0]))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever asked is gone or does not speak HTTP
+            writer.transport.abort()  # whoever asked is gone, too slow or does not speak HTTP
         finally:
             writer.close()
 
-    async def _page(self, line: bytes) -> tuple[str, str, bytes]:
-        words = line.split()
-        if len(words) < 2 or words[0] not in (b"GET", b"HEAD"):
-            return "405 Method Not Allowed", TEXT, b"GET only\n"
-        path = words[1].split(b"?")[0]
+    async def _response(self, line: bytes) -> bytes:
+        """The answer to a request line."""
+        words = line.split(b" ")
+        if len(words) != 3 or not words[2].startswith(b"HTTP/"):
+            status, kind, body = HTTPStatus.BAD_REQUEST, TEXT, b"This is no HTTP request.\n"
+        elif words[0] not in (b"GET", b"HEAD"):
+            status, kind, body = HTTPStatus.METHOD_NOT_ALLOWED, TEXT, b"GET only\n"
+        else:
+            status, kind, body = await self._page(words[1].split(b"?")[0])
+        head = f"HTTP/1.0 {status:d} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            head += "Allow: GET, HEAD\r\n"
+        return head.encode() + b"\r\n" + (b"" if words[0] == b"HEAD" else body)
+
+    async def _page(self, path: bytes) -> Page:
         if path == b"/healthz":
-            return "200 OK", "application/json", b'{"status": "ok"}\n'
+            return HTTPStatus.OK, JSON, b'{"status": "ok"}\n'
         if path == b"/readyz":
             reasons = await unready_reasons()
             if not self._server.engine.available:
                 reasons.append("The engine has lost the database and is reconnecting.")
-            status = "503 Service Unavailable" if reasons else "200 OK"
             page = {"status": "unready" if reasons else "ready", "reasons": reasons}
-            return status, "application/json", json.dumps(page).encode() + b"\n"
+            status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
+            return status, JSON, json.dumps(page).encode() + b"\n"
         if path == b"/metrics":
-            return "200 OK", TEXT, generate_latest()
-        return "404 Not Found", TEXT, b"/healthz /readyz /metrics\n"
+            return HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest()
+        return HTTPStatus.NOT_FOUND, TEXT, b"/healthz /readyz /metrics\n"

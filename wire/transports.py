@@ -1,64 +1,75 @@
-"""The two ways a client moves bytes: a blocking socket and asyncio, for any protocol core without I/O.
+"""The two ways a client moves bytes: a blocking socket and asyncio, for any protocol core of `wire.cores`.
 
-A core (`ClientCore`) puts what is to be sent into `outgoing` and takes what arrives through `receive_data`.
-Its operations are generators: one yields how many seconds it can wait for something to arrive (None: without
-limit), after everything in `outgoing` has been sent, and is resumed with True when something has arrived,
-False when the time is over. What it returns is the operation's result. `Link` and `AsyncLink` drive them.
+`Link` and `AsyncLink` carry a core's operations out: they send what it has, wait as long as it says, and hand over
+what arrives. TLS is a core around a core, so that neither has to know of reads that wait for writes.
 """
 
 import asyncio
 import contextlib
 import selectors
 import socket
-from collections.abc import Generator
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, cast
 
-T = TypeVar("T")
-Steps = Generator[float | None, bool, T]
+from wire.cores import (
+    READ_SIZE,
+    ClientCore,
+    ClientError,
+    ConnectionLost,
+    ProtocolViolation,
+    ReplyTimeout,
+    Steps,
+    T,
+    TlsCore,
+    TlsFailed,
+    over_tls,
+)
 
-READ_SIZE: Final = 256 * 1024
+__all__ = [
+    "AsyncLink",
+    "ClientCore",
+    "ClientError",
+    "ConnectionLost",
+    "Link",
+    "ProtocolViolation",
+    "ReplyTimeout",
+    "Steps",
+    "TlsFailed",
+    "over_tls",
+]
+
 LINGER: Final = 5.0
 """Seconds a closing client waits for the broker to close too."""
 
 
-class ClientError(Exception):
-    """Anything a client of a wire protocol raises by itself."""
-
-
-class ConnectionLost(ClientError, ConnectionError):
-    """The connection is gone: connect again. What was not confirmed may or may not have been taken."""
-
-
-class ReplyTimeout(ClientError, TimeoutError):
-    """The broker said nothing for too long. The connection has been closed: connect again."""
-
-
-class ProtocolViolation(ClientError):
-    """The other side does not speak this protocol. The connection has been closed."""
-
-
-class ClientCore(Protocol):
-    """A protocol's client side without I/O."""
-
-    outgoing: bytearray
-
-    def receive_data(self, data: bytes) -> None:
-        """Take bytes as they arrived; raise ProtocolViolation if they cannot be."""
+def _ended(core: ClientCore, why: str) -> ConnectionLost:
+    """What the end of a connection means for those who use it."""
+    return core.ended(why) if isinstance(core, TlsCore) else ConnectionLost(why)
 
 
 class Link:
     """A blocking connection. Not for use by two threads at once."""
 
     def __init__(self, core: ClientCore, host: str, port: int, timeout: float) -> None:
-        """Connect, or raise OSError; `timeout` in seconds is for connecting and for each send."""
+        """Connect, or raise OSError; `timeout` in seconds is for connecting and for each send.
+
+        A TlsCore has agreed on TLS afterwards, or TlsFailed (an OSError too) is raised.
+        """
         self._core = core
         self._timeout = timeout
+        self._lost: ConnectionLost | None = None
         self._socket = socket.create_connection((host, port), timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
         self._open = True
+        if isinstance(core, TlsCore):
+            try:
+                self.run(core.handshake(timeout))
+                self.send()
+            except BaseException:
+                self.abort()
+                raise
 
     def run(self, steps: Steps[T]) -> T:
         """Carry an operation out; ConnectionLost, ReplyTimeout and ProtocolViolation close the connection."""
@@ -83,14 +94,21 @@ class Link:
             raise
 
     def close(self) -> None:
-        """Send end of stream and wait for the broker's, so that nothing sent is lost to a reset."""
+        """Send end of stream and wait for the broker's, so that nothing sent is lost to a reset.
+
+        Raises TlsFailed if the broker has refused the connection only now, and so everything that was sent.
+        """
         if self._open:
-            # Whatever goes wrong here, the connection is over, which is all that was asked for.
-            with contextlib.suppress(OSError, ProtocolViolation):
-                self._socket.shutdown(socket.SHUT_WR)
-                while self._receive(LINGER):
+            try:
+                self._end_of_stream()
+                while self._lost is None and self._receive(LINGER):
                     pass
-        self.abort()
+            except TlsFailed:
+                raise
+            except (OSError, ProtocolViolation):
+                pass  # the connection is over, which is all that was asked for
+            finally:
+                self.abort()
 
     def abort(self) -> None:
         """Close at once."""
@@ -99,9 +117,19 @@ class Link:
             self._selector.close()
             self._socket.close()
 
+    def _end_of_stream(self) -> None:
+        if isinstance(self._core, TlsCore):
+            self._core.finish()
+            self._send()
+        else:
+            self._socket.shutdown(socket.SHUT_WR)
+
     def _send(self) -> None:
         if not self._open:
             raise ConnectionLost("the connection is closed")
+        # Asked here only: an operation that has its answer does not care how the connection ended.
+        if self._lost is not None:
+            raise self._lost
         out = self._core.outgoing
         while out:
             try:
@@ -109,9 +137,20 @@ class Link:
             except BlockingIOError:
                 self._wait_for_room()
             except OSError as error:
-                raise ConnectionLost(str(error)) from error
+                self._hear_out()
+                raise _ended(self._core, str(error)) from error
             else:
                 del out[:sent]
+
+    def _hear_out(self) -> None:
+        """Raise TlsFailed if that is what a broker that is gone has said before."""
+        try:
+            while isinstance(self._core, TlsCore):
+                self._read()
+        except TlsFailed:
+            raise
+        except (ConnectionLost, ProtocolViolation):
+            pass  # all is read
 
     def _wait_for_room(self) -> None:
         """Read while waiting to write: a broker that is itself stuck writing to us would never read on."""
@@ -135,21 +174,27 @@ class Link:
         try:
             data = self._socket.recv(READ_SIZE)
         except OSError as error:
-            raise ConnectionLost(str(error)) from error
+            raise _ended(self._core, str(error)) from error
         if not data:
-            raise ConnectionLost("the broker closed the connection")
-        self._core.receive_data(data)
+            raise _ended(self._core, "the broker closed the connection")
+        try:
+            self._core.receive_data(data)
+        except TlsFailed:
+            with contextlib.suppress(OSError):  # tell the broker why
+                self._socket.send(self._core.outgoing)
+            raise
+        except ConnectionLost as error:
+            self._lost = error
 
 
 class AsyncLink(asyncio.Protocol):
     """A connection on the running event loop. Operations of several tasks are carried out one by one."""
 
-    _transport: asyncio.Transport
-
     def __init__(self, core: ClientCore, timeout: float) -> None:
         """`timeout` in seconds is for connecting and for each send."""
         self._core = core
         self._timeout = timeout
+        self._transport: asyncio.Transport | None = None
         self._error: ClientError | None = ConnectionLost("not connected")
         self._arrived = asyncio.Event()
         self._writable = asyncio.Event()
@@ -157,9 +202,16 @@ class AsyncLink(asyncio.Protocol):
         self._turn = asyncio.Lock()
 
     async def connect(self, host: str, port: int) -> None:
-        """Connect, or raise OSError (TimeoutError is one)."""
+        """Connect, or raise OSError (TimeoutError and TlsFailed are such)."""
         async with asyncio.timeout(self._timeout):
             await asyncio.get_running_loop().create_connection(lambda: self, host, port)
+        if isinstance(self._core, TlsCore):
+            try:
+                await self.run(self._core.handshake(self._timeout))
+                await self.send()
+            except BaseException:
+                self.abort()
+                raise
 
     async def run(self, steps: Steps[T]) -> T:
         """Carry an operation out; ConnectionLost, ReplyTimeout and ProtocolViolation close the connection."""
@@ -185,25 +237,43 @@ class AsyncLink(asyncio.Protocol):
             raise
 
     async def close(self) -> None:
-        """Send end of stream and wait for the broker's, so that nothing sent is lost to a reset."""
+        """Send end of stream and wait for the broker's, so that nothing sent is lost to a reset.
+
+        Raises TlsFailed if the broker has refused the connection only now, and so everything that was sent.
+        """
         if self._error is None:
-            self._transport.write_eof()
+            self._end_of_stream()
             await self._happens(self._closed, LINGER)
+        error = self._error
         self.abort()
+        if isinstance(error, TlsFailed):
+            raise error
 
     def abort(self) -> None:
         """Close at once."""
-        if self._error is None:
-            self._error = ConnectionLost("the connection is closed")
+        self._error = ConnectionLost("the connection is closed")
+        if self._transport is not None:
             self._transport.abort()
+
+    def _end_of_stream(self) -> None:
+        assert self._transport is not None
+        if isinstance(self._core, TlsCore):
+            self._core.finish()
+            self._write()
+        else:
+            self._transport.write_eof()
+
+    def _write(self) -> None:
+        assert self._transport is not None
+        if out := self._core.outgoing:
+            self._transport.write(bytes(out))
+            out.clear()
 
     async def _send(self) -> None:
         # Asked here only: an operation that has its answer does not care how the connection ended.
         if self._error is not None:
             raise self._error
-        if self._core.outgoing:
-            self._transport.write(bytes(self._core.outgoing))
-            self._core.outgoing.clear()
+        self._write()
         if not await self._happens(self._writable, self._timeout):
             raise ReplyTimeout(f"the broker took nothing for {self._timeout} s")
 
@@ -229,16 +299,21 @@ class AsyncLink(asyncio.Protocol):
         self._writable.set()
 
     def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
         try:
             self._core.receive_data(data)
-        except ProtocolViolation as error:
+        except TlsFailed as error:
+            self._error = error
+            self._write()  # tell the broker why
+            self._transport.close()
+        except (ConnectionLost, ProtocolViolation) as error:
             self._error = error
             self._transport.abort()
         self._arrived.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._error is None:
-            self._error = ConnectionLost(str(exc) if exc else "the connection is closed")
+            self._error = _ended(self._core, str(exc) if exc else "the broker closed the connection")
         for event in (self._arrived, self._writable, self._closed):
             event.set()
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from brokersite.torture.history import (
     Delivery,
@@ -46,9 +47,9 @@ class Violation:
 
     def __str__(self) -> str:
         shown = ", ".join(self.messages[:SHOWN]) + (", …" if len(self.messages) > SHOWN else "")
-        where = f" in {self.queue}" if self.queue else ""
-        counted = f": {len(self.messages)} ({shown})" if self.messages else ""
-        return f"{self.name}{where}{counted}{'; ' if self.detail and counted else ': ' if self.detail else ''}{self.detail}"
+        where = f"{self.name} in {self.queue}" if self.queue else self.name
+        counted = f"{len(self.messages)} ({shown})" if self.messages else ""
+        return ": ".join(part for part in (where, counted, self.detail) if part)
 
 
 def check(history: History, store: Store, rules: Sequence[QueueRules], in_flight: int) -> list[Violation]:
@@ -59,7 +60,8 @@ def check(history: History, store: Store, rules: Sequence[QueueRules], in_flight
     found = [Violation("trouble", "", (), trouble) for trouble in history.troubles]
     publishes = {publish.message: publish for publish in history.publishes}
     known = {rule.name for rule in rules}
-    for name in sorted({item.queue for item in (*history.deliveries, *store.messages)} - known):
+    used = {delivery.queue for delivery in history.deliveries} | {stored.queue for stored in store.messages}
+    for name in sorted(used - known):
         found.append(Violation("unknown queue", name, ()))
     for rule in rules:
         found += QueueCheck(history, store, rule, publishes, in_flight).violations()
@@ -128,7 +130,12 @@ class QueueCheck:
     def _lost(self) -> Iterator[MessageId]:
         for message, publish in self.publishes.items():
             durable = publish.confirmed is not None or message in self.seen_anywhere
-            if durable and self._is_ours(message) and message not in self.acked and message not in self.in_store:
+            if (
+                durable
+                and self._is_ours(message)
+                and message not in self.acked
+                and message not in self.in_store
+            ):
                 yield message
 
     def _unexpected(self) -> list[MessageId]:
@@ -138,7 +145,7 @@ class QueueCheck:
 
     def _repetitions(self) -> Iterator[tuple[Delivery, Delivery]]:
         for group in self.deliveries.values():
-            yield from zip(group, group[1:], strict=False)
+            yield from pairwise(group)
 
     def _unexplained(self) -> list[MessageId]:
         return [
@@ -163,19 +170,22 @@ class QueueCheck:
                 continue
             if fault.kind.is_of_database:
                 # It may also have cut off the answer to a commit, so that the message was stored once more.
-                if publish is None or publish.at <= fault.end:
-                    return True
-            elif fault.listener == first.connection.listener and first.connection.opened <= fault.end:
+                explains = publish is None or publish.at <= fault.end
+            else:
+                hit = fault.listener == first.connection.listener and first.connection.opened <= fault.end
                 # A stop writes down every acknowledgement that it has read.
-                if fault.kind is not FaultKind.STOP or not first.taken:
-                    return True
+                explains = hit and not (fault.kind is FaultKind.STOP and first.taken)
+            if explains:
+                return True
         return False
 
     def _out_of_order(self) -> Iterator[str]:
         """First deliveries on a connection that follow a later message of the same producer."""
-        firsts = sorted((group[0] for group in self.deliveries.values()), key=lambda delivery: delivery.at)
+        firsts = {id(group[0]) for group in self.deliveries.values()}
         latest: dict[tuple[int, str], int] = {}
-        for delivery in firsts:
+        for delivery in self.history.deliveries:  # in each client's own order; a burst has one time
+            if id(delivery) not in firsts:
+                continue
             message = delivery.message
             key = id(delivery.connection), message.producer
             seen = latest.get(key, -1)
@@ -193,7 +203,7 @@ class QueueCheck:
     def _copies_allowed(self, message: MessageId) -> int:
         """One, and one more for each time the database went away while the message was being committed."""
         publish = self.publishes.get(message)
-        return 1 + (0 if publish is None else sum(map(lambda f: _unclear(publish, f), self.faults)))
+        return 1 + (0 if publish is None else sum(_unclear(publish, fault) for fault in self.faults))
 
     def _in_two_places(self) -> list[MessageId]:
         copies = Counter(stored.message for stored in self.stored)
@@ -204,7 +214,9 @@ class QueueCheck:
         return [f"{stored.message} is {stored.state}" for stored in self.stored if stored.state not in DEAD]
 
     def _dead_without_cause(self) -> list[MessageId]:
-        return [stored.message for stored in self.stored if stored.state in DEAD and not self._was_let_go(stored)]
+        return [
+            stored.message for stored in self.stored if stored.state in DEAD and not self._was_let_go(stored)
+        ]
 
     def _was_let_go(self, stored: Stored) -> bool:
         return any(delivery.let_go for delivery in self.deliveries.get(stored.message, ()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -65,9 +66,14 @@ class TortureDatabase:
             dbname=server.dbname, autocommit=True, connect_timeout=30,
         )  # fmt: skip
 
+    def stop(self) -> None:
+        """Stop it; its data stays."""
+        embedded.stop(self.data_dir)
+
     def remove(self) -> None:
-        """Stop it and delete everything in it."""
+        """Stop it and delete it and the data directory."""
         embedded.remove(self.data_dir)
+        shutil.rmtree(self.data_dir, ignore_errors=True)
 
     # What is done to it.
 

@@ -23,7 +23,11 @@ START_TIMEOUT = 60.0
 STOP_TIMEOUT = 15.0
 #: What a run sets, so that what may be in flight is known and slow machines are no cause of redelivery.
 PREFETCH = 500
-SETTINGS = {"BROKER_PREFETCH": str(PREFETCH), "BROKER_BLIPMQ_RETRY_BACKOFF": "30"}
+SETTINGS = {
+    "BROKER_PREFETCH": str(PREFETCH),
+    "BROKER_BLIPMQ_RETRY_BACKOFF": "30",
+    "PYTHONFAULTHANDLER": "1",
+}
 
 
 class ListenerFailed(Exception):

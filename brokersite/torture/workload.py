@@ -6,7 +6,6 @@ broker's doing.
 
 from __future__ import annotations
 
-import contextlib
 import random
 import threading
 from collections.abc import Sequence
@@ -190,14 +189,12 @@ class SspqPeer(Client):
                     self._burst(client, sent)
                 if not waiting:
                     covered, waiting = len(sent), True
-                declined = False
-                message = None
-                with contextlib.suppress(sspq.Declined):
-                    declined = True
+                try:
                     message = client.receive(PATIENCE)
-                    declined = False
-                if message is None and not declined:
-                    continue
+                    if message is None:
+                        continue
+                except sspq.Declined:
+                    message = None  # an answer all the same
                 waiting = False
                 self.confirm(sent[:covered])
                 del sent[:covered]
@@ -215,9 +212,7 @@ class SspqPeer(Client):
             sent.append(publish)
             client.send(body, retries=1 if is_poison(publish.message) else 3)
 
-    def _receive(
-        self, client: sspq.Client, connection: Connection, message: sspq.Message
-    ) -> Delivery | None:
+    def _receive(self, client: sspq.Client, connection: Connection, message: sspq.Message) -> Delivery | None:
         """Confirm a message; None for one that is to be returned by ending the connection."""
         delivery = Delivery(self._queue, parse_body(message.payload), connection, monotonic())
         self.deliveries.append(delivery)

@@ -17,11 +17,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+from urllib.parse import quote, urlencode
 
 import psycopg
 from django.conf import settings
 from psycopg import sql
 
+from brokersite.databases import connection_parameters
 from brokersite.environment import CHECKOUT
 from queues.engine.access import key_digest
 from wire.blipmq import codec as blipmq
@@ -125,6 +127,34 @@ class Database:
             yield
             blocker.rollback()
 
+    @contextlib.contextmanager
+    def unreachable(self) -> Iterator[None]:
+        """Within it nobody can connect to the database; those who are connected stay so."""
+        name = sql.Identifier(self.parameters["dbname"])
+        with psycopg.connect(**connection_parameters(), autocommit=True) as server:
+            server.execute(sql.SQL("alter database {} allow_connections false").format(name))
+            try:
+                yield
+            finally:
+                server.execute(sql.SQL("alter database {} allow_connections true").format(name))
+
+    @contextlib.contextmanager
+    def refusing(self, payload: bytes) -> Iterator[None]:
+        """Within it PostgreSQL refuses to store a message with exactly this payload."""
+        self.execute(
+            "create or replace function refuse_payload() returns trigger language plpgsql as $$ begin"
+            " raise exception 'this payload is refused' using errcode = 'data_exception'; end $$"
+        )
+        condition = f"convert_from(new.payload, 'LATIN1') = '{payload.decode()}'"
+        self.execute(
+            "create trigger refuse before insert on queues_message for each row"
+            f" when ({condition}) execute function refuse_payload()"
+        )
+        try:
+            yield
+        finally:
+            self.execute("drop trigger refuse on queues_message")
+
     def wait_for_blocked(self, query: str) -> None:
         """Wait until a statement with these words waits for a lock."""
         words = f"%{query}%"
@@ -143,7 +173,7 @@ class Database:
 
 def make_url(parameters: dict[str, Any]) -> str:
     """A PostgreSQL URI from libpq's parameters."""
-    return "postgresql://?" + "&".join(f"{name}={value}" for name, value in parameters.items())
+    return "postgresql://?" + urlencode(parameters, quote_via=quote)
 
 
 class Broker:
@@ -156,14 +186,16 @@ class Broker:
         self.environment = {name: str(value) for name, value in environment.items()}
         self.lines: list[str] = []
         self.addresses: dict[str, Address] = {}
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
+        self.log = ""
+        """What it has written to standard error, once it has ended."""
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `wait`
         self._ready = threading.Event()
         self.process = subprocess.Popen(
             [sys.executable, "manage.py", "runwire", *self.arguments],
             cwd=CHECKOUT,
-            env={**os.environ, "DATABASE_URL": self.url, **self.environment},
+            env={**os.environ, "DATABASE_URL": self.url, "SECRET_KEY": settings.SECRET_KEY, **self.environment},
             stdout=subprocess.PIPE,
-            stderr=self._log,
+            stderr=self._stderr,
             text=True,
         )
         self._reader = threading.Thread(target=self._read)
@@ -183,15 +215,11 @@ class Broker:
 
     def wait_ready(self) -> Self:
         """Wait until it accepts connections."""
-        assert self._ready.wait(30), f"not ready: {self.lines} {self.log}"
-        assert "ready" in self.lines, self.log
+        self._ready.wait(30)
+        if "ready" not in self.lines:
+            self.stop()
+            raise AssertionError(f"not ready: {self.lines} {self.log}")
         return self
-
-    @property
-    def log(self) -> str:
-        """What it has written to standard error."""
-        self._log.seek(0)
-        return self._log.read().decode()
 
     @property
     def blipmq(self) -> Address:
@@ -219,6 +247,10 @@ class Broker:
             self._reader.join()
             assert self.process.stdout is not None
             self.process.stdout.close()
+            if not self._stderr.closed:
+                self._stderr.seek(0)
+                self.log = self._stderr.read().decode()
+                self._stderr.close()
         return status
 
     def restarted(self) -> Broker:
@@ -235,7 +267,6 @@ class Broker:
         self.stop()
         if error is not None:
             sys.stderr.write(self.log)
-        self._log.close()
 
 
 def run_wire(database: Database | str, *arguments: str, **environment: Any) -> tuple[int, str]:
@@ -383,9 +414,9 @@ class Blip(Raw):
         assert len(frames) <= 1, frames
         return frames[0] if frames else None
 
-    def next(self, subscription: int) -> Frame:
-        """POLL until there is a delivery."""
-        delivery: Frame = wait_until(lambda: self.poll(subscription), "a delivery")
+    def next(self, subscription: int, cid: int = 9) -> Frame:
+        """POLL until there is a delivery: one POLL may find none, when the store is slow."""
+        delivery: Frame = wait_until(lambda: self.poll(subscription, cid), "a delivery")
         return delivery
 
     def ack(self, tag: int, subscription: int) -> None:

@@ -11,6 +11,7 @@ A subscription id outlives the connection: keep it and poll it after a restart t
 """
 
 import math
+import ssl
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,7 +19,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from wire.blipmq import codec
-from wire.transports import AsyncLink, ClientError, Link, ProtocolViolation, ReplyTimeout, Steps
+from wire.transports import AsyncLink, ClientError, Link, ProtocolViolation, ReplyTimeout, Steps, over_tls
 
 SEND_AT: Final = 64 * 1024
 """Bytes of buffered publishes at which they are sent without waiting for `flush`."""
@@ -76,7 +77,7 @@ class _Burst:
 
 
 class ClientCore:
-    """The client's side of the protocol without I/O: `wire.transports` describes how it is driven."""
+    """The client's side of the protocol without I/O: `wire.cores` describes how it is driven."""
 
     def __init__(self, timeout: float) -> None:
         """`timeout`: seconds of silence after which an expected answer is given up."""
@@ -224,14 +225,25 @@ class Client:
     has confirmed.
     """
 
-    def __init__(self, host: str, port: int, key: str, *, timeout: float = 30.0) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        key: str,
+        *,
+        timeout: float = 30.0,
+        tls: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
+    ) -> None:
         """Connect and authenticate.
 
-        `timeout`: seconds to connect, and of silence while an answer is due. Raises OSError when the broker
-        cannot be reached, NackError 401 for a wrong key, NackError 426 for a broker of another version.
+        `timeout`: seconds to connect, and of silence while an answer is due. `tls`: speak TLS, with a context
+        such as `ssl.create_default_context()` makes; `server_hostname` is whom the broker's certificate must
+        name if that is not `host`. Raises OSError when the broker cannot be reached, TlsFailed when it is not
+        trusted or does not trust us, NackError 401 for a wrong key, 426 for a broker of another version.
         """
         self._core = ClientCore(timeout)
-        self._link = Link(self._core, host, port, timeout)
+        self._link = Link(over_tls(self._core, tls, host, server_hostname), host, port, timeout)
         try:
             self._link.run(self._core.handshake(key))
         except BaseException:
@@ -320,12 +332,21 @@ class AsyncClient:
     leaves its message to be redelivered.
     """
 
-    def __init__(self, host: str, port: int, key: str, *, timeout: float = 30.0) -> None:
-        """Nothing happens yet: `connect`, or enter the context. `timeout` as for `Client`."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        key: str,
+        *,
+        timeout: float = 30.0,
+        tls: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
+    ) -> None:
+        """Nothing happens yet: `connect`, or enter the context. Arguments as for `Client`."""
         self._address = host, port
         self._key = key
         self._core = ClientCore(timeout)
-        self._link = AsyncLink(self._core, timeout)
+        self._link = AsyncLink(over_tls(self._core, tls, host, server_hostname), timeout)
 
     async def connect(self) -> None:
         """Connect and authenticate; call `close` in the end. Raises as `Client()` does."""

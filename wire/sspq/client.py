@@ -10,6 +10,7 @@ with a message unconfirmed gives it back.
 """
 
 import math
+import ssl
 import time
 from collections.abc import AsyncIterator, Iterator
 from enum import Enum, auto
@@ -17,7 +18,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from wire.sspq import codec
-from wire.transports import AsyncLink, ClientError, Link, ProtocolViolation, Steps
+from wire.transports import AsyncLink, ClientError, Link, ProtocolViolation, Steps, over_tls
 
 DEFAULT_PORT: Final = 8888
 DEFAULT_RETRIES: Final = 3
@@ -51,7 +52,7 @@ class _Slot(Enum):
 
 
 class ClientCore:
-    """The client's side of the protocol without I/O: `wire.transports` describes how it is driven."""
+    """The client's side of the protocol without I/O: `wire.cores` describes how it is driven."""
 
     def __init__(self, max_payload: int) -> None:
         self.outgoing = bytearray()
@@ -125,14 +126,19 @@ class Client:
         *,
         timeout: float = 30.0,
         max_payload: int = codec.MAX_PAYLOAD,
+        tls: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
     ) -> None:
-        """Connect, or raise OSError.
+        """Connect, or raise OSError; TlsFailed, which is one too, when the broker is not trusted.
 
         `timeout`: seconds to connect and to hand bytes to the broker. `max_payload`: bytes of the largest
-        message that is accepted; a larger one raises ProtocolViolation.
+        message that is accepted; a larger one raises ProtocolViolation. `tls`: speak TLS, with a context such
+        as `ssl.create_default_context()` makes; `server_hostname` is whom the broker's certificate must name
+        if that is not `host`. A broker that does not trust our certificate may say so as late as at the first
+        `receive` or `close`, which raise TlsFailed then: what was sent before is refused too.
         """
         self._core = ClientCore(max_payload)
-        self._link = Link(self._core, host, port, timeout)
+        self._link = Link(over_tls(self._core, tls, host, server_hostname), host, port, timeout)
 
     def send(self, payload: bytes, retries: int = DEFAULT_RETRIES) -> None:
         """Send a message that may be redelivered `retries` times; 255 is without limit.
@@ -198,11 +204,13 @@ class AsyncClient:
         *,
         timeout: float = 30.0,
         max_payload: int = codec.MAX_PAYLOAD,
+        tls: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
     ) -> None:
         """Nothing happens yet: `connect`, or enter the context. Arguments as for `Client`."""
         self._address = host, port
         self._core = ClientCore(max_payload)
-        self._link = AsyncLink(self._core, timeout)
+        self._link = AsyncLink(over_tls(self._core, tls, host, server_hostname), timeout)
 
     async def connect(self) -> None:
         """Connect, or raise OSError; call `close` in the end."""

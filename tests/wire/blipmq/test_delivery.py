@@ -39,12 +39,13 @@ def slow_retry(store: Database, client: Blip) -> int:
 # What a delivery looks like.
 
 
-def test_delivery_tags_count_from_one_in_each_subscription(client: Blip) -> None:
-    first, second = client.subscribe(b"tags"), client.subscribe(b"tags")
-    client.publish(b"tags", b"a", b"b", b"c")
-    for subscription in (first, second):
-        frames = client.ask(*(codec.encode_poll(9, subscription) for _ in range(5)))
-        assert [(frame.cid, frame.body) for frame in frames] == [(1, b"a"), (2, b"b"), (3, b"c")]
+def test_delivery_tags_count_from_one_in_each_subscription(client: Blip, slow_retry: int, store: Database) -> None:
+    other = client.subscribe(b"slow")
+    client.publish(b"slow", b"a", b"b", b"c")
+    for subscription in (slow_retry, other):
+        deliveries = [client.next(subscription) for _ in range(3)]
+        assert [(delivery.cid, delivery.body) for delivery in deliveries] == [(1, b"a"), (2, b"b"), (3, b"c")]
+        client.ask(*(codec.encode_ack(tag, subscription) for tag in (1, 2, 3)))
 
 
 @pytest.mark.parametrize(("published", "subscribed"), [(0, 0), (0, 1), (1, 0), (1, 1)])
@@ -52,8 +53,7 @@ def test_the_effective_qos_is_the_lower_of_the_two(client: Blip, published: int,
     topic = b"qos%d%d" % (published, subscribed)
     subscription = client.subscribe(topic, subscribed)
     client.publish(topic, b"x", qos=published)
-    delivery = client.poll(subscription, cid=77)
-    assert delivery is not None
+    delivery = client.next(subscription, cid=77)
     assert (delivery.qos, delivery.topic, delivery.body) == (min(published, subscribed), topic, b"x")
     assert delivery.cid == (1 if delivery.qos else 77)
 
@@ -71,9 +71,7 @@ def test_qos_0_messages_are_never_written_to_the_store(client: Blip, store: Data
     subscription = client.subscribe(b"memory")
     client.publish(b"memory", b"x", qos=0)
     assert store.states(store.queue_of(subscription)).total() == 0
-    delivery = client.poll(subscription)
-    assert delivery is not None
-    assert delivery.body == b"x"
+    assert client.next(subscription).body == b"x"
 
 
 def test_a_publish_reaches_every_subscription_of_the_topic_and_no_other(client: Blip, store: Database) -> None:
@@ -91,6 +89,11 @@ def test_a_publish_reaches_every_subscription_of_the_topic_and_no_other(client: 
 def test_every_subscribe_makes_a_new_subscription_with_a_greater_id(client: Blip) -> None:
     ids = [client.subscribe(b"again") for _ in range(3)]
     assert ids == sorted(set(ids))
+
+
+def test_subscription_ids_count_from_one(client: Blip, store: Database) -> None:
+    client.subscribe(b"from one")
+    assert store.value("select min(id) from queues_subscription") == 1
 
 
 def test_a_subscriber_gets_nothing_published_before_it_subscribed(client: Blip) -> None:
@@ -159,8 +162,9 @@ def test_a_poll_is_answered_at_once_or_not_at_all(client: Blip, broker: Broker) 
 
 def test_a_poll_takes_one_message(client: Blip, slow_retry: int) -> None:
     client.publish(b"slow", b"a", b"b")
-    frames = client.ask(codec.encode_poll(5, slow_retry))
-    assert [frame.body for frame in frames] == [b"a"]
+    assert client.next(slow_retry).body == b"a"  # which asserts that no second one came
+    assert client.is_silent()
+    assert client.next(slow_retry).body == b"b"
 
 
 def test_a_poll_right_behind_a_publish_finds_its_message_when_the_commit_is_quick(client: Blip) -> None:
@@ -365,6 +369,26 @@ def test_a_full_queue_that_drops_keeps_the_newest(client: Blip, store: Database)
     assert client.consume(subscription, 3) == [b"8", b"9", b"10"]
     dropped = store.value("select count(*) from queues_archive where queue_id = %s and outcome = 3", queue)
     assert dropped == 8
+
+
+# Messages that PostgreSQL refuses.
+
+
+def test_a_message_that_cannot_be_stored_is_refused_alone(client: Blip, store: Database) -> None:
+    subscription = client.subscribe(b"refused")
+    with store.refusing(b"poison"):
+        frames = client.ask(
+            codec.encode_publish(101, 1, b"refused", b"a"),
+            codec.encode_publish(102, 1, b"refused", b"poison"),
+            codec.encode_publish(103, 1, b"refused", b"b"),
+        )
+    assert [frame.cid for frame in frames] == [102]
+    code, text = int.from_bytes(frames[0].payload[:2], "big"), frames[0].payload[4:].decode()
+    assert code == 500
+    assert text.startswith("durable publish failed: ")
+    assert "this payload is refused" in text
+    assert client.consume(subscription, 2) == [b"a", b"b"]
+    assert client.ask(codec.encode_publish(104, 1, b"refused", b"poison")) == []
 
 
 # Order of replies.

@@ -1,0 +1,36 @@
+"""A PostgreSQL that torture tests may kill, freeze and cut, apart from the one of the other tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from brokersite.torture.database import TortureDatabase
+from brokersite.torture.history import FaultKind
+from brokersite.torture.runner import Plan, Report, Run, describe
+
+Torture = Callable[..., Report]
+
+
+@pytest.fixture(scope="session")
+def torture_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TortureDatabase]:
+    database = TortureDatabase(tmp_path_factory.mktemp("torture"))
+    try:
+        database.start()
+        yield database
+    finally:
+        database.remove()
+
+
+@pytest.fixture
+def torture(torture_database: TortureDatabase) -> Torture:
+    """Run clients against faults, so many of each kind; what the run prints is shown when the test fails."""
+
+    def run(faults: dict[FaultKind, int], seed: int = 1, **options: object) -> Report:
+        plan = Plan(seed=seed, faults=faults, seconds=80.0, **options)  # type: ignore[arg-type]
+        report = Run(torture_database, plan, print).run()
+        print("\n".join(describe(report)))
+        return report
+
+    return run

@@ -1,0 +1,55 @@
+"""What clients are promised, while the listener and the database are killed, cut off and stopped under them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from brokersite.torture.history import FaultKind
+from brokersite.torture.runner import IN_FLIGHT
+from tests.torture.conftest import Torture
+
+BROKEN = Path(__file__).with_name("confirms_early.py")
+
+
+@pytest.mark.timeout(240)
+def test_nothing_confirmed_is_lost_in_20_kills_of_the_listener_and_3_of_the_database(
+    torture: Torture,
+) -> None:
+    report = torture({FaultKind.KILL: 20, FaultKind.DATABASE_KILL: 3}, rest=(0.05, 0.5))
+    assert report.violations == []
+    figures = report.figures()
+    assert (figures[FaultKind.KILL], figures[FaultKind.DATABASE_KILL]) == (20, 3)
+    assert figures["confirmed"] > 1000
+
+
+def test_cut_and_frozen_database_connections_lose_nothing(torture: Torture) -> None:
+    report = torture({FaultKind.CUT: 4, FaultKind.FREEZE: 3})
+    assert report.violations == []
+    assert report.figures()["confirmed"] > 1000
+
+
+def test_an_orderly_stop_under_load_loses_nothing_and_repeats_nothing_acknowledged(torture: Torture) -> None:
+    report = torture({FaultKind.STOP: 4})
+    assert report.violations == []
+    assert report.figures()[FaultKind.STOP] == 4
+
+
+def test_a_listener_that_confirms_before_the_commit_is_caught(torture: Torture) -> None:
+    report = torture({FaultKind.KILL: 6}, program=(str(BROKEN),))
+    lost = [violation for violation in report.violations if violation.name == "lost"]
+    assert lost, "confirmed messages must be missing, and the checker must say so"
+    assert all("p" in name or "s" in name for violation in lost for name in violation.messages)
+
+
+def test_two_listeners_on_one_database_share_its_queues_and_either_may_die(torture: Torture) -> None:
+    report = torture({FaultKind.KILL: 8}, listeners=2)
+    assert report.violations == []
+    busy = Counter((delivery.queue, delivery.connection.listener) for delivery in report.history.deliveries)
+    queues = {queue for queue, _ in busy}
+    assert len(queues) == 3
+    assert all(busy[queue, listener] > 50 for queue in queues for listener in (0, 1))
+    assert {fault.listener for fault in report.history.faults} == {0, 1}
+    assert report.figures()["given out again otherwise"] <= 8 * IN_FLIGHT * len(queues)
