@@ -34,7 +34,9 @@ class Write:
 
     @property
     def statement(self) -> str:
-        return "publish_detailed" if self.segment.detailed or self.ttl else "publish"
+        if self.segment.detailed or self.ttl:
+            return "publish_detailed"
+        return "publish_one" if self.width == 1 else "publish"
 
     @property
     def own_detail(self) -> Detail | None:
@@ -45,6 +47,19 @@ class Write:
     def parameters(self, version: int, node: int) -> dict[str, Any]:
         """The statement's parameters."""
         count = len(self.segment.bodies)
+        if self.statement == "publish_one":
+            buffer = self.buffers[0]
+            return {
+                "version": version,
+                "node": node,
+                "producer": self.producer,
+                "queue": self.queues[0],
+                "wanted": buffer is not None,
+                "low": buffer.low if buffer else 0,
+                "bodies": self.segment.bodies,
+                "max_attempts": self.segment.max_attempts,
+                "size": count,
+            }
         common: dict[str, Any] = {
             "version": version,
             "node": node,
@@ -78,7 +93,7 @@ class Write:
         if row is None:
             raise TopologyMoved()
         self.first = row[0]
-        self.leased = tuple(row[1])
+        self.leased = (row[1],) if isinstance(row[1], bool) else tuple(row[1])
         if len(row) > 2:
             self.stored = frozenset(row[2] or ())
 

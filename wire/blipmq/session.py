@@ -31,7 +31,8 @@ from wire.replies import Replies
 from wire.server import Server
 
 PROTOCOL = "blipmq"
-#: Seconds a POLL may wait for a claim from the store before it counts as "no message".
+#: Seconds that the POLLs of one read may wait for claims from the store, in all, before they count as "no message":
+#: a client acknowledges what a burst brought only when it has seen the burst's end.
 POLL_PATIENCE = 0.02
 #: Seconds between two questions to a store that is away.
 STORE_RETRY = 0.05
@@ -80,7 +81,8 @@ class BlipMQSession:
         #: The POLL that waits for a claim or a commit, and until when.
         self._waiting: tuple[int, Polled] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._patience = True
+        #: When the POLLs of this read have waited long enough in all; None while none has waited.
+        self._patience_ends: float | None = None
         self._draining = False
         self._source: Source | None = None
         self._prefix = b"\xff"  # no PUBLISH payload begins with it
@@ -96,7 +98,7 @@ class BlipMQSession:
         if self._blocked:
             self._backlog += frames
             return
-        self._patience = True
+        self._patience_ends = None
         self._run(frames)
 
     def eof_received(self) -> bool:
@@ -229,7 +231,7 @@ class BlipMQSession:
             else:
                 out += (_pack_header(length, PUBLISH, tag), topic, body)
         done = len(deliveries)
-        if done < count and self._patience and self._may_come(known):
+        if done < count and self._may_come(known):
             self._await_message(frames[at + done][1], known)
             return at + done + 1
         return at + count
@@ -309,13 +311,18 @@ class BlipMQSession:
 
     def _may_come(self, known: Polled) -> bool:
         """Whether a POLL that found nothing should wait: for a claim, or for what this connection has published."""
+        if self._patience_ends is not None and monotonic() >= self._patience_ends:
+            return False
         return known.buffer.may_refill or self._engine.holds(self._replies.batch)
 
     def _await_message(self, cid: int, known: Polled) -> None:
         """Wait for the claim that the buffer has asked for, or for the commit of our own publishes, but not long."""
         self._start_blocking()
         self._waiting = cid, known
-        self._timer = asyncio.get_running_loop().call_later(POLL_PATIENCE, self._give_up_waiting)
+        if self._patience_ends is None:
+            self._patience_ends = monotonic() + POLL_PATIENCE
+        left = self._patience_ends - monotonic()
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, left), self._give_up_waiting)
         self._wait_on()
 
     def _wait_on(self) -> None:
@@ -346,7 +353,7 @@ class BlipMQSession:
 
     def _give_up_waiting(self) -> None:
         """No claim came back in time: this read's other POLLs shall not wait for one either."""
-        self._patience = False
+        self._patience_ends = 0.0
         self._look_again(False)
 
     def _stop_waiting(self) -> None:

@@ -23,7 +23,7 @@ READS_ALL = {"reap_leases"}
 #: Those that must follow the order of one index: another would walk over what is leased or other queues'.
 ORDERED = {
     "claim": "message_ready", "claim_limited": "message_ready", "claim_dead": "message_dead",
-    "publish": "message_ready", "publish_detailed": "message_ready",
+    "publish": "message_ready", "publish_one": "message_ready", "publish_detailed": "message_ready",
 }  # fmt: skip
 
 PARAMETERS: dict[str, Any] = {
@@ -52,6 +52,8 @@ def explain(db: psycopg.Connection[Any], name: str) -> list[dict[str, Any]]:
     """The nodes of a statement's plan that read or write the hot table."""
     sql = statements.statement(name)
     given = {key: value for key, value in PARAMETERS.items() if b"%%(%s)" % key.encode() in sql}
+    if name == "publish_one":
+        given["wanted"] = True
     row = db.execute(b"explain (format json) " + sql, given).fetchone()
     assert row is not None
     plan = row[0] if isinstance(row[0], list) else json.loads(row[0])

@@ -1,0 +1,20 @@
+-- As publish.sql, for the commonest case: one target queue. A third less to start for PostgreSQL's executor.
+-- Returns the first id and whether the rows were leased; no row when the topology has moved on.
+with block as materialized (
+    select nextval('queues_message_id') as first, %(wanted)s::bool and not exists (
+        select from queues_message m
+        where m.state = 0 and (m.queue_id, m.id) > (%(queue)s, %(low)s) and (m.queue_id, m.id) < (%(queue)s + 1, 0)
+    ) as leased
+    where queues_publish_version(%(node)s) = %(version)s::bigint
+), stored as (
+    insert into queues_message (id, queue_id, state, node_id, producer_id, max_attempts, payload)
+    select first + n - 1, %(queue)s, case when leased then 1 else 0 end, case when leased then %(node)s::int end,
+        %(producer)s::bigint, %(max_attempts)s::smallint, payload
+    from block, unnest(%(bodies)b::bytea[]) with ordinality as body (payload, n)
+), tallied as (
+    insert into queues_queuetally (queue_id, ready, leased, published)
+    select %(queue)s,
+        case when leased then 0 else %(size)s::int end, case when leased then %(size)s::int else 0 end, %(size)s::int
+    from block
+)
+select first, leased from block
