@@ -94,6 +94,7 @@ class TlsCore:
         except ssl.SSLWantReadError:
             pass  # the handshake goes on
         except ssl.SSLError as error:
+            self._finished = True
             raise TlsFailed(_explanation(error)) from error
 
     def _read(self) -> None:

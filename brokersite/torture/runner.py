@@ -110,7 +110,7 @@ class Run:
             self._tormentor.await_ready()
             self._stage.publishing.clear()
             with self._database.connect() as connection:
-                self._drain(connection)
+                self._drain(connection, begin)
                 self._end_clients()
                 self._tormentor.stop_all()
                 store = read_store(connection, self._queues)
@@ -177,12 +177,13 @@ class Run:
         delivered = sum(len(client.deliveries) for client in self._clients)
         self._say(f"{monotonic() - begin:6.0f} s  {what}, {confirmed} confirmed, {delivered} delivered")
 
-    def _drain(self, connection: psycopg.Connection[Any]) -> None:
+    def _drain(self, connection: psycopg.Connection[Any], begin: float) -> None:
         """Wait until consumers have taken everything; what they have not is for the checker to tell."""
         deadline = monotonic() + DRAIN
         while count_waiting(connection, self._queues) and monotonic() < deadline:
             self._tormentor.look_after()
             time.sleep(0.1)
+        self._progress("consumers are done", begin)
 
     def _end_clients(self) -> None:
         self._stage.closed.set()

@@ -162,7 +162,7 @@ class BlipConsumer(Client):
     def _forgets(self, message: MessageId) -> bool:
         if not self._forgetful:
             return False
-        return message.sequence % 200 == 11 or self.random.random() < 0.02
+        return message.sequence % 1000 == 11 or self.random.random() < 0.01
 
 
 def is_poison(message: MessageId) -> bool:

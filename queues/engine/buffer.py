@@ -123,7 +123,8 @@ class QueueBuffer:
 
     def deliver_many(self, now: float, count: int) -> list[Delivery]:
         """Up to `count` messages, each with a deadline as `deliver` gives it with `timed`."""
-        plain, ready = self._plain(count), self.ready
+        ready = self.ready
+        plain = self._plain(count) if ready else 0
         if not plain:
             found: list[Delivery] = []
             while len(found) < count and (delivery := self.deliver(now, timed=True)) is not None:

@@ -41,15 +41,13 @@ class AckBatch:
 
     def add(self, id: int, delivered: float) -> None:
         """Acknowledge one message."""
-        if not self.ids:
-            self._settler.open(self)
-        self.ids.append(id)
-        self.times.append(delivered)
+        self.add_many([id], [delivered])
 
     def add_many(self, ids: list[int], delivered: list[float]) -> None:
         """Acknowledge several messages."""
         if not self.ids:
             self._settler.open(self)
+        self._settler.unsettled += len(ids)
         self.ids += ids
         self.times += delivered
 
@@ -72,6 +70,8 @@ class Settler:
         self.more_in_store = more_in_store
         self.more_dead = more_dead
         self.node = 0
+        #: Acknowledgements taken and not yet committed.
+        self.unsettled = 0
         #: Buffers with deliveries that return by themselves.
         self.timed: set[QueueBuffer] = set()
         self.on_progress: Callable[[], None] = lambda: None
@@ -126,11 +126,6 @@ class Settler:
         self.hurry()
 
     @property
-    def unsettled(self) -> int:
-        """Acknowledgements taken and not yet committed."""
-        return sum(len(batch.ids) for batch in self._dirty) + sum(len(ids) for _, ids, _ in self._writing)
-
-    @property
     def idle(self) -> bool:
         return not (self._dirty or self._writing or self._failures or self._buried or self._handed_back or self._purged)
 
@@ -183,6 +178,7 @@ class Settler:
         offset = wall_offset()
         while self._writing:
             batch, ids, times = self._writing[0]
+            taken = len(ids)
             if len(set(ids)) < len(ids):  # acknowledged late, and again after another delivery
                 once = dict(zip(ids, times, strict=True))
                 ids, times = list(once), list(once.values())
@@ -195,6 +191,7 @@ class Settler:
                 parameters["full"] = batch.retention == "full"
             await connection.execute(statement(name), parameters)
             self.counts.acknowledged += len(ids)
+            self.unsettled -= taken
             del self._writing[0]
 
     async def _return(self, connection: Connection, failures: list[Failure]) -> None:

@@ -148,7 +148,10 @@ def test_a_damaged_record_ends_the_connection(core: TlsCore, inner: Echoes, peer
     with pytest.raises(TlsFailed, match=r"^no TLS with the broker: decryption failed or bad record mac$"):
         core.receive_data(bytes(record))
     assert inner.received == b""
-    assert core.outgoing  # the alert that tells the broker
+    alert = bytes(core.outgoing)
+    assert alert  # it tells the broker
+    inner.outgoing += b"and more"
+    assert core.outgoing == alert
 
 
 def test_the_end_before_the_handshake_is_done_sends_nothing_in_the_clear(core: TlsCore, inner: Echoes) -> None:

@@ -60,6 +60,10 @@ def replies(engine: FakeEngine, sink: Sink) -> Replies:
     return Replies(cast(Engine, engine), sink)
 
 
+def waits(replies: Replies) -> bool:
+    return replies.waiting
+
+
 def say(replies: Replies, *words: bytes, barrier: bool = False) -> None:
     for word in words:
         replies.begin(barrier).append(word)
@@ -84,10 +88,10 @@ def test_a_reply_behind_a_publish_waits_for_its_commit(replies: Replies, sink: S
     say(replies, b"after")
     replies.flush()
     assert sink.written == [b"before"]
-    assert replies.waiting
+    assert waits(replies)
     engine.commit(1)
     assert sink.written == [b"before", b"after"]
-    assert not replies.waiting
+    assert not waits(replies)
     assert engine.holders == []
 
 
@@ -181,7 +185,7 @@ def test_nothing_is_said_to_a_connection_that_is_gone(replies: Replies, sink: Si
     replies.flush()
     engine.commit(1)
     assert sink.written == []
-    assert not replies.waiting
+    assert not waits(replies)
 
 
 def test_a_connection_that_goes_while_it_waits_is_not_held_any_longer(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import functools
+import contextlib
 import json
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
@@ -168,10 +168,8 @@ def test_garbage_is_named_so(run: Run, garbage: bytes) -> None:
 
 def test_a_request_without_an_end_is_dropped_when_it_is_too_long(run: Run) -> None:
     async def scenario(pages: Pages) -> None:
-        try:
+        with contextlib.suppress(ConnectionError):  # it does not read to the end
             assert await pages.send(b"GET /healthz HTTP/1.0\r\n" + b"x: y\r\n" * 20_000) == b""
-        except ConnectionResetError:
-            pass  # it did not read to the end
 
     run(scenario)
 
@@ -191,23 +189,25 @@ def test_a_client_that_does_not_take_its_answer_is_dropped(run: Run, monkeypatch
     monkeypatch.setattr(status, "generate_latest", lambda: page)
 
     async def scenario(pages: Pages) -> None:
-        dropped = asyncio.Event()
+        given_up = asyncio.Event()
         answer = pages.status._answer
 
-        @functools.wraps(answer)
         async def watched(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await answer(reader, writer)
-            if not writer.transport.get_write_buffer_size():
-                dropped.set()
+            given_up.set()
 
         monkeypatch.setattr(pages.status, "_answer", watched)
+        pages.status.close()
         pages.address = await pages.status.start(LOCAL)
-        loop = asyncio.get_running_loop()
-        transport, _ = await loop.create_connection(asyncio.Protocol, pages.address.host, pages.address.port)
-        transport.pause_reading()
-        transport.write(b"GET /metrics HTTP/1.0\r\n\r\n")
-        await dropped.wait()
-        transport.abort()
+        reader, writer = await asyncio.open_connection(pages.address.host, pages.address.port)
+        writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")  # the stream stops reading by itself when it has some of it
+        await given_up.wait()
+        taken = 0
+        with contextlib.suppress(ConnectionResetError):
+            while data := await reader.read(1 << 20):
+                taken += len(data)
+        writer.close()
+        assert taken < len(page)
 
     run(scenario)
 
@@ -226,7 +226,7 @@ def test_a_client_that_goes_away_disturbs_nobody(run: Run, caplog: pytest.LogCap
 
 def test_a_port_that_is_taken_is_told(run: Run) -> None:
     async def scenario(pages: Pages) -> None:
-        with pytest.raises(OSError, match="[Aa]ddress already in use"):
+        with pytest.raises(OSError, match="ddress already in use"):
             await pages.status.start(Address("127.0.0.1", pages.address.port))
 
     run(scenario)

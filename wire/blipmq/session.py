@@ -24,7 +24,7 @@ from queues.engine import (
     Subscription,
 )
 from wire.blipmq import codec
-from wire.blipmq.codec import ACK, HEADER, MAX_FRAME_SIZE, POLL, PUBLISH, Decoder, Frame
+from wire.blipmq.codec import ACK, HEADER, MAX_FRAME_SIZE, MIN_LENGTH, PING, POLL, PONG, PUBLISH, Decoder, Frame
 from wire.blipmq.machine import Action, Conversation, State
 from wire.connection import Connection
 from wire.replies import Replies
@@ -154,7 +154,6 @@ class BlipMQSession:
         if self._late and not self._blocked:
             self._block(self._settle_late())
         self._replies.flush()
-        self._engine.check_saturation()
         if self._blocked:
             self._backlog = frames[at:]
         elif self._decoder.error is not None:
@@ -173,6 +172,9 @@ class BlipMQSession:
                 at = self._polls(frames, at)
             elif kind == PUBLISH:
                 at = self._publishes(frames, at)
+            elif kind == PING:
+                self._replies.begin(barrier=True).append(_pack_header(MIN_LENGTH, PONG, frames[at][1]))
+                at += 1
             else:
                 self._other(*frames[at])
                 at += 1
@@ -192,6 +194,7 @@ class BlipMQSession:
         if bodies:
             assert self._source is not None
             self._replies.batch = self._source.publish_many(bodies, self, tokens)
+            self._engine.check_saturation()
             return at + len(bodies)
         self._other(*frames[at])
         return at + 1
@@ -207,6 +210,7 @@ class BlipMQSession:
         known = self._polled.get(subscription)
         assert self._grant is not None
         unknown = tags if known is None else known.buffer.ack_many(tags, self._grant.id)
+        self._engine.check_saturation()
         if unknown and not self._ack_unknown(unknown, subscription):
             return at
         return at + len(tags)
@@ -257,9 +261,7 @@ class BlipMQSession:
         """A frame after the handshake that the hot loop leaves to us."""
         action = self._conversation.on(kind)
         try:
-            if action is Action.PONG:
-                self._replies.begin(barrier=True).append(codec.encode_pong(cid))
-            elif action is Action.PUBLISH:
+            if action is Action.PUBLISH:
                 self._publish(cid, *codec.parse_publish(payload))
             elif action is Action.SUBSCRIBE:
                 self._subscribe(cid, *codec.parse_subscribe(payload))
