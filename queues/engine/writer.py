@@ -246,6 +246,7 @@ class Writer:
                     else:
                         own = write.own_detail
                         buffer.add(zip(ids, write.segment.bodies, repeat(0), repeat(own)), size)
+                    buffer.refilled()
         for queue, bodies in plan.transient:
             self.deliver_transient(queue, bodies)
         self.counts.dropped += plan.unroutable

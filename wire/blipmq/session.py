@@ -235,7 +235,7 @@ class BlipMQSession:
             else:
                 out += (_pack_header(length, PUBLISH, tag), topic, body)
         done = len(deliveries)
-        if done < count and self._may_come(known):
+        if done < count and self._may_come(known, soon=done == 0):
             self._await_message(frames[at + done][1], known)
             return at + done + 1
         return at + count
@@ -281,6 +281,7 @@ class BlipMQSession:
             self._replies.batch = source.publish(body, self, cid)
         else:
             self._replies.batch = source.publish_transient(body, self, cid)
+        self._engine.check_saturation()
 
     def _subscribe(self, cid: int, topic: bytes, qos: int) -> None:
         assert self._grant is not None
@@ -311,11 +312,14 @@ class BlipMQSession:
         known.buffer.last_demand = monotonic()
         self._say(codec.encode_delivery(cid, topic, known.subscription.take_transient()))
 
-    def _may_come(self, known: Polled) -> bool:
-        """Whether a POLL that found nothing should wait: for a claim, or for what this connection has published."""
+    def _may_come(self, known: Polled, soon: bool = True) -> bool:
+        """Whether a POLL that found nothing should wait: for a claim, for what this connection has published, and,
+        if nothing else is there to be answered, for a commit under way. Better one late answer than many empty ones.
+        """
         if self._patience_ends is not None and monotonic() >= self._patience_ends:
             return False
-        return known.buffer.may_refill or self._engine.holds(self._replies.batch)
+        buffer = known.buffer
+        return buffer.may_refill or (soon and buffer.storing > 0) or self._engine.holds(self._replies.batch)
 
     def _await_message(self, cid: int, known: Polled) -> None:
         """Wait for the claim that the buffer has asked for, or for the commit of our own publishes, but not long."""
