@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import socket
 import ssl
 import threading
 from collections import deque
@@ -197,6 +198,14 @@ def test_send_and_leave_at_once_loses_nothing(connect_sspq: Any, authority: Auth
         assert session.heard[-2:] == ["eof", "lost"]
 
 
+def test_a_client_that_says_nothing_yet_has_its_session(connect_sspq: Any, authority: Authority) -> None:
+    with (
+        running(Sspq, tls=server_context(*authority.issue("server"))) as server,
+        connect_sspq(server, tls=trusting(authority)),
+    ):
+        assert server.session().data == b""
+
+
 def test_the_certificate_must_be_for_the_host_unless_another_name_is_given(
     connect_sspq: Any, authority: Authority
 ) -> None:
@@ -302,6 +311,24 @@ def test_a_refusal_that_is_known_before_the_next_send_is_told_by_it(
 
         with pytest.raises(TlsFailed, match=REFUSED):
             send_after_the_refusal()
+
+
+def test_the_words_of_a_refusal_are_heard_though_the_broker_has_hung_up(authority: Authority) -> None:
+    tls = server_context(*authority.issue("server"), client_ca=authority.file)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            connection, _ = listener.accept()
+            with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"), connection:
+                tls.wrap_socket(connection, server_side=True)  # this kind of broker does send its alert
+
+        broker = threading.Thread(target=refuse)
+        broker.start()
+        client = sspq.Client(*listener.getsockname(), tls=trusting(authority), server_hostname="localhost")
+        broker.join()
+        with pytest.raises(TlsFailed, match=r"^the broker refuses this TLS connection: certificate required$"):
+            while True:  # the first ones may still leave
+                client.send(b"hello" * 100_000)
 
 
 # Brokers that do not speak TLS, and ends.
