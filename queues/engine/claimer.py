@@ -116,11 +116,10 @@ class Claimer:
             "limit": limit,
             "node": self.node,
         }
-        name = "claim"
-        if buffer.dead:
-            name = "claim_dead"
-        elif buffer.policy.concurrency_limit is not None:
-            name = "claim_limited"
+        name = "claim_dead"
+        if not buffer.dead:
+            name = "claim"
+            parameters["limited"] = buffer.policy.concurrency_limit is not None
         cursor = await connection.execute(statement(name), parameters, binary=True)
         rows = await cursor.fetchall()
         return [
