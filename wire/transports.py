@@ -57,6 +57,7 @@ class Link:
         self._core = core
         self._timeout = timeout
         self._lost: ConnectionLost | None = None
+        self._arrived = False
         self._socket = socket.create_connection((host, port), timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setblocking(False)
@@ -165,9 +166,12 @@ class Link:
             self._read()
 
     def _receive(self, wait: float | None) -> bool:
-        if not self._selector.select(wait):
-            return False
-        self._read()
+        # What came while sending may be all that is to come.
+        if not self._arrived:
+            if not self._selector.select(wait):
+                return False
+            self._read()
+        self._arrived = False
         return True
 
     def _read(self) -> None:
@@ -177,6 +181,7 @@ class Link:
             raise _ended(self._core, str(error)) from error
         if not data:
             raise _ended(self._core, "the broker closed the connection")
+        self._arrived = True
         try:
             self._core.receive_data(data)
         except TlsFailed:

@@ -326,9 +326,13 @@ def test_the_words_of_a_refusal_are_heard_though_the_broker_has_hung_up(authorit
         broker.start()
         client = sspq.Client(*listener.getsockname(), tls=trusting(authority), server_hostname="localhost")
         broker.join()
-        with pytest.raises(TlsFailed, match=r"^the broker refuses this TLS connection: certificate required$"):
+
+        def send_on() -> None:
             while True:  # the first ones may still leave
                 client.send(b"hello" * 100_000)
+
+        with pytest.raises(TlsFailed, match=r"^the broker refuses this TLS connection: certificate required$"):
+            send_on()
 
 
 # Brokers that do not speak TLS, and ends.

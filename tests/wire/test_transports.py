@@ -2,12 +2,13 @@
 
 import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 from unittest.mock import Mock
 
 import pytest
 
-from tests.wire.scripted import End, Expect, Hangup, ScriptedServer, Send
+from tests.wire.scripted import PATIENCE, End, Expect, Hangup, ScriptedServer, Send, receive_exactly
 from wire import transports
 from wire.transports import AsyncLink, ConnectionLost, Link, ReplyTimeout, Steps
 
@@ -82,6 +83,32 @@ async def test_an_asyncio_send_to_a_server_that_never_reads_is_given_up(deaf: tu
         await link.send()
     with pytest.raises(ConnectionLost):
         await link.send()
+
+
+def test_a_broker_that_writes_before_it_reads_is_read_from_while_sending() -> None:
+    size = MORE_THAN_SOCKETS_BUFFER // 2
+    received: list[int] = []
+
+    def write_then_read() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(PATIENCE)
+            connection.sendall(bytes(size))
+            received.append(len(receive_exactly(connection, size)))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        broker = threading.Thread(target=write_then_read)
+        broker.start()
+        core = Echoes()
+        host, port = listener.getsockname()
+        link = Link(core, host, port, 2)
+        try:
+            answer = link.run(core.ask(bytes(size), size, PATIENCE))
+        finally:
+            link.close()
+            broker.join()
+    assert answer == bytes(size)
+    assert received == [size]
 
 
 def test_a_blocking_close_waits_only_so_long(deaf: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ ELSEWHERE = {
 READS_ALL = {"reap_leases"}
 #: Those that must follow the order of one index: another would walk over what is leased or other queues'.
 ORDERED = {
-    "claim": "message_ready", "claim_limited": "message_ready", "claim_dead": "message_dead",
+    "claim": "message_ready", "claim_dead": "message_dead",
     "publish": "message_ready", "publish_one": "message_ready", "publish_detailed": "message_ready",
 }  # fmt: skip
 
@@ -31,7 +31,7 @@ PARAMETERS: dict[str, Any] = {
     "max_attempts": None, "bodies": [b"a", b"b"], "keys": [None, None], "headers": [None, None], "delays": "{0,0}",
     "ttls": "{0,0}", "attempts": "{1,1}", "queue": 1, "low": 0, "limit": 100, "count": 10, "ids": "{1,2}",
     "delivered": "{1,1}", "consumer": None, "full": False, "tags": "{1,2}", "errors": [None, None], "target": 2,
-    "outcome": 2,
+    "outcome": 2, "limited": False,
 }  # fmt: skip
 
 INDEXED = sorted(set(statements.names()) - ELSEWHERE - READS_ALL)
