@@ -24,6 +24,14 @@ LOOK = 0.2
 GRACE = 2.0
 
 
+class StartFailed(Exception):
+    """A process could not start at all, and said why itself; starting it again would not help."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"a process ended with status {status} before it was ready")
+        self.status = status
+
+
 class Child:
     """One process: this same command line with --processes 1."""
 
@@ -33,6 +41,7 @@ class Child:
         self.start_at = 0.0
         self.started = 0.0
         self.process: subprocess.Popen[str] | None = None
+        self.was_ready = False
         self._say = say
         self._ready = ready
 
@@ -48,14 +57,17 @@ class Child:
             for line in lines:
                 text = line.rstrip("\n")
                 if text == "ready":
+                    self.was_ready = True
                     self._ready(self.number)
                 else:
                     self._say(f"[{self.number}] {text}")
 
     def watch(self) -> None:
-        """Start again when it has died, after a pause that grows while it keeps dying."""
+        """Start again when it has died, after a pause that grows while it keeps dying. Raises StartFailed."""
         now = time.monotonic()
-        if self.process is not None and self.process.poll() is not None:
+        if self.process is not None and (status := self.process.poll()) is not None:
+            if status > 0 and not self.was_ready:
+                raise StartFailed(status)
             self._say(f"process {self.number} ended with status {self.process.returncode}; starting it again")
             self.process = None
             lived = now - self.started > LIVED
@@ -85,12 +97,16 @@ def run_processes(count: int, drain_timeout: float, say: Callable[[str], None]) 
                     say("ready")
 
     children = [Child(number, say_one, ready) for number in range(count)]
-    while not stop.is_set():
-        for child in children:
-            child.watch()
-        stop.wait(LOOK)
+    exit_status = 0
+    try:
+        while not stop.is_set():
+            for child in children:
+                child.watch()
+            stop.wait(LOOK)
+    except StartFailed as error:
+        exit_status = error.status
     _stop([child.process for child in children if child.process is not None], drain_timeout + GRACE)
-    return 0
+    return exit_status
 
 
 def _stop(processes: list[subprocess.Popen[str]], timeout: float) -> None:

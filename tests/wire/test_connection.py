@@ -130,9 +130,7 @@ def test_a_client_that_resets_is_counted_as_such(run: Run) -> None:
 # The end
 
 
-def test_the_last_answer_arrives_although_the_client_had_sent_more(
-    run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_last_answer_arrives_although_the_client_had_sent_more(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     class Refuse(Recorder):
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -158,9 +156,7 @@ def test_the_last_answer_arrives_although_the_client_had_sent_more(
     assert not caplog.records
 
 
-def test_a_connection_closed_while_it_is_paused_sees_the_client_go(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_closed_while_it_is_paused_sees_the_client_go(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wire.connection.LINGER", 3600)
 
     async def scenario() -> None:

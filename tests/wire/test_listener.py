@@ -64,9 +64,7 @@ def test_the_limit_per_address_leaves_room_for_others(run: Run) -> None:
             await server.sessions.get()
             assert await is_turned_away(server)
             assert server.listener.stats.refused[Refusal.MAX_CONNECTIONS_PER_ADDRESS] == 1
-            _, writer = await asyncio.open_connection(
-                "127.0.0.1", server.address.port, local_addr=("127.0.0.2", 0)
-            )
+            _, writer = await asyncio.open_connection("127.0.0.1", server.address.port, local_addr=("127.0.0.2", 0))
             await server.sessions.get()
             writer.close()
             await writer.wait_closed()
@@ -79,9 +77,7 @@ def test_only_listed_networks_may_connect(run: Run) -> None:
         async with serving(allow=parse_networks("127.0.0.2, 192.0.2.0/24")) as server:
             assert await is_turned_away(server)
             assert server.listener.stats.refused[Refusal.NOT_ALLOWED] == 1
-            _, writer = await asyncio.open_connection(
-                "127.0.0.1", server.address.port, local_addr=("127.0.0.2", 0)
-            )
+            _, writer = await asyncio.open_connection("127.0.0.1", server.address.port, local_addr=("127.0.0.2", 0))
             assert (await server.sessions.get()).connection.peer[0] == "127.0.0.2"
             writer.close()
             await writer.wait_closed()
@@ -111,9 +107,7 @@ def test_connections_wait_while_no_file_descriptor_is_left(
                     free = probe.fileno()
                 resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
                 try:
-                    await asyncio.get_running_loop().sock_connect(
-                        sock, (server.address.host, server.address.port)
-                    )
+                    await asyncio.get_running_loop().sock_connect(sock, (server.address.host, server.address.port))
                     await resting.wait()
                     assert not server.listener.connections
                 finally:
@@ -287,6 +281,7 @@ def test_everywhere_means_both_kinds_of_addresses(run: Run) -> None:
 def test_a_storm_of_clients_is_served_whole(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with serving() as server:
+
             async def one(number: int) -> None:
                 async with client(server) as (_, writer):
                     writer.write(b"%d" % number)

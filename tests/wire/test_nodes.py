@@ -88,9 +88,7 @@ def test_two_processes_share_a_queue_every_message_once_and_both_busy(
         for _ in brokers:
             put(brokers[0].sspq, b"end")
 
-    in_parallel(
-        lambda: consume(brokers[0].sspq, received[0]), lambda: consume(brokers[1].sspq, received[1]), produce
-    )
+    in_parallel(lambda: consume(brokers[0].sspq, received[0]), lambda: consume(brokers[1].sspq, received[1]), produce)
     assert sorted(received[0] + received[1]) == sorted(b"%d" % n for n in range(1000))
     assert min(map(len, received)) > 100
     store.wait_for_states(store.queue("sspq"))

@@ -19,7 +19,7 @@ import pytest
 from brokersite.environment import CHECKOUT
 from wire import processes
 from wire.management.commands.runwire import Command
-from wire.processes import FIRST_PAUSE, LIVED, LONGEST_PAUSE, Child, child_arguments
+from wire.processes import FIRST_PAUSE, LIVED, LONGEST_PAUSE, Child, StartFailed, child_arguments
 
 PATIENCE = 20.0
 
@@ -95,6 +95,7 @@ def pause_after_death(child: Child, clock: SimpleNamespace) -> float:
 def test_a_child_that_keeps_dying_is_started_after_longer_and_longer_pauses(clock: SimpleNamespace) -> None:
     said: list[str] = []
     child = Child(7, said.append, lambda _: None)
+    child.was_ready = True
     child.watch()
     assert [pause_after_death(child, clock) for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert (FIRST_PAUSE, LONGEST_PAUSE) == (0.5, 30)
@@ -103,11 +104,22 @@ def test_a_child_that_keeps_dying_is_started_after_longer_and_longer_pauses(cloc
 
 def test_a_child_that_has_lived_is_started_at_once_and_then_patience_is_new(clock: SimpleNamespace) -> None:
     child = Child(0, lambda _: None, lambda _: None)
+    child.was_ready = True
     child.watch()
     assert [pause_after_death(child, clock) for _ in range(3)] == [0.5, 1, 2]
     clock.now += LIVED + 1
     assert pause_after_death(child, clock) == 0
     assert pause_after_death(child, clock) == 0.5
+
+
+def test_a_child_that_cannot_even_start_is_not_started_for_ever(clock: SimpleNamespace) -> None:
+    child = Child(0, lambda _: None, lambda _: None)
+    child.watch()
+    dead: Any = child.process
+    dead.returncode = 2
+    with pytest.raises(StartFailed, match="status 2 before it was ready") as failed:
+        child.watch()
+    assert failed.value.status == 2
 
 
 def test_a_child_that_lives_is_left_alone(clock: SimpleNamespace) -> None:

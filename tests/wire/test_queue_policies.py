@@ -132,9 +132,7 @@ def wait_until_ttl_is_known(client: Blip, store: Database, queue: int) -> None:
 
     def known() -> bool:
         client.publish(b"ttl", b"x")
-        expires = store.value(
-            "select bool_and(expires_at is not null) from queues_message where queue_id = %s", queue
-        )
+        expires = store.value("select bool_and(expires_at is not null) from queues_message where queue_id = %s", queue)
         if not expires:
             store.execute("delete from queues_message where queue_id = %s", queue)
         return bool(expires)

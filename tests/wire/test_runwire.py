@@ -353,8 +353,8 @@ def test_several_processes_share_the_ports_are_started_again_and_stopped_togethe
         for n, client in enumerate(clients):
             client.publish(b"several", b"%d" % n)
         assert sorted(clients[1].consume(subscription, 8)) == [b"%d" % n for n in range(8)]
+        store.wait_for_states(store.queue_of(subscription))  # an acknowledgement is not answered: seen in the store
         children[0].send_signal(signal.SIGKILL)
-
 
         def two_again() -> bool:
             now = psutil.Process(running.process.pid).children()

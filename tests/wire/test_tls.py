@@ -238,9 +238,7 @@ def test_a_client_that_speaks_no_tls_is_refused(run: Run, authority: Authority) 
     run(scenario())
 
 
-def test_a_silent_client_holds_a_place_only_until_the_handshake_time_is_over(
-    run: Run, authority: Authority
-) -> None:
+def test_a_silent_client_holds_a_place_only_until_the_handshake_time_is_over(run: Run, authority: Authority) -> None:
     async def scenario() -> None:
         tls = server_context(*authority.issue("server"))
         async with serving(tls=tls, handshake_timeout=0.2, max_connections=1) as server:
