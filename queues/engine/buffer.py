@@ -186,6 +186,8 @@ class QueueBuffer:
             batch.add_many([entry[0] for entry in known], [entry[4] for entry in known])
             if self.policy.concurrency_limit is not None:
                 self.settler.hurry()  # their places may be wanted
+            if self.waiters and self.backlog:
+                self.claimer.want(self)  # there was no room in memory, perhaps
         if len(known) == len(tags):
             return []
         late = [tag for tag, entry in zip(tags, entries, strict=True) if entry is None]

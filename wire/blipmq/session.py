@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from itertools import islice
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -186,7 +185,8 @@ class BlipMQSession:
         """PUBLISH frames with the QoS and topic of the last one that was looked at closely."""
         prefix, size = self._prefix, len(self._prefix)
         bodies, tokens = [], []
-        for kind, cid, payload in islice(frames, at, None):
+        for n in range(at, len(frames)):
+            kind, cid, payload = frames[n]
             if kind != PUBLISH or not payload.startswith(prefix):
                 break
             bodies.append(payload[size:])
@@ -203,7 +203,8 @@ class BlipMQSession:
         """ACK frames of one subscription."""
         subscription = frames[at][2]
         tags = []
-        for kind, cid, payload in islice(frames, at, None):
+        for n in range(at, len(frames)):
+            kind, cid, payload = frames[n]
             if kind != ACK or payload != subscription:
                 break
             tags.append(cid)
@@ -217,11 +218,10 @@ class BlipMQSession:
 
     def _polls(self, frames: list[Frame], at: int) -> int:
         """POLL frames of one subscription."""
-        subscription, count = frames[at][2], 0
-        for kind, _, payload in islice(frames, at, None):
-            if kind != POLL or payload != subscription:
-                break
-            count += 1
+        subscription, end = frames[at][2], at + 1
+        while end < len(frames) and frames[end][0] == POLL and frames[end][2] == subscription:
+            end += 1
+        count = end - at
         known = self._polled.get(subscription)
         if known is None or known.transient:
             self._poll(frames[at][1], subscription)

@@ -222,3 +222,21 @@ async def test_a_message_acknowledged_twice_leaves_one_archive_row(
     await store.until(lambda: store.archived(queue), "the archive row")
     assert len(store.archived(queue)) == 1
     await store.until(lambda: store.counts(queue) == (0, 0, 0, 0), "the settlement")
+
+
+async def test_a_consumer_that_waited_for_room_in_memory_is_served_as_soon_as_there_is_some(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    engine = await make_engine(prefetch=1)
+    store.queue("orders")
+    await Producer(engine).publish("orders", b"1", b"2")
+    buffer = await engine.queue("orders")
+    held = await Consumer(buffer).next()
+    assert held is not None
+    waiting = asyncio.create_task(Consumer(buffer).next())
+    await asyncio.sleep(0.2)
+    buffer.ack(held[0])
+    async with asyncio.timeout(2):
+        delivery = await waiting
+    assert delivery is not None
+    assert delivery[1] == b"2"
