@@ -91,9 +91,7 @@ def publish(
     Raises QueueNotFound, QueueFull, InvalidAddress, InvalidMessage, or TypeError for a body that is not bytes. None
     of these spoils the caller's transaction.
     """
-    message = Outgoing(
-        body=body, headers=headers, delay=delay, ttl=ttl, key=key, max_attempts=max_attempts
-    )
+    message = Outgoing(body=body, headers=headers, delay=delay, ttl=ttl, key=key, max_attempts=max_attempts)
     return publish_many(address, [message], using=using)[0]
 
 
@@ -109,9 +107,7 @@ def publish_many(
     once for each: much cheaper than as many calls of `publish`.
     """
     kind, name = parse_address(address)
-    rows = [
-        _row(message if isinstance(message, Outgoing) else Outgoing(body=message)) for message in messages
-    ]
+    rows = [_row(message if isinstance(message, Outgoing) else Outgoing(body=message)) for message in messages]
     exact = not connections[using].in_atomic_block
     parts = list(_parts(rows))
     ids: list[int | None] = []
@@ -216,9 +212,7 @@ def _body(body: object) -> bytes:
         )
     data = bytes(body)
     if len(data) > settings.BROKER_MAX_FRAME:
-        raise InvalidMessage(
-            f"The body has {len(data)} bytes; BROKER_MAX_FRAME allows {settings.BROKER_MAX_FRAME}."
-        )
+        raise InvalidMessage(f"The body has {len(data)} bytes; BROKER_MAX_FRAME allows {settings.BROKER_MAX_FRAME}.")
     return data
 
 

@@ -144,9 +144,7 @@ def _move_batch(source: Queue, target: Queue, size: int, parameters: dict[str, A
         rejects = room is not None and target.overflow == Overflow.REJECT
         if room is not None and rejects:
             size = min(size, max(0, room))
-        [(moved, first)] = query(
-            "move", using, source=source.pk, target=target.pk, limit=max(size, 1), **parameters
-        )
+        [(moved, first)] = query("move", using, source=source.pk, target=target.pk, limit=max(size, 1), **parameters)
         if rejects and moved > size:  # one more was there and does not fit
             transaction.set_rollback(True, using=using)
         elif first is not None:

@@ -12,7 +12,7 @@ from queues.engine.message import Counts, Detail, Message
 from queues.engine.options import EngineOptions
 from queues.engine.statements import statement
 
-BATCH = 2000
+BATCH = 4000
 #: Claims in a row that the writer makes to end a backlog, before it goes on writing.
 FINISHING_CLAIMS = 4
 #: Most messages taken at once from a queue that other nodes serve too, so that all of them are busy.
@@ -25,7 +25,7 @@ class Claimer:
     def __init__(self, options: EngineOptions, counts: Counts) -> None:
         self.prefetch = options.prefetch
         self.most_bytes = options.prefetch_bytes
-        self.low_water = max(1, min(options.prefetch // 2, 2 * BATCH))
+        self.low_water = max(1, min(options.prefetch // 2, BATCH))
         self.counts = counts
         self.node = 0
         self.stopping = False
@@ -116,10 +116,11 @@ class Claimer:
             "limit": limit,
             "node": self.node,
         }
-        name = "claim_dead"
-        if not buffer.dead:
+        limited = buffer.policy.concurrency_limit is not None
+        name = "claim_dead" if buffer.dead else "claim_alone"
+        if not buffer.dead and (buffer.shared or limited):
             name = "claim"
-            parameters["limited"] = buffer.policy.concurrency_limit is not None
+            parameters["limited"] = limited
         cursor = await connection.execute(statement(name), parameters, binary=True)
         rows = await cursor.fetchall()
         return [

@@ -24,16 +24,12 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
+                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
                 ),
                 ("name", models.CharField(max_length=100, unique=True)),
                 (
                     "digest",
-                    models.CharField(
-                        editable=False, help_text="HMAC-SHA-256 of the key.", max_length=64, unique=True
-                    ),
+                    models.CharField(editable=False, help_text="HMAC-SHA-256 of the key.", max_length=64, unique=True),
                 ),
                 ("hint", models.CharField(editable=False, help_text="How the key begins.", max_length=8)),
                 (
@@ -62,9 +58,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "created_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), editable=False
-                    ),
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
                 ),
                 ("revoked_at", models.DateTimeField(editable=False, null=True)),
             ],
@@ -96,9 +90,7 @@ class Migration(migrations.Migration):
                 ("id", models.AutoField(primary_key=True, serialize=False)),
                 (
                     "name",
-                    models.CharField(
-                        help_text="Names beginning with _ are the system's.", max_length=255, unique=True
-                    ),
+                    models.CharField(help_text="Names beginning with _ are the system's.", max_length=255, unique=True),
                 ),
                 ("uuid", models.UUIDField(default=uuid.uuid4, editable=False, unique=True)),
                 (
@@ -209,9 +201,7 @@ class Migration(migrations.Migration):
                 ("audited", models.BooleanField(db_default=False, default=False, editable=False)),
                 (
                     "created_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), editable=False
-                    ),
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
                 ),
                 (
                     "dead_letter_queue",
@@ -249,15 +239,11 @@ class Migration(migrations.Migration):
                 ("dead", models.BigIntegerField(db_default=0, default=0)),
                 (
                     "published",
-                    models.BigIntegerField(
-                        db_default=0, default=0, help_text="Messages ever stored in this queue."
-                    ),
+                    models.BigIntegerField(db_default=0, default=0, help_text="Messages ever stored in this queue."),
                 ),
                 (
                     "settled",
-                    models.BigIntegerField(
-                        db_default=0, default=0, help_text="Messages that ever left it for good."
-                    ),
+                    models.BigIntegerField(db_default=0, default=0, help_text="Messages that ever left it for good."),
                 ),
             ],
         ),
@@ -279,9 +265,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "attempts",
-                    models.SmallIntegerField(
-                        db_default=0, help_text="Deliveries that ended without success."
-                    ),
+                    models.SmallIntegerField(db_default=0, help_text="Deliveries that ended without success."),
                 ),
                 (
                     "max_attempts",
@@ -303,9 +287,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "key",
-                    models.TextField(
-                        help_text="Public key; unique in the queue while the message lives.", null=True
-                    ),
+                    models.TextField(help_text="Public key; unique in the queue while the message lives.", null=True),
                 ),
                 ("headers", models.JSONField(null=True)),
                 ("error", models.TextField(help_text="Why the last delivery failed.", null=True)),
@@ -352,9 +334,7 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
+                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
                 ),
                 ("since", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 (
@@ -424,9 +404,7 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
+                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
                 ),
                 ("ready", models.IntegerField(db_default=0)),
                 ("leased", models.IntegerField(db_default=0)),
@@ -454,9 +432,7 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
+                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
                 ),
                 (
                     "source",
@@ -484,9 +460,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "created_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), editable=False
-                    ),
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
                 ),
             ],
             options={
@@ -514,9 +488,7 @@ class Migration(migrations.Migration):
                 ("qos", models.SmallIntegerField()),
                 (
                     "next_tag",
-                    models.BigIntegerField(
-                        db_default=1, default=1, help_text="Delivery tags below are given out."
-                    ),
+                    models.BigIntegerField(db_default=1, default=1, help_text="Delivery tags below are given out."),
                 ),
                 ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 (
@@ -556,9 +528,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name_plural": "topologies",
-                "constraints": [
-                    models.CheckConstraint(condition=models.Q(("id", 1)), name="topology_one_row")
-                ],
+                "constraints": [models.CheckConstraint(condition=models.Q(("id", 1)), name="topology_one_row")],
             },
         ),
         migrations.AddConstraint(
@@ -589,9 +559,7 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="queue",
             constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("concurrency_limit", None), ("concurrency_limit__gte", 1), _connector="OR"
-                ),
+                condition=models.Q(("concurrency_limit", None), ("concurrency_limit__gte", 1), _connector="OR"),
                 name="queue_concurrency_positive",
             ),
         ),
@@ -622,9 +590,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="message",
-            index=models.Index(
-                condition=models.Q(("state", 0)), fields=["queue", "id"], name="message_ready"
-            ),
+            index=models.Index(condition=models.Q(("state", 0)), fields=["queue", "id"], name="message_ready"),
         ),
         migrations.AddIndex(
             model_name="message",
@@ -632,9 +598,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="message",
-            index=models.Index(
-                condition=models.Q(("state", 2)), fields=["queue", "id"], name="message_delayed"
-            ),
+            index=models.Index(condition=models.Q(("state", 2)), fields=["queue", "id"], name="message_delayed"),
         ),
         migrations.AddIndex(
             model_name="message",
@@ -650,9 +614,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="message",
-            index=models.Index(
-                condition=models.Q(("tag__isnull", False)), fields=["queue", "tag"], name="message_tag"
-            ),
+            index=models.Index(condition=models.Q(("tag__isnull", False)), fields=["queue", "tag"], name="message_tag"),
         ),
         migrations.AddConstraint(
             model_name="message",
@@ -702,9 +664,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="subscription",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("qos__in", (0, 1))), name="subscription_qos_known"
-            ),
+            constraint=models.CheckConstraint(condition=models.Q(("qos__in", (0, 1))), name="subscription_qos_known"),
         ),
         migrations.AddConstraint(
             model_name="subscription",

@@ -91,9 +91,7 @@ class Command(SubcommandCommand):
         counts = many_counts()
         queues = [(queue, counts.get(queue.pk, QueueCounts())) for queue in Queue.objects.all()]
         if options["json"]:
-            self.say_json(
-                [{"name": q.name, "kind": q.kind, "paused": q.paused, **_counted(c)} for q, c in queues]
-            )
+            self.say_json([{"name": q.name, "kind": q.kind, "paused": q.paused, **_counted(c)} for q, c in queues])
         elif queues:
             rows = [(q.name, *_counted(c).values(), "paused" if q.paused else "") for q, c in queues]
             self.say(table(("NAME", *map(str.upper, COUNTS), ""), rows))

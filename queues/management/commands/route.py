@@ -41,9 +41,7 @@ class Command(SubcommandCommand):
     def do_list(self, options: dict[str, Any]) -> None:
         found = routes.list_routes()
         if options["json"]:
-            self.say_json(
-                [{"source": r.source, "target": r.target, "created_at": r.created_at} for r in found]
-            )
+            self.say_json([{"source": r.source, "target": r.target, "created_at": r.created_at} for r in found])
         elif found:
             self.say(table(("SOURCE", "TARGET"), [(r.source, r.target) for r in found]))
         else:

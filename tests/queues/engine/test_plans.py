@@ -22,7 +22,7 @@ ELSEWHERE = {
 READS_ALL = {"reap_leases"}
 #: Those that must follow the order of one index: another would walk over what is leased or other queues'.
 ORDERED = {
-    "claim": "message_ready", "claim_dead": "message_dead",
+    "claim": "message_ready", "claim_alone": "message_ready", "claim_dead": "message_dead",
     "publish": "message_ready", "publish_one": "message_ready", "publish_detailed": "message_ready",
 }  # fmt: skip
 
@@ -33,6 +33,8 @@ PARAMETERS: dict[str, Any] = {
     "delivered": "{1,1}", "consumer": None, "full": False, "tags": "{1,2}", "errors": [None, None], "target": 2,
     "outcome": 2, "limited": False,
 }  # fmt: skip
+
+pytestmark = pytest.mark.django_db  # makes the test database; the plans are made on a connection of their own
 
 INDEXED = sorted(set(statements.names()) - ELSEWHERE - READS_ALL)
 
@@ -98,6 +100,12 @@ def test_no_statement_walks_the_messages_when_planned_on_a_large_table(planner: 
         )
         planner.execute("analyze queues_message")
         assert_indexed(name, explain(planner, name))
+
+
+@pytest.mark.parametrize("name", ["claim", "claim_alone", "claim_dead"])
+def test_a_claim_updates_the_rows_it_has_found_by_their_place(planner: Any, name: str) -> None:
+    kinds = [node["Node Type"] for node in explain(planner, name)]
+    assert sorted(kinds) == ["Index Scan", "Tid Scan"]
 
 
 def test_every_statement_is_named_here_or_planned(store: Store) -> None:
