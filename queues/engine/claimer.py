@@ -122,8 +122,7 @@ class Claimer:
             name = "claim"
             parameters["limited"] = limited
         cursor = await connection.execute(statement(name), parameters, binary=True)
-        rows = await cursor.fetchall()
+        # A row without a detail is a message as it is.
         return [
-            (id, payload, attempts, None if detail is None else Detail(**detail))
-            for id, payload, attempts, detail in rows
+            row if row[3] is None else (row[0], row[1], row[2], Detail(**row[3])) for row in await cursor.fetchall()
         ]
