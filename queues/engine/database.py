@@ -15,7 +15,7 @@ OLDEST_SERVER = 140000
 #: Why each: a commit that returned is durable; a plan made when a table was empty must not be a sequential scan, nor a
 #: bitmap of a whole queue that is then sorted, nor a loop over all messages for each id, for ever after; planning anew
 #: costs more than executing; a session that froze inside a transaction lets go of its locks. With these every statement
-#: reaches messages by `id = any(array)` and joins by hash, whatever the statistics say; the tests hold each plan to that.
+#: reaches messages by `id = any(array)` and joins by hash, whatever the statistics say; the tests hold them to it.
 SESSION_SETTINGS = {
     "synchronous_commit": "on",
     "enable_seqscan": "off",
