@@ -78,6 +78,8 @@ class Command(BaseCommand):
             "--status", type=address, metavar="HOST:PORT", help="serve /healthz, /readyz and /metrics here"
         )
         parser.add_argument("--share-ports", action="store_true", help=argparse.SUPPRESS)
+        # Scripts that name every listener go on working where one is not served.
+        parser.add_argument("--overhop", choices=("off",), default="off", help=argparse.SUPPRESS)
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["blipmq"] is None and options["sspq"] is None and not options["sspq_also"]:
