@@ -90,7 +90,7 @@ def test_an_option_that_cannot_be_read_ends_with_status_2_and_one_that_cannot_be
 def test_a_script_may_switch_off_a_listener_that_is_not_served() -> None:
     parser = runwire.Command().create_parser("manage.py", "runwire")
     assert parser.parse_args(["--overhop", "off"]).overhop == "off"
-    with pytest.raises(CommandError, match="invalid choice: '127.0.0.1:9876'"):
+    with pytest.raises(CommandError, match="invalid choice"):
         parser.parse_args(["--overhop", "127.0.0.1:9876"])
 
 
