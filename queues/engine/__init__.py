@@ -9,7 +9,6 @@ from queues.engine.buffer import DeadLetterBuffer, QueueBuffer, Waiter
 from queues.engine.engine import Engine, Holder
 from queues.engine.errors import (
     EngineError,
-    EngineStopped,
     NotMigrated,
     QueueFull,
     QueueNotFound,
@@ -31,7 +30,6 @@ __all__ = [
     "Engine",
     "EngineError",
     "EngineOptions",
-    "EngineStopped",
     "Grant",
     "Holder",
     "NotMigrated",

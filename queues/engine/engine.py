@@ -23,7 +23,7 @@ from queues.engine.buffer import DeadLetterBuffer, QueueBuffer
 from queues.engine.claimer import Claimer
 from queues.engine.clock import now
 from queues.engine.database import LOST, Connection, check_server, connect
-from queues.engine.errors import EngineStopped, QueueNotFound, StoreUnavailable
+from queues.engine.errors import QueueNotFound, StoreUnavailable
 from queues.engine.message import Counts
 from queues.engine.options import EngineOptions
 from queues.engine.settler import Settler
@@ -297,12 +297,12 @@ class Engine:
             self.topology.interest.setdefault(queue, set()).add(node)
         self.topology.version = UNKNOWN
         self._grants.clear()
-        await self._reload_policies(tuple(self.topology.policies))
+        await self._reload_policies(connection, tuple(self.topology.policies))
         for buffer in self.buffers.values():
             buffer.shared = self._is_shared(buffer.id)
 
-    async def _reload_policies(self, queues: tuple[int, ...]) -> None:
-        await self.topology.load_policies(self._connections["requests"], queues, again=True)
+    async def _reload_policies(self, connection: Connection, queues: tuple[int, ...]) -> None:
+        await self.topology.load_policies(connection, queues, again=True)
         for queue in queues:
             policy = self.topology.policies.get(queue)
             for buffer in (self.buffers.get(queue), self.dead_buffers.get(queue)):
@@ -398,7 +398,7 @@ class Engine:
         return {
             "ready": self._hear_ready,
             "dead": lambda queues, _: self._hear_dead(queues),
-            "queue": lambda queue, _: self._spawn(self._reload_policies((queue,))) if self._knows(queue) else None,
+            "queue": lambda queue, _: self._spawn(self._hear_queue(queue)) if self._knows(queue) else None,
             "key": lambda key, _: self._hear_key(key),
             "interest": lambda queues, message: self._hear_interest(queues, message["node"], True),
             "disinterest": lambda queues, message: self._hear_interest(queues, message["node"], False),
@@ -442,13 +442,15 @@ class Engine:
             self.settler.purge([id for id, _ in buffer.take_all()])
 
     def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(self._guard(job))
+        task = asyncio.create_task(job)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def _guard(self, job: Coroutine[Any, Any, None]) -> None:
-        with contextlib.suppress(StoreUnavailable, EngineStopped, KeyError, *LOST):
-            await job
+    async def _hear_queue(self, queue: int) -> None:
+        """A queue was changed: read its policy anew. While the database is away, coming back reads all of them."""
+        with contextlib.suppress(StoreUnavailable):
+            async with self._asking() as connection:
+                await self._reload_policies(connection, (queue,))
 
 
 async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:

@@ -36,10 +36,6 @@ class QueueFull(EngineError):
     """The queue is full."""
 
 
-class EngineStopped(EngineError):
-    """The engine is stopping."""
-
-
 class TopologyMoved(EngineError):
     """A queue, subscription or route changed while a publish was under way; it is routed again."""
 

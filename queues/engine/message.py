@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 ROWS_PER_STATEMENT = 4096  # the increment of the sequence queues_message_id
@@ -73,7 +73,6 @@ class Counts:
     published: int = 0
     dropped: int = 0
     rejected: int = 0
-    delivered: int = 0
     acknowledged: int = 0
     returned: int = 0
     buried: int = 0
@@ -83,4 +82,3 @@ class Counts:
     reconnects: int = 0
     dead_nodes: int = 0
     batches: int = 0
-    extra: dict[str, int] = field(default_factory=dict)

@@ -169,7 +169,7 @@ class Writer:
             if len(plan.writes) == 1 and not plan.limited:
                 await self._write(connection, plan.writes[0])
             elif not plan.writes:
-                await self._check_version(connection, plan)
+                await self._check_version(connection)
             else:
                 async with connection.transaction():
                     if plan.limited:
@@ -181,12 +181,11 @@ class Writer:
             plan.end()
             raise
 
-    async def _check_version(self, connection: Connection, plan: Plan) -> None:
-        """Nothing is written because nobody subscribed: is that still so? Raises TopologyMoved."""
-        if plan.unroutable or plan.transient:
-            row = await (await connection.execute("select queues_topology_version()")).fetchone()
-            if row is None or row[0] != self.topology.version:
-                raise TopologyMoved()
+    async def _check_version(self, connection: Connection) -> None:
+        """Nothing is written because nobody is known to want it: is that still so? Raises TopologyMoved."""
+        row = await (await connection.execute("select queues_topology_version()")).fetchone()
+        if row is None or row[0] != self.topology.version:
+            raise TopologyMoved()
 
     async def _write_all(self, connection: Connection, writes: list[Write]) -> None:
         """Several statements in one round trip."""

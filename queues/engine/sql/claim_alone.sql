@@ -1,5 +1,5 @@
 -- As claim.sql, for a queue that no other node serves and that has no limit: rows need not be locked before they are
--- updated, which makes it about a fifth cheaper. Should another claim come in between after all, the update sees
+-- updated, which makes it cheaper. Should another claim come in between after all, the update sees
 -- that a row is no longer ready and leaves it; written so that no index is tempted to look for it.
 with picked as materialized (
     select ctid from queues_message

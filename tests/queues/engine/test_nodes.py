@@ -205,3 +205,28 @@ async def test_a_message_that_no_notification_told_of_is_found(make_engine: Make
         queue, queue,
     )  # fmt: skip
     assert await consumer.bodies(1) == [b"x"]
+
+
+async def test_a_policy_change_on_a_dead_connection_is_not_lost(make_engine: MakeEngine, store: Store) -> None:
+    store.queue("orders")
+    engine = await make_engine()
+    buffer = await engine.queue("orders")
+    pid = engine._connections["requests"].info.backend_pid
+    store.rows("select pg_terminate_backend(%s)", pid)
+    store.rows("update queues_queue set paused = true returning id")
+    await store.until(lambda: buffer.policy.paused, "the pause")
+
+
+async def test_a_subscriber_is_not_missed_when_the_only_other_one_was_removed(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    first, second = await make_engine(), await make_engine()
+    producer = Producer(second)
+    old = await first.subscriptions.create(b"news", 1, None)
+    await producer.publish("topic:news", b"1")
+    store.rows("delete from queues_subscription where id = %s returning id", old.id)
+    store.rows("delete from queues_queue where id = %s returning id", old.buffer.id)
+    new = await first.subscriptions.create(b"news", 1, None)
+    second.topology.policies.pop(old.buffer.id, None)  # it has heard of the removal
+    await producer.publish("topic:news", b"2")
+    assert [bytes(row["payload"]) for row in store.messages(new.buffer.id)] == [b"2"]
