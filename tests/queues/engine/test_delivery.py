@@ -65,8 +65,10 @@ async def test_order_survives_the_change_between_store_and_memory(make_engine: M
     consumer = Consumer(await engine.queue("orders"))
     sent = [b"%d" % n for n in range(3000)]
 
+    await producer.publish("orders", *sent[:300])  # more than memory takes: a backlog to begin with
+
     async def publish() -> None:
-        for start in range(0, len(sent), 30):
+        for start in range(300, len(sent), 30):
             await producer.publish("orders", *sent[start : start + 30])
 
     publishing = asyncio.create_task(publish())
