@@ -93,6 +93,27 @@ class ListenerOptions(Options):
     )
 
 
+class OverhopOptions(Options):
+    """Overhop"""
+
+    BROKER_OVERHOP_MAX_ENVELOPE = size(
+        8 * MIB, "The largest Overhop envelope a client may send.", minimum=64 * 1024, maximum=32 * MIB
+    )
+    BROKER_OVERHOP_UNHELLOED_MAX_LIFETIME = seconds(
+        10.0, "Time an Overhop client has to send HELLO.", minimum=0.05, maximum=3600
+    )
+    BROKER_OVERHOP_HELLOED_UNREGISTERED_MAX_LIFETIME = seconds(
+        10.0, "Time after HELLO in which an Overhop client should send REGISTER; then it is challenged by IDENT.",
+        minimum=0.05, maximum=3600,
+    )  # fmt: skip
+    BROKER_OVERHOP_IDENT_REGISTER_TIMEOUT = seconds(
+        2.0, "Time after IDENT in which an Overhop client must send REGISTER.", minimum=0.05, maximum=3600
+    )
+    BROKER_OVERHOP_API_KEY = text(
+        "", "The name of an API key whose patterns hold for all Overhop clients. Empty, they may do anything."
+    )
+
+
 class EngineOptions(Options):
     """The engine"""
 
@@ -154,7 +175,7 @@ def _tls_files_go_together(env: Environment) -> Iterator[str]:
         yield "BROKER_TLS_CLIENT_CA is set without BROKER_TLS_CERT: client certificates need TLS."
 
 
-class Environment(RetentionOptions, QueueDefaults, EngineOptions, ListenerOptions, SiteOptions):
+class Environment(RetentionOptions, QueueDefaults, EngineOptions, OverhopOptions, ListenerOptions, SiteOptions):
     """Every option, with its value once read."""
 
     checks = (_tls_files_go_together,)

@@ -28,8 +28,10 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from queues.addresses import InvalidAddress, parse_address
+from queues.contents import msgpack_problem
 from queues.engine.errors import QueueFull, QueueNotFound
 from queues.engine.message import ROWS_PER_STATEMENT
+from queues.models import Content
 from queues.store import query
 
 __all__ = ["InvalidAddress", "InvalidMessage", "Outgoing", "QueueFull", "QueueNotFound", "publish", "publish_many"]
@@ -40,6 +42,7 @@ LARGEST_HEADERS = 64 * 1024
 #: The longest delay or time to live: 100 years.
 LONGEST_TIME = 100 * 365 * 86_400.0
 MOST_ATTEMPTS = 32_767
+HIGHEST_PRIORITY = 100
 #: Bodies of one statement: bytes after which the next one begins.
 STATEMENT_BYTES = 8 << 20
 
@@ -62,9 +65,11 @@ class Outgoing:
     ttl: Seconds | None = None
     key: str | None = None
     max_attempts: int | None = None
+    priority: int = 0
+    content_type: str | None = None
 
 
-Row = tuple[bytes, str | None, str | None, float, float | None, int | None]
+Row = tuple[bytes, str | None, str | None, float, float | None, int | None, int, int | None]
 
 
 def publish(
@@ -76,6 +81,8 @@ def publish(
     ttl: Seconds | None = None,
     key: str | None = None,
     max_attempts: int | None = None,
+    priority: int = 0,
+    content_type: str | None = None,
     using: str = DEFAULT_DB_ALIAS,
 ) -> int | None:
     """Publish one message to "orders", "queue:orders" or "topic:prices".
@@ -83,7 +90,9 @@ def publish(
     `headers` is a dict that JSON can express. `delay` and `ttl` (time to live, counted from the end of the delay;
     default: the queue's) are seconds or timedeltas. `key` is unique within a queue as long as a message with it is
     stored there: publishing it again stores nothing and returns the id of the message that has it. `max_attempts`
-    overrides the queue's number of deliveries; 0 is without limit.
+    overrides the queue's number of deliveries; 0 is without limit. Of higher `priority` (-100 to 100) means delivered
+    sooner; within one, first in is first out. `content_type` is "application/json" or "application/msgpack" for a
+    body that consumers of protocols with values of their own (Overhop) get as a value; others get bytes.
 
     Returns the id by which the message can be found for ever, the first one if it went to several queues, or None
     when nobody subscribes to the topic: then it is dropped, as in any publish/subscribe system.
@@ -91,7 +100,10 @@ def publish(
     Raises QueueNotFound, QueueFull, InvalidAddress, InvalidMessage, or TypeError for a body that is not bytes. None
     of these spoils the caller's transaction.
     """
-    message = Outgoing(body=body, headers=headers, delay=delay, ttl=ttl, key=key, max_attempts=max_attempts)
+    message = Outgoing(
+        body=body, headers=headers, delay=delay, ttl=ttl, key=key, max_attempts=max_attempts, priority=priority,
+        content_type=content_type,
+    )  # fmt: skip
     return publish_many(address, [message], using=using)[0]
 
 
@@ -130,10 +142,12 @@ def _store(
     kind: str, name: str, rows: Sequence[Row], exact: bool, using: str
 ) -> tuple[list[int | None], Exception | None]:
     """Store some rows: an id for each, or the reason why none was stored."""
-    bodies, keys, headers, delays, ttls, attempts = (list(column) for column in zip(*rows, strict=True))
+    bodies, keys, headers, delays, ttls, attempts, priorities, contents = (
+        list(column) for column in zip(*rows, strict=True)
+    )
     [(exists, reached, full, dropping, stored, _)] = query(
         "publish_routed", using, kind=kind, name=name, exact=exact, bodies=bodies, keys=keys, headers=headers,
-        delays=delays, ttls=ttls, attempts=attempts,
+        delays=delays, ttls=ttls, attempts=attempts, priorities=priorities, contents=contents,
     )  # fmt: skip
     if not exists:
         return [], QueueNotFound(f"{name!r}; create it with: manage.py queue create {name}")
@@ -199,7 +213,32 @@ def _row(message: Outgoing) -> Row:
     if ttl == 0:
         raise InvalidMessage("ttl is 0; it must be more, or None for the queue's own.")
     delay = 0.0 if message.delay is None else _seconds("delay", message.delay)
-    return _body(message.body), _key(message.key), _headers(message.headers), delay, ttl, attempts
+    return (
+        _body(message.body), _key(message.key), _headers(message.headers), delay, ttl, attempts,
+        _priority(message.priority), _content(message),
+    )  # fmt: skip
+
+
+def _priority(priority: object) -> int:
+    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > HIGHEST_PRIORITY:
+        raise InvalidMessage(
+            f"priority is {priority!r}; it must be a whole number from -{HIGHEST_PRIORITY} to {HIGHEST_PRIORITY}."
+        )
+    return priority
+
+
+def _content(message: Outgoing) -> int | None:
+    content_type = message.content_type
+    if content_type is None:
+        return None
+    for content in Content:
+        if content.label == content_type:
+            problem = msgpack_problem(bytes(message.body)) if content is Content.MSGPACK else None
+            if problem is not None:
+                raise InvalidMessage(f"The body cannot go by {content_type}: {problem}.")
+            return int(content)
+    known = ", ".join(content.label for content in Content)
+    raise InvalidMessage(f"content_type is {content_type!r}; it must be one of {known}, or None for bytes.")
 
 
 def _body(body: object) -> bytes:

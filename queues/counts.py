@@ -12,7 +12,7 @@ from queues.store import query
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """The messages of one queue by state, and how many ever entered it and left it for good."""
+    """The messages of one queue by state, and how many ever entered it, left it for good, and were acknowledged."""
 
     ready: int = 0
     leased: int = 0
@@ -20,6 +20,7 @@ class QueueCounts:
     dead: int = 0
     published: int = 0
     settled: int = 0
+    completed: int = 0
 
     @property
     def held(self) -> int:

@@ -237,6 +237,7 @@ def _delete_rows(pk: int, using: str) -> None:
             "delete from queues_subscription where queue_id = %s",
             "update queues_queue set dead_letter_queue_id = null where dead_letter_queue_id = %s",
             "delete from queues_queuecount where queue_id = %s",
+            "delete from queues_joblog where queue_id = %s",
             "delete from queues_queue where id = %s",
         ):
             cursor.execute(text, [pk])

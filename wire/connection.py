@@ -73,9 +73,25 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "__weakref__", "_closing", "_closure", "_eof", "_handshake_done", "_moved", "_pauses", "_receive",
-        "_session", "_stamp", "_transport", "bytes_in", "bytes_out", "listener", "name", "peer",
-        "peer_certificate", "waiting",
+        "__weakref__",
+        "_closing",
+        "_closure",
+        "_eof",
+        "_handshake_done",
+        "_moved",
+        "_pauses",
+        "_receive",
+        "_session",
+        "_stamp",
+        "_transport",
+        "bytes_in",
+        "bytes_out",
+        "listener",
+        "name",
+        "on_writable",
+        "peer",
+        "peer_certificate",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, listener: Listener, peer: tuple[str, int]) -> None:
@@ -84,6 +100,8 @@ class Connection(asyncio.Protocol):
         self.name = f"{listener.name} {Address(*peer)}"
         self.peer_certificate: dict[str, Any] | None = None
         self.waiting = False
+        #: Called when the client takes what is written again, after `is_choked` has been true.
+        self.on_writable: Callable[[], None] | None = None
         self.bytes_in = 0
         self.bytes_out = 0
         self._transport = cast(asyncio.Transport, None)  # until connection_made, before any session exists
@@ -103,6 +121,11 @@ class Connection(asyncio.Protocol):
     def is_closing(self) -> bool:
         """Whether the connection has been ended: what is written now goes nowhere."""
         return self._closing
+
+    @property
+    def is_choked(self) -> bool:
+        """Whether the client does not take what is written: nothing should be pushed to it."""
+        return WRITE in self._pauses
 
     def write(self, data: bytes) -> None:
         """Send ``data``. Never blocks: a client that does not take it is no longer read from."""
@@ -252,6 +275,8 @@ class Connection(asyncio.Protocol):
         if not self._closing:
             self._stamp = self.listener.loop.time()
             self.resume_reading(WRITE)
+            if self.on_writable is not None:
+                self.on_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._closure is None:

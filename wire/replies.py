@@ -15,36 +15,71 @@ class Sink(Protocol):
         """Send these bytes."""
 
 
+class Held:
+    """Replies that wait for the same things. While `pending` somebody has yet to say what the reply is."""
+
+    __slots__ = ("barrier", "batch", "parts", "pending", "round")
+
+    def __init__(self, batch: int, round: int, barrier: bool, pending: bool = False) -> None:
+        self.batch = batch
+        self.round = round
+        self.barrier = barrier
+        self.pending = pending
+        self.parts: list[bytes] = []
+
+
 class Replies:
     """What a session has to say, waiting for commits where it must.
 
-    Set `batch` to what each publish returns, append replies to what `begin` gives, call `flush` after each read.
-    A barrier (a reply by which a client learns that its publishes are durable) also waits while very many
-    acknowledgements are unwritten, so that a rate measured from outside is the true one.
+    Set `batch` to what each publish returns and `round` to what the engine's `settling` does, append replies to what
+    `begin` gives, call `flush` after each read. A barrier (a reply by which a client learns that its publishes are
+    durable) also waits while very many acknowledgements are unwritten, so that a rate measured from outside is the
+    true one.
     """
 
-    __slots__ = ("_engine", "_held", "_holding", "_now", "_sink", "batch", "out")
+    __slots__ = ("_engine", "_held", "_holding", "_now", "_sink", "batch", "out", "round")
 
     def __init__(self, engine: Engine, sink: Sink) -> None:
         self._engine = engine
         self._sink = sink
-        self._held: deque[tuple[int, bool, list[bytes]]] = deque()
+        self._held: deque[Held] = deque()
         self._now: list[bytes] = []
         self._holding = False
         self.batch = 0
+        self.round = 0
         #: The list that the next reply goes to; call `begin` before using it.
         self.out = self._now
 
     def begin(self, barrier: bool = False) -> list[bytes]:
-        """The list for the next reply, behind everything published so far."""
+        """The list for the next reply, behind everything published and settled so far."""
+        last = self._held[-1] if self._held else None
+        if last is not None and last.batch == self.batch and last.round == self.round and not (barrier or last.pending):
+            self.out = last.parts
+            return self.out
         engine = self._engine
-        if engine.holds(self.batch) or (barrier and engine.behind):
-            if barrier or not self._held or self._held[-1][0] != self.batch:
-                self._held.append((self.batch, barrier, []))
-            self.out = self._held[-1][2]
+        if (
+            engine.holds(self.batch)
+            or (self.round and engine.settles(self.round))
+            or (barrier and engine.behind)
+        ):
+            if barrier or last is None or last.pending or last.batch != self.batch or last.round != self.round:
+                last = Held(self.batch, self.round, barrier)
+                self._held.append(last)
+            self.out = last.parts
+        elif last is None:
+            self.out = self._now
         else:
-            self.out = self._held[-1][2] if self._held else self._now
+            if last.pending:
+                last = Held(self.batch, self.round, False)
+                self._held.append(last)
+            self.out = last.parts
         return self.out
+
+    def begin_pending(self) -> Held:
+        """A place for a reply that is not known yet: append it, clear `pending`, and call `release`."""
+        held = Held(self.batch, self.round, False, pending=True)
+        self._held.append(held)
+        return held
 
     def flush(self) -> None:
         """Send what need not wait; have the engine release the rest."""
@@ -57,16 +92,21 @@ class Replies:
 
     def release(self) -> None:
         """Send what has waited long enough."""
-        engine, held, ready = self._engine, self._held, []
-        while held:
-            batch, barrier, replies = held[0]
-            if engine.holds(batch) or (barrier and engine.behind):
+        engine, queue, ready = self._engine, self._held, []
+        while queue:
+            held = queue[0]
+            if (
+                held.pending
+                or engine.holds(held.batch)
+                or engine.settles(held.round)
+                or (held.barrier and engine.behind)
+            ):
                 break
-            ready += replies
-            held.popleft()
+            ready += held.parts
+            queue.popleft()
         if ready:
             self._sink.write(b"".join(ready))
-        if not held and self._holding:
+        if not queue and self._holding:
             self._holding = False
             self._engine.unhold(self)
 

@@ -9,15 +9,18 @@ import importlib
 import logging
 import signal
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from queues.engine import Address as MessageAddress
 from queues.engine import Engine, EngineOptions
+from queues.periodic import Scheduler
 from wire.address import Address, Network
 from wire.blipmq.session import BlipMQSession
 from wire.limits import ConnectionLimits, ListenerOptions
 from wire.listener import Listener
+from wire.overhop.service import OverhopOptions, OverhopService
+from wire.overhop.session import OverhopSession
 from wire.server import Server
 from wire.sspq.session import SspqQueue, SspqSession
 from wire.status import StatusServer
@@ -31,6 +34,8 @@ class WireOptions:
 
     engine: EngineOptions
     listener: ListenerOptions
+    overhop: Address | None = None
+    overhop_options: OverhopOptions = field(default_factory=OverhopOptions)
     blipmq: Address | None
     sspq: tuple[tuple[Address, str], ...]
     #: Networks that may reach protocols without authentication; empty means all.
@@ -70,14 +75,20 @@ async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
     engine = Engine(options.engine)
     await engine.start()
     server = Server(engine)
+    overhop = OverhopService(engine, options.overhop_options) if options.overhop else None
+    scheduler = Scheduler()
+    engine.on_periodic_change.append(scheduler.wake)
     try:
-        for listener in await _listeners(options, server):
+        if overhop is not None:
+            await overhop.start()
+        for listener in await _listeners(options, server, overhop):
             address = await listener.start()
             server.listeners.append(listener)
             announce(f"{listener.name} {address}")
         status = StatusServer(server) if options.status else None
         if status is not None and options.status is not None:
             announce(f"status {await status.start(options.status)}")
+        scheduler.start()
         announce("ready")
         await stop.wait()
         logger.info("stopping")
@@ -85,10 +96,13 @@ async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
             status.close()
     finally:
         with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.to_thread(scheduler.stop, 1.0)
             await server.stop(options.drain_timeout)
+            if overhop is not None:
+                await overhop.stop()
 
 
-async def _listeners(options: WireOptions, server: Server) -> list[Listener]:
+async def _listeners(options: WireOptions, server: Server, overhop: OverhopService | None) -> list[Listener]:
     """One listener for each address that is on; they share the limits on connections."""
     limits = ConnectionLimits(options.listener.max_connections, options.listener.max_connections_per_address)
     made: list[Listener] = []
@@ -104,6 +118,8 @@ async def _listeners(options: WireOptions, server: Server) -> list[Listener]:
             options.listener,
         )
     guarded = replace(options.listener, allow=options.allow)
+    if options.overhop is not None and overhop is not None:
+        add("overhop", options.overhop, lambda connection: OverhopSession(connection, overhop), guarded)
     for address, queue in options.sspq:
         serves = await _sspq_queue(options, server.engine, queue)
         add(

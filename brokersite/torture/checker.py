@@ -7,7 +7,8 @@ What must hold, for each queue:
 - nothing unexpected: every body was published, and to this queue;
 - a message is given out again only when something explains it: it was returned, or a fault came between; all faults
   together explain at most so many repetitions as may have been in flight;
-- one producer's messages come in order on each connection, but those that had waited when a fault came;
+- one producer's messages come in order on each connection, but those that had waited when a fault came, and those
+  that another listener may have held for consumers that went away;
 - a message is in one place at the end, in one state, and nothing but dead letters waits; dead letters were returned;
 - the archive has what was acknowledged, once, and the counts are those of the rows.
 """
@@ -31,6 +32,7 @@ from brokersite.torture.history import (
     Store,
     Stored,
 )
+from queues.engine.buffer import COLD_SHARED
 
 SHOWN = 8
 DEAD = (State.DEAD, State.DEAD_LEASED)
@@ -93,6 +95,10 @@ class QueueCheck:
         self.stored = [stored for stored in store.messages if stored.queue == rules.name]
         self.archive = [archived for archived in store.archive if archived.queue == rules.name]
         self.counts = store.counts.get(rules.name)
+        #: Whether several listeners have delivered its messages.
+        self.shared = (
+            len({delivery.connection.listener for group in self.deliveries.values() for delivery in group}) > 1
+        )
         self.in_store = {stored.message for stored in self.stored}
         #: Proof that a message was committed, whether or not its producer knows: it came out, or is in, somewhere.
         self.seen_anywhere = {delivery.message for delivery in history.deliveries} | {
@@ -191,7 +197,7 @@ class QueueCheck:
             seen = latest.get(key, -1)
             if message.sequence > seen:
                 latest[key] = message.sequence
-            elif not self._waited_through_fault(delivery):
+            elif not (self._waited_through_fault(delivery) or self._may_have_been_held(delivery)):
                 yield f"{message} after {seen}"
 
     def _waited_through_fault(self, delivery: Delivery) -> bool:
@@ -199,6 +205,11 @@ class QueueCheck:
         return publish is None or any(
             publish.at <= fault.end and fault.begin <= delivery.at for fault in self.faults
         )
+
+    def _may_have_been_held(self, delivery: Delivery) -> bool:
+        """Whether another listener may have had the message and handed it back, nobody there wanting it any more."""
+        publish = self.publishes.get(delivery.message)
+        return self.shared and (publish is None or delivery.at - publish.at >= COLD_SHARED)
 
     def _copies_allowed(self, message: MessageId) -> int:
         """One, and one more for each time the database went away while the message was being committed."""

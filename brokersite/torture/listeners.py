@@ -62,7 +62,8 @@ class Listener:
         self._program = list(program) or [str(CHECKOUT / "manage.py")]
         self._options = [
             "runwire",
-            "--blipmq", f"{HOST}:{self.blipmq}", "--sspq", f"{HOST}:{self.sspq}", "--sspq-queue", queue,
+            "--overhop", "off", "--blipmq", f"{HOST}:{self.blipmq}",
+            "--sspq", f"{HOST}:{self.sspq}", "--sspq-queue", queue,
         ]  # fmt: skip
         self._process: subprocess.Popen[str] | None = None
         self._ready = threading.Event()

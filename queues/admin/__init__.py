@@ -6,17 +6,21 @@ from queues.admin.archive import ArchivedMessageAdmin
 from queues.admin.credential import ApiKeyAdmin
 from queues.admin.message import MessageAdmin
 from queues.admin.node import NodeAdmin
+from queues.admin.periodic import PeriodicJobAdmin
 from queues.admin.queue import QueueAdmin
 from queues.admin.topology import RouteAdmin, SubscriptionAdmin
+from queues.admin.worker import WorkerAdmin
 
 __all__ = [
     "ApiKeyAdmin",
     "ArchivedMessageAdmin",
     "MessageAdmin",
     "NodeAdmin",
+    "PeriodicJobAdmin",
     "QueueAdmin",
     "RouteAdmin",
     "SubscriptionAdmin",
+    "WorkerAdmin",
 ]
 
 admin.site.site_header = admin.site.site_title = "Fivewire"

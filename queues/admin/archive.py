@@ -12,7 +12,7 @@ from django.utils.html import format_html
 from queues.admin import payload
 from queues.admin.filters import FinishedFilter, QueueFilter
 from queues.admin.keyset import KeysetAdmin
-from queues.models import ArchivedMessage, Queue
+from queues.models import ArchivedMessage, Content, Queue
 
 
 @admin.register(ArchivedMessage)
@@ -23,13 +23,13 @@ class ArchivedMessageAdmin(KeysetAdmin):
     list_per_page = 50
     fields = (
         "id", "queue_name", "outcome", "attempts", "published_at", "delivered_at", "finished_at", "producer_id",
-        "consumer_id", "size", "key", "headers", "payload_shown",
+        "consumer_id", "job", "result_shown", "log", "size", "key", "headers", "content", "payload_shown",
     )  # fmt: skip
-    readonly_fields = ("queue_name", "payload_shown")
+    readonly_fields = ("queue_name", "result_shown", "log", "payload_shown")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ArchivedMessage]:
         found: QuerySet[ArchivedMessage] = super().get_queryset(request)
-        return found.defer("payload")
+        return found.defer("payload", "result")
 
     def prepare_rows(self, rows: list[Any]) -> None:
         """The names of their queues; a message outlives its queue here."""
@@ -48,5 +48,17 @@ class ArchivedMessageAdmin(KeysetAdmin):
         if message.payload is None:
             return "not kept"
         data = bytes(message.payload)
-        kind, text = payload.shown(data[: payload.MOST_SHOWN], len(data))
+        kind, text = payload.shown(data[: payload.MOST_SHOWN], len(data), message.content)
         return format_html("<pre>{}</pre><p>{}</p>", text, kind)
+
+    @admin.display(description="result")
+    def result_shown(self, message: ArchivedMessage) -> str:
+        if message.result is None:
+            return "none"
+        data = bytes(message.result)
+        kind, text = payload.shown(data[: payload.MOST_SHOWN], len(data), Content.MSGPACK)
+        return format_html("<pre>{}</pre><p>{}</p>", text, kind)
+
+    @admin.display(description="log of its workers")
+    def log(self, message: ArchivedMessage) -> str:
+        return payload.log_shown(message.pk)

@@ -8,7 +8,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import BinaryField, F, Func, IntegerField, QuerySet, Value
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, re_path, reverse
 from django.utils.html import format_html
 
 from queues import operations
@@ -37,10 +37,10 @@ class MessageAdmin(KeysetAdmin):
     list_per_page = 50
     actions = ("put_back", "remove")
     fields = (
-        "number", "queue", "state", "attempts", "max_attempts", "published_at", "due_at", "expires_at", "dead_at",
-        "key", "headers", "error", "producer_id", "node_id", "position", "payload_shown",
+        "number", "queue", "state", "attempts", "max_attempts", "priority", "published_at", "due_at", "expires_at",
+        "dead_at", "key", "headers", "error", "log", "producer_id", "node_id", "position", "content", "payload_shown",
     )  # fmt: skip
-    readonly_fields = ("number", "producer_id", "node_id", "position", "payload_shown")
+    readonly_fields = ("number", "priority", "log", "producer_id", "node_id", "position", "payload_shown")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
         found: QuerySet[Message] = super().get_queryset(request)
@@ -48,7 +48,7 @@ class MessageAdmin(KeysetAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.payload_view)
-        return [path("<int:id>/payload/", view, name="queues_message_payload"), *super().get_urls()]
+        return [re_path(r"^(?P<id>-?[0-9]{1,19})/payload/$", view, name="queues_message_payload"), *super().get_urls()]
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Whether the user may act on dead letters."""
@@ -62,26 +62,35 @@ class MessageAdmin(KeysetAdmin):
     def position(self, message: Message) -> int:
         return message.pk
 
+    @admin.display
+    def priority(self, message: Message) -> int:
+        return -(message.pk >> 56)
+
+    @admin.display(description="log of its workers")
+    def log(self, message: Message) -> str:
+        return payload.log_shown(message.origin_id or message.pk)
+
     @admin.display(description="bytes")
     def payload_size(self, message: Any) -> int:
         return int(message.payload_size)
 
     @admin.display(description="payload")
     def preview(self, message: Any) -> str:
-        return payload.preview(bytes(message.payload_head), message.payload_size)
+        return payload.preview(bytes(message.payload_head), message.payload_size, message.content)
 
     @admin.display(description="payload")
     def payload_shown(self, message: Any) -> str:
         start = Message.objects.filter(pk=message.pk).values_list(head(payload.MOST_SHOWN)).first()
-        kind, text = payload.shown(bytes(start[0]) if start else b"", message.payload_size if start else 0)
+        head_bytes, total = (bytes(start[0]), message.payload_size) if start else (b"", 0)
+        kind, text = payload.shown(head_bytes, total, message.content)
         address = reverse("admin:queues_message_payload", args=[message.pk])
         return format_html('<pre>{}</pre><p>{}. <a href="{}">Download</a></p>', text, kind, address)
 
-    def payload_view(self, request: HttpRequest, id: int) -> HttpResponse:
+    def payload_view(self, request: HttpRequest, id: str) -> HttpResponse:
         """The whole payload as a file, which no browser takes for a page."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        message = Message.objects.filter(pk=id).first() if id < 1 << 63 else None
+        message = Message.objects.filter(pk=int(id)).first() if abs(int(id)) < 1 << 63 else None
         if message is None:
             raise Http404("The message has left the store.")
         name = f'attachment; filename="message-{message.origin_id or message.pk}.bin"'

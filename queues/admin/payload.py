@@ -6,6 +6,11 @@ import codecs
 import json
 import unicodedata
 
+from django.utils.html import format_html
+from msgpack import unpackb  # type: ignore[import-untyped]
+
+from queues.models import Content, JobLogLine
+
 #: Bytes of a payload that a page shows, and of one in hexadecimal.
 MOST_SHOWN = 64 * 1024
 MOST_HEX = 4 * 1024
@@ -36,9 +41,11 @@ def hexadecimal(data: bytes) -> str:
     return "\n".join(lines)
 
 
-def shown(head: bytes, size: int) -> tuple[str, str]:
-    """What a payload is and how to show it, given its first bytes and its size."""
+def shown(head: bytes, size: int, content: int | None = None) -> tuple[str, str]:
+    """What a payload is and how to show it, given its first bytes, its size and its `Content`."""
     complete = len(head) == size
+    if complete and content == Content.MSGPACK and (value := _msgpack(head, indent=2)) is not None:
+        return "MessagePack", value
     if (text := readable(head, complete)) is None:
         part = head[:MOST_HEX]
         return f"hexadecimal{_of(len(part), size)}", hexadecimal(part)
@@ -50,11 +57,28 @@ def shown(head: bytes, size: int) -> tuple[str, str]:
     return f"text{_of(len(head), size)}", text
 
 
-def preview(head: bytes, size: int) -> str:
+def preview(head: bytes, size: int, content: int | None = None) -> str:
     """One short line of a payload."""
+    if len(head) == size and content == Content.MSGPACK and (value := _msgpack(head)) is not None:
+        return value if len(value) <= PREVIEW else f"{value[:PREVIEW]}…"
     text = readable(head[:PREVIEW], len(head) == size)
     line = head[:PREVIEW].hex(" ")[: PREVIEW - 1] if text is None else " ".join(text.split())
     return f"{line}…" if size > PREVIEW or (text is None and len(head) > PREVIEW // 3) else line
+
+
+def log_shown(message: int) -> str:
+    """The lines that workers have written about the message with this first id."""
+    lines = JobLogLine.objects.filter(message_id=message).order_by("id").values_list("at", "line")
+    text = "\n".join(f"{at:%Y-%m-%d %H:%M:%S} {line}" for at, line in lines)
+    return format_html("<pre>{}</pre>", text) if text else "none"
+
+
+def _msgpack(data: bytes, indent: int | None = None) -> str | None:
+    """A MessagePack value as JSON, its bytes in hexadecimal; None if it is none."""
+    try:
+        return json.dumps(unpackb(data), indent=indent, ensure_ascii=True, default=lambda value: value.hex(" "))
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def _of(part: int, size: int) -> str:

@@ -17,6 +17,7 @@ from django.utils.html import format_html
 from queues import operations
 from queues.addresses import name_problem
 from queues.admin.confirm import REFUSALS, ConfirmedDeletion, confirm_page, confirmed
+from queues.admin.worker import workers_of
 from queues.counts import QueueCounts, many_counts, queue_counts
 from queues.models import Queue
 
@@ -81,19 +82,26 @@ class QueueAdmin(ConfirmedDeletion):
         (None, {"fields": ("name",)}),
         ("Delivery", {"fields": ("paused", "refuse_when_paused", "concurrency_limit", "ack_timeout")}),
         ("Retries", {"fields": ("max_attempts", "retry_backoff", "retry_backoff_cap", "dead_letter_queue")}),
+        ("Jobs", {"fields": ("allow_job_overrides",)}),
         ("Limits", {"fields": ("message_ttl", "max_length", "overflow")}),
         ("History", {"fields": ("retention",)}),
     )
-    counts_fieldset = ("Messages", {"fields": (("ready", "leased", "delayed", "dead"), ("published", "settled"))})
+    counts_fieldset = (
+        "Messages",
+        {"fields": (("ready", "leased", "delayed", "dead"), ("published", "settled", "completed"))},
+    )
+    workers_fieldset = ("Workers", {"fields": ("workers",)})
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return CountedChangeList
 
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
-        return self.fieldsets if obj is None else (*self.fieldsets, self.counts_fieldset)
+        return self.fieldsets if obj is None else (*self.fieldsets, self.counts_fieldset, self.workers_fieldset)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> tuple[str, ...]:
-        return () if obj is None else ("name", "ready", "leased", "delayed", "dead", "published", "settled")
+        if obj is None:
+            return ()
+        return ("name", "ready", "leased", "delayed", "dead", "published", "settled", "completed", "workers")
 
     @admin.display(description="delivering", boolean=True)
     def is_delivering(self, queue: Queue) -> bool:
@@ -120,8 +128,16 @@ class QueueAdmin(ConfirmedDeletion):
         return _counts(queue).published
 
     @admin.display
+    def completed(self, queue: Queue) -> int:
+        return _counts(queue).completed
+
+    @admin.display
     def settled(self, queue: Queue) -> int:
         return _counts(queue).settled
+
+    @admin.display(description="subscribed now")
+    def workers(self, queue: Queue) -> str:
+        return workers_of(queue.name)
 
     @admin.action(description="Pause", permissions=["change"])
     def pause(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:

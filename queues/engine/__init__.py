@@ -17,13 +17,16 @@ from queues.engine.errors import (
     Unstorable,
     UnsupportedServer,
 )
-from queues.engine.message import Delivery, Detail, Outgoing
+from queues.engine.message import Content, Delivery, Detail, Outgoing
 from queues.engine.options import EngineOptions, options_from_settings
+from queues.engine.policy import QueuePolicy
+from queues.engine.pusher import Push
 from queues.engine.source import Address, Publisher, Source
 from queues.engine.subscriptions import Subscription
 
 __all__ = [
     "Address",
+    "Content",
     "DeadLetterBuffer",
     "Delivery",
     "Detail",
@@ -35,9 +38,11 @@ __all__ = [
     "NotMigrated",
     "Outgoing",
     "Publisher",
+    "Push",
     "QueueBuffer",
     "QueueFull",
     "QueueNotFound",
+    "QueuePolicy",
     "Source",
     "StoreUnavailable",
     "Subscription",

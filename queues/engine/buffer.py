@@ -11,11 +11,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, islice
+from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
-from queues.engine.message import Delivery, Failure, Message
+from queues.engine.deadlines import BurstDeadlines
+from queues.engine.floor import Floor
+from queues.engine.message import Delivery, Detail, Failure, Message
 from queues.engine.policy import QueuePolicy
+from queues.engine.pusher import TURN_BYTES, Push, Pusher
 
 if TYPE_CHECKING:
     from queues.engine.claimer import Claimer
@@ -27,8 +31,10 @@ WARM = 1.0
 COLD = 5.0
 COLD_SHARED = 0.2
 
-#: id, attempts that failed before, delivery tag kept in the store or None, own limit of attempts, time of delivery.
-Unacked = tuple[int, int, int | None, int | None, float]
+new_push = tuple.__new__  # a NamedTuple's own constructor takes twice as long
+
+#: id, attempts that failed before, time of delivery, detail.
+Unacked = tuple[int, int, float, Detail | None]
 
 
 class Waiter(Protocol):
@@ -65,7 +71,8 @@ class QueueBuffer:
         #: Whether the store may have ready messages that this node has not claimed; `news` counts reasons to think so.
         self.backlog = True
         self.news = 0
-        self.low = 0
+        #: What lies at and below needs no look.
+        self.floor = Floor()
         #: A claim took everything it saw, and more has come since: the next publish takes the rest along.
         self.nearly_done = False
         self.claiming = False
@@ -77,10 +84,10 @@ class QueueBuffer:
         #: Messages that a consumer asked for since the last claim and did not get.
         self.shortage = 0
         self.on_refill: list[Callable[[], None]] = []
-        #: For each number of earlier attempts: bursts of (deadline, tags), in order of deadline.
-        self._deadlines: dict[int, deque[tuple[float, list[Sequence[int]]]]] = {}
-        self._burst: list[Sequence[int]] = []
-        self._burst_key: tuple[float, int] | None = None
+        #: Something came that is to go before what is in memory.
+        self.urgent = False
+        self.pusher: Pusher | None = None
+        self._deadlines = BurstDeadlines()
         self._batches: dict[int | None, AckBatch] = {}
 
     # What consumers do.
@@ -99,7 +106,7 @@ class QueueBuffer:
             if detail is None:
                 tag = self.next_tag
                 self.next_tag = tag + 1
-                self.unacked[tag] = (id, attempts, None, None, now)
+                self.unacked[tag] = (id, attempts, now, None)
             else:
                 if id in self.skip or self._expired(detail.expires_at, id):
                     self.skip.discard(id)
@@ -110,10 +117,10 @@ class QueueBuffer:
                 else:
                     tag = detail.tag
                     self.tagged.pop(tag, None)
-                self.unacked[tag] = (id, attempts, detail.tag, detail.max_attempts, now)
+                self.unacked[tag] = (id, attempts, now, detail)
             if timed:
                 self._time((tag,), attempts, now)
-            if self.backlog and len(ready) < self.claimer.low_water:
+            if self.backlog and (self.urgent or len(ready) < self.claimer.low_water):
                 self.claimer.want(self)
             return tag, payload, attempts, detail
         if self.backlog:
@@ -137,7 +144,7 @@ class QueueBuffer:
         first = self.next_tag
         self.next_tag = first + plain
         tags = range(first, first + plain)
-        self.unacked.update(zip(tags, [(message[0], 0, None, None, now) for message in messages], strict=True))
+        self.unacked.update(zip(tags, [(message[0], 0, now, None) for message in messages], strict=True))
         self._time(tags, 0, now)
         if self.backlog and len(ready) < self.claimer.low_water:
             self.claimer.want(self)
@@ -171,6 +178,49 @@ class QueueBuffer:
         if waiter in self.waiters:
             self.waiters.remove(waiter)
 
+    def pushing(self) -> Pusher:
+        """The part that pushes to workers."""
+        if self.pusher is None:
+            self.pusher = Pusher(self)
+        return self.pusher
+
+    def take(self, now: float, count: int) -> list[Push]:
+        """Up to `count` messages for a worker, fewer of large ones."""
+        taken: list[Push] = []
+        ready, unacked, size = self.ready, self.unacked, 0
+        while len(taken) < count and ready and size < TURN_BYTES:
+            id, payload, attempts, detail = ready[0]
+            origin = None if detail is None else detail.origin
+            if detail is None or (detail.tag is None and detail.expires_at is None):  # as `deliver`, but faster
+                ready.popleft()
+                self.ready_bytes -= len(payload)
+                tag = self.next_tag
+                self.next_tag = tag + 1
+                unacked[tag] = (id, attempts, now, detail)
+            else:
+                delivery = self.deliver(now)
+                if delivery is None:
+                    break
+                tag, payload, attempts, detail = delivery
+                id, origin = unacked[tag][0], None if detail is None else detail.origin
+            size += len(payload)
+            taken.append(new_push(Push, (tag, origin or id, payload, attempts, detail)))
+        if self.backlog and len(ready) < self.claimer.low_water:
+            self.claimer.want(self)
+        return taken
+
+    def complete(self, tag: int, result: bytes | None) -> bool:
+        """A worker has done what it was pushed; False when it is no longer its. `result` goes to the archive."""
+        entry = self.unacked.pop(tag, None) or self.stale.pop(tag, None)
+        if entry is None:
+            return False
+        self.settler.job_batch(self.policy.retention).add_job(entry[0], entry[2], result)
+        if self.pusher is not None:
+            self.pusher.deadlines.drop(tag)
+        if self.policy.concurrency_limit is not None:
+            self.settler.hurry()
+        return True
+
     def ack(self, tag: int, consumer: int | None = None) -> bool:
         """Settle a delivery; False when the tag is not outstanding here."""
         return not self.ack_many([tag], consumer)
@@ -183,10 +233,10 @@ class QueueBuffer:
             batch = self._batches.get(consumer)
             if batch is None:
                 batch = self._batches[consumer] = self.settler.batch(self.policy.retention, consumer)
-            batch.add_many([entry[0] for entry in known], [entry[4] for entry in known])
+            batch.add_many([entry[0] for entry in known], [entry[2] for entry in known])
             if self.policy.concurrency_limit is not None:
                 self.settler.hurry()  # their places may be wanted
-            if self.waiters and self.backlog:
+            if self.backlog and self.demand:
                 self.claimer.want(self)  # there was no room in memory, perhaps
         if len(known) == len(tags):
             return []
@@ -208,6 +258,12 @@ class QueueBuffer:
         if entry is not None:
             self._give_back(tag, entry, count, delay, error, keep_tag)
 
+    def hand_back(self, tag: int) -> None:
+        """Return a delivery to its place, as if it had never been made."""
+        entry = self.unacked.pop(tag, None)
+        if entry is not None:
+            self.settler.hand_back([(entry[0], None)])
+
     def bury(self, tag: int, error: str) -> None:
         """Make a delivery a dead letter at once: it could never be delivered."""
         entry = self.unacked.pop(tag, None)
@@ -217,13 +273,18 @@ class QueueBuffer:
     def _give_back(
         self, tag: int, entry: Unacked, count: bool, delay: float | None, error: str | None, keep_tag: bool
     ) -> None:
-        id, attempts, _, own_limit, _ = entry
+        id, attempts, _, detail = entry
         attempts += count
-        if count and self.policy.exhausted(attempts, own_limit):
+        if count and self.policy.exhausted(attempts, None if detail is None else detail.max_attempts):
             self.settler.bury(self.policy, Failure(id, attempts, error=error))
             return
-        wait = (self.policy.backoff(attempts) if count else 0.0) if delay is None else delay
-        self.settler.give_back(Failure(id, attempts, wait, tag if keep_tag else None, error))
+        if delay is None:
+            delay = self._backoff(attempts, detail) if count else 0.0
+        self.settler.give_back(Failure(id, attempts, delay, tag if keep_tag else None, error))
+
+    def _backoff(self, attempts: int, detail: Detail | None) -> float:
+        own = None if detail is None else detail.retry_interval
+        return self.policy.backoff(attempts, None if own is None else own / 1000)
 
     def _ack_late(self, tag: int, consumer: int | None) -> bool:
         """Settle by a tag that is not outstanding: its message waits here to go out again, or its lease was lost."""
@@ -231,7 +292,7 @@ class QueueBuffer:
             self.skip.add(message[0])
             id, delivered = message[0], time.monotonic()
         elif (entry := self.stale.pop(tag, None)) is not None:
-            id, delivered = entry[0], entry[4]
+            id, delivered = entry[0], entry[2]
         else:
             return False
         self.settler.batch(self.policy.retention, consumer).add(id, delivered)
@@ -245,10 +306,15 @@ class QueueBuffer:
             not self.backlog
             and not self.claiming
             and not self.shared
-            and (bool(self.waiters) or now - self.last_demand < WARM)
+            and (bool(self.demand) or now - self.last_demand < (WARM if self.pusher is None else COLD_SHARED))
             and self.room > 0
             and self.policy.may_lease_on_publish
         )
+
+    @property
+    def demand(self) -> int:
+        """How many messages consumers wait for."""
+        return len(self.waiters) + (0 if self.pusher is None else self.pusher.credits)
 
     @property
     def room(self) -> int:
@@ -261,14 +327,18 @@ class QueueBuffer:
         """Take messages leased to this node, whose payloads have `size` bytes together."""
         self.ready.extend(messages)
         self.ready_bytes += size
-        if self.waiters:
+        if self.waiters or self.pusher is not None:
             self.dispatch()
 
     def add_claimed(self, messages: list[Message]) -> None:
-        """Take claimed messages, which may carry the tag of an earlier delivery."""
+        """Take messages in order of id; they may carry the tag of an earlier delivery, or belong before those here."""
         for message in messages:
             if message[3] is not None and message[3].tag is not None:
                 self.tagged[message[3].tag] = message
+        if messages and self.ready and messages[0][0] < self.ready[-1][0]:
+            messages = sorted([*self.ready, *messages], key=itemgetter(0))
+            self.ready.clear()
+            self.ready_bytes = 0
         self.add(messages, sum(len(message[1]) for message in messages))
 
     def refilled(self) -> None:
@@ -281,17 +351,19 @@ class QueueBuffer:
         """Messages from `first_id` on became ready in the store."""
         self.backlog = True
         self.news += 1
-        self.low = min(self.low, first_id - 1)
-        if self.waiters or self.on_refill:
+        self.floor.lower(first_id)
+        if self.ready and first_id < self.ready[-1][0]:
+            self.urgent = True
+        if self.demand or self.on_refill:
             self.claimer.want(self)
 
     def is_cold(self, now: float) -> bool:
         """Whether nobody has consumed for so long that what is here should go back."""
-        rare = self.shared or self.policy.concurrency_limit is not None
-        return not self.waiters and now - self.last_demand > (COLD_SHARED if rare else COLD)
+        rare = self.shared or self.policy.concurrency_limit is not None or self.pusher is not None
+        return not self.demand and now - self.last_demand > (COLD_SHARED if rare else COLD)
 
     def dispatch(self) -> None:
-        """Hand messages to those who wait, first come, first served."""
+        """Hand messages to those who wait, first come, first served; then to workers."""
         now = time.monotonic()
         while self.waiters:
             if self.policy.paused and self.policy.refuse_when_paused:
@@ -301,6 +373,8 @@ class QueueBuffer:
             if delivery is None:
                 return
             self.waiters.popleft().deliver(delivery)
+        if self.pusher is not None:
+            self.pusher.push()
 
     def take_all(self) -> list[tuple[int, int | None]]:
         """Empty the buffer: the (id, tag) of everything that was not delivered."""
@@ -318,12 +392,14 @@ class QueueBuffer:
             self.closed = True
             self.take_all()
             self.unacked.clear()
+            if self.pusher is not None:
+                self.pusher.close()
             while self.waiters:
                 self.waiters.popleft().refuse()
             return
         self.policy = policy
         self._batches.clear()
-        self.more_in_store(self.low + 1)
+        self.more_in_store(self.floor.value + 1)
         self.dispatch()
 
     def lose_leases(self) -> None:
@@ -332,33 +408,32 @@ class QueueBuffer:
         self.stale = self.unacked
         self.unacked = {}
         self._deadlines.clear()
-        self._burst_key = None
-        self.low = 0
+        if self.pusher is not None:
+            self.pusher.close()
+        self.floor.reset()
 
     # Deadlines.
 
     def _time(self, tags: Sequence[int], attempts: int, now: float) -> None:
         """Note the deadline of deliveries; those of one burst share an entry."""
-        if self._burst_key != (now, attempts):
-            self._burst_key = (now, attempts)
-            self._burst = []
+        if not self._deadlines.is_open(now, attempts):
             deadline = now + (self.policy.ack_timeout or 0.0) + self.policy.backoff(attempts + 1)
-            self._deadlines.setdefault(attempts, deque()).append((deadline, self._burst))
+            self._deadlines.begin(now, attempts, deadline)
             self.settler.timed.add(self)
-        self._burst.append(tags)
+        self._deadlines.join(tags)
 
     def expire_deliveries(self, now: float) -> None:
-        """Return what was delivered with `timed` and not acknowledged in time; it keeps its tag."""
-        for bursts in self._deadlines.values():
-            while bursts and bursts[0][0] <= now:
-                for tag in chain.from_iterable(bursts.popleft()[1]):
-                    entry = self.unacked.pop(tag, None)
-                    if entry is not None:
-                        self._give_back(tag, entry, True, 0.0, "not acknowledged in time", keep_tag=True)
+        """Return what was delivered with `timed` and not acknowledged in time, keeping its tag; and what was pushed."""
+        for tag in self._deadlines.expired(now):
+            entry = self.unacked.pop(tag, None)
+            if entry is not None:
+                self._give_back(tag, entry, True, 0.0, "not acknowledged in time", keep_tag=True)
+        if self.pusher is not None:
+            self.pusher.expire(now)
 
     @property
     def has_deadlines(self) -> bool:
-        return any(self._deadlines.values())
+        return bool(self._deadlines) or (self.pusher is not None and bool(self.pusher.deadlines))
 
     def _expired(self, expires_at: float | None, id: int) -> bool:
         """Whether a buffered message has outlived its time; the store's sweep then takes it."""

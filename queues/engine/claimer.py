@@ -8,13 +8,17 @@ from typing import Any
 
 from queues.engine.buffer import QueueBuffer
 from queues.engine.database import Connection
-from queues.engine.message import Counts, Detail, Message
+from queues.engine.message import CONTENT_ONLY, Content, Counts, Detail, Message
 from queues.engine.options import EngineOptions
 from queues.engine.statements import statement
 
 BATCH = 4000
 #: Claims in a row that the writer makes to end a backlog, before it goes on writing.
 FINISHING_CLAIMS = 4
+#: Messages taken for workers at once, at least, while there is room.
+FEW = 100
+#: Most messages taken although there is no room: of a higher priority than those in memory.
+URGENT = 100
 #: Most messages taken at once from a queue that other nodes serve too, so that all of them are busy.
 SHARED_BATCH = 200
 
@@ -75,44 +79,56 @@ class Claimer:
         if not buffer.interested and not buffer.dead and not buffer.closed:
             buffer.interested = True
             await connection.execute(statement("add_interest"), {"queues": f"{{{buffer.id}}}", "node": self.node})
+        if buffer.storing:
+            asyncio.get_running_loop().call_later(0.001, self.want, buffer)
+            return
         limit = self._limit(buffer)
         if limit <= 0 or buffer.policy.paused or buffer.closed or self.stopping:
             buffer.refilled()
-            return
-        if buffer.storing:
-            buffer.claiming = False
-            asyncio.get_running_loop().call_later(0.001, self.want, buffer)
+            buffer.dispatch()
             return
         buffer.claiming = True
         news = buffer.news
         try:
-            messages = await self._claim(connection, buffer, limit)
+            snapshot, more, messages = await self._claim(connection, buffer, limit)
         finally:
             buffer.claiming = False
         self.counts.claimed += len(messages)
+        last_id = messages[-1][0] if messages else buffer.floor.value
+        if buffer.news == news:
+            buffer.floor.looked(snapshot, last_id if more else None)
         if messages:
-            buffer.low = max(buffer.low, messages[-1][0]) if buffer.news == news else buffer.low
-        emptied = len(messages) < limit
+            buffer.floor.claimed(snapshot, last_id, len(messages))
+        # Where a limit was met there is more, but not now.
+        emptied = not more or (len(messages) < limit and buffer.policy.concurrency_limit is not None)
         if emptied and buffer.news == news:
             buffer.backlog = False
         buffer.nearly_done = emptied and buffer.backlog
         buffer.add_claimed(messages)
         buffer.refilled()
-        if buffer.backlog and buffer.waiters and not buffer.ready:
+        if buffer.backlog and buffer.demand and not buffer.ready:
             self.want(buffer)
 
     def _limit(self, buffer: QueueBuffer) -> int:
         most = min(BATCH, buffer.room)
         if buffer.dead or buffer.shared or buffer.policy.concurrency_limit is not None:
-            asked = max(len(buffer.waiters), buffer.shortage)  # what is more would be kept from others
+            asked = max(buffer.demand, buffer.shortage)  # what is more would be kept from others
             most = min(most, asked, SHARED_BATCH) if len(buffer.ready) < asked else 0
+        elif buffer.pusher is not None:  # workers are slow: what they cannot take soon waits in the store
+            most = min(most, max(2 * (buffer.demand + len(buffer.unacked)), buffer.shortage, FEW))
         buffer.shortage = 0
+        if buffer.urgent:
+            buffer.urgent = False
+            most = max(most, URGENT)
         return most
 
-    async def _claim(self, connection: Connection, buffer: QueueBuffer, limit: int) -> list[Message]:
+    async def _claim(
+        self, connection: Connection, buffer: QueueBuffer, limit: int
+    ) -> tuple[str, bool, list[Message]]:
+        """The snapshot that the claim had, whether there may be more, and the messages."""
         parameters: dict[str, Any] = {
             "queue": buffer.id,
-            "low": buffer.low,
+            "low": buffer.floor.value,
             "limit": limit,
             "node": self.node,
         }
@@ -122,7 +138,11 @@ class Claimer:
             name = "claim"
             parameters["limited"] = limited
         cursor = await connection.execute(statement(name), parameters, binary=True)
+        (_, snapshot, more, _), *rows = await cursor.fetchall()
         # A row without a detail is a message as it is.
-        return [
-            row if row[3] is None else (row[0], row[1], row[2], Detail(**row[3])) for row in await cursor.fetchall()
-        ]
+        messages = [row if row[3] is None else (row[0], row[1], row[2], _detail(row[3])) for row in rows]
+        return snapshot.decode(), bool(more), messages
+
+
+def _detail(row: dict[str, Any] | int) -> Detail:
+    return CONTENT_ONLY[Content(row)] if isinstance(row, int) else Detail(**row)

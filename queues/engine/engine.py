@@ -14,6 +14,7 @@ import os
 import random
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
+from itertools import islice
 from typing import Any, Protocol
 
 from queues.engine import control, maintenance
@@ -24,8 +25,10 @@ from queues.engine.claimer import Claimer
 from queues.engine.clock import now
 from queues.engine.database import LOST, Connection, check_server, connect
 from queues.engine.errors import QueueNotFound, StoreUnavailable
+from queues.engine.floor import FIRST
 from queues.engine.message import Counts
 from queues.engine.options import EngineOptions
+from queues.engine.policy import QueuePolicy
 from queues.engine.settler import Settler
 from queues.engine.source import Address, Source
 from queues.engine.statements import statement
@@ -38,6 +41,7 @@ logger = logging.getLogger(__name__)
 PURPOSES = ("writer", "settler", "claimer", "requests", "clockwork", "reaper", "listener")
 DEADLINES = 0.02  # seconds between looks at delivery deadlines
 GRACE = 0.1  # seconds that clients have to acknowledge after they were held up
+FEW_UNSETTLED = 64  # below it, what somebody waits for is written at once
 HANG_UP = 0.2  # seconds that jobs have to notice the end of their connections
 FIRST_RETRY, LONGEST_RETRY = 0.05, 5.0
 
@@ -76,6 +80,8 @@ class Engine:
         self.on_saturation: list[Callable[[bool], None]] = []
         #: Called with the id of an API key that was changed or revoked.
         self.on_key_change: list[Callable[[int], None]] = []
+        #: Called when a periodic job may be due earlier than was known.
+        self.on_periodic_change: list[Callable[[], None]] = []
         self._holders: set[Holder] = set()
         self._saturated = False
         self._looked_at = 0.0
@@ -96,6 +102,11 @@ class Engine:
         """Where a producer publishes to an address; keep it and call its `publish` for every message."""
         return self.writer.source(address, key)
 
+    @property
+    def open_batch(self) -> int:
+        """The batch that whatever is published now belongs to."""
+        return self.writer.open_batch
+
     def holds(self, batch: int) -> bool:
         """Whether a reply that follows a publish of this batch must wait."""
         return batch > self.writer.committed
@@ -105,8 +116,22 @@ class Engine:
         """Whether so many acknowledgements wait to be written that barriers should wait too."""
         return self.settler.unsettled > self.options.most_unsettled
 
+    @property
+    def settling(self) -> int:
+        """The round in which whatever was settled last is written; `settles` tells whether it is still under way."""
+        return self.settler.round
+
+    def hurry_settling(self) -> None:
+        """A reply waits for the round: it is written at once when little else is to be."""
+        if self.settler.unsettled < FEW_UNSETTLED:
+            self.settler.hurry()
+
+    def settles(self, round: int) -> bool:
+        """Whether a reply that answers something settled in this round must wait."""
+        return round > self.settler.settled
+
     def hold(self, holder: Holder) -> None:
-        """Call `holder.release` after every commit until `unhold`."""
+        """Call `holder.release` after every commit and every settling until `unhold`."""
         self._holders.add(holder)
 
     def unhold(self, holder: Holder) -> None:
@@ -127,9 +152,13 @@ class Engine:
             row = await (await self.request("key", digest=digest)).fetchone()
             if row is None:
                 return None
-            protocols, publish, consume, manage = (tuple(patterns) for patterns in row[2:])
-            grant = self._grants[digest] = Grant(row[0], row[1], protocols, publish, consume, manage)
+            grant = self._grants[digest] = _grant(row)
         return grant if grant.for_protocol(protocol) else None
+
+    async def grant_named(self, name: str) -> Grant | None:
+        """What the API key of this name allows; None if there is none. Raises StoreUnavailable."""
+        row = await (await self.request("key_named", name=name)).fetchone()
+        return None if row is None else _grant(row)
 
     async def queue(self, name: str) -> QueueBuffer:
         """The queue of this name, to consume from. Raises QueueNotFound or StoreUnavailable."""
@@ -170,13 +199,39 @@ class Engine:
             buffer.shared = self._is_shared(id)
         return self.buffers[id]
 
+    def with_consumers(self, queue: str) -> list[int]:
+        """First ids of the messages of a queue that consumers of this process have."""
+        return [
+            (None if detail is None else detail.origin) or id
+            for buffer in self.buffers.values()
+            if buffer.policy.name == queue
+            for id, _, _, detail in buffer.unacked.values()
+        ]
+
+    def prefetched(self, queue: str, most: int) -> list[int]:
+        """First ids of messages of a queue that this process has for its next free consumers, the first `most`."""
+        return [
+            (None if detail is None else detail.origin) or id
+            for buffer in self.buffers.values()
+            if buffer.policy.name == queue
+            for id, _, _, detail in islice(buffer.ready, most)
+        ]
+
+    async def policy(self, name: str) -> QueuePolicy:
+        """A queue's policy, kept current from now on. Raises QueueNotFound or StoreUnavailable."""
+        return await self._policy(await self._queue_id(name))
+
+    def known_policy(self, id: int) -> QueuePolicy | None:
+        """The policy of a queue that `policy` was asked for, as it is now; None once the queue is gone."""
+        return self.topology.policies.get(id)
+
     async def _queue_id(self, name: str) -> int:
         row = await (await self.request("queue_id", name=name)).fetchone()
         if row is None:
             raise QueueNotFound(name)
         return int(row[0])
 
-    async def _policy(self, id: int) -> Any:
+    async def _policy(self, id: int) -> QueuePolicy:
         async with self._asking() as connection:
             await self.topology.load_policies(connection, [id])
         if id not in self.topology.policies:
@@ -213,7 +268,7 @@ class Engine:
         """Acknowledgements were written: places in queues with a concurrency limit may be free."""
         for buffer in self.buffers.values() if self._any_limited else ():
             if buffer.policy.concurrency_limit is not None and buffer.interested:
-                self._ready(buffer.id, buffer.low + 1)
+                self._ready(buffer.id, buffer.floor.value + 1)
         self._progress()
 
     @property
@@ -338,7 +393,7 @@ class Engine:
     async def _supervise(self) -> None:
         while True:
             for buffer in (*self.buffers.values(), *self.dead_buffers.values()):
-                buffer.more_in_store(1)
+                buffer.more_in_store(FIRST)
             await self._work()
             await self._come_back()
 
@@ -406,8 +461,14 @@ class Engine:
             "subscription": lambda subscription, _: self.subscriptions.forget(subscription),
             "transient": lambda queue, message: self.subscriptions.hear_transient(queue, message),
             "ack": lambda queue, message: self.subscriptions.hear_ack(queue, message),
+            "periodic": lambda _, __: self._call(self.on_periodic_change),
             "purge": lambda queue, _: self._hear_purge(queue),
         }
+
+    @staticmethod
+    def _call(those: list[Callable[[], None]]) -> None:
+        for call in those:
+            call()
 
     def _knows(self, queue: int) -> bool:
         return queue in self.topology.policies
@@ -420,7 +481,7 @@ class Engine:
     def _hear_dead(self, queues: list[int]) -> None:
         for queue in queues:
             if (buffer := self.dead_buffers.get(queue)) is not None:
-                buffer.more_in_store(1)
+                buffer.more_in_store(FIRST)
 
     def _hear_key(self, key: int) -> None:
         self._grants = {digest: grant for digest, grant in self._grants.items() if grant.id != key}
@@ -451,6 +512,11 @@ class Engine:
         with contextlib.suppress(StoreUnavailable):
             async with self._asking() as connection:
                 await self._reload_policies(connection, (queue,))
+
+
+def _grant(row: tuple[Any, ...]) -> Grant:
+    protocols, publish, consume, manage = (tuple(patterns) for patterns in row[2:])
+    return Grant(row[0], row[1], protocols, publish, consume, manage)
 
 
 async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:

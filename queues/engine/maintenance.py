@@ -9,6 +9,7 @@ from queues.engine import node as nodes
 from queues.engine.buffer import QueueBuffer
 from queues.engine.clock import now
 from queues.engine.database import Connection
+from queues.engine.floor import FIRST
 from queues.engine.message import ROWS_PER_STATEMENT, Counts
 from queues.engine.options import EngineOptions
 from queues.engine.settler import Settler
@@ -85,24 +86,41 @@ class Maintenance:
             if cold:
                 parameters = {"queues": array(buffer.id for buffer in cold), "node": node}
                 await connection.execute(statement("drop_interest"), parameters)
+            for buffer in self.buffers.values():
+                if buffer.floor.lags and not buffer.claiming:
+                    await self._raise_floor(connection, buffer, time)
             if rounds % int(UNSEEN / TIDY) == 0:
                 await self._look_for_unseen(connection)
                 self._look_for_dead_letters()
             if rounds % int(TOUCH / TIDY) == 0:
                 await self._touch_subscriptions(connection, time)
 
+    async def _raise_floor(self, connection: Connection, buffer: QueueBuffer, time: float) -> None:
+        """After the last claim nobody else looks whether an earlier id has become visible since."""
+        news, high = buffer.news, buffer.floor.highest
+        parameters = {"queue": buffer.id, "low": buffer.floor.value, "high": high}
+        row = await (await connection.execute(statement("look_below"), parameters)).fetchone()
+        if row is None or buffer.news != news:
+            return
+        snapshot, found = row
+        if found:
+            buffer.more_in_store(buffer.floor.value + 1)
+        else:
+            buffer.floor.looked(snapshot, high)
+            buffer.floor.give_up_waiting(time)
+
     async def _look_for_unseen(self, connection: Connection) -> None:
         quiet = [buffer.id for buffer in self.buffers.values() if buffer.interested and not buffer.backlog]
         for start in range(0, len(quiet), 1000):
             cursor = await connection.execute(statement("unseen"), {"queues": array(quiet[start : start + 1000])})
             for (queue,) in await cursor.fetchall():
-                self.buffers[queue].more_in_store(1)
+                self.buffers[queue].more_in_store(FIRST)
 
     def _look_for_dead_letters(self) -> None:
         """Whoever waits for dead letters asks again, in case a notification was lost."""
         for buffer in self.dead_buffers.values():
             if buffer.waiters:
-                buffer.more_in_store(1)
+                buffer.more_in_store(FIRST)
 
     async def _touch_subscriptions(self, connection: Connection, time: float) -> None:
         used = [buffer.id for buffer in self.buffers.values() if time - buffer.last_demand < TOUCH]
@@ -118,6 +136,7 @@ class Maintenance:
                     f"select queues_drop_archive_partitions({today} - %s)".encode(),
                     (self.options.archive_days,),
                 )
+                await connection.execute(statement("drop_old_log_lines"), {"days": self.options.archive_days})
             if self.options.idle_subscription_days:
                 await connection.execute(
                     statement("drop_idle_subscriptions"), {"days": self.options.idle_subscription_days}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 ROWS_PER_STATEMENT = 4096  # the increment of the sequence queues_message_id
@@ -20,9 +21,16 @@ class State(enum.IntEnum):
     DEAD_LEASED = 4
 
 
+class Content(enum.IntEnum):
+    """What a payload's bytes are, as in `queues.models.Content`."""
+
+    MSGPACK = 1
+    JSON = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What few messages have. `expires_at` is a Unix time."""
+    """What few messages have. `expires_at` is a Unix time, `retry_interval` milliseconds, `content` a `Content`."""
 
     headers: dict[str, Any] | None = None
     key: str | None = None
@@ -30,7 +38,12 @@ class Detail:
     tag: int | None = None
     origin: int | None = None
     expires_at: float | None = None
+    content: int | None = None
+    retry_interval: int | None = None
 
+
+#: For a message that has a content type and nothing else.
+CONTENT_ONLY = {content: Detail(content=content) for content in Content}
 
 #: A message leased to this node and not yet delivered: id, payload, attempts that failed, detail.
 #: A plain tuple, since hundreds of thousands a second are made by `zip`.
@@ -42,7 +55,10 @@ Delivery = tuple[int, bytes, int, Detail | None]
 
 @dataclass(slots=True)
 class Outgoing:
-    """A message to publish that carries more than a body. Times are seconds from now; 0 is none."""
+    """A message to publish that carries more than a body. Times are seconds from now, 0 is none; `due` is a moment.
+
+    `priority` is from -127 to 127, higher first; `retry_interval` milliseconds, instead of the backoff.
+    """
 
     payload: bytes
     key: str | None = None
@@ -50,6 +66,10 @@ class Outgoing:
     delay: float = 0.0
     ttl: float = 0.0
     max_attempts: int | None = None
+    priority: int = 0
+    content: int | None = None
+    retry_interval: int | None = None
+    due: datetime | None = None
 
     def headers_json(self) -> str | None:
         return None if self.headers is None else json.dumps(self.headers)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import groupby
+from typing import Any, cast
 
 from queues.engine.buffer import QueueBuffer
-from queues.engine.errors import EngineError, TopologyMoved
-from queues.engine.message import ROWS_PER_STATEMENT, Detail, Message
+from queues.engine.errors import EngineError, QueueNotFound, TopologyMoved
+from queues.engine.floor import LOWEST
+from queues.engine.message import CONTENT_ONLY, ROWS_PER_STATEMENT, Content, Detail, Message, Outgoing
 from queues.engine.policy import QueuePolicy
-from queues.engine.source import Segment
+from queues.engine.source import Address, AnsweredPublisher, Segment
 from queues.engine.statements import array
 from queues.engine.topology import Destination
 
@@ -27,6 +29,7 @@ class Write:
     first: int = 0
     leased: tuple[bool, ...] = ()
     stored: frozenset[int] | None = None
+    delayed: frozenset[int] = frozenset()
 
     @property
     def width(self) -> int:
@@ -41,8 +44,10 @@ class Write:
     @property
     def own_detail(self) -> Detail | None:
         """What a plain message of this segment carries in memory."""
-        attempts = self.segment.max_attempts
-        return None if attempts is None else Detail(max_attempts=attempts)
+        attempts, content = self.segment.max_attempts, self.segment.content
+        if attempts is None:
+            return None if content is None else CONTENT_ONLY[Content(content)]
+        return Detail(max_attempts=attempts, content=content)
 
     def parameters(self, version: int, node: int) -> dict[str, Any]:
         """The statement's parameters."""
@@ -55,9 +60,10 @@ class Write:
                 "producer": self.producer,
                 "queue": self.queues[0],
                 "wanted": buffer is not None,
-                "low": buffer.low if buffer else 0,
+                "low": buffer.floor.value if buffer else LOWEST,
                 "bodies": self.segment.bodies,
                 "max_attempts": self.segment.max_attempts,
+                "content": self.segment.content,
                 "size": count,
             }
         common: dict[str, Any] = {
@@ -66,12 +72,14 @@ class Write:
             "producer": self.producer,
             "queues": array(self.queues),
             "wanted": array("t" if buffer else "f" for buffer in self.buffers),
-            "lows": array(buffer.low if buffer else 0 for buffer in self.buffers),
+            "lows": array(buffer.floor.value if buffer else LOWEST for buffer in self.buffers),
             "width": self.width,
             "bodies": self.segment.bodies,
         }
         if self.statement == "publish":
-            return common | {"max_attempts": self.segment.max_attempts, "size": count}
+            return common | {
+                "max_attempts": self.segment.max_attempts, "content": self.segment.content, "size": count,
+            }  # fmt: skip
         outgoing = self.segment.outgoing
         if not self.segment.detailed:
             attempts = [self.segment.max_attempts] * count
@@ -79,6 +87,8 @@ class Write:
             ttls = array([self.ttl] * count)
             return common | {
                 "keys": nothing, "headers": nothing, "delays": array([0] * count), "ttls": ttls, "attempts": attempts,
+                "priorities": array([0] * count), "intervals": nothing, "contents": [self.segment.content] * count,
+                "dues": nothing,
             }  # fmt: skip
         return common | {
             "keys": [message.key for message in outgoing],
@@ -86,6 +96,10 @@ class Write:
             "delays": array(message.delay for message in outgoing),
             "ttls": array(message.ttl or self.ttl for message in outgoing),
             "attempts": [message.max_attempts for message in outgoing],
+            "priorities": array(message.priority for message in outgoing),
+            "intervals": [message.retry_interval for message in outgoing],
+            "contents": [message.content for message in outgoing],
+            "dues": [message.due for message in outgoing],
         }
 
     def store(self, row: tuple[Any, ...] | None) -> None:
@@ -95,7 +109,7 @@ class Write:
         self.first = row[0]
         self.leased = (row[1],) if isinstance(row[1], bool) else tuple(row[1])
         if len(row) > 2:
-            self.stored = frozenset(row[2] or ())
+            self.stored, self.delayed = frozenset(row[2] or ()), frozenset(row[3] or ())
 
     def keep(self, count: int) -> None:
         """Write only the first `count` messages."""
@@ -106,10 +120,35 @@ class Write:
         """The messages that were stored as leased, with what they carry."""
         stored = self.stored or frozenset()
         return [
-            (id, message.payload, 0, Detail(message.headers, message.key, message.max_attempts))
+            (id - (message.priority << 56), message.payload, 0, _detail(id, message))
             for id, message in zip(ids, self.segment.outgoing, strict=True)
-            if id in stored and message.delay <= 0
+            if id in stored and id not in self.delayed
         ]
+
+    @property
+    def lowest(self) -> int:
+        """The lowest id that was stored, for the first of the queues."""
+        highest = max((message.priority for message in self.segment.outgoing), default=0)
+        return self.first - (max(highest, 0) << 56)
+
+    def answer(self, queue: int) -> None:
+        """Tell each publisher the id that its message has in the queue which it was published to."""
+        segment, start = self.segment, self.first + self.queues.index(queue)
+        stored = self.stored
+        ids = range(start, start + len(segment.tokens) * self.width, self.width)
+        known = ids if stored is None else [id if id in stored else None for id in ids]
+        at = 0
+        for publisher, group in groupby(segment.publishers):
+            end = at + sum(1 for _ in group)
+            cast(AnsweredPublisher, publisher).published(segment.tokens[at:end], known[at:end])
+            at = end
+
+
+def _detail(id: int, message: Outgoing) -> Detail:
+    return Detail(
+        message.headers, message.key, message.max_attempts, origin=id if message.priority else None,
+        content=message.content, retry_interval=message.retry_interval,
+    )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -124,6 +163,8 @@ class Plan:
     transient: list[tuple[int, list[bytes]]] = field(default_factory=list)
     rejected: list[tuple[Segment, EngineError]] = field(default_factory=list)
     unroutable: int = 0
+    #: Writes whose publishers want to know the ids, in the queue which they published to.
+    answers: list[tuple[Write, int]] = field(default_factory=list)
     storing: list[QueueBuffer] = field(default_factory=list)
 
     def begin(self) -> None:
@@ -145,11 +186,13 @@ class Plan:
         self.transient += other.transient
         self.rejected += other.rejected
         self.unroutable += other.unroutable
+        self.answers += other.answers
 
 
 def plan_segment(
     plan: Plan,
     segment: Segment,
+    address: Address,
     destination: Destination,
     producer: int | None,
     policies: Mapping[int, QueuePolicy],
@@ -157,6 +200,9 @@ def plan_segment(
     now: float,
 ) -> None:
     """Add a segment to a plan."""
+    if address.kind == "queue" and destination.own is None:
+        plan.rejected.append((segment, QueueNotFound(repr(address.name.decode("utf-8", "replace")))))
+        return
     stored = destination.stored
     if segment.transient:  # subscribers get it in memory; a queue that a route feeds keeps what it is given
         plan.transient += [(queue, segment.bodies) for queue in destination.subscribed]
@@ -180,6 +226,8 @@ def plan_segment(
                 wanting = tuple(_wanting(buffers.get(queue), now, bool(ttl)) for queue in some)
                 writes.append(Write(part, producer, some, wanting, ttl))
         plan.writes += writes
+        if part.answered and destination.own is not None:
+            plan.answers += [(write, destination.own) for write in writes if destination.own in write.queues]
         if limited:
             plan.limited_segments.append((part, writes))
 

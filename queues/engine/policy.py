@@ -23,14 +23,18 @@ class QueuePolicy:
     overflow: str
     retention: str
     dead_letter_queue_id: int | None
+    allow_job_overrides: bool = True
+    uuid: str = ""
 
     @property
     def may_lease_on_publish(self) -> bool:
         """Whether a new message may go to memory at once; a queue with limits is delivered by claims only."""
         return not self.paused and self.concurrency_limit is None and self.max_length is None
 
-    def backoff(self, attempts: int) -> float:
-        """Seconds to wait after the `attempts`-th failed delivery (1, 2, …)."""
+    def backoff(self, attempts: int, own: float | None = None) -> float:
+        """Seconds to wait after the `attempts`-th failed delivery (1, 2, …); `own` is a message's, always the same."""
+        if own is not None:
+            return own
         return min(self.retry_backoff * 2.0 ** min(attempts - 1, 60), self.retry_backoff_cap)
 
     def exhausted(self, attempts: int, own_limit: int | None) -> bool:

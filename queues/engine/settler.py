@@ -57,6 +57,29 @@ class AckBatch:
         return taken
 
 
+class JobBatch(AckBatch):
+    """Jobs that workers have done, and what they answered."""
+
+    __slots__ = ("results",)
+
+    def __init__(self, settler: Settler, retention: str, consumer: int | None) -> None:
+        super().__init__(settler, retention, consumer)
+        self.results: list[bytes | None] = []
+
+    def add_job(self, id: int, delivered: float, result: bytes | None) -> None:
+        """Finish one job."""
+        if not self.ids:
+            self._settler.open(self)
+        self._settler.unsettled += 1
+        self.ids.append(id)
+        self.times.append(delivered)
+        self.results.append(result)
+
+    def take_results(self) -> list[bytes | None]:
+        taken, self.results = self.results, []
+        return taken
+
+
 class Settler:
     """Writes acknowledgements, returns, dead letters and hand-backs, one statement for many.
 
@@ -86,7 +109,11 @@ class Settler:
         self._buried: dict[int | None, list[Failure]] = defaultdict(list)
         self._handed_back: list[tuple[int, int | None]] = []
         self._purged: list[int] = []
-        self._writing: list[tuple[AckBatch, list[int], list[float]]] = []
+        self._job_batches: dict[str, JobBatch] = {}
+        self._writing: list[tuple[AckBatch, list[int], list[float], list[bytes | None]]] = []
+        #: Whatever is given to the settler now is durable when `settled` has reached this number.
+        self.round = 1
+        self.settled = 0
 
     # What buffers say.
 
@@ -96,6 +123,12 @@ class Settler:
         if key not in self._batches:
             self._batches[key] = AckBatch(self, retention, consumer)
         return self._batches[key]
+
+    def job_batch(self, retention: str) -> JobBatch:
+        """The batch for jobs that workers have done."""
+        if retention not in self._job_batches:
+            self._job_batches[retention] = JobBatch(self, retention, None)
+        return self._job_batches[retention]
 
     def open(self, batch: AckBatch) -> None:
         self._dirty.append(batch)
@@ -142,6 +175,8 @@ class Settler:
         """Write for ever; ends by an exception when the connection is lost, and may be run again with another."""
         if self._writing:  # cut off in the middle: deleting twice is harmless
             await self._write_acks(connection)
+        self.settled = self.round - 1
+        self.on_progress()
         while True:
             if self.idle:
                 self._wake.clear()
@@ -153,9 +188,13 @@ class Settler:
 
     async def write(self, connection: Connection) -> None:
         """Write everything that waits."""
+        round, self.round = self.round, self.round + 1
         if self._dirty:
             batches, self._dirty = self._dirty, []
-            self._writing = [(batch, *batch.take()) for batch in batches]
+            self._writing = [
+                (batch, *batch.take(), batch.take_results() if isinstance(batch, JobBatch) else [])
+                for batch in batches
+            ]
             await self._write_acks(connection)
         if self._failures:
             failures, self._failures = self._failures, []
@@ -172,20 +211,25 @@ class Settler:
         if self._purged:
             ids, self._purged = self._purged, []
             await connection.execute(statement("remove"), {"ids": array(ids), "outcome": PURGED})
+        self.settled = round
         self.on_progress()
 
     async def _write_acks(self, connection: Connection) -> None:
         offset = wall_offset()
         while self._writing:
-            batch, ids, times = self._writing[0]
+            batch, ids, times, results = self._writing[0]
             taken = len(ids)
             if len(set(ids)) < len(ids):  # acknowledged late, and again after another delivery
-                once = dict(zip(ids, times, strict=True))
-                ids, times = list(once), list(once.values())
+                once = {id: n for n, id in enumerate(ids)}
+                ids, times = list(once), [times[n] for n in once.values()]
+                results = [results[n] for n in once.values()] if results else results
             parameters: dict[str, object] = {"ids": array(ids)}
             name = "settle"
             if batch.retention != "none":
                 name = "settle_archived"
+                if isinstance(batch, JobBatch):
+                    name = "settle_jobs"
+                    parameters["results"] = results
                 parameters["delivered"] = _time_array(times, offset)
                 parameters["consumer"] = batch.consumer
                 parameters["full"] = batch.retention == "full"

@@ -24,6 +24,8 @@ class Destination:
     transient: tuple[int, ...]
     #: Subscriptions' queues; a QoS 0 publish reaches them in memory only.
     subscribed: frozenset[int]
+    #: The queue that the address names; None for a topic, and for a queue that does not exist.
+    own: int | None = None
 
 
 class Topology:
@@ -57,6 +59,7 @@ class Topology:
         if len(self._destinations) > MOST_CACHED:
             for old in list(self._destinations)[: MOST_CACHED // 2]:
                 del self._destinations[old]
+        await self.load_policies(connection, {queue for rows in found.values() for queue, _, _ in rows}, again=True)
         for n, address in enumerate(asked, 1):
             targets = found.get(n, [])
             self._destinations[address] = Destination(
@@ -64,8 +67,14 @@ class Topology:
                 tuple(dict.fromkeys(queue for queue, _, qos in targets if qos != 0)),
                 tuple(queue for queue, _, qos in targets if qos == 0),
                 frozenset(queue for queue, subscription, _ in targets if subscription is not None),
+                self._named(address, (queue for queue, _, _ in targets)),
             )
-        await self.load_policies(connection, {queue for rows in found.values() for queue, _, _ in rows}, again=True)
+
+    def _named(self, address: Address, queues: Iterable[int]) -> int | None:
+        if address.kind != "queue":
+            return None
+        name = address.name.decode("utf-8", "replace")
+        return next((queue for queue in queues if queue in self.policies and self.policies[queue].name == name), None)
 
     async def load_policies(self, connection: Connection, queues: Iterable[int], again: bool = False) -> None:
         """Read the policies that are not known; with `again` all of them. Deleted queues are forgotten."""

@@ -159,7 +159,9 @@ class Writer:
             if destination is None:
                 raise TopologyMoved()
             for segment in segments:
-                plan_segment(plan, segment, destination, source.key, topology.policies, self.buffers, time)
+                plan_segment(
+                    plan, segment, source.address, destination, source.key, topology.policies, self.buffers, time
+                )
         return plan
 
     async def _store(self, connection: Connection, plan: Plan) -> None:
@@ -237,7 +239,7 @@ class Writer:
             for k, (queue, leased) in enumerate(zip(write.queues, write.leased, strict=True)):
                 buffer = self.buffers.get(queue)
                 if not leased:
-                    self.more_in_store(queue, write.first + k)
+                    self.more_in_store(queue, write.lowest + k)
                 elif buffer is not None and buffer is write.buffers[k]:
                     ids = range(write.first + k, write.first + len(write.segment.bodies) * write.width, write.width)
                     if write.segment.detailed:
@@ -246,6 +248,8 @@ class Writer:
                         own = write.own_detail
                         buffer.add(zip(ids, write.segment.bodies, repeat(0), repeat(own)), size)
                     buffer.refilled()
+        for write, queue in plan.answers:
+            write.answer(queue)
         for queue, bodies in plan.transient:
             self.deliver_transient(queue, bodies)
         self.counts.dropped += plan.unroutable

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from django.db import models
+from django.db.models import Q
+
+from queues.models.message import Content
 
 
 class Outcome(models.IntegerChoices):
@@ -36,10 +39,14 @@ class ArchivedMessage(models.Model):
     key = models.TextField(null=True)  # noqa: DJ001
     headers = models.JSONField(null=True)
     payload = models.BinaryField(null=True)
+    content = models.SmallIntegerField(null=True, choices=Content, help_text="What the payload is; empty: bytes.")
+    job = models.BooleanField(null=True, help_text="A worker did it.")
+    result = models.BinaryField(null=True, help_text="What the worker answered, as MessagePack.")
 
     class Meta:
         db_table = "queues_archive"
         ordering = ("-finished_at",)
+        indexes = (models.Index(fields=("queue", "id"), condition=Q(job=True), name="archive_job"),)
 
     def __str__(self) -> str:
         return f"message {self.id}, {Outcome(self.outcome).label}"

@@ -17,11 +17,19 @@ class State(models.IntegerChoices):
     DEAD_LEASED = 4, "dead, being read"
 
 
+class Content(models.IntegerChoices):
+    """What a payload's bytes are. A message without it is bytes and nothing more."""
+
+    MSGPACK = 1, "application/msgpack"
+    JSON = 2, "application/json"
+
+
 class Message(models.Model):
     """One message in one queue. Written by the engine's SQL only; narrow on purpose.
 
     `id` is the position in the queue: a message that returns to the tail gets a new one and keeps its first in
-    `origin_id`. Columns that are empty for a plain message cost nothing.
+    `origin_id`. Its highest byte is the priority, negated (`id >> 56` is -priority), so that higher ones come first.
+    Columns that are empty for a plain message cost nothing.
     """
 
     id = models.BigIntegerField(primary_key=True)
@@ -57,6 +65,8 @@ class Message(models.Model):
     dead_at = models.DateTimeField(null=True)
     origin_id = models.BigIntegerField(null=True)
     tag = models.BigIntegerField(null=True, help_text="The delivery tag it keeps while it waits to go out again.")
+    content = models.SmallIntegerField(null=True, choices=Content, help_text="What the payload is; empty: bytes.")
+    retry_interval = models.IntegerField(null=True, help_text="Milliseconds; overrides the queue's retry backoff.")
     key = models.TextField(null=True, help_text="Public key; unique in the queue while the message lives.")  # noqa: DJ001
     headers = models.JSONField(null=True)
     error = models.TextField(null=True, help_text="Why the last delivery failed.")  # noqa: DJ001
@@ -83,6 +93,7 @@ class Message(models.Model):
             models.Index(fields=("queue", "id"), condition=Q(state=State.DELAYED), name="message_delayed"),
             models.Index(fields=("due_at",), condition=Q(state=State.DELAYED), name="message_due"),
             models.Index(fields=("expires_at",), condition=Q(expires_at__isnull=False), name="message_expiry"),
+            models.Index(fields=("origin_id",), condition=Q(origin_id__isnull=False), name="message_origin"),
             models.Index(fields=("queue", "tag"), condition=Q(tag__isnull=False), name="message_tag"),
         )
 

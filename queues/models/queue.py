@@ -98,6 +98,11 @@ class Queue(models.Model):
         db_default=Retention.METADATA,
         help_text="What is kept of a finished message.",
     )
+    allow_job_overrides = models.BooleanField(
+        default=True,
+        db_default=True,
+        help_text="Whether a job may have a number of attempts and a retry interval of its own.",
+    )
     audited = models.BooleanField(default=False, db_default=False, editable=False)
     dead_letter_queue = models.ForeignKey(
         "self",
@@ -153,6 +158,7 @@ class QueueCount(models.Model):
     delayed = models.BigIntegerField(default=0, db_default=0)
     dead = models.BigIntegerField(default=0, db_default=0)
     published = models.BigIntegerField(default=0, db_default=0, help_text="Messages ever stored in this queue.")
+    completed = models.BigIntegerField(default=0, db_default=0, help_text="Messages ever acknowledged.")
     settled = models.BigIntegerField(default=0, db_default=0, help_text="Messages that ever left it for good.")
 
     def __str__(self) -> str:
@@ -171,6 +177,7 @@ class QueueTally(models.Model):
     delayed = models.IntegerField(db_default=0)
     dead = models.IntegerField(db_default=0)
     published = models.IntegerField(db_default=0)
+    completed = models.IntegerField(db_default=0)
     settled = models.IntegerField(db_default=0)
 
     class Meta:

@@ -12,7 +12,7 @@ with block as materialized (
     select id, row_number() over (order by id) - 1 as n from picked
 ), moved as (
     update queues_message m set
-        id = first + n, queue_id = %(target)s, origin_id = coalesce(origin_id, m.id), tag = null, dead_at = null,
+        id = first + n + ((m.id >> 56) << 56), queue_id = %(target)s, origin_id = coalesce(origin_id, m.id), tag = null, dead_at = null,
         state = case when state = 2 and not %(now)s then 2 else 0 end,
         due_at = case when not %(now)s then due_at end,
         attempts = case when state = 3 then 0 else attempts end,

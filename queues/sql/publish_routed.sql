@@ -34,8 +34,8 @@ with recursive reached as (
 ), body as materialized (
     select * from unnest(
         %(bodies)s::bytea[], %(keys)s::text[], %(headers)s::text[], %(delays)s::float8[], %(ttls)s::float8[],
-        %(attempts)s::smallint[]
-    ) with ordinality as b (payload, key, headers, delay, ttl, max_attempts, n)
+        %(attempts)s::smallint[], %(priorities)s::smallint[], %(contents)s::smallint[]
+    ) with ordinality as b (payload, key, headers, delay, ttl, max_attempts, priority, content, n)
     where exists (select from addressed) and not exists (select from full_queue)
 ), given as materialized (
     select n, queue_id, delay, coalesce(ttl, message_ttl) as ttl, row_number() over (order by n, queue_id) - 1 as place
@@ -47,21 +47,23 @@ with recursive reached as (
 ), placed as materialized (
     select given.*, firsts[place / 4096 + 1] + place %% 4096 as id from given, block
 ), stored as (
-    insert into queues_message (id, queue_id, state, max_attempts, due_at, expires_at, key, headers, payload)
-    select id, queue_id, case when placed.delay > 0 then 2 else 0 end, max_attempts,
+    insert into queues_message (id, queue_id, state, max_attempts, due_at, expires_at, key, headers, payload,
+        origin_id, content)
+    select id - (priority::bigint << 56), queue_id, case when placed.delay > 0 then 2 else 0 end, max_attempts,
         case when placed.delay > 0 then statement_timestamp() + make_interval(secs => placed.delay) end,
-        statement_timestamp() + make_interval(secs => placed.delay + placed.ttl), key, headers::jsonb, payload
+        statement_timestamp() + make_interval(secs => placed.delay + placed.ttl), key, headers::jsonb, payload,
+        case when priority <> 0 then id end, content
     from placed join body using (n)
     order by id
     on conflict (queue_id, key) where key is not null do nothing
-    returning id, queue_id, state
+    returning id as position, coalesce(origin_id, id) as id, queue_id, state
 ), tallied as (
     insert into queues_queuetally (queue_id, ready, delayed, published)
     select queue_id, count(*) filter (where state = 0), count(*) filter (where state = 2), count(*)
     from stored group by queue_id
 ), announced as materialized (
     select pg_notify('fivewire', json_build_object('ready', json_object_agg(queue_id, first))::text)
-    from (select queue_id, min(id) as first, (row_number() over () - 1) / 200 as part
+    from (select queue_id, min(position) as first, (row_number() over () - 1) / 200 as part
         from stored where state = 0 group by queue_id) as ready
     group by part
 ), passed_on as materialized (

@@ -276,6 +276,18 @@ def test_a_message_that_has_waited_through_a_fault_may_be_overtaken() -> None:
         assert scene.names() == names
 
 
+def test_a_message_that_another_listener_may_have_held_may_be_overtaken() -> None:
+    for held, names in ((0.1, ["out of order"]), (0.3, [])):
+        scene = Scene()
+        scene.whole(2, at=1.5)
+        scene.connect(1.0, listener=1)
+        scene.whole(1, at=2.0)
+        scene.publish(0, at=3.0 - held)
+        scene.deliver(0, at=3.0)
+        scene.archive(0)
+        assert scene.names() == names
+
+
 def test_a_message_stored_twice_is_in_two_places() -> None:
     scene = Scene()
     scene.publish(0)

@@ -37,6 +37,8 @@ KEY = "dev-key"
 
 READY, LEASED, DELAYED, DEAD = range(4)
 
+EVERY_LISTENER = ("--overhop", "127.0.0.1:0", "--blipmq", "127.0.0.1:0", "--sspq", "127.0.0.1:0")
+
 Address = tuple[str, int]
 
 
@@ -180,9 +182,9 @@ class Broker:
     """A `manage.py runwire`. Its listeners are on free ports; `addresses` has them by name, once it is ready."""
 
     def __init__(self, database: Database | str, *arguments: str, **environment: Any) -> None:
-        """`arguments` come after `--blipmq 127.0.0.1:0 --sspq 127.0.0.1:0`; `environment` overrides settings."""
+        """`arguments` come after those that open each listener on a free port; `environment` overrides settings."""
         self.url = database if isinstance(database, str) else database.url
-        self.arguments = ("--blipmq", "127.0.0.1:0", "--sspq", "127.0.0.1:0", *arguments)
+        self.arguments = (*EVERY_LISTENER, *arguments)
         self.environment = {name: str(value) for name, value in environment.items()}
         self.lines: list[str] = []
         self.addresses: dict[str, Address] = {}
@@ -222,6 +224,10 @@ class Broker:
         return self
 
     @property
+    def overhop(self) -> Address:
+        return self.addresses["overhop"]
+
+    @property
     def blipmq(self) -> Address:
         return self.addresses["blipmq"]
 
@@ -256,7 +262,7 @@ class Broker:
     def restarted(self) -> Broker:
         """Stop it, and start another like it."""
         assert self.stop() == 0, self.log
-        return Broker(self.url, *self.arguments[4:], **self.environment).wait_ready()
+        return Broker(self.url, *self.arguments[len(EVERY_LISTENER) :], **self.environment).wait_ready()
 
     def __enter__(self) -> Self:
         return self.wait_ready()

@@ -353,7 +353,7 @@ def test_time_in_which_the_server_does_not_read_is_not_the_clients_silence(run: 
             connection.resume_reading("engine")
             connection.check(now + 5999)
             assert not connection.is_closing
-            connection.check(now + 6000)
+            connection.check(now + 6001)
             assert connection.is_closing
 
     run(scenario())

@@ -15,11 +15,15 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.committed = 0
+        self.settled = 0
         self.behind = False
         self.holders: list[Replies] = []
 
     def holds(self, batch: int) -> bool:
         return batch > self.committed
+
+    def settles(self, round: int) -> bool:
+        return round > self.settled
 
     def hold(self, holder: Any) -> None:
         assert holder not in self.holders
@@ -199,3 +203,30 @@ def test_a_connection_that_goes_while_it_waits_is_not_held_any_longer(
     replies.release()
     replies.discard()  # and again does nothing
     assert sink.written == []
+
+
+def test_what_answers_a_settling_waits_until_it_is_written(engine: FakeEngine, sink: Sink) -> None:
+    replies = Replies(engine, sink)  # type: ignore[arg-type]
+    replies.round = 3
+    replies.begin().append(b"done")
+    replies.flush()
+    engine.settled = 2
+    engine.progress()
+    assert sink.written == []
+    engine.settled = 3
+    engine.progress()
+    assert sink.written == [b"done"]
+    assert engine.holders == []
+
+
+def test_a_reply_that_is_not_known_yet_holds_up_those_behind_it(engine: FakeEngine, sink: Sink) -> None:
+    replies = Replies(engine, sink)  # type: ignore[arg-type]
+    pending = replies.begin_pending()
+    replies.begin().append(b"second")
+    replies.flush()
+    engine.progress()
+    assert sink.written == []
+    pending.parts.append(b"first ")
+    pending.pending = False
+    replies.release()
+    assert sink.written == [b"first second"]

@@ -33,7 +33,6 @@ from tests.wire.broker import (
 )
 from tests.wire.test_tls import Authority
 from wire.blipmq import codec as blipmq
-from wire.management.commands import runwire
 from wire.sspq.codec import DEAD_RECEIVE_PACKET, RECEIVE_PACKET, encode_send
 
 FreePort = Callable[[], int]
@@ -86,12 +85,6 @@ def test_an_option_that_cannot_be_read_ends_with_status_2_and_one_that_cannot_be
     assert log.endswith("argument --blipmq: 'nonsense' has no port: write HOST:PORT, for example 127.0.0.1:5555\n")
     assert run_wire(store, "--processes", "0") == (1, "CommandError: --processes must be 1 or more.\n")
 
-
-def test_a_script_may_switch_off_a_listener_that_is_not_served() -> None:
-    parser = runwire.Command().create_parser("manage.py", "runwire")
-    assert parser.parse_args(["--overhop", "off"]).overhop == "off"
-    with pytest.raises(CommandError, match="invalid choice"):
-        parser.parse_args(["--overhop", "127.0.0.1:9876"])
 
 
 def test_a_port_that_is_taken_is_named(store: Database) -> None:

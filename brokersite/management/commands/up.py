@@ -19,7 +19,7 @@ from brokersite.supervisor import Program, Supervisor, SupervisorError, refuse_t
 from wire.address import Address, AddressError, parse_address
 
 #: The listeners of runwire and where they listen unless told otherwise.
-LISTENERS = {"blipmq": "127.0.0.1:5555", "sspq": "127.0.0.1:8888"}
+LISTENERS = {"overhop": "127.0.0.1:9876", "blipmq": "127.0.0.1:5555", "sspq": "127.0.0.1:8888"}
 
 #: Seconds between two looks whether the embedded PostgreSQL lives.
 DATABASE_POLL = 1.0

@@ -2,24 +2,32 @@
 -- With `limited`, never more are leased over all nodes than the queue's concurrency limit allows: claims of one queue
 -- then wait for each other. Positions are compared as rows, so that only the index of ready messages can give the
 -- order, whatever the statistics say.
-with picked as materialized (
+-- Before the messages comes one row with id -1: the transactions that were under way (pg_current_snapshot) as payload
+-- and, as attempts, 1 when there may be more than were picked.
+with allowed as materialized (
+    select case when %(limited)s
+        then greatest(0, least(%(limit)s::bigint, queues_concurrency_left(%(queue)s))) else %(limit)s end as count
+), picked as materialized (
     select ctid from queues_message
     where (select queues_may_lease(%(node)s)) and state = 0
-        and (queue_id, id) > (%(queue)s, %(low)s) and (queue_id, id) < (%(queue)s + 1, 0)
+        and (queue_id, id) > (%(queue)s, %(low)s) and (queue_id, id) <= (%(queue)s, 9223372036854775807)
         and (expires_at is null or expires_at > now())
     order by queue_id, id
-    limit (select case when %(limited)s
-        then greatest(0, least(%(limit)s::bigint, queues_concurrency_left(%(queue)s))) else %(limit)s end)
+    limit (select count from allowed)
     for update skip locked
 ), leased as (
     update queues_message set state = 1, node_id = %(node)s
     where ctid = any(array(select ctid from picked))
     returning id, payload, attempts,
-        case when num_nonnulls(headers, key, max_attempts, expires_at, tag, origin_id) > 0 then jsonb_build_object(
+        case when num_nonnulls(headers, key, max_attempts, expires_at, tag, origin_id, retry_interval) > 0 then jsonb_build_object(
             'headers', headers, 'key', key, 'max_attempts', max_attempts, 'tag', tag, 'origin', origin_id,
-            'expires_at', extract(epoch from expires_at)) end as detail
+            'expires_at', extract(epoch from expires_at), 'content', content, 'retry_interval', retry_interval)
+            when content is not null then to_jsonb(content) end as detail
 ), tallied as (
     insert into queues_queuetally (queue_id, ready, leased)
     select %(queue)s, -count(*), count(*) from leased having count(*) > 0
 )
-select * from leased order by id
+select -1 as id, convert_to(pg_current_snapshot()::text, 'UTF8') as payload,
+    case when (select count(*) from picked) < (select count from allowed) then 0 else 1 end as attempts, null as detail
+union all
+(select * from leased order by id)

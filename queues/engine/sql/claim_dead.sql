@@ -1,7 +1,9 @@
--- Lease the oldest dead letters of a queue to this node, for a consumer that reads them. In order of id.
+-- Lease the oldest dead letters of a queue to this node, for a consumer that reads them. In order of id, behind a row
+-- that tells of the claim, as in claim.sql.
 with picked as materialized (
     select ctid from queues_message
-    where (select queues_may_lease(%(node)s)) and state = 3 and (queue_id, id) > (%(queue)s, 0) and (queue_id, id) < (%(queue)s + 1, 0)
+    where (select queues_may_lease(%(node)s)) and state = 3
+        and (queue_id, id) > (%(queue)s, -9223372036854775807) and (queue_id, id) <= (%(queue)s, 9223372036854775807)
     order by queue_id, id limit %(limit)s
     for update skip locked
 ), leased as (
@@ -9,4 +11,7 @@ with picked as materialized (
     where ctid = any(array(select ctid from picked))
     returning id, payload, attempts
 )
-select *, null::jsonb as detail from leased order by id
+select -1 as id, convert_to(pg_current_snapshot()::text, 'UTF8') as payload,
+    case when (select count(*) from picked) < %(limit)s then 0 else 1 end as attempts, null::jsonb as detail
+union all
+(select *, null from leased order by id)

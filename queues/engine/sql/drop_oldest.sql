@@ -2,7 +2,8 @@
 with gone as (
     delete from queues_message where id = any(array(
         select id from queues_message
-        where state = 0 and (queue_id, id) > (%(queue)s, 0) and (queue_id, id) < (%(queue)s + 1, 0)
+        where state = 0 and (queue_id, id) > (%(queue)s, -9223372036854775807)
+            and (queue_id, id) <= (%(queue)s, 9223372036854775807)
         order by queue_id, id limit %(count)s for update skip locked))
     returning id, origin_id, queue_id, attempts, producer_id, published_at, key, length(payload) as size
 ), archived as (

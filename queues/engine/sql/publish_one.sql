@@ -3,13 +3,13 @@
 with block as materialized (
     select nextval('queues_message_id') as first, %(wanted)s::bool and not exists (
         select from queues_message m
-        where m.state = 0 and (m.queue_id, m.id) > (%(queue)s, %(low)s) and (m.queue_id, m.id) < (%(queue)s + 1, 0)
+        where m.state = 0 and (m.queue_id, m.id) > (%(queue)s, %(low)s) and (m.queue_id, m.id) <= (%(queue)s, 9223372036854775807)
     ) as leased
-    where queues_publish_version(%(node)s) = %(version)s::bigint
+    where pg_current_xact_id() is not null and queues_publish_version(%(node)s) = %(version)s::bigint
 ), stored as (
-    insert into queues_message (id, queue_id, state, node_id, producer_id, max_attempts, payload)
+    insert into queues_message (id, queue_id, state, node_id, producer_id, max_attempts, content, payload)
     select first + n - 1, %(queue)s, case when leased then 1 else 0 end, case when leased then %(node)s::int end,
-        %(producer)s::bigint, %(max_attempts)s::smallint, payload
+        %(producer)s::bigint, %(max_attempts)s::smallint, %(content)s::smallint, payload
     from block, unnest(%(bodies)b::bytea[]) with ordinality as body (payload, n)
 ), tallied as (
     insert into queues_queuetally (queue_id, ready, leased, published)

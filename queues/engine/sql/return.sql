@@ -1,13 +1,13 @@
 -- Give leased messages back to the tail of their queues: at once, or after a delay in seconds.
 -- A message gets a new id and keeps its first one. One row a queue: id, lowest new id, how many are ready, delayed.
 with block as materialized (
-    select nextval('queues_message_id') as first
+    select nextval('queues_message_id') as first where pg_current_xact_id() is not null
 ), given as materialized (
     select * from unnest(%(ids)s::bigint[], %(attempts)s::smallint[], %(delays)s::float8[], %(tags)s::bigint[],
         %(errors)s::text[]) with ordinality as g (id, attempts, delay, tag, error, n)
 ), returned as (
     update queues_message m set
-        id = first + n - 1, state = case when delay > 0 then 2 else 0 end, node_id = null,
+        id = first + n - 1 + ((m.id >> 56) << 56), state = case when delay > 0 then 2 else 0 end, node_id = null,
         due_at = case when delay > 0 then now() + make_interval(secs => delay) end,
         attempts = given.attempts, tag = given.tag, error = coalesce(given.error, m.error),
         origin_id = coalesce(origin_id, m.id)

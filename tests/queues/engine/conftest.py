@@ -111,6 +111,7 @@ class Store:
     """The tables, seen from another connection."""
 
     def __init__(self, conninfo: str) -> None:
+        self.conninfo = conninfo
         self.connection = psycopg.connect(conninfo, autocommit=True, row_factory=dict_row)
 
     def rows(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
@@ -125,6 +126,11 @@ class Store:
             f"values (gen_random_uuid(), {', '.join(['%s'] * len(columns))}) returning id"
         )
         return int(self.rows(sql, *columns.values())[0]["id"])
+
+    def insert(self, queue: int, body: bytes) -> None:
+        """Store a message that no node is told of."""
+        sql = "insert into queues_message (id, queue_id, state, payload) select nextval('queues_message_id'), %s, 0, %s"
+        self.connection.execute(sql.encode(), (queue, body))
 
     def messages(self, queue: int) -> list[dict[str, Any]]:
         return self.rows("select * from queues_message where queue_id = %s order by id", queue)

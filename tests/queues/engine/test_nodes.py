@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import psycopg
+
 from queues.engine import Engine
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
 
@@ -230,3 +232,44 @@ async def test_a_subscriber_is_not_missed_when_the_only_other_one_was_removed(
     second.topology.policies.pop(old.buffer.id, None)  # it has heard of the removal
     await producer.publish("topic:news", b"2")
     assert [bytes(row["payload"]) for row in store.messages(new.buffer.id)] == [b"2"]
+
+
+async def test_a_message_committed_late_is_not_overtaken_by_its_producers_next(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    """One node takes ids and is slow to commit; another, further on by then, must not deliver what follows first."""
+    queue = store.queue("q")
+    engine = await make_engine()
+    consumer, producer = Consumer(await engine.queue("q")), Producer(engine)
+    await producer.publish("queue:q", b"warm")
+    assert await consumer.bodies(1) == [b"warm"]
+    with psycopg.connect(store.conninfo) as slow:
+        with slow.transaction():
+            slow.execute(b"select pg_current_xact_id()")
+            row = slow.execute(b"select nextval('queues_message_id')").fetchone()
+            assert row is not None
+            slow.execute(
+                b"insert into queues_message (id, queue_id, state, payload) values (%s, %s, 0, 'first')",
+                (row[0], queue),
+            )
+            for body in (b"of another", b"of a third"):
+                store.insert(queue, body)
+                consumer.buffer.more_in_store(consumer.buffer.floor.highest + 1)
+                assert await consumer.bodies(1) == [body]
+        store.insert(queue, b"second")
+    consumer.buffer.more_in_store(consumer.buffer.floor.highest + 1)
+    assert await consumer.bodies(2) == [b"first", b"second"]
+
+
+async def test_the_floor_follows_claims_once_nobody_can_be_late(make_engine: MakeEngine, store: Store) -> None:
+    queue = store.queue("q")
+    engine = await make_engine()
+    consumer = Consumer(await engine.queue("q"))
+    for n in range(5):
+        store.insert(queue, b"%d" % n)
+    consumer.buffer.more_in_store(1)
+    assert await consumer.bodies(5) == [b"0", b"1", b"2", b"3", b"4"]
+    floor = consumer.buffer.floor
+    highest = floor.highest
+    await store.until(lambda: not floor.lags, "the floor follows")
+    assert floor.value == highest > 0

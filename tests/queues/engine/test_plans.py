@@ -15,15 +15,18 @@ from tests.queues.engine.conftest import Store
 
 #: Statements that never touch the hot table, and the one that may read all of it.
 ELSEWHERE = {
-    "add_interest", "admit", "dead_nodes", "drop_idle_subscriptions", "drop_interest", "ensure_queue", "fold_tallies",
-    "end_sessions", "interests", "key", "policies", "queue_id", "register_node", "resolve", "subscribe", "subscription",
-    "take_tags", "touch_subscriptions", "unseen",
+    "add_interest", "admit", "dead_nodes", "drop_idle_subscriptions", "drop_interest", "drop_old_log_lines",
+    "ensure_queue", "fold_tallies",
+    "end_sessions", "interests", "key", "key_named", "policies", "queue_id", "register_node", "resolve",
+    "subscribe", "subscription",
+    "take_tags", "touch_subscriptions", "unseen", "write_workers",
 }  # fmt: skip
 READS_ALL = {"reap_leases"}
 #: Those that must follow the order of one index: another would walk over what is leased or other queues'.
 ORDERED = {
     "claim": "message_ready", "claim_alone": "message_ready", "claim_dead": "message_dead",
     "publish": "message_ready", "publish_one": "message_ready", "publish_detailed": "message_ready",
+    "look_below": "message_ready",
 }  # fmt: skip
 
 PARAMETERS: dict[str, Any] = {
@@ -31,7 +34,8 @@ PARAMETERS: dict[str, Any] = {
     "max_attempts": None, "bodies": [b"a", b"b"], "keys": [None, None], "headers": [None, None], "delays": "{0,0}",
     "ttls": "{0,0}", "attempts": "{1,1}", "queue": 1, "low": 0, "limit": 100, "count": 10, "ids": "{1,2}",
     "delivered": "{1,1}", "consumer": None, "full": False, "tags": "{1,2}", "errors": [None, None], "target": 2,
-    "outcome": 2, "limited": False,
+    "outcome": 2, "key": "k", "limited": False, "high": 100, "content": None,
+    "priorities": "{0,0}", "intervals": [None, None], "contents": [None, None], "dues": [None, None], "results": [None, None],
 }  # fmt: skip
 
 pytestmark = pytest.mark.django_db  # makes the test database; the plans are made on a connection of their own

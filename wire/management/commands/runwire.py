@@ -15,6 +15,8 @@ from wire.address import Address, AddressError, parse_address
 from wire.checks import check_unguarded
 from wire.limits import ListenerOptions
 from wire.listener import ListenError
+from wire.overhop.machine import Limits
+from wire.overhop.service import OverhopOptions
 from wire.processes import run_processes
 from wire.runner import WireOptions, run
 from wire.tls import TlsConfigurationError, server_context
@@ -42,7 +44,7 @@ def address_and_queue(text: str) -> tuple[Address, str]:
 
 
 class Command(BaseCommand):
-    """Serve BlipMQ and SSPQ until SIGTERM or Ctrl-C."""
+    """Serve Overhop, BlipMQ and SSPQ until SIGTERM or Ctrl-C."""
 
     help = (
         "Serve the raw TCP protocols until SIGTERM or Ctrl-C. Prints the address of each listener and then "
@@ -50,6 +52,10 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--overhop", type=address_or_off, default="127.0.0.1:9876", metavar="HOST:PORT|off",
+            help="where Overhop listens (default: %(default)s); it has no authentication",
+        )  # fmt: skip
         parser.add_argument(
             "--blipmq", type=address_or_off, default="127.0.0.1:5555", metavar="HOST:PORT|off",
             help="where BlipMQ listens (default: %(default)s)",
@@ -78,11 +84,9 @@ class Command(BaseCommand):
             "--status", type=address, metavar="HOST:PORT", help="serve /healthz, /readyz and /metrics here"
         )
         parser.add_argument("--share-ports", action="store_true", help=argparse.SUPPRESS)
-        # Scripts that name every listener go on working where one is not served.
-        parser.add_argument("--overhop", choices=("off",), default="off", help=argparse.SUPPRESS)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if options["blipmq"] is None and options["sspq"] is None and not options["sspq_also"]:
+        if not any(options[listener] for listener in ("overhop", "blipmq", "sspq", "sspq_also")):
             raise CommandError("Every listener is off: there is nothing to serve.")
         if options["processes"] < 1:
             raise CommandError("--processes must be 1 or more.")
@@ -98,15 +102,17 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
 
     def _warn(self, options: dict[str, Any]) -> None:
-        addresses = [options["sspq"]] if options["sspq"] else []
-        addresses += [where for where, _ in options["sspq_also"]]
-        for warning in check_unguarded(
-            "SSPQ",
-            addresses,
-            allow_list=bool(settings.BROKER_ALLOW),
-            client_certificates=bool(settings.BROKER_TLS_CLIENT_CA),
-        ):
-            self.stderr.write(self.style.WARNING(str(warning)))
+        sspq = [options["sspq"]] if options["sspq"] else []
+        sspq += [where for where, _ in options["sspq_also"]]
+        overhop = [options["overhop"]] if options["overhop"] else []
+        for protocol, addresses in (("Overhop", overhop), ("SSPQ", sspq)):
+            for warning in check_unguarded(
+                protocol,
+                addresses,
+                allow_list=bool(settings.BROKER_ALLOW),
+                client_certificates=bool(settings.BROKER_TLS_CLIENT_CA),
+            ):
+                self.stderr.write(self.style.WARNING(str(warning)))
 
     def _say(self, line: str) -> None:
         self.stdout.write(line)
@@ -114,7 +120,7 @@ class Command(BaseCommand):
 
     @staticmethod
     def _refuse_port_zero(options: dict[str, Any]) -> None:
-        addresses = [options["blipmq"], options["sspq"], *(where for where, _ in options["sspq_also"])]
+        addresses = [options["overhop"], options["blipmq"], options["sspq"], *(where for where, _ in options["sspq_also"])]
         if any(where is not None and where.port == 0 for where in addresses):
             raise CommandError("With --processes the listeners need ports of their own, not 0.")
 
@@ -136,6 +142,16 @@ class Command(BaseCommand):
             engine=options_from_settings(f"runwire {os.getpid()}"),
             listener=listener,
             allow=tuple(settings.BROKER_ALLOW),
+            overhop=options["overhop"],
+            overhop_options=OverhopOptions(
+                limits=Limits(
+                    settings.BROKER_OVERHOP_UNHELLOED_MAX_LIFETIME,
+                    settings.BROKER_OVERHOP_HELLOED_UNREGISTERED_MAX_LIFETIME,
+                    settings.BROKER_OVERHOP_IDENT_REGISTER_TIMEOUT,
+                ),
+                max_envelope=settings.BROKER_OVERHOP_MAX_ENVELOPE,
+                api_key=settings.BROKER_OVERHOP_API_KEY or None,
+            ),
             blipmq=options["blipmq"],
             sspq=tuple(sspq + options["sspq_also"]),
             status=options["status"],

@@ -1,0 +1,134 @@
+"""Workers: who is connected for jobs, and what they are doing. Read only; the pages load themselves again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from queues.admin.links import job_message, link, message_pages, queue_pages
+from queues.models import Worker
+from queues.times import duration, relative
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Worker]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+
+def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> SafeString:
+    """A small table in a field of a page."""
+    lines = [(format_html_join("", "<td>{}</td>", ((cell,) for cell in row)),) for row in rows]
+    if not lines:
+        return format_html("{}", "none")
+    return format_html(
+        "<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>",
+        format_html_join("", "<th>{}</th>", ((head,) for head in heads)),
+        format_html_join("", "<tr>{}</tr>", lines),
+    )
+
+
+def workers_of(queue: str) -> SafeString:
+    """The workers that subscribe to a queue, with their credits for it."""
+    rows = []
+    for worker in Worker.objects.filter(subscriptions__contains=[{"queue": queue}]).select_related("node"):
+        page = format_html('<a href="{}">{}</a>', _page(worker), worker.wid)
+        for subscription in worker.subscriptions:
+            if subscription["queue"] == queue:
+                credits, active = subscription["credits"], subscription["active"]
+                rows.append((page, worker.address, worker.node, f"{credits:,}", f"{active:,}"))
+    return html_table(("Worker", "From", "Node", "Credits", "Active"), rows)
+
+
+def _page(worker: Worker) -> str:
+    return reverse("admin:queues_worker_change", args=[worker.pk])
+
+
+@admin.register(Worker)
+class WorkerAdmin(ModelAdmin):
+    list_display = ("wid", "address", "node", "connected", "queues", "active", "requests", "seen")
+    list_filter = ("node",)
+    list_select_related = ("node",)
+    show_full_result_count = False
+    fields = (
+        "wid", "address", "node_link", "connected", "requests", "active", "seen", "credits_by_queue", "working_on",
+    )  # fmt: skip
+    readonly_fields = fields[1:]
+    change_list_template = "admin/queues/live_change_list.html"
+    change_form_template = "admin/queues/live_change_form.html"
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
+        found: QuerySet[Worker] = super().get_queryset(request)
+        return found.select_related("node")
+
+    def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
+        """Its page, loading itself again, has found that it is gone."""
+        self.message_user(request, f"Worker {object_id} is not connected any more.", messages.WARNING)
+        return HttpResponseRedirect(reverse("admin:queues_worker_changelist"))
+
+    @admin.display(ordering="connected_at")
+    def connected(self, worker: Worker) -> str:
+        return f"{worker.connected_at:%Y-%m-%d %H:%M:%S}, {relative(worker.connected_at, timezone.now())}"
+
+    @admin.display(description="last heard of", ordering="updated_at")
+    def seen(self, worker: Worker) -> str:
+        return relative(worker.updated_at, timezone.now())
+
+    @admin.display(description="queues (credits)")
+    def queues(self, worker: Worker) -> str:
+        subscriptions = sorted(worker.subscriptions, key=lambda one: str(one["queue"]))
+        return ", ".join(f"{one['queue']} ({one['credits']:,})" for one in subscriptions) or "-"
+
+    @admin.display(description="node")
+    def node_link(self, worker: Worker) -> str:
+        address = reverse("admin:queues_node_change", args=[worker.node_id])
+        return format_html('<a href="{}">{}</a>', address, worker.node)
+
+    @admin.display(description="subscriptions")
+    def credits_by_queue(self, worker: Worker) -> str:
+        pages = queue_pages(subscription["queue"] for subscription in worker.subscriptions)
+        return html_table(
+            ("Queue", "Credits", "Active", "Subscription"),
+            (
+                (link(pages, one["queue"], one["queue"]), f"{one['credits']:,}", f"{one['active']:,}", one["sid"])
+                for one in worker.subscriptions
+            ),
+        )
+
+    @admin.display(description="works on")
+    def working_on(self, worker: Worker) -> str:
+        now = timezone.now()
+        pages = message_pages(id for job in worker.jobs if (id := job_message(job["jid"])) is not None)
+        listed = html_table(
+            ("Job", "Queue", "Attempt", "For", "Deadline"),
+            (
+                (
+                    link(pages, job_message(job["jid"]), job["jid"]), job["queue"], job["attempt"],
+                    duration(now.timestamp() - job["since"]), _deadline(job["deadline"], now),
+                )
+                for job in worker.jobs
+            ),
+        )  # fmt: skip
+        more = worker.active - len(worker.jobs)
+        return format_html("{}<p>and {} more</p>", listed, f"{more:,}") if more > 0 else listed
+
+
+def _deadline(time: float | None, now: datetime) -> str:
+    return "none" if time is None else relative(datetime.fromtimestamp(time, UTC), now)

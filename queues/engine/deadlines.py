@@ -1,0 +1,100 @@
+"""When deliveries come back by themselves."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import chain, count
+from typing import Protocol
+
+
+class BurstDeadlines:
+    """Deadlines that follow from the number of attempts and the time of delivery: one entry for each burst."""
+
+    __slots__ = ("_bursts", "_key", "_open")
+
+    def __init__(self) -> None:
+        #: For each number of earlier attempts: (deadline, tags), in order of deadline.
+        self._bursts: dict[int, deque[tuple[float, list[Sequence[int]]]]] = {}
+        self._open: list[Sequence[int]] = []
+        self._key: tuple[float, int] | None = None
+
+    def __bool__(self) -> bool:
+        return any(self._bursts.values())
+
+    def is_open(self, now: float, attempts: int) -> bool:
+        """Whether deliveries of this moment have a deadline already; then call `join`."""
+        return self._key == (now, attempts)
+
+    def begin(self, now: float, attempts: int, deadline: float) -> None:
+        """A burst with this deadline."""
+        self._key = (now, attempts)
+        self._open = []
+        self._bursts.setdefault(attempts, deque()).append((deadline, self._open))
+
+    def join(self, tags: Sequence[int]) -> None:
+        """These belong to the open burst."""
+        self._open.append(tags)
+
+    def expired(self, now: float) -> Iterator[int]:
+        """Take what is due."""
+        for bursts in self._bursts.values():
+            while bursts and bursts[0][0] <= now:
+                yield from chain.from_iterable(bursts.popleft()[1])
+
+    def clear(self) -> None:
+        self._bursts.clear()
+        self._key = None
+
+
+class Holder(Protocol):
+    """Who holds deliveries that have a deadline."""
+
+    def expired(self, tags: list[int]) -> None:
+        """These were not finished in time and have been taken back."""
+
+
+class MovableDeadlines:
+    """Deadlines that a holder may move. A moved delivery is looked at at its first time and put off then."""
+
+    __slots__ = ("_due", "_moved", "_number")
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, int, Sequence[int], Holder]] = []
+        self._moved: dict[int, float] = {}
+        self._number = count()
+
+    def __bool__(self) -> bool:
+        return bool(self._due)
+
+    def add(self, deadline: float, tags: Sequence[int], holder: Holder) -> None:
+        """These are due back at `deadline`."""
+        heapq.heappush(self._due, (deadline, next(self._number), tags, holder))
+
+    def move(self, tag: int, deadline: float) -> None:
+        """It is due at another time; never before the one it had."""
+        self._moved[tag] = deadline
+
+    def drop(self, tag: int) -> None:
+        """It is finished."""
+        self._moved.pop(tag, None)
+
+    def expired(self, now: float) -> Iterator[tuple[list[int], Holder]]:
+        """Take what is due, with who held it; what is finished may be among it."""
+        while self._due and self._due[0][0] <= now:
+            _, _, tags, holder = heapq.heappop(self._due)
+            due = []
+            for tag in tags:
+                moved = self._moved.get(tag)
+                if moved is None or moved <= now:
+                    self._moved.pop(tag, None)
+                    due.append(tag)
+                else:
+                    self.add(moved, (tag,), holder)
+            if due:
+                yield due, holder
+
+    def clear(self) -> None:
+        self._due.clear()
+        self._moved.clear()

@@ -1,0 +1,29 @@
+"""Lines that workers have written about their jobs."""
+
+from __future__ import annotations
+
+from django.contrib.postgres.indexes import BrinIndex
+from django.db import models
+from django.db.models.functions import Now
+
+
+class JobLogLine(models.Model):
+    """One line of a job's log. It outlives the job's row in the store, as the archive does."""
+
+    queue = models.ForeignKey(
+        "queues.Queue", on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False
+    )
+    message_id = models.BigIntegerField(help_text="The job's first id.")
+    at = models.DateTimeField(db_default=Now())
+    line = models.TextField()
+
+    class Meta:
+        db_table = "queues_joblog"
+        ordering = ("id",)
+        indexes = (
+            models.Index(fields=("message_id", "id"), name="joblog_message"),
+            BrinIndex(fields=("at",), name="joblog_at"),
+        )
+
+    def __str__(self) -> str:
+        return self.line

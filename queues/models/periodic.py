@@ -1,0 +1,138 @@
+"""Jobs that are published by the clock."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from queues.cron import cron_problem, timezone_problem
+from queues.models.queue import QueueKind
+
+LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
+MOST_ATTEMPTS = 32_767
+#: Lists and objects in each other, at most: with its envelope a job must not be deeper than Overhop allows.
+DEEPEST_PAYLOAD = 60
+
+NUL_IN_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def default_timezone() -> str:
+    return str(settings.TIME_ZONE)
+
+
+def validate_cron(value: str) -> None:
+    if problem := cron_problem(value):
+        raise ValidationError(problem)
+
+
+def validate_timezone(value: str) -> None:
+    if problem := timezone_problem(value):
+        raise ValidationError(problem)
+
+
+def validate_payload(value: Any) -> None:
+    if _depth(value) > DEEPEST_PAYLOAD:
+        raise ValidationError(f"It is nested too deep; {DEEPEST_PAYLOAD} levels are allowed.")
+    try:
+        size = len(encode_payload(value))
+    except ValueError as error:
+        raise ValidationError(f"It cannot be written as JSON: {error}.") from error
+    if NUL_IN_JSON.search(json.dumps(value)):
+        raise ValidationError("It has a NUL character, which cannot be stored.")
+    if size > settings.BROKER_MAX_FRAME:
+        raise ValidationError(f"It has {size} bytes; BROKER_MAX_FRAME allows {settings.BROKER_MAX_FRAME}.")
+
+
+def _depth(value: Any) -> int:
+    """How many lists and objects are in each other at the deepest place."""
+    level, depth = [value], 0
+    while level := [one for one in level if isinstance(one, dict | list)]:
+        depth += 1
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    return depth
+
+
+def encode_payload(value: Any) -> bytes:
+    """A payload as the job gets it: JSON in UTF-8, without spaces. Raises ValueError."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+class PeriodicJob(models.Model):
+    """A job that is published to a queue at the times of a cron expression. `queues.periodic` does what it says.
+
+    The queue has no constraint, so that it can be deleted: then the id leads nowhere and every run fails. An enabled
+    row without `next_run_at` is planned by the next node that looks.
+    """
+
+    name = models.CharField(max_length=100, unique=True)
+    queue = models.ForeignKey(
+        "queues.Queue",
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="periodic_jobs",
+        db_constraint=False,
+        limit_choices_to=Q(kind=QueueKind.QUEUE) & ~Q(name__startswith="_"),
+    )
+    payload = models.JSONField(
+        null=True, blank=True, default=dict, validators=(validate_payload,), help_text="What the job gets, as JSON."
+    )
+    cron = models.CharField(
+        "schedule",
+        max_length=200,
+        validators=(validate_cron,),
+        help_text="Minute, hour, day of month, month, day of week; for example 0 3 * * MON-FRI.",
+    )
+    timezone = models.CharField(
+        "time zone",
+        max_length=64,
+        default=default_timezone,
+        validators=(validate_timezone,),
+        help_text="Whose clock the schedule means, for example Europe/Berlin.",
+    )
+    enabled = models.BooleanField(default=True, db_default=True, help_text="Whether it runs by the clock.")
+    priority = models.SmallIntegerField(
+        default=0,
+        db_default=0,
+        validators=(MinValueValidator(LOWEST_PRIORITY), MaxValueValidator(HIGHEST_PRIORITY)),
+        help_text="-100 to 100; higher ones are delivered first.",
+    )
+    max_attempts = models.PositiveSmallIntegerField(
+        null=True,
+        blank=True,
+        validators=(MaxValueValidator(MOST_ATTEMPTS),),
+        help_text="Overrides the queue's; 0: without limit.",
+    )
+    unique = models.BooleanField(
+        "one at a time",
+        default=False,
+        db_default=False,
+        help_text="Skip a run while the job of the last one is unfinished.",
+    )
+    next_run_at = models.DateTimeField(null=True, editable=False)
+    last_run_at = models.DateTimeField(null=True, editable=False)
+    last_message_id = models.BigIntegerField(null=True, editable=False, help_text="The last job, by its first id.")
+    last_error = models.TextField(
+        default="", db_default="", editable=False, help_text="Why the last run that was due did not happen."
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ("name",)
+        constraints = (
+            models.CheckConstraint(condition=~Q(name=""), name="periodic_name_not_empty"),
+            models.CheckConstraint(
+                condition=Q(priority__gte=LOWEST_PRIORITY, priority__lte=HIGHEST_PRIORITY),
+                name="periodic_priority_in_range",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,177 @@
+"""Jobs by the clock: publishing those that are due, whoever looks first.
+
+Any number of nodes may look at once. A due row is locked by one of them and skipped by the others, and its next run
+is written in the transaction that publishes the job, so each run is published once. The clock is the database's.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from datetime import datetime
+
+from django.db import DEFAULT_DB_ALIAS, Error, close_old_connections, connections, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from queues.api import publish
+from queues.cron import InvalidSchedule, next_run
+from queues.engine.errors import EngineError
+from queues.models import Message, PeriodicJob, State
+from queues.models.periodic import encode_payload
+from queues.operations import OperationError
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks, at most: a row changed without anybody being told is seen by then.
+LONGEST_WAIT = 60.0
+#: Seconds between two looks, at least: a due row may be in another node's hands for a moment.
+SHORTEST_WAIT = 0.1
+#: Seconds until the second look while the database is away; doubles up to the longest.
+FIRST_RETRY, LONGEST_RETRY = 0.25, 10.0
+#: Jobs published in one transaction.
+BATCH = 100
+LONGEST_ERROR = 1000
+UNFINISHED = (State.READY, State.LEASED, State.DELAYED)
+
+
+class QueueGone(OperationError):
+    """The queue of a periodic job was deleted."""
+
+
+class JobUnfinished(OperationError):
+    """The job of the last run is unfinished, and there is to be one at a time."""
+
+
+def run_due(using: str = DEFAULT_DB_ALIAS) -> float:
+    """Publish a job for each periodic job that is due, and plan its next run after now: missed runs are not piled up.
+
+    Returns the seconds until the next one is due, 0 to 60. What keeps a single job from being published is written to
+    its `last_error`, and its schedule goes on. Raises Django's database errors: then nothing was published.
+    """
+    with transaction.atomic(using=using):
+        due = Q(next_run_at__lte=Now()) | Q(next_run_at=None)
+        rows = PeriodicJob.objects.using(using).filter(due, enabled=True).select_related("queue").annotate(now=Now())
+        for job in rows.order_by("next_run_at").select_for_update(skip_locked=True, of=("self",))[:BATCH]:
+            _run_and_plan(job, job.now, using)
+        return _seconds_left(using)
+
+
+def _seconds_left(using: str) -> float:
+    planned = PeriodicJob.objects.using(using).filter(enabled=True, next_run_at__isnull=False)
+    first = planned.order_by("next_run_at").annotate(now=Now()).first()
+    if first is None or first.next_run_at is None:
+        return LONGEST_WAIT
+    return min(max((first.next_run_at - first.now).total_seconds(), 0.0), LONGEST_WAIT)
+
+
+def _run_and_plan(job: PeriodicJob, now: datetime, using: str) -> None:
+    """Run a locked row if it is due, and write what came of it and when it is due again."""
+    before = _written(job)
+    if job.next_run_at is not None:
+        job.last_error = _try_to_run(job, now, using)
+    try:
+        job.next_run_at = next_run(job.cron, job.timezone, now)
+    except InvalidSchedule as error:
+        job.next_run_at = None
+        job.last_error = f"It cannot be planned. {error}"
+    if _written(job) != before:
+        job.save(using=using, update_fields=("next_run_at", "last_run_at", "last_message_id", "last_error"))
+
+
+def _written(job: PeriodicJob) -> tuple[object, ...]:
+    return job.next_run_at, job.last_run_at, job.last_message_id, job.last_error
+
+
+def _try_to_run(job: PeriodicJob, now: datetime, using: str) -> str:
+    """Publish the job; what prevented it, or nothing. A fault of one job must not hold up the others."""
+    try:
+        with transaction.atomic(using=using):
+            run_locked(job, now, using)
+    except (EngineError, OperationError, ValueError) as error:
+        return str(error)[:LONGEST_ERROR]
+    return ""
+
+
+def run_locked(job: PeriodicJob, now: datetime, using: str = DEFAULT_DB_ALIAS) -> None:
+    """Publish a locked row's job. Raises QueueGone, JobUnfinished and what `publish` does."""
+    if job.queue is None:
+        raise QueueGone("Its queue was deleted; choose another one.")
+    if job.unique and (unfinished := _unfinished(job, using)) is not None:
+        raise JobUnfinished(f"Skipped: message {unfinished}, the job of the run before, is unfinished.")
+    job.last_message_id = _publish(job, using)
+    job.last_run_at = now
+
+
+def _unfinished(job: PeriodicJob, using: str) -> int | None:
+    """The last run's job by its first id, if it waits in its queue or is being worked on. A dead letter does not."""
+    last = job.last_message_id
+    if last is None:
+        return None
+    found = Message.objects.using(using).filter(Q(pk=last) | Q(origin_id=last), queue=job.queue, state__in=UNFINISHED)
+    return last if found.exists() else None
+
+
+def _publish(job: PeriodicJob, using: str) -> int | None:
+    """Publish one job to its queue; returns its id."""
+    assert job.queue is not None
+    return publish(
+        f"queue:{job.queue.name}", encode_payload(job.payload), content_type="application/json",
+        priority=job.priority, max_attempts=job.max_attempts, using=using,
+    )  # fmt: skip
+
+
+class Scheduler:
+    """A thread that publishes what is due for as long as it is not stopped, also after the database was away.
+
+    The methods may be called from any thread, and none but `stop` waits.
+    """
+
+    def __init__(self, using: str = DEFAULT_DB_ALIAS) -> None:
+        self.using = using
+        self._stopped = False
+        self._woken = threading.Event()
+        # A connection that hangs must not keep the process from ending.
+        self._thread = threading.Thread(target=self._look_for_ever, name="periodic jobs", daemon=True)
+
+    def start(self) -> None:
+        """Begin; once for each scheduler."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look again at once: a periodic job was added or changed."""
+        self._woken.set()
+
+    def stop(self, timeout: float = 5.0) -> bool:
+        """Stop, and wait so many seconds for a transaction under way; whether the thread has ended."""
+        self._stopped = True
+        self._woken.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _look_for_ever(self) -> None:
+        retry = FIRST_RETRY
+        try:
+            while not self._stopped:
+                self._woken.clear()
+                try:
+                    wait = max(run_due(self.using), SHORTEST_WAIT)
+                    retry = FIRST_RETRY
+                except Exception as error:
+                    wait = retry * random.uniform(0.5, 1.0)
+                    retry = min(retry * 2, LONGEST_RETRY)
+                    self._complain(error, wait)
+                finally:
+                    close_old_connections()
+                if not self._stopped:
+                    self._woken.wait(wait)
+        finally:
+            connections.close_all()
+
+    def _complain(self, error: Exception, wait: float) -> None:
+        if isinstance(error, Error):
+            logger.warning("periodic jobs wait for the database, next try in %.1f s: %s", wait, error)
+        else:
+            logger.exception("periodic jobs were not looked at, next try in %.1f s", wait)

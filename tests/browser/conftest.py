@@ -1,0 +1,50 @@
+"""A browser, and a person who is logged in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+from pytest_django.live_server_helper import LiveServer
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support import expected_conditions as seen
+from selenium.webdriver.support.ui import WebDriverWait
+
+DRIVER, BROWSER = shutil.which("chromedriver"), shutil.which("chromium")
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--window-size=1400,1000",
+)  # fmt: skip
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
+    if DRIVER is None or BROWSER is None:
+        missing = "there is no chromium with its chromedriver"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path}"):
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def operator(transactional_db: None, live_server: LiveServer, browser: webdriver.Chrome) -> webdriver.Chrome:
+    """A browser in which somebody who may do everything is logged in."""
+    User.objects.create_superuser("admin", "", "password")
+    browser.get(f"{live_server.url}/admin/")
+    browser.find_element(By.NAME, "username").send_keys("admin")
+    browser.find_element(By.NAME, "password").send_keys("password")
+    browser.find_element(By.CSS_SELECTOR, "[type=submit]").click()
+    WebDriverWait(browser, 20).until(seen.text_to_be_present_in_element((By.ID, "site-name"), "Fivewire"))
+    return browser

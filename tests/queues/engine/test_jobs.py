@@ -1,0 +1,302 @@
+"""What jobs need of the engine: pushes for credits, deadlines, priorities, ids, keys, results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from queues.engine import Address, Content, Engine, EngineError, Outgoing, Push, QueueBuffer, QueueNotFound
+from tests.queues.engine.conftest import PATIENCE, MakeEngine, Producer, Store
+
+
+class Worker:
+    """A consumer that is pushed to."""
+
+    def __init__(self, buffer: QueueBuffer) -> None:
+        self.buffer = buffer
+        self.credits = 0
+        self.pushed: list[Push] = []
+        self.deadlines: list[float | None] = []
+        self.lost: list[int] = []
+        self._news = asyncio.Event()
+
+    def push(self, messages: list[Push], deadline: float | None) -> None:
+        self.pushed += messages
+        self.deadlines.append(deadline)
+        self._news.set()
+
+    def expired(self, tags: list[int]) -> None:
+        self.lost += tags
+        self._news.set()
+
+    def grant(self, credits: int) -> None:
+        self.buffer.pushing().grant(self, credits)
+
+    async def until(self, condition: Any) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    async def take(self, count: int) -> list[Push]:
+        """The next pushes."""
+        await self.until(lambda: len(self.pushed) >= count)
+        taken, self.pushed = self.pushed[:count], self.pushed[count:]
+        return taken
+
+    async def bodies(self, count: int) -> list[bytes]:
+        return [push.payload for push in await self.take(count)]
+
+
+class Asker(Producer):
+    """A producer that wants to know ids."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.ids: dict[int, int | None] = {}
+
+    def published(self, tokens: list[int], ids: Sequence[int | None]) -> None:
+        self.ids.update(zip(tokens, ids, strict=True))
+
+    async def ask(self, address: str, *messages: bytes | Outgoing) -> list[int | None]:
+        source = self.engine.source(Address.parse(address))
+        batch = 0
+        for token, message in enumerate(messages):
+            if isinstance(message, Outgoing):
+                batch = source.publish_detailed(message, self, token, True)
+            else:
+                batch = source.publish_answered(message, Content.MSGPACK, self, token, None)
+        await self.wait(batch)
+        return [self.ids.pop(token) for token in range(len(messages)) if token in self.ids]
+
+
+async def test_a_worker_is_pushed_as_many_messages_as_it_has_credits(make_engine: MakeEngine, store: Store) -> None:
+    store.queue("q")
+    engine = await make_engine()
+    worker = Worker(await engine.queue("q"))
+    await Producer(engine).publish("queue:q", b"1", b"2", b"3")
+    worker.grant(2)
+    assert await worker.bodies(2) == [b"1", b"2"]
+    assert worker.credits == 0
+    worker.grant(1)
+    assert await worker.bodies(1) == [b"3"]
+
+
+async def test_messages_are_dealt_out_among_the_workers(make_engine: MakeEngine, store: Store) -> None:
+    store.queue("q")
+    engine = await make_engine()
+    buffer = await engine.queue("q")
+    workers = [Worker(buffer) for _ in range(3)]
+    for worker in workers:
+        worker.grant(100)
+    await Producer(engine).publish("queue:q", *(b"%d" % n for n in range(30)))
+    for worker in workers:
+        await worker.until(lambda worker=worker: len(worker.pushed) >= 10)
+    assert [len(worker.pushed) for worker in workers] == [10, 10, 10]
+
+
+async def test_a_worker_that_withdraws_is_pushed_nothing(make_engine: MakeEngine, store: Store) -> None:
+    store.queue("q")
+    engine = await make_engine()
+    buffer = await engine.queue("q")
+    gone, stays = Worker(buffer), Worker(buffer)
+    gone.grant(5)
+    stays.grant(5)
+    buffer.pushing().withdraw(gone)
+    await Producer(engine).publish("queue:q", b"1", b"2", b"3")
+    assert await stays.bodies(3) == [b"1", b"2", b"3"]
+    assert gone.pushed == []
+    assert buffer.pushing().credits == 2
+
+
+async def test_what_is_not_finished_by_its_deadline_comes_again_to_somebody_else(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    store.queue("q", ack_timeout="0.2 s", retry_backoff="0.01 s")
+    engine = await make_engine()
+    buffer = await engine.queue("q")
+    slow, quick = Worker(buffer), Worker(buffer)
+    slow.grant(2)
+    await Producer(engine).publish("queue:q", b"late", b"done")
+    late, done = await slow.take(2)
+    assert buffer.complete(done.tag, None)
+    quick.grant(2)
+    [again] = await quick.take(1)
+    assert (again.payload, again.attempts, again.id) == (b"late", 1, late.id)
+    assert slow.lost == [late.tag]
+    assert not buffer.complete(late.tag, None)
+    assert buffer.complete(again.tag, None)
+
+
+async def test_a_worker_that_is_still_at_it_keeps_its_message(make_engine: MakeEngine, store: Store) -> None:
+    store.queue("q", ack_timeout="0.25 s", retry_backoff="0.01 s")
+    engine = await make_engine()
+    buffer = await engine.queue("q")
+    worker, other = Worker(buffer), Worker(buffer)
+    worker.grant(1)
+    await Producer(engine).publish("queue:q", b"long", b"other")
+    [push] = await worker.take(1)
+    other.grant(1)
+    [forgotten] = await other.take(1)
+    for _ in range(4):
+        await asyncio.sleep(0.1)
+        assert buffer.pushing().beat(push.tag) is not None
+    assert other.lost == [forgotten.tag]  # the clock has run
+    assert worker.lost == []
+    assert buffer.complete(push.tag, None)
+    with pytest.raises(KeyError):
+        buffer.pushing().beat(push.tag)
+
+
+async def test_higher_priorities_come_first_and_within_one_the_first(make_engine: MakeEngine, store: Store) -> None:
+    store.queue("q")
+    engine = await make_engine()
+    worker = Worker(await engine.queue("q"))
+    producer = Producer(engine)
+    order = [(b"low", -1), (b"a", 0), (b"high 1", 5), (b"b", 0), (b"high 2", 5), (b"top", 100), (b"bottom", -100)]
+    await producer.publish_detailed("queue:q", *(Outgoing(body, priority=priority) for body, priority in order))
+    worker.grant(7)
+    assert await worker.bodies(7) == [b"top", b"high 1", b"high 2", b"a", b"b", b"low", b"bottom"]
+
+
+async def test_a_high_priority_overtakes_thousands_that_are_in_memory_already(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    store.queue("q")
+    engine = await make_engine(prefetch=200)
+    buffer = await engine.queue("q")
+    worker, producer = Worker(buffer), Producer(engine)
+    await producer.publish("queue:q", *(b"%d" % n for n in range(1000)))
+    worker.grant(1)
+    assert await worker.bodies(1) == [b"0"]
+    await store.until(lambda: len(buffer.ready) >= 100, "memory is full")
+    await producer.publish_detailed("queue:q", Outgoing(b"urgent", priority=1))
+    await store.until(lambda: buffer.urgent, "the urgent one was heard of")
+    worker.grant(2)
+    assert await worker.bodies(2) == [b"urgent", b"1"]
+
+
+async def test_a_failed_message_goes_to_the_tail_of_its_own_priority(make_engine: MakeEngine, store: Store) -> None:
+    store.queue("q", retry_backoff="0 s")
+    engine = await make_engine()
+    buffer = await engine.queue("q")
+    worker, producer = Worker(buffer), Producer(engine)
+    await producer.publish_detailed("queue:q", Outgoing(b"a", priority=3), Outgoing(b"b", priority=3), Outgoing(b"c"))
+    worker.grant(1)
+    [first] = await worker.take(1)
+    buffer.give_back(first.tag, error="no")
+    await store.until(lambda: buffer.urgent, "it was heard of")
+    worker.grant(3)
+    assert await worker.bodies(3) == [b"b", b"a", b"c"]
+
+
+async def test_a_message_may_have_a_retry_interval_of_its_own(make_engine: MakeEngine, store: Store) -> None:
+    queue = store.queue("q", retry_backoff="1 hour")
+    engine = await make_engine()
+    buffer = await engine.queue("q")
+    worker = Worker(buffer)
+    worker.grant(3)
+    await Producer(engine).publish_detailed("queue:q", Outgoing(b"soon", retry_interval=20, max_attempts=3))
+    for attempts in range(3):
+        [push] = await worker.take(1)
+        assert push.attempts == attempts
+        buffer.give_back(push.tag, error="no")
+    await store.until(lambda: store.counts(queue)[3] == 1, "it is a dead letter")
+
+
+async def test_a_message_that_is_handed_back_keeps_its_place_and_its_attempts(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    store.queue("q")
+    engine = await make_engine()
+    buffer = await engine.queue("q")
+    worker = Worker(buffer)
+    await Producer(engine).publish("queue:q", b"1", b"2")
+    worker.grant(1)
+    [push] = await worker.take(1)
+    buffer.hand_back(push.tag)
+    await store.until(lambda: buffer.urgent, "it was heard of")
+    worker.grant(2)
+    first, second = await worker.take(2)
+    assert (first.payload, first.attempts, first.id) == (b"1", 0, push.id)
+    assert second.payload == b"2"
+
+
+async def test_the_result_of_a_job_is_kept_with_the_archive(make_engine: MakeEngine, store: Store) -> None:
+    queue = store.queue("q")
+    engine = await make_engine()
+    buffer = await engine.queue("q")
+    worker = Worker(buffer)
+    worker.grant(2)
+    await Producer(engine).publish("queue:q", b"1", b"2")
+    first, second = await worker.take(2)
+    assert buffer.complete(first.tag, b"\xc3")
+    assert buffer.complete(second.tag, None)
+    round = engine.settling
+    await store.until(lambda: not engine.settles(round), "both are settled")
+    rows = store.archived(queue)
+    assert [(row["id"], row["job"], row["result"]) for row in rows] == [(first.id, True, b"\xc3"), (second.id, True, None)]
+    assert store.messages(queue) == []
+
+
+async def test_a_producer_learns_the_ids_by_which_its_messages_are_found(make_engine: MakeEngine, store: Store) -> None:
+    queue = store.queue("q")
+    engine = await make_engine()
+    asker = Asker(engine)
+    plain = await asker.ask("queue:q", b"\x01", b"\x02")
+    assert plain == [row["id"] for row in store.messages(queue)]
+    assert {row["content"] for row in store.messages(queue)} == {Content.MSGPACK}
+    [prior] = await asker.ask("queue:q", Outgoing(b"\x03", priority=7))
+    assert store.messages(queue)[0]["origin_id"] == prior
+
+
+async def test_of_several_queues_that_a_route_reaches_the_id_is_that_of_the_one_published_to(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    store.queue("copy")
+    queue = store.queue("q")
+    store.queue("second copy")
+    for target in ("queue:copy", "queue:second copy"):
+        store.rows("insert into queues_route (source, target) values ('queue:q', %s) returning id", target)
+    engine = await make_engine()
+    ids = await Asker(engine).ask("queue:q", b"\x01", b"\x02", b"\x03")
+    assert ids == [row["id"] for row in store.messages(queue)]
+
+
+async def test_a_key_that_is_taken_is_told_and_nothing_is_stored(make_engine: MakeEngine, store: Store) -> None:
+    queue = store.queue("q")
+    engine = await make_engine()
+    asker = Asker(engine)
+    [first] = await asker.ask("queue:q", Outgoing(b"\x01", key="k"))
+    assert await asker.ask("queue:q", Outgoing(b"\x02", key="k")) == [None]
+    assert [row["id"] for row in store.messages(queue)] == [first]
+
+
+async def test_a_publish_to_a_queue_that_does_not_exist_is_refused(make_engine: MakeEngine, store: Store) -> None:
+    engine = await make_engine()
+    producer = Producer(engine)
+    await producer.publish("queue:none", b"1")
+    [(token, error)] = producer.failed
+    assert token == 0
+    assert isinstance(error, QueueNotFound)
+    assert isinstance(error, EngineError)
+
+
+async def test_what_is_delivered_late_after_a_lost_connection_is_still_settled(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    queue = store.queue("q")
+    engine = await make_engine()
+    buffer = await engine.queue("q")
+    worker = Worker(buffer)
+    worker.grant(1)
+    await Producer(engine).publish("queue:q", b"1")
+    [push] = await worker.take(1)
+    buffer.lose_leases()
+    assert buffer.complete(push.tag, None)
+    round = engine.settling
+    await store.until(lambda: not engine.settles(round), "it is settled")
+    assert store.messages(queue) == []

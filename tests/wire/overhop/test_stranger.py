@@ -1,0 +1,280 @@
+"""docs/protocols/overhop.md: its examples are true, and a JavaScript worker written from it alone does its work."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from brokersite.environment import CHECKOUT
+from tests.wire.broker import PATIENCE, Broker, Database, wait_until
+from wire.overhop.client import Client
+from wire.overhop.codec import Code, CodecError, Decoder, Message, Type, decode_value, encode, encode_value
+
+PAGE = (Path(CHECKOUT) / "docs/protocols/overhop.md").read_text()
+BLOCKS = re.findall(r"^```text\n(.*?)^```$", PAGE, re.M | re.S)
+EXAMPLE = re.compile(r'^([A-Z]+) "(.+?)" (\{.*(?:\n  \S.*)*)\n((?:    [0-9a-f]+\n)+)', re.M)
+WITH_MEANING = re.compile(r"^([0-9a-f]{2,}) {2,}(\S.*)$", re.M)
+
+STRANGER = Path(__file__).with_name("stranger")
+SECONDS_TO_INSTALL = 100
+
+
+def examples() -> list[tuple[Message, bytes]]:
+    """Every message of the page, and the frame below it."""
+    return [
+        (Message(Type[name], rid, json.loads(payload.replace("\n ", ""))), bytes.fromhex("".join(lines.split())))
+        for name, rid, payload, lines in EXAMPLE.findall(PAGE)
+    ]
+
+
+def meanings() -> list[tuple[bytes, str]]:
+    """Every line that has bytes and what they mean."""
+    return [(bytes.fromhex(data), text) for data, text in WITH_MEANING.findall("".join(BLOCKS))]
+
+
+def value_of(text: str) -> Any:
+    """A value as the page writes it: JSON with nil, or bytes in hex."""
+    if text.startswith("bytes "):
+        return bytes.fromhex(text.removeprefix("bytes "))
+    return json.loads(text.replace("nil", "null"))
+
+
+VALUES = [(data, value_of(text)) for data, text in meanings() if not text.startswith(("refused:", "closed:"))]
+REFUSED = [data for data, text in meanings() if text.startswith("refused:")]
+CLOSED = [data for data, text in meanings() if text.startswith("closed:")]
+
+
+# The page.
+
+
+@pytest.mark.parametrize(
+    ("message", "frame"), [pytest.param(*example, id=Type(example[0].t).name) for example in examples()]
+)
+def test_an_example_is_the_frame_of_its_message(message: Message, frame: bytes) -> None:
+    assert Decoder.for_client().feed(frame) == [message]
+    assert encode(*message).hex() == frame.hex()
+
+
+def test_every_message_has_an_example() -> None:
+    assert {message.t for message, _ in examples()} == set(Type)
+
+
+@pytest.mark.parametrize(("data", "value"), VALUES)
+def test_a_value_is_what_the_page_says(data: bytes, value: Any) -> None:
+    assert decode_value(data) == value
+    assert encode_value(value) == data
+
+
+@pytest.mark.parametrize("data", REFUSED)
+def test_a_value_is_refused_as_the_page_says(data: bytes) -> None:
+    with pytest.raises(CodecError):
+        decode_value(data)
+
+
+@pytest.mark.parametrize("data", CLOSED)
+def test_a_frame_ends_the_connection_as_the_page_says(data: bytes) -> None:
+    decoder = Decoder()
+    assert decoder.feed(data) == []
+    assert decoder.error is not None
+
+
+def test_no_hex_of_the_page_is_left_unchecked() -> None:
+    of_frames = sum(len(frame.hex()) for _, frame in examples())
+    of_values = sum(len(data.hex()) for data, *_ in (*VALUES, *((data,) for data in (*REFUSED, *CLOSED))))
+    everything = "".join(re.findall(r"^ *((?:[0-9a-f]{2})+)(?= {2,}|$)", "".join(BLOCKS), re.M))
+    assert len(everything) == of_frames + of_values
+    assert VALUES
+    assert REFUSED
+    assert CLOSED
+
+
+def test_every_error_code_and_every_type_is_explained() -> None:
+    rows = re.findall(r"^\| `?([A-Z_0-9]+)`? \|(?: ([A-Z]+) \|)?", PAGE, re.M)
+    assert {first for first, _ in rows} >= set(Code)
+    assert {(first, name) for first, name in rows if first.isdigit()} == {(str(int(t)), t.name) for t in Type}
+
+
+@pytest.fixture
+def snippets(broker: Broker) -> list[str]:
+    """The page's programs, for this broker: a client, a worker, TLS, a socket."""
+    return [
+        code.replace("9876", str(broker.overhop[1]))
+        for code in re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
+    ]
+
+
+def run_snippet(code: str) -> str:
+    """What a program of the page prints."""
+    command = [sys.executable, "-W", "error", "-c", code]
+    ran = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
+def test_the_programs_of_the_page_run(snippets: list[str], client: Client) -> None:
+    with_client, with_worker, _with_tls, with_socket = snippets
+    assert run_snippet(with_client).startswith("delayed\n")
+    assert run_snippet(with_socket).endswith(" new\n")
+    with subprocess.Popen([sys.executable, "-W", "error", "-c", with_worker], cwd=CHECKOUT) as worker:
+        wait_until(lambda: client.stats("mail")["completed"] == 4, "what was given")
+        worker.send_signal(signal.SIGTERM)
+    assert worker.returncode == 0
+    done = client.jobs("mail", "completed")
+    assert [job.result for job in done] == [{"sent": name} for name in ("ada", "bob", "cy", "dee")]
+
+
+# The stranger.
+
+
+def unavailable(reason: str) -> None:
+    """Nothing is skipped where the tests are to say whether all is well."""
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def program(request: pytest.FixtureRequest) -> Path:
+    """The worker with what it needs installed beside it; that is kept until the lock file changes."""
+    if not shutil.which("node") or not shutil.which("npm"):
+        unavailable("The JavaScript worker needs Node.js 18 or later: node and npm are not installed.")
+    lock = (STRANGER / "package-lock.json").read_bytes()
+    assert request.config.cache is not None
+    place = request.config.cache.mkdir(f"overhop-stranger-{hashlib.sha256(lock).hexdigest()[:16]}")
+    for file in ("package.json", "package-lock.json", "worker.mjs"):
+        shutil.copy(STRANGER / file, place)
+    installed = place / "installed"
+    if not installed.exists():
+        npm = subprocess.run(
+            ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
+            cwd=place, capture_output=True, text=True, timeout=SECONDS_TO_INSTALL, check=False,
+        )  # fmt: skip
+        if npm.returncode:
+            unavailable(f"npm ci, which needs the network once, failed:\n{npm.stderr}")
+        installed.touch()
+    return place / "worker.mjs"
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[Client]:
+    with Client(*broker.overhop, timeout=PATIENCE) as connected:
+        yield connected
+
+
+class Stranger:
+    """The JavaScript worker as a process, and what it has said."""
+
+    def __init__(self, program: Path, broker: Broker, queue_name: str) -> None:
+        self.said: list[dict[str, Any]] = []
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        host, port = broker.overhop
+        self.process = subprocess.Popen(
+            ["node", str(program), "work", host, str(port), queue_name], stdout=subprocess.PIPE, text=True
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+    def until(self, event: str, count: int = 1) -> list[dict[str, Any]]:
+        """Wait until it has said this so many times; those."""
+        while len(found := [said for said in self.said if said["event"] == event]) < count:
+            line = self._lines.get(timeout=PATIENCE)
+            assert line, f"it has ended: {self.said}"
+            self.said.append(json.loads(line))
+        return found
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+    def __enter__(self) -> Self:
+        self.until("subscribed")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def test_the_strangers_jobs_are_each_done_once_by_the_stranger(program: Path, broker: Broker, client: Client) -> None:
+    host, port = broker.overhop
+    given = subprocess.run(
+        ["node", str(program), "enqueue", host, str(port), "reversals", "50"],
+        capture_output=True, text=True, timeout=PATIENCE, check=True,
+    )  # fmt: skip
+    jids = [json.loads(line)["jid"] for line in given.stdout.splitlines()]
+    assert len(set(jids)) == 50
+    with Stranger(program, broker, "reversals") as worker:
+        done = worker.until("done", 50)
+        assert worker.stop() == 0
+    assert Counter(said["jid"] for said in done) == Counter(jids)
+    assert client.stats("reversals") == {
+        "new": 0, "waiting": 0, "delayed": 0, "active": 0, "failed": 0, "completed": 50,
+    }  # fmt: skip
+    for number, jid in enumerate(jids):
+        job = client.job(jid)
+        assert job is not None
+        assert (job.status, job.result) == ("completed", {"attempt": 1, "reversed": f"job {number}"[::-1]})
+
+
+def test_what_the_stranger_fails_it_gets_again_until_it_is_done(program: Path, broker: Broker, client: Client) -> None:
+    with Stranger(program, broker, "attempts") as worker:
+        jid = client.enqueue("attempts", {"text": "grün", "fail": 2})
+        assert [said["attempt"] for said in worker.until("failed", 2)] == [1, 2]
+        assert worker.until("done") == [{"event": "done", "jid": jid, "attempt": 3}]
+        job = client.job(jid)
+    assert job is not None
+    assert job.result == {"attempt": 3, "reversed": "nürg"}
+    assert job.record["log"] == ["attempt 1 of 5", "attempt 2 of 5", "attempt 3 of 5"]
+
+
+def test_a_job_that_always_fails_is_given_up_with_its_last_error(program: Path, broker: Broker, client: Client) -> None:
+    with Stranger(program, broker, "hopeless") as worker:
+        jid = client.enqueue("hopeless", {"text": "", "fail": 9}, max_attempts=2)
+        worker.until("failed", 2)
+    job = client.job(jid)
+    assert job is not None
+    assert (job.status, job.error, job.attempts) == ("failed", "attempt 2 was to fail", 2)
+    assert [each.jid for each in client.jobs("hopeless", "failed")] == [jid]
+
+
+def test_the_strangers_beats_keep_its_jobs_and_its_goodbye_hands_them_back(
+    program: Path, broker: Broker, client: Client, store: Database
+) -> None:
+    client.create_queue("held")
+    store.change_queue(store.queue("held"), ack_timeout=timedelta(seconds=0.3))
+    with Stranger(program, broker, "held") as worker:
+        jids = [client.enqueue("held", {"text": "", "hold": True}) for _ in range(4)]
+        worker.until("beat", 24)  # eight for each job, and three would keep it for one deadline
+        assert [said["jid"] for said in worker.until("quest")] == jids[:3]  # three credits
+        assert worker.stop() == 0
+        worker.until("goodbye")
+    with Stranger(program, broker, "held") as another:
+        assert another.until("quest", 3) == [{"event": "quest", "jid": jid, "attempt": 1} for jid in jids[:3]]

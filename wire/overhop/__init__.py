@@ -1,0 +1,1 @@
+"""Overhop: queues of jobs for workers that hold credits, over TCP (docs/protocols/overhop.md)."""

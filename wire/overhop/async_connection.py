@@ -1,0 +1,184 @@
+"""A connection to an Overhop broker on the running event loop, shared by any number of tasks.
+
+One task listens as long as the connection lasts; each request wakes only the task that waits for its answer, so
+that none keeps another waiting. What `AsyncClient` and the workers stand on.
+"""
+
+import asyncio
+import contextlib
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from wire.overhop import requests
+from wire.overhop.client_core import ClientCore, Reply, again
+from wire.overhop.errors import OverhopError
+from wire.overhop.requests import Quest, Request
+from wire.transports import AsyncLink, ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, over_tls
+
+T = TypeVar("T")
+
+
+class AsyncConnection:
+    """Requests of several tasks at once, answered in any order as far as they can tell."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout: float,
+        max_envelope: int,
+        tls: ssl.SSLContext | None,
+        server_hostname: str | None,
+    ) -> None:
+        """Nothing happens yet: `connect`."""
+        self.core = ClientCore(timeout, max_envelope)
+        self.core.on_quest = self._keep
+        self.ended = asyncio.Event()
+        """Set when the connection is over; `error` says why."""
+        self.error: ClientError = ConnectionLost("not connected")
+        self._address = host, port
+        self._link = AsyncLink(over_tls(self.core, tls, host, server_hostname), timeout)
+        self._listener: asyncio.Task[None] | None = None
+        self._flusher: asyncio.Task[None] | None = None
+        self._takers: deque[asyncio.Future[None]] = deque()
+
+    async def connect(self) -> None:
+        """Connect and register, or raise OSError, OverhopError or ProtocolViolation."""
+        await self._link.connect(*self._address)
+        self._listener = asyncio.create_task(self._listen())
+        try:
+            await self.ask(requests.hello())
+            self.core.worker_id = await self.ask(requests.register())  # at once, whether an IDENT asks for it or not
+        except BaseException:
+            self.abort()
+            raise
+
+    async def ask(self, request: Request[T]) -> T:
+        """Send a request and return what it is answered with; whoever is cancelled here never knows.
+
+        Raises OverhopError if it is refused, ConnectionLost, ReplyTimeout or ProtocolViolation if the connection
+        is over, Unencodable or MessageTooLarge if it was not sent at all.
+        """
+        self._check()
+        return await self.wait(self.core.begin(request))
+
+    async def wait(self, reply: Reply[T]) -> T:
+        """Return the answer to a request that was submitted; raises as `ask` does."""
+        await self.send()
+        await self._until_done(reply)
+        try:
+            return reply.result()
+        except ProtocolViolation as violation:
+            self._end(violation)
+            raise
+
+    async def settle(self, replies: Sequence[Reply[Any]]) -> None:
+        """Send prepared requests and wait for all answers, refusals too; raises if the connection is over."""
+        self._check()
+        for reply in replies:
+            self.core.submit(reply)
+        await self.send()
+        for reply in reversed(replies):  # when the last is answered, all are
+            await self._until_done(reply)
+            if reply.error is not None and not isinstance(reply.error, OverhopError):
+                raise reply.error
+
+    def post(self, request: Request[T]) -> Reply[T]:
+        """Send a request without waiting: soon, together with others. Raises as `ask` if that cannot be."""
+        self._check()
+        reply = self.core.begin(request)
+        if self._flusher is None or self._flusher.done():
+            self._flusher = asyncio.create_task(self._flush())
+        return reply
+
+    async def send(self) -> None:
+        """Send what is to be sent, and wait while the broker takes no more."""
+        await self._link.send()
+
+    async def next_quest(self, timeout: float | None) -> Quest | None:
+        """Return the next QUEST, or None when the time is over."""
+        quests = self.core.quests
+        try:
+            async with asyncio.timeout(timeout) as scope:
+                while not quests:
+                    await self._wait_for_quest()
+        except TimeoutError:
+            if not scope.expired():
+                raise  # the broker was silent before, and the connection is over
+        return quests.popleft() if quests else None
+
+    async def close(self) -> None:
+        """Disconnect when the broker has taken everything sent."""
+        try:
+            await self._link.close()
+        finally:
+            self.abort()
+            if self._listener is not None:
+                await asyncio.wait([self._listener])
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._end(ConnectionLost("the connection is closed"))
+
+    def _check(self) -> None:
+        if self.ended.is_set():
+            raise again(self.error)
+
+    async def _until_done(self, reply: Reply[Any]) -> None:
+        if reply.done:
+            return
+        done = asyncio.Event()
+        reply.wake = done.set
+        timeout, answered = self.core.timeout, -1
+        while not reply.done:
+            if answered == self.core.answered:
+                self._end(ReplyTimeout(f"no answer for {timeout} s"))  # which is this one's answer
+                return
+            answered = self.core.answered
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await done.wait()
+
+    async def _listen(self) -> None:
+        try:
+            await self._link.run(self.core.listen())
+        except ClientError as error:
+            self._end(error)
+
+    async def _flush(self) -> None:
+        with contextlib.suppress(ClientError):  # the listener hears of it too, and tells
+            await self._link.send()
+
+    def _keep(self, quest: Quest) -> None:
+        self.core.quests.append(quest)
+        self._wake_taker()
+
+    async def _wait_for_quest(self) -> None:
+        self._check()
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._takers.append(woken)
+        try:
+            await woken
+        except asyncio.CancelledError:
+            if woken.done() and not woken.cancelled():
+                self._wake_taker()  # this one leaves, but what woke it is still there
+            raise
+
+    def _wake_taker(self) -> None:
+        while self._takers:
+            if not (taker := self._takers.popleft()).done():
+                taker.set_result(None)
+                return
+
+    def _end(self, error: ClientError) -> None:
+        if self.ended.is_set():
+            return
+        self.error = error
+        self.ended.set()
+        self._link.abort()
+        self.core.lose(error)
+        while self._takers:
+            self._wake_taker()

@@ -1,0 +1,128 @@
+"""A worker's claim on a queue, made by SUBSCRIBE: its jobs are pushed as QUESTs, each for a credit."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from time import monotonic, time
+from typing import NamedTuple, Protocol
+from uuid import uuid4
+
+from queues.engine import Content, Push, QueueBuffer
+from wire.overhop.encoding import Unencodable
+from wire.overhop.frames import QuestWriter
+from wire.overhop.payloads import JobNames, payload_value
+from wire.overhop.timestamps import format_timestamp
+
+_new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
+
+
+class Assignment(NamedTuple):
+    """A job that a worker has: by which claim, the delivery's tag, the job's first id, and since when (Unix time)."""
+
+    claim: Claim
+    tag: int
+    id: int
+    attempt: int
+    since: float
+    deadline: float | None
+
+
+class Owner(Protocol):
+    """The session that a claim belongs to."""
+
+    assignments: dict[str, Assignment]
+
+    def send_quests(self, frames: list[bytes]) -> None:
+        """Send frames at once."""
+
+
+class Claim:
+    """What the engine sees of a subscription: a consumer that is pushed to (`queues.engine.pusher.Worker`)."""
+
+    __slots__ = (
+        "_names", "_owner", "_writer", "active", "buffer", "credits", "kept_credits", "largest", "queue", "sid",
+    )  # fmt: skip
+
+    def __init__(self, owner: Owner, queue: str, buffer: QueueBuffer, largest: int) -> None:
+        """`largest` is the most bytes that a payload may have to go into a frame."""
+        self.sid = str(uuid4())
+        self.queue = queue
+        self.buffer = buffer
+        self.credits = 0
+        #: Credits set aside while the worker does not read.
+        self.kept_credits = 0
+        self.active = 0
+        self.largest = largest
+        self._owner = owner
+        self._names = JobNames(queue, buffer.policy.uuid)
+        self._writer = QuestWriter(self.sid, queue)
+
+    # What the engine calls.
+
+    def push(self, messages: list[Push], deadline: float | None) -> None:
+        """Send jobs to the worker."""
+        name, pack, assign = self._names.jid, self._names.pack, self._owner.assignments
+        limit = self.buffer.policy.max_attempts
+        since = time()
+        due = None if deadline is None else since + deadline - monotonic()
+        text = None if due is None else format_timestamp(datetime.fromtimestamp(due, UTC))
+        write = self._writer.burst(text, limit)
+        frames = []
+        for tag, id, payload, attempts, detail in messages:
+            jid = name(id)
+            most = limit if detail is None or detail.max_attempts is None else detail.max_attempts
+            content = None if detail is None else detail.content
+            if content != Content.MSGPACK:
+                try:
+                    payload = payload_value(payload, content)
+                except Unencodable as error:
+                    self.buffer.bury(tag, str(error))
+                    continue
+            if len(payload) > self.largest:
+                self.buffer.bury(tag, f"its payload of {len(payload)} bytes does not fit into a frame")
+                continue
+            frames.append(write(pack(jid), payload, attempts + 1, most))
+            assign[jid] = _new(Assignment, (self, tag, id, attempts + 1, since, due))
+        if frames:
+            self.active += len(frames)
+            self._owner.send_quests(frames)
+
+    def expired(self, tags: list[int]) -> None:
+        """These jobs have been taken away, unless they were finished."""
+        gone = set(tags)
+        assignments = self._owner.assignments
+        for jid in [jid for jid, job in assignments.items() if job.claim is self and job.tag in gone]:
+            del assignments[jid]
+            self.active -= 1
+
+    # What the session calls.
+
+    @staticmethod
+    def wall_time(moment: float) -> float:
+        """A monotonic time as a Unix time."""
+        return moment + time() - monotonic()
+
+    def grant(self, credits: int) -> None:
+        """Let so many more jobs be pushed."""
+        if self.kept_credits:
+            self.kept_credits += credits
+        else:
+            self.buffer.pushing().grant(self, credits)
+
+    def withdraw(self) -> None:
+        """Take no more jobs."""
+        self.kept_credits = 0
+        self.buffer.pushing().withdraw(self)
+
+    def set_aside(self) -> None:
+        """Take no more jobs for now."""
+        self.kept_credits += self.credits
+        self.buffer.pushing().withdraw(self)
+
+    def go_on(self) -> None:
+        """Take jobs again."""
+        credits, self.kept_credits = self.kept_credits, 0
+        if credits:
+            self.buffer.pushing().grant(self, credits)
+
+

@@ -1,0 +1,207 @@
+"""The client's side of Overhop without I/O: requests out, answers matched to them, QUESTs kept.
+
+`wire.cores` describes how a core is driven. A request is prepared (encoded, so that bad input is refused before
+anything leaves), submitted (its bytes are in `outgoing`), and answered: its `Reply` is done then.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Generic, TypeVar
+
+from wire.cores import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, Steps
+from wire.overhop import requests
+from wire.overhop.codec import Decoder, Message, encode
+from wire.overhop.errors import MessageTooLarge, OverhopError, refusal
+from wire.overhop.names import PUSH_RID, Type
+from wire.overhop.requests import Quest, Request
+
+T = TypeVar("T")
+
+LENGTH_SIZE: Final = 4
+
+
+class Reply(Generic[T]):
+    """What a request was answered with, once it has been."""
+
+    __slots__ = ("_payload", "error", "frame", "request", "rid", "submitted_at", "wake")
+
+    def __init__(self, request: Request[T], rid: str, frame: bytes) -> None:
+        self.request = request
+        self.rid = rid
+        self.frame = frame
+        self.submitted_at = 0.0
+        self.error: ClientError | None = None
+        """Why there is no result."""
+        self.wake: Callable[[], object] | None = None
+        """Called when it is done."""
+        self._payload: dict[str, Any] | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._payload is not None or self.error is not None
+
+    def answer(self, payload: dict[str, Any]) -> None:
+        """It was granted."""
+        self._payload = payload
+        if self.wake is not None:
+            self.wake()
+
+    def refuse(self, error: ClientError) -> None:
+        """It was refused, or there will be no answer."""
+        self.error = error
+        if self.wake is not None:
+            self.wake()
+
+    def result(self) -> T:
+        """Return what the answer means; raises `error`, or ProtocolViolation if it cannot be understood."""
+        if self.error is not None:
+            raise self.error
+        assert self._payload is not None
+        return _understood(self.request.parse, self.request.answer, self._payload)
+
+
+def _understood(parse: Callable[[dict[str, Any]], T], t: int, payload: dict[str, Any]) -> T:
+    try:
+        return parse(payload)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolViolation(f"malformed {Type(t).name}: {type(error).__name__}: {error}") from error
+
+
+def again(error: ClientError) -> ClientError:
+    """Return an exception of one's own for each who is concerned by what ended the connection."""
+    copy = type(error)(*error.args)
+    copy.__cause__ = error.__cause__
+    return copy
+
+
+class ClientCore:
+    """Requests by one connection to a broker, and what it sends to them."""
+
+    def __init__(self, timeout: float, max_envelope: int) -> None:
+        """`timeout`: seconds without any answer after which an expected one is given up."""
+        self.outgoing = bytearray()
+        self.worker_id = ""
+        """What the broker calls this connection."""
+        self.timeout = timeout
+        self.quests: deque[Quest] = deque()
+        self.on_quest: Callable[[Quest], object] = self.quests.append
+        """Takes each QUEST as it arrives; it keeps them in `quests` unless another is put here."""
+        self.answered = 0
+        """How many answers have come: shows that the broker is working when another's answer is awaited."""
+        self.clock_offset: timedelta | None = None
+        """What the broker's clock is ahead of ours; known after a PING."""
+        self._max_envelope = max_envelope
+        self._decoder = Decoder.for_client(max_envelope)
+        self._next_id = 0
+        self._expected: dict[str, Reply[Any]] = {}
+
+    def receive_data(self, data: bytes) -> None:
+        """Take bytes as they arrived; raise ProtocolViolation for what a broker never sends."""
+        for message in self._decoder.feed(data):
+            self._take(message)
+        if self._decoder.error is not None:
+            raise ProtocolViolation(str(self._decoder.error))
+
+    def now(self) -> datetime:
+        """Return the time by the broker's clock, as far as it is known."""
+        return datetime.now(UTC) + (self.clock_offset or timedelta())
+
+    def prepare(self, request: Request[T]) -> Reply[T]:
+        """Encode a request. Raises Unencodable or MessageTooLarge; nothing has happened then."""
+        rid = str(self._next_id + 1)
+        frame = encode(request.t, rid, request.p)
+        if (size := len(frame) - LENGTH_SIZE) > self._max_envelope:
+            raise MessageTooLarge(f"{request.t.name} of {size} bytes is over {self._max_envelope}")
+        self._next_id += 1
+        return Reply(request, rid, frame)
+
+    def submit(self, reply: Reply[Any]) -> None:
+        """Put a prepared request into `outgoing`."""
+        self.outgoing += reply.frame
+        reply.frame = b""
+        reply.submitted_at = time.time()
+        self._expected[reply.rid] = reply
+
+    def begin(self, request: Request[T]) -> Reply[T]:
+        """Do both."""
+        reply = self.prepare(request)
+        self.submit(reply)
+        return reply
+
+    def ask(self, request: Request[T]) -> Steps[T]:
+        """A request and its answer."""
+        return (yield from self.wait(self.begin(request)))
+
+    def wait(self, reply: Reply[T]) -> Steps[T]:
+        """The answer to a request that was submitted."""
+        yield from self.settled([reply])
+        return reply.result()
+
+    def settled(self, replies: Sequence[Reply[Any]]) -> Steps[None]:
+        """All answers are there, whatever they say."""
+        answered, deadline = self.answered, time.monotonic() + self.timeout
+        for reply in replies:
+            while not reply.done:
+                left = deadline - time.monotonic()
+                if left <= 0 or not (yield left):
+                    raise ReplyTimeout(f"no answer for {self.timeout} s")
+                if answered != self.answered:
+                    answered, deadline = self.answered, time.monotonic() + self.timeout
+
+    def handshake(self) -> Steps[None]:
+        """HELLO, then REGISTER at once, so that it matters to nobody whether an IDENT asks for it."""
+        yield from self.ask(requests.hello())
+        self.worker_id = yield from self.ask(requests.register())
+
+    def next_quest(self, timeout: float | None) -> Steps[Quest | None]:
+        """The next QUEST; None when the time is over."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self.quests:
+            left = None if deadline is None else deadline - time.monotonic()
+            if not (yield left if left is None else max(left, 0)) and left is not None:
+                return None
+        return self.quests.popleft()
+
+    def listen(self) -> Steps[None]:
+        """Take what arrives until the connection ends, which is raised."""
+        while True:
+            yield None
+
+    def lose(self, error: ClientError) -> None:
+        """Nothing will be answered any more."""
+        expected, self._expected = self._expected, {}
+        for reply in expected.values():
+            reply.refuse(again(error))
+
+    def _take(self, message: Message) -> None:
+        t, rid, p = message
+        if t == Type.QUEST:
+            self.on_quest(_understood(requests.quest, t, p))
+        elif (reply := self._expected.get(rid)) is not None:
+            self._take_answer(reply, t, p)
+        elif t == Type.ERR and rid == PUSH_RID:
+            error = _understood(refusal, t, p)
+            raise ConnectionLost(f"the broker closes the connection: {error}") from error
+        elif t != Type.IDENT:
+            raise ProtocolViolation(f"message type {t} with request id {rid!r} answers nothing")
+
+    def _take_answer(self, reply: Reply[Any], t: int, p: dict[str, Any]) -> None:
+        error: OverhopError | None = None
+        if t == Type.ERR:
+            error = _understood(refusal, t, p)
+        elif t != reply.request.answer:
+            raise ProtocolViolation(f"{reply.request.t.name} was answered with message type {t}")
+        elif t == Type.PONG:
+            self._set_clock(_understood(requests.server_time, t, p), reply.submitted_at)
+        del self._expected[reply.rid]
+        self.answered += 1
+        if error is not None:
+            reply.refuse(error)
+        else:
+            reply.answer(p)
+
+    def _set_clock(self, server_time: datetime, asked_at: float) -> None:
+        between = datetime.fromtimestamp((asked_at + time.time()) / 2, UTC)
+        self.clock_offset = server_time - between

@@ -1,0 +1,185 @@
+"""ENQUEUE on one connection: jobs on their way into the store, and the answers that wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from queues.engine import (
+    Content,
+    Engine,
+    EngineError,
+    Outgoing,
+    QueueFull,
+    QueueNotFound,
+    StoreUnavailable,
+    Unstorable,
+)
+from wire.overhop.encoding import Unencodable, encode_value, err
+from wire.overhop.fields import DomainError
+from wire.overhop.frames import OkWriter
+from wire.overhop.messages import Enqueue
+from wire.overhop.names import Code
+from wire.overhop.payloads import JobNames
+from wire.overhop.service import OverhopService, Target
+from wire.replies import Held, Replies
+
+NIL = b"\xc0"
+#: How often a job whose key has just become free is given to the store again.
+ROUNDS = 5
+
+CODES: tuple[tuple[type[EngineError], Code], ...] = (
+    (QueueFull, Code.QUEUE_FULL),
+    (QueueNotFound, Code.QUEUE_NOT_FOUND),
+    (Unstorable, Code.INVALID_JOB_PAYLOAD),
+    (StoreUnavailable, Code.UNAVAILABLE),
+)
+
+
+#: Where an answer goes when it is known: a slot of a list of replies; with the request's id and the queue's names.
+Place = tuple[list[bytes], int, str, JobNames]
+
+
+class Keyed(NamedTuple):
+    """A job with a key: who has it may have to be asked before the answer is known."""
+
+    held: Held
+    rid: str
+    target: Target
+    message: Outgoing
+    rounds: int
+
+
+class Session(Protocol):
+    """What the intake needs of its connection."""
+
+    replies: Replies
+    engine: Engine
+    service: OverhopService
+    oks: OkWriter
+
+    def spawn(self, job: Any) -> None:
+        """Run in the background, no longer than the connection lives."""
+
+
+class Intake:
+    """Publishes jobs; an `AnsweredPublisher` to the engine, to which each job's token is where its answer goes."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._gone = False
+
+    async def find(self, q: str) -> Target:
+        """Look up a queue that is not known yet. Raises DomainError or StoreUnavailable."""
+        try:
+            target = await self._session.service.find_target(q)
+        except QueueNotFound as error:
+            raise DomainError(Code.QUEUE_NOT_FOUND, f"there is no queue {q}") from error
+        if target is None:
+            raise DomainError(Code.FORBIDDEN, f"jobs may not be given to queue {q} here")
+        return target
+
+    def publish(self, rid: str, job: Enqueue, target: Target) -> None:
+        """Give a job to the store; the answer follows by itself. Raises DomainError."""
+        _, value, scheduled_at, max_attempts, interval, key, priority = job
+        payload = NIL if value is None else self._payload(value)
+        session = self._session
+        replies = session.replies
+        if max_attempts is not None or interval is not None:
+            policy = session.engine.known_policy(target.id)
+            if policy is not None and not policy.allow_job_overrides:
+                max_attempts = interval = None
+        replies.batch = session.engine.open_batch
+        if key is not None:
+            message = Outgoing(
+                payload, key=key, max_attempts=max_attempts, priority=priority, content=Content.MSGPACK,
+                retry_interval=interval, due=scheduled_at,
+            )  # fmt: skip
+            keyed = Keyed(replies.begin_pending(), rid, target, message, ROUNDS)
+            target.source.publish_detailed(message, self, keyed, True)
+            return
+        parts = replies.begin()
+        place: Place = (parts, len(parts), rid, target.names)
+        parts.append(b"")
+        if scheduled_at is None and interval is None and not priority:
+            target.source.publish_answered(payload, Content.MSGPACK, self, place, max_attempts)
+        else:
+            message = Outgoing(
+                payload, max_attempts=max_attempts, priority=priority, content=Content.MSGPACK,
+                retry_interval=interval, due=scheduled_at,
+            )  # fmt: skip
+            target.source.publish_detailed(message, self, place, True)
+
+    def _payload(self, value: Any) -> bytes:
+        try:
+            payload = encode_value(value)
+        except Unencodable as error:
+            raise DomainError(Code.INVALID_JOB_PAYLOAD, str(error)) from error
+        if len(payload) > self._session.service.largest_payload:
+            raise DomainError(
+                Code.INVALID_JOB_PAYLOAD,
+                f"the payload has {len(payload)} bytes; {self._session.service.largest_payload} can be delivered",
+            )
+        return payload
+
+    # What the engine calls.
+
+    def published(self, tokens: list[Any], ids: Sequence[int | None]) -> None:
+        """The jobs are durable; without an id a job's key is another's."""
+        write = self._session.oks.jid
+        for token, id in zip(tokens, ids, strict=True):
+            if isinstance(token, Keyed):
+                self._published_keyed(token, id)
+            elif id is not None:
+                parts, slot, rid, names = token
+                parts[slot] = write(rid, names.packed(id))
+
+    def _published_keyed(self, keyed: Keyed, id: int | None) -> None:
+        if id is not None:
+            self._answer(keyed, id)
+        elif not self._gone:
+            self._session.spawn(self._find_holder(keyed))
+
+    def publish_failed(self, token: Any, error: EngineError) -> None:
+        """The job was not stored."""
+        code = next((code for kind, code in CODES if isinstance(error, kind)), Code.UNAVAILABLE)
+        if isinstance(token, Keyed):
+            self._say(token, err(token.rid, code, str(error)))
+        else:
+            parts, slot, rid, _ = token
+            parts[slot] = err(rid, code, str(error))
+
+    def forget(self) -> None:
+        """The connection is gone: nobody waits for answers."""
+        self._gone = True
+
+    # Keys.
+
+    def _answer(self, keyed: Keyed, id: int) -> None:
+        self._say(keyed, self._session.oks.jid(keyed.rid, keyed.target.names.packed(id)))
+
+    def _say(self, keyed: Keyed, frame: bytes) -> None:
+        keyed.held.parts.append(frame)
+        keyed.held.pending = False
+
+    async def _find_holder(self, keyed: Keyed) -> None:
+        await self._answer_with_holder(keyed)
+        # Not in `_say`: while the engine tells of a commit, the answers of others in it are not there yet.
+        self._session.replies.release()
+
+    async def _answer_with_holder(self, keyed: Keyed) -> None:
+        """Answer with the job that has the key; if it has just finished, there is room for this one."""
+        try:
+            cursor = await self._session.engine.request("find_key", queue=keyed.target.id, key=keyed.message.key)
+            row = await cursor.fetchone()
+        except StoreUnavailable as error:
+            self._say(keyed, err(keyed.rid, Code.UNAVAILABLE, str(error)))
+            return
+        if row is not None:
+            self._answer(keyed, row[0])
+        elif keyed.rounds:
+            again = keyed._replace(rounds=keyed.rounds - 1)
+            keyed.held.batch = keyed.target.source.publish_detailed(keyed.message, self, again, True)
+            self._session.replies.batch = max(self._session.replies.batch, keyed.held.batch)
+        else:
+            self._say(keyed, err(keyed.rid, Code.UNAVAILABLE, "the key changes hands too fast"))

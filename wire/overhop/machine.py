@@ -1,0 +1,184 @@
+"""The life of an Overhop connection as a table (docs/protocols/overhop.md, "Registration").
+
+    CONNECTED --HELLO--> HELLOED --too old--> CHALLENGED
+                            |                     |
+                            +------REGISTER-------+--> REGISTERED
+
+`TABLE` says for every state and every event what the server does and where the connection is then; what is not
+in it is ignored and changes nothing. `Conversation` is one connection's place in the table; it is told the time,
+in seconds of any clock that does not jump, and never asks for it.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from wire.overhop.names import Type
+
+
+class State(Enum):
+    """Where a connection stands."""
+
+    CONNECTED = auto()
+    HELLOED = auto()
+    CHALLENGED = auto()
+    """IDENT was sent: REGISTER, and before the deadline."""
+    REGISTERED = auto()
+    """A worker: from now on time means nothing."""
+    CLOSED = auto()
+
+
+class Event(Enum):
+    """What happens to a connection."""
+
+    HELLO = auto()
+    REGISTER = auto()
+    LATE_REGISTER = auto()
+    """REGISTER after the deadline, when no heartbeat has closed the connection yet."""
+    REQUEST = auto()
+    """Any other message that a worker may send."""
+    WRONG = auto()
+    """A message of the wrong shape, of a type nobody knows, or one that only a server sends."""
+    TOO_OLD = auto()
+    """The heartbeat found the state's time to be over."""
+    DISCONNECT = auto()
+    """End of stream, bytes that are no messages, or the server's own decision."""
+
+
+class Action(Enum):
+    """What the server does."""
+
+    IGNORE = auto()
+    """Do nothing."""
+    HI = auto()
+    """Answer HI."""
+    REGISTER = auto()
+    """Make it a worker and answer OK with its `wid`."""
+    SERVE = auto()
+    """Carry out the request and answer it."""
+    CHALLENGE = auto()
+    """Send IDENT; the deadline is `Conversation.deadline`."""
+    VIOLATION = auto()
+    """Send ERR PROTOCOL_VIOLATION with the message's request id, and close."""
+    REGISTER_TIMEOUT = auto()
+    """Send ERR REGISTER_TIMEOUT with the message's request id, and close."""
+    TIMEOUT = auto()
+    """Send ERR CONNECTION_TIMEOUT with request id "0", and close."""
+    CLOSE = auto()
+    """Close without a word."""
+
+
+_VIOLATION = (Action.VIOLATION, State.CLOSED)
+_CLOSED = (Action.IGNORE, State.CLOSED)
+
+TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = MappingProxyType(
+    {
+        State.CONNECTED: {
+            Event.HELLO: (Action.HI, State.HELLOED),
+            Event.REGISTER: _VIOLATION,
+            Event.REQUEST: _VIOLATION,
+            Event.WRONG: _VIOLATION,
+            Event.TOO_OLD: (Action.CLOSE, State.CLOSED),
+            Event.DISCONNECT: _CLOSED,
+        },
+        State.HELLOED: {
+            Event.HELLO: _VIOLATION,
+            Event.REGISTER: (Action.REGISTER, State.REGISTERED),
+            Event.REQUEST: _VIOLATION,
+            Event.WRONG: _VIOLATION,
+            Event.TOO_OLD: (Action.CHALLENGE, State.CHALLENGED),
+            Event.DISCONNECT: _CLOSED,
+        },
+        State.CHALLENGED: {
+            Event.HELLO: _VIOLATION,
+            Event.REGISTER: (Action.REGISTER, State.REGISTERED),
+            Event.LATE_REGISTER: (Action.REGISTER_TIMEOUT, State.CLOSED),
+            Event.REQUEST: _VIOLATION,
+            Event.WRONG: _VIOLATION,
+            Event.TOO_OLD: (Action.TIMEOUT, State.CLOSED),
+            Event.DISCONNECT: _CLOSED,
+        },
+        State.REGISTERED: {
+            Event.HELLO: _VIOLATION,
+            Event.REGISTER: _VIOLATION,
+            Event.REQUEST: (Action.SERVE, State.REGISTERED),
+            Event.WRONG: _VIOLATION,
+            Event.DISCONNECT: _CLOSED,
+        },
+        State.CLOSED: {},
+    }
+)
+
+_EVENTS: Final[Mapping[int, Event]] = MappingProxyType(
+    {
+        **{int(kind): Event.REQUEST for kind in Type if kind < Type.OK},
+        int(Type.HELLO): Event.HELLO,
+        int(Type.REGISTER): Event.REGISTER,
+    }
+)
+
+
+class Limits(NamedTuple):
+    """How long a connection may stay as it is, in seconds (section "Registration")."""
+
+    unhelloed: float = 10.0
+    """Without a HELLO: then it is closed."""
+    helloed_unregistered: float = 10.0
+    """After its HELLO, without a REGISTER: then it gets an IDENT."""
+    ident_register: float = 2.0
+    """After the IDENT: then it is closed."""
+
+    @property
+    def cadence(self) -> float:
+        """Seconds between two heartbeats."""
+        return min(self)
+
+
+class Conversation:
+    """One connection's place in the table."""
+
+    __slots__ = ("_limits", "deadline", "state")
+
+    def __init__(self, limits: Limits, now: float) -> None:
+        """The connection was accepted `now`."""
+        self.state = State.CONNECTED
+        self.deadline: float | None = now + limits.unhelloed
+        """When the state's time is over; None once there is no limit."""
+        self._limits = limits
+
+    def on_message(self, t: int, now: float) -> Action:
+        """A message of type `t`, its shape not being wrong, arrived `now`: return what to do."""
+        event = _EVENTS.get(t, Event.WRONG)
+        if event is Event.REGISTER and self.state is State.CHALLENGED and self._is_over(now):
+            event = Event.LATE_REGISTER
+        return self._on(event, now)
+
+    def on_wrong_shape(self, now: float) -> Action:
+        """A message with a payload of the wrong shape arrived `now`: return what to do."""
+        return self._on(Event.WRONG, now)
+
+    def on_heartbeat(self, now: float) -> Action:
+        """Return what the time that has passed makes necessary, if anything."""
+        return self._on(Event.TOO_OLD, now) if self._is_over(now) else Action.IGNORE
+
+    def on_disconnect(self, now: float) -> None:
+        """The connection is gone, or is being closed for a reason that is not in the table."""
+        self._on(Event.DISCONNECT, now)
+
+    def _is_over(self, now: float) -> bool:
+        return self.deadline is not None and now >= self.deadline
+
+    def _on(self, event: Event, now: float) -> Action:
+        before = self.state
+        action, self.state = TABLE[before].get(event, (Action.IGNORE, before))
+        if self.state is not before:
+            self.deadline = self._deadline(now)
+        return action
+
+    def _deadline(self, now: float) -> float | None:
+        if self.state is State.HELLOED:
+            return now + self._limits.helloed_unregistered
+        if self.state is State.CHALLENGED:
+            return now + self._limits.ident_register
+        return None

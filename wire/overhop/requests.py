@@ -1,0 +1,322 @@
+"""The requests of an Overhop client: what each sends and what its answer means. No I/O.
+
+The blocking and the asyncio client share these; the sections named are those of docs/protocols/overhop.md.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+from wire.overhop.names import Type
+from wire.overhop.timestamps import format_timestamp, parse_timestamp
+
+T = TypeVar("T")
+Payload = dict[str, Any]
+
+MAX_ERROR = 2000
+"""Characters of a failed job's error text that the broker keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue as the broker describes it."""
+
+    id: str
+    name: str
+    state: str
+    """`running` or `paused`."""
+    concurrency_limit: int | None
+    """How many of its jobs may be active at once on all workers together; None for no limit."""
+    allow_job_overrides: bool
+    """Whether a job may bring its own `max_attempts` and `retry_interval`."""
+
+    @property
+    def paused(self) -> bool:
+        return self.state == "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as the broker describes it."""
+
+    jid: str
+    uuid: str
+    queue: str
+    payload: Any
+    status: str
+    """One of `new`, `waiting`, `delayed`, `active`, `completed`, `failed`."""
+    attempts: int
+    """Attempts so far."""
+    max_attempts: int | None
+    retry_interval: float | None
+    """Seconds between two attempts."""
+    scheduled_at: datetime | None
+    """When it may begin."""
+    created_at: datetime | None
+    result: Any = None
+    """What its worker returned; None also while there is nothing, or if the broker does not keep it."""
+    error: str | None = None
+    """Why its last attempt failed, if the broker tells."""
+    record: Payload = field(default_factory=dict, repr=False, compare=False)
+    """All that the broker says about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quest:
+    """A job to be done by us: answer it with `done` or `fail` before its deadline, or move that with `beat`."""
+
+    sid: str
+    """The subscription that it came by: it has one credit less now."""
+    jid: str
+    queue: str
+    payload: Any
+    attempt: int
+    """1 for the first."""
+    max_attempts: int | None
+    deadline: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[T]):
+    """A message that is answered: `parse` makes the payload of the answer into a value."""
+
+    t: Type
+    p: Payload
+    parse: Callable[[Payload], T]
+    answer: Type = Type.OK
+
+
+def _nothing(payload: Payload) -> None:
+    """An answer that says no more than that it was done."""
+
+
+def _text(key: str) -> Callable[[Payload], str]:
+    def parse(payload: Payload) -> str:
+        text = payload[key]
+        if not isinstance(text, str):
+            raise TypeError(f"{key} is not a string")
+        return text
+
+    return parse
+
+
+def _given(**optional: Any) -> Payload:
+    """Leave out what is None: a nil is not the same as nothing."""
+    return {key: value for key, value in optional.items() if value is not None}
+
+
+def milliseconds(name: str, seconds: float | None) -> int | None:
+    """Return whole milliseconds, of a positive time at least one; ValueError if it is no time."""
+    if seconds is None:
+        return None
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"{name} is {seconds}: give seconds, 0 or more")
+    return max(round(seconds * 1000), 1 if seconds else 0)
+
+
+def _time(payload: Payload, key: str) -> datetime | None:
+    text = payload.get(key)
+    return None if text is None else parse_timestamp(text)
+
+
+# Connection
+
+
+def hello() -> Request[None]:
+    return Request(Type.HELLO, {}, _nothing, Type.HI)
+
+
+def register() -> Request[str]:
+    """Answered with the id of this worker."""
+    return Request(Type.REGISTER, {}, _text("wid"))
+
+
+def server_time(payload: Payload) -> datetime:
+    """Read a PONG. Raises KeyError, TypeError or ValueError if it is none."""
+    return parse_timestamp(payload["server_time"])
+
+
+def ping() -> Request[datetime]:
+    """Answered with the broker's time."""
+    return Request(Type.PING, {}, server_time, Type.PONG)
+
+
+def goodbye(reason: str | None) -> Request[None]:
+    return Request(Type.GOODBYE, _given(reason=reason), _nothing)
+
+
+def status() -> Request[Payload]:
+    return Request(Type.STATUS, {}, dict)
+
+
+# Queues
+
+
+def _queue_info(payload: Payload) -> QueueInfo:
+    config = payload["config"]
+    return QueueInfo(
+        payload["id"],
+        payload["name"],
+        payload["state"],
+        config["concurrency_limit"],
+        config["allow_job_overrides"],
+    )
+
+
+def queue(name: str) -> Request[QueueInfo | None]:
+    return Request(Type.GQUEUE, {"q": name}, lambda payload: _queue_info(payload) if payload else None)
+
+
+def queues() -> Request[list[QueueInfo]]:
+    return Request(Type.LQUEUES, {}, lambda payload: [_queue_info(each) for each in payload["queues"]])
+
+
+def create_queue(name: str, concurrency_limit: int | None, allow_job_overrides: bool) -> Request[str]:
+    config = {"concurrency_limit": concurrency_limit, "allow_job_overrides": allow_job_overrides}
+    return Request(Type.ADDQUEUE, {"name": name, "config": config}, _text("qid"))
+
+
+def delete_queue(name: str) -> Request[None]:
+    return Request(Type.RMQUEUE, {"q": name}, _nothing)
+
+
+def pause(name: str) -> Request[None]:
+    return Request(Type.PAUSE, {"q": name}, _nothing)
+
+
+def resume(name: str) -> Request[None]:
+    return Request(Type.RESUME, {"q": name}, _nothing)
+
+
+def stats(name: str) -> Request[dict[str, int]]:
+    return Request(Type.QSTATS, {"q": name}, lambda payload: dict(payload["stats"]))
+
+
+# Jobs
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """How a job is to be done; what is None is the queue's to say."""
+
+    scheduled_at: datetime | None = None
+    max_attempts: int | None = None
+    retry_interval: float | None = None
+    key: str | None = None
+    priority: int | None = None
+
+    def payload(self) -> Payload:
+        """The keys of an ENQUEUE that say it. Raises ValueError, also for a time without a time zone."""
+        at = self.scheduled_at
+        return _given(
+            scheduled_at=None if at is None else format_timestamp(at),
+            max_attempts=self.max_attempts,
+            retry_interval_ms=milliseconds("retry_interval", self.retry_interval),
+            key=self.key,
+            priority=self.priority,
+        )
+
+
+def start_time(scheduled_at: datetime | None, delay: float | None, now: datetime) -> datetime | None:
+    """Return when a job may begin; ValueError for both ways of saying it, or no time at all."""
+    if delay is None:
+        return scheduled_at
+    if scheduled_at is not None:
+        raise ValueError("give scheduled_at or delay, not both")
+    if not math.isfinite(delay) or delay < 0:
+        raise ValueError(f"delay is {delay}: give seconds, 0 or more")
+    try:
+        return now + timedelta(seconds=delay)
+    except OverflowError:
+        raise ValueError(f"delay is {delay}: no calendar reaches so far") from None
+
+
+def enqueue(queue: str, payload: Any, options: Payload) -> Request[str]:
+    """Answered with the id of the job; `options` as JobOptions gives them."""
+    return Request(Type.ENQUEUE, {"q": queue, **_given(job_payload=payload), **options}, _text("jid"))
+
+
+def _job(record: Payload) -> Job:
+    interval = record.get("retry_interval_ms")
+    return Job(
+        jid=record["jid"],
+        uuid=record["uuid"],
+        queue=record["queue_name"],
+        payload=record.get("payload"),
+        status=record["status"],
+        attempts=record["runtime"]["attempts_so_far"],
+        max_attempts=record.get("max_attempts"),
+        retry_interval=None if interval is None else interval / 1000,
+        scheduled_at=_time(record, "execution_start_at"),
+        created_at=_time(record, "created_at"),
+        result=record.get("result"),
+        error=record.get("error"),
+        record=record,
+    )
+
+
+def job(jid: str) -> Request[Job | None]:
+    return Request(Type.JOB, {"jid": jid}, lambda record: _job(record) if record else None)
+
+
+def jobs(queue: str, status: str, page: int, page_size: int) -> Request[list[Job]]:
+    payload = {"q": queue, "status": status, "page": page, "page_size": page_size}
+    return Request(Type.LSJOB, payload, lambda answer: [_job(record) for record in answer["jobs"]])
+
+
+def remove_job(jid: str) -> Request[None]:
+    return Request(Type.RMJOB, {"jid": jid}, _nothing)
+
+
+# Delivery
+
+
+def subscribe(queue: str, credits: int) -> Request[str]:
+    """Answered with the id of the subscription."""
+    return Request(Type.SUBSCRIBE, {"q": queue, "credits": credits}, _text("sid"))
+
+
+def unsubscribe(sid: str) -> Request[None]:
+    return Request(Type.UNSUBSCRIBE, {"sid": sid}, _nothing)
+
+
+def grant(sid: str, credits: int) -> Request[None]:
+    return Request(Type.CREDIT, {"sid": sid, "credits": credits}, _nothing)
+
+
+def ack(jid: str) -> Request[None]:
+    return Request(Type.ACK, {"jid": jid}, _nothing)
+
+
+def done(jid: str, result: Any) -> Request[None]:
+    return Request(Type.DONE, {"jid": jid, **_given(result=result)}, _nothing)
+
+
+def fail(jid: str, error: str | None, retry_in: float | None) -> Request[None]:
+    if error is not None:
+        error = error.encode(errors="replace").decode()[:MAX_ERROR]  # also of text that is not quite Unicode
+    retry_in_ms = milliseconds("retry_in", retry_in)
+    return Request(Type.FAIL, {"jid": jid, **_given(error=error, retry_in_ms=retry_in_ms)}, _nothing)
+
+
+def beat(jid: str) -> Request[None]:
+    return Request(Type.BEAT, {"jid": jid}, _nothing)
+
+
+def log(jid: str, line: str) -> Request[None]:
+    return Request(Type.LOG, {"jid": jid, "line": line}, _nothing)
+
+
+def quest(payload: Payload) -> Quest:
+    """Read a QUEST. Raises KeyError, TypeError or ValueError if it is none."""
+    return Quest(
+        sid=payload["sid"],
+        jid=payload["jid"],
+        queue=payload["q"],
+        payload=payload.get("job_payload"),
+        attempt=payload["attempt"],
+        max_attempts=payload.get("max_attempts"),
+        deadline=_time(payload, "deadline"),
+    )

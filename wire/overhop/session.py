@@ -1,0 +1,358 @@
+"""One Overhop connection on the server: messages in, the engine's work, messages out (docs/protocols/overhop.md).
+
+Messages are handled strictly in order. What has to look into the store blocks the session: it stops reading, keeps the
+messages behind, and goes on from there. ENQUEUE, DONE and the like do not block: their answers wait in `Replies` for
+the commit. QUESTs are no answers and are sent at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from datetime import UTC, datetime, timedelta
+from time import time
+from typing import Any
+from uuid import uuid4
+
+from queues.engine import EngineError
+from wire.connection import Connection
+from wire.overhop import codec, messages
+from wire.overhop.claim import Assignment
+from wire.overhop.codec import PUSH_RID, Code, Decoder, Message, Type, format_timestamp
+from wire.overhop.fields import DomainError, ShapeError
+from wire.overhop.frames import OkWriter
+from wire.overhop.intake import Intake
+from wire.overhop.machine import Action, Conversation, State
+from wire.overhop.service import OverhopService, oldest_jobs
+from wire.overhop.work import Work
+from wire.replies import Replies
+
+logger = logging.getLogger(__name__)
+
+BLOCKED = "request"
+Payload = dict[str, Any]
+Answer = Awaitable[Payload | None]
+
+
+class OverhopSession:
+    """The server's side of one connection: anonymous at first, then a worker."""
+
+    def __init__(self, connection: Connection, service: OverhopService) -> None:
+        self.connection = connection
+        self.service = service
+        self.engine = service.engine
+        self.replies = Replies(service.engine, connection)
+        self.oks = OkWriter()
+        self.intake = Intake(self)
+        self.work = Work(self)
+        self.wid = ""
+        self._loop = asyncio.get_running_loop()
+        self._conversation = Conversation(service.options.limits, self._loop.time())
+        self._decoder = Decoder(service.options.max_envelope)
+        self._behind: deque[Message] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._spawned: set[asyncio.Task[None]] = set()
+        self._finishing = False
+        self._draining = False
+        #: The client has sent its end of file: it cannot finish any job.
+        self._at_end = False
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._rid = ""
+        self._connected_at = time()
+        self._requests = 0
+        #: Requests that need not look into the store, once this is a worker.
+        self._fast: dict[int, Callable[[str, Payload], None]] = {}
+        service.anonymous.add(self)
+        connection.handshake_done()  # Overhop's own limits hold from here on
+
+    @property
+    def assignments(self) -> dict[str, Assignment]:
+        """The jobs that this worker has."""
+        return self.work.assignments
+
+    # What the connection calls.
+
+    def data_received(self, data: bytes) -> None:
+        received = self._decoder.feed(data)
+        if self._finishing:
+            return
+        if self._task is not None:
+            self._behind.extend(received)
+        else:
+            self._run(received)
+
+    def eof_received(self) -> bool:
+        """Answer what was asked before the end; nothing can be pushed to a client that is leaving."""
+        self.work.withdraw()
+        self._draining = self._at_end = True
+        self._close_when_idle()
+        return True
+
+    def connection_lost(self) -> None:
+        self._conversation.on_disconnect(self._loop.time())
+        self._finishing = True
+        self.service.anonymous.discard(self)
+        self.service.workers.pop(self.wid, None)
+        self.work.withdraw()
+        if self.connection.listener.stopping:
+            self.work.hand_back()
+        else:
+            self.work.lose()
+        self.intake.forget()
+        self.replies.discard()
+        self._behind.clear()
+        for task in (self._task, *self._spawned):
+            if task is not None:
+                task.cancel()
+
+    def drain(self) -> None:
+        """Take no more jobs; those at work may be finished while the listener waits."""
+        self.work.withdraw()
+        self._draining = True
+        self._close_when_idle()
+
+    def heartbeat(self, now: float) -> None:
+        """The clock's part in registration."""
+        self._act(self._conversation.on_heartbeat(now), PUSH_RID, "")
+        self.replies.flush()
+
+    # Messages.
+
+    def _run(self, received: Iterable[Message]) -> None:
+        """Handle messages until all are done, or one blocks."""
+        rest = iter(received)
+        for t, rid, p in rest:
+            self._handle(t, rid, p)
+            if self._task is not None or self._finishing:
+                break
+        if self._task is not None:
+            self._behind.extend(rest)
+        self.replies.flush()
+        if self.engine.settles(self.replies.round):
+            self.engine.hurry_settling()
+        self.engine.check_saturation()
+        if self._task is None and self._decoder.error is not None:
+            self._finish()
+        if self._draining:
+            self._close_when_idle()
+
+    def _handle(self, t: int, rid: str, p: Payload) -> None:
+        try:
+            self._requests += 1
+            fast = self._fast.get(t)
+            if fast is not None:
+                fast(rid, p)
+            else:
+                self._handle_other(t, rid, p)
+        except DomainError as error:
+            if t == Type.GQUEUE:  # a name that no queue can have: there is none
+                self.replies.begin().append(codec.ok(rid))
+            else:
+                self.replies.begin().append(codec.err(rid, error.code, error.msg))
+        except ShapeError as error:
+            self._act(self._conversation.on_wrong_shape(self._loop.time()), rid, str(error))
+
+    def _handle_other(self, t: int, rid: str, p: Payload) -> None:
+        registered = self._conversation.state is State.REGISTERED
+        parse = messages.PARSERS.get(t)
+        asked = None
+        if parse is not None and (registered or t in (Type.HELLO, Type.REGISTER)):
+            asked = parse(p)
+        action = self._conversation.on_message(t, self._loop.time())
+        if action is Action.SERVE:
+            self._block(rid, self._slow(t, asked))
+        else:
+            self._act(action, rid, f"a message of type {t} is not allowed here")
+
+    def _act(self, action: Action, rid: str, text: str) -> None:
+        """Carry out what the table says."""
+        if action is Action.HI:
+            self.replies.begin().append(codec.encode(Type.HI, rid, {}))
+        elif action is Action.REGISTER:
+            self._register(rid)
+        elif action is Action.CHALLENGE:
+            seconds = self.service.options.limits.ident_register
+            deadline = format_timestamp(datetime.now(UTC) + timedelta(seconds=seconds))
+            ident = {"register_timeout_seconds": math.ceil(seconds), "reply_deadline": deadline}
+            self.replies.begin().append(codec.encode(Type.IDENT, PUSH_RID, ident))
+        elif action is Action.VIOLATION:
+            self._end(rid, Code.PROTOCOL_VIOLATION, text)
+        elif action is Action.REGISTER_TIMEOUT:
+            self._end(rid, Code.REGISTER_TIMEOUT, "REGISTER came after the deadline of IDENT")
+        elif action is Action.TIMEOUT:
+            self._end(PUSH_RID, Code.CONNECTION_TIMEOUT, "no REGISTER before the deadline of IDENT")
+        elif action is Action.CLOSE:
+            self.connection.close()
+
+    def _register(self, rid: str) -> None:
+        self.wid = str(uuid4())
+        self.service.anonymous.discard(self)
+        self.service.workers[self.wid] = self
+        self.connection.waiting = True  # a worker may wait for jobs in silence
+        self.connection.on_writable = self.work.go_on
+        work = self.work
+        self._fast = {
+            Type.PING: self._ping, Type.ENQUEUE: self._enqueue, Type.DONE: work.done, Type.CREDIT: work.credit,
+            Type.FAIL: work.fail, Type.ACK: work.ack, Type.BEAT: work.beat, Type.UNSUBSCRIBE: work.unsubscribe,
+            Type.GOODBYE: self._goodbye,
+        }  # fmt: skip
+        self.replies.begin().append(codec.ok(rid, {"wid": self.wid}))
+
+    # Requests that do not block.
+
+    def _ping(self, rid: str, p: Payload) -> None:
+        """PING: the answer is a barrier."""
+        messages.empty(p)
+        pong = codec.encode(Type.PONG, rid, {"server_time": format_timestamp(datetime.now(UTC))})
+        self.replies.begin(barrier=True).append(pong)
+
+    def _enqueue(self, rid: str, p: Payload) -> None:
+        job = messages.enqueue(p)
+        target = self.service.target(job[0])
+        if target is None:
+            self._block(rid, self._enqueue_to_unknown(rid, job))
+        else:
+            self.intake.publish(rid, job, target)
+
+    async def _enqueue_to_unknown(self, rid: str, job: messages.Enqueue) -> None:
+        target = await self.intake.find(job.q)
+        self.intake.publish(rid, job, target)
+
+    def _goodbye(self, rid: str, p: Payload) -> None:
+        """GOODBYE: hand everything back, answer, close."""
+        messages.goodbye(p)
+        self.work.withdraw()
+        if self.assignments:
+            self.work.hand_back()
+            self.replies.round = self.engine.settling
+        self.replies.begin().append(codec.ok(rid))
+        self._finish()
+
+    # Requests that block.
+
+    def _slow(self, t: int, asked: Any) -> Answer:
+        clerk = self.service.clerk
+        if t == Type.SUBSCRIBE:
+            return self._subscribe(asked)
+        if t == Type.LOG:
+            return self.work.log(asked)
+        if t == Type.GQUEUE:
+            return clerk.queue(asked)
+        if t == Type.LQUEUES:
+            return clerk.queues()
+        if t == Type.STATUS:
+            return clerk.status(len(self.service.anonymous), len(self.service.workers))
+        if t == Type.QSTATS:
+            return clerk.stats(asked)
+        if t == Type.JOB:
+            return self._allowed("consume", messages.split_job_id(asked)[0], lambda: clerk.job(asked))
+        if t == Type.LSJOB:
+            return self._allowed("consume", asked.q, lambda: clerk.list_jobs(asked))
+        if t == Type.RMJOB:
+            return self._allowed("manage", messages.split_job_id(asked)[0], lambda: clerk.remove_job(asked))
+        if t == Type.ADDQUEUE:
+            return self._allowed("manage", asked.name, lambda: clerk.add_queue(asked))
+        if t == Type.RMQUEUE:
+            return self._allowed("manage", asked, lambda: clerk.remove_queue(asked))
+        return self._allowed("manage", asked, lambda: clerk.set_paused(asked, t == Type.PAUSE))
+
+    async def _allowed(self, action: str, queue: str, answer: Callable[[], Answer]) -> Payload | None:
+        if not await self.service.may(action, queue):
+            raise DomainError(Code.FORBIDDEN, f"queue {queue} is not for you to {action}")
+        return await answer()
+
+    async def _subscribe(self, wanted: messages.Subscribe) -> None:
+        """SUBSCRIBE: no job may be pushed before the answer, so that waits for nothing."""
+        rid = self._rid
+        claim = await self.work.subscribe(wanted)
+        while self.replies.waiting:  # noqa: ASYNC110 - for commits under way: milliseconds
+            await asyncio.sleep(0.001)
+        self.replies.begin().append(codec.ok(rid, {"sid": claim.sid}))
+        self.replies.flush()
+        if wanted.credits:
+            claim.grant(wanted.credits)
+
+    def _block(self, rid: str, answer: Answer) -> None:
+        """Handle nothing more until this is answered."""
+        self._rid = rid
+        self.connection.pause_reading(BLOCKED)
+        self._task = self._loop.create_task(self._serve(rid, answer))
+
+    async def _serve(self, rid: str, answer: Answer) -> None:
+        """Answer, unless the request has done that itself, and go on with what came behind it."""
+        try:
+            payload = await answer
+            frame = None if payload is None else codec.ok(rid, payload)
+        except DomainError as error:
+            frame = codec.err(rid, error.code, error.msg)
+        except (EngineError, codec.Unencodable) as error:
+            frame = codec.err(rid, Code.UNAVAILABLE, str(error))
+        except Exception:
+            logger.exception("%s: a request failed", self.connection.name)
+            self.connection.abort()
+            return
+        self._task = None
+        if self.connection.is_closing:
+            return
+        if frame is not None:
+            self.replies.begin().append(frame)
+        self.connection.resume_reading(BLOCKED)
+        behind, self._behind = self._behind, deque()
+        self._run(behind)
+
+    def spawn(self, job: Coroutine[Any, Any, None]) -> None:
+        """Run in the background, no longer than the connection lives."""
+        task = self._loop.create_task(job)
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+
+    # The end.
+
+    def _end(self, rid: str, code: Code, text: str) -> None:
+        self.replies.begin().append(codec.err(rid, code, text))
+        self._finish()
+
+    def _finish(self) -> None:
+        """Handle nothing more; close when every answer is out."""
+        self._finishing = True
+        self.replies.flush()
+        if self.replies.waiting:
+            self._loop.call_later(0.005, self._finish)
+        else:
+            self.connection.close()
+
+    def _close_when_idle(self) -> None:
+        """A stop, or the client's end of file: close once nothing is under way."""
+        if self._finishing or self._idle_timer is not None:
+            return
+        if self._task is not None or self.replies.waiting or (self.assignments and not self._at_end):
+            self._idle_timer = self._loop.call_later(0.01, self._look_again)
+        else:
+            self.connection.close()
+
+    def _look_again(self) -> None:
+        self._idle_timer = None
+        self._close_when_idle()
+
+    def snapshot(self) -> dict[str, Any]:
+        """This worker, for the admin."""
+        return {
+            "wid": self.wid,
+            "address": f"{self.connection.peer[0]}:{self.connection.peer[1]}",
+            "connected_at": self._connected_at,
+            "requests": self._requests,
+            "subscriptions": [
+                {
+                    "sid": claim.sid,
+                    "queue": claim.queue,
+                    "credits": claim.credits + claim.kept_credits,
+                    "active": claim.active,
+                }
+                for claim in self.work.claims.values()
+            ],
+            "jobs": oldest_jobs(self),
+            "active": len(self.assignments),
+        }

@@ -1,0 +1,190 @@
+"""The work of one connection: its claims on queues, and the jobs that it has."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from queues.engine import Engine, QueueBuffer, QueueNotFound
+from wire.connection import Connection
+from wire.overhop.claim import Assignment, Claim
+from wire.overhop.encoding import Unencodable, encode_value
+from wire.overhop.fields import DomainError
+from wire.overhop.frames import OkWriter
+from wire.overhop.messages import Log, Subscribe, credit, done, fail, job_id, subscription_id
+from wire.overhop.names import Code
+from wire.overhop.service import OverhopService
+from wire.replies import Replies
+
+Payload = dict[str, Any]
+
+
+class Session(Protocol):
+    """What the work needs of its connection."""
+
+    connection: Connection
+    replies: Replies
+    engine: Engine
+    service: OverhopService
+    oks: OkWriter
+
+
+class Work:
+    """Claims by their sids, assignments by their jids; the oldest assignment comes first."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.claims: dict[str, Claim] = {}
+        self.assignments: dict[str, Assignment] = {}
+
+    # Subscriptions.
+
+    async def subscribe(self, wanted: Subscribe) -> Claim:
+        """SUBSCRIBE: a claim without credits; the caller grants them. Raises DomainError or StoreUnavailable."""
+        service = self._session.service
+        if not await service.may("consume", wanted.q):
+            raise DomainError(Code.FORBIDDEN, f"jobs of queue {wanted.q} may not be done here")
+        try:
+            buffer = await self._session.engine.queue(wanted.q)
+        except QueueNotFound as error:
+            raise DomainError(Code.QUEUE_NOT_FOUND, f"there is no queue {wanted.q}") from error
+        for earlier in [claim for claim in self.claims.values() if claim.queue == wanted.q]:
+            if earlier.buffer is buffer:
+                raise DomainError(Code.DUPLICATE_SUBSCRIPTION, f"this worker has subscribed to {wanted.q} already")
+            earlier.withdraw()  # it was for a queue that has been removed since
+            del self.claims[earlier.sid]
+        claim = Claim(self, wanted.q, buffer, service.largest_payload)
+        self.claims[claim.sid] = claim
+        return claim
+
+    def unsubscribe(self, rid: str, p: Payload) -> None:
+        """UNSUBSCRIBE: no more jobs; those at work may be finished."""
+        sid = subscription_id(p)
+        claim = self.claims.pop(sid, None)
+        if claim is None:
+            raise DomainError(Code.SUBSCRIPTION_NOT_FOUND, f"this worker has no subscription {sid}")
+        claim.withdraw()
+        self._ok(rid)
+
+    def credit(self, rid: str, p: Payload) -> None:
+        """CREDIT."""
+        sid, credits = credit(p)
+        claim = self.claims.get(sid)
+        if claim is None:
+            raise DomainError(Code.SUBSCRIPTION_NOT_FOUND, f"this worker has no subscription {sid}")
+        self._ok(rid)
+        claim.grant(credits)
+
+    # Jobs.
+
+    def done(self, rid: str, p: Payload) -> None:
+        """DONE: the job leaves the store; the answer waits for that."""
+        jid, kept = p.get("jid"), None
+        job = self.assignments.pop(jid, None) if len(p) == 1 and type(jid) is str else None
+        if job is None:  # with a result, or for a job that is not this worker's, or in another spelling, or wrong
+            jid, result = done(p)
+            try:
+                kept = None if result is None else encode_value(result)
+            except Unencodable as error:
+                raise DomainError(Code.INVALID_JOB_PAYLOAD, str(error)) from error
+            job = self._assignment(jid)
+            del self.assignments[jid]
+        claim = job[0]
+        claim.active -= 1
+        if not claim.buffer.complete(job[1], kept):
+            raise _not_found(str(jid))
+        session = self._session
+        replies = session.replies
+        replies.round = session.engine.settling
+        replies.begin().append(session.oks.empty(rid))
+
+    def fail(self, rid: str, p: Payload) -> None:
+        """FAIL: another attempt after the backoff, or none if it was the last."""
+        jid, error, retry_in_ms = fail(p)
+        buffer, tag = self._take(jid)
+        if tag not in buffer.unacked:
+            raise _not_found(jid)
+        delay = None if retry_in_ms is None else retry_in_ms / 1000
+        buffer.give_back(tag, delay=delay, error=(error or "failed without a word").replace("\0", "\ufffd"))
+        self._settled(rid)
+
+    def ack(self, rid: str, p: Payload) -> None:
+        """ACK: the worker has it."""
+        self._assignment(job_id(p))
+        self._ok(rid)
+
+    def beat(self, rid: str, p: Payload) -> None:
+        """BEAT: the worker is still at it."""
+        jid = job_id(p)
+        job = self._assignment(jid)
+        buffer = job.claim.buffer
+        if job.tag not in buffer.unacked:
+            raise _not_found(jid)
+        moved = buffer.pushing().beat(job.tag)
+        if moved is not None:
+            self.assignments[jid] = job._replace(deadline=job.claim.wall_time(moved))
+        self._ok(rid)
+
+    async def log(self, wanted: Log) -> Payload:
+        """LOG: a line is kept with the job."""
+        job = self._assignment(wanted.jid)
+        line = wanted.line.replace("\0", "\ufffd")
+        return await self._session.service.clerk.log(job.claim.buffer.id, job.id, line)
+
+    # The connection.
+
+    def send_quests(self, frames: list[bytes]) -> None:
+        """Push jobs; a worker that does not read gets no more of them until it does."""
+        connection = self._session.connection
+        connection.write(b"".join(frames))
+        if connection.is_choked:
+            for claim in self.claims.values():
+                claim.set_aside()
+
+    def go_on(self) -> None:
+        """The worker reads again."""
+        for claim in self.claims.values():
+            claim.go_on()
+
+    def withdraw(self) -> None:
+        """Take no more jobs."""
+        for claim in self.claims.values():
+            claim.withdraw()
+
+    def hand_back(self) -> None:
+        """Every job goes back to its place, as if it had not been pushed."""
+        jobs, self.assignments = self.assignments, {}
+        for job in jobs.values():
+            job.claim.active -= 1
+            job.claim.buffer.hand_back(job.tag)
+
+    def lose(self) -> None:
+        """The worker is gone: another attempt for each of its jobs, after the backoff."""
+        jobs, self.assignments = self.assignments, {}
+        for job in jobs.values():
+            job.claim.buffer.give_back(job.tag, error="the worker disconnected")
+
+    def _assignment(self, jid: str) -> Assignment:
+        job = self.assignments.get(jid)
+        if job is None:
+            raise _not_found(jid)
+        return job
+
+    def _take(self, jid: str) -> tuple[QueueBuffer, int]:
+        job = self.assignments.pop(jid, None)
+        if job is None:
+            raise _not_found(jid)
+        job.claim.active -= 1
+        return job.claim.buffer, job.tag
+
+    def _ok(self, rid: str) -> None:
+        session = self._session
+        session.replies.begin().append(session.oks.empty(rid))
+
+    def _settled(self, rid: str) -> None:
+        replies = self._session.replies
+        replies.round = self._session.engine.settling
+        replies.begin().append(self._session.oks.empty(rid))
+
+
+def _not_found(jid: str) -> DomainError:
+    return DomainError(Code.JOB_NOT_FOUND, f"this worker does not have job {jid}")
