@@ -28,7 +28,7 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from queues.addresses import InvalidAddress, parse_address
-from queues.contents import msgpack_problem
+from queues.contents import NoSuchContent, canonical_msgpack
 from queues.engine.errors import QueueFull, QueueNotFound
 from queues.engine.message import ROWS_PER_STATEMENT
 from queues.models import Content
@@ -213,9 +213,14 @@ def _row(message: Outgoing) -> Row:
     if ttl == 0:
         raise InvalidMessage("ttl is 0; it must be more, or None for the queue's own.")
     delay = 0.0 if message.delay is None else _seconds("delay", message.delay)
+    body, content = _body(message.body), _content(message.content_type)
+    if content == Content.MSGPACK:
+        try:
+            body = canonical_msgpack(body)
+        except NoSuchContent as error:
+            raise InvalidMessage(f"The body cannot go by {message.content_type}: {error}.") from error
     return (
-        _body(message.body), _key(message.key), _headers(message.headers), delay, ttl, attempts,
-        _priority(message.priority), _content(message),
+        body, _key(message.key), _headers(message.headers), delay, ttl, attempts, _priority(message.priority), content,
     )  # fmt: skip
 
 
@@ -227,15 +232,11 @@ def _priority(priority: object) -> int:
     return priority
 
 
-def _content(message: Outgoing) -> int | None:
-    content_type = message.content_type
+def _content(content_type: str | None) -> int | None:
     if content_type is None:
         return None
     for content in Content:
         if content.label == content_type:
-            problem = msgpack_problem(bytes(message.body)) if content is Content.MSGPACK else None
-            if problem is not None:
-                raise InvalidMessage(f"The body cannot go by {content_type}: {problem}.")
             return int(content)
     known = ", ".join(content.label for content in Content)
     raise InvalidMessage(f"content_type is {content_type!r}; it must be one of {known}, or None for bytes.")

@@ -4,40 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgpack import unpackb  # type: ignore[import-untyped]
+from msgpack import packb, unpackb  # type: ignore[import-untyped]
 
 #: Containers inside each other, at most.
 DEEPEST = 62
 LEAST, MOST = -(2**63), 2**63 - 1
 
 
-def msgpack_problem(body: bytes) -> str | None:
-    """Why a body is no MessagePack that consumers of every protocol can take as a value; None if it is.
+class NoSuchContent(ValueError):
+    """A body is not what its content type says; the text says why."""
 
-    Values are nil, booleans, integers of 64 bits with a sign, UTF-8 text, bytes, arrays, and maps with text as keys.
+
+def canonical_msgpack(body: bytes) -> bytes:
+    """A MessagePack body as it is stored: maps sorted by key, everything as short as it goes.
+
+    Consumers of every protocol can take it as a value then: nil, booleans, integers of 64 bits with a sign, UTF-8 text,
+    bytes, arrays, and maps with text as keys. Raises NoSuchContent for anything else.
     """
     try:
         value = unpackb(body, ext_hook=_refuse)
     except ValueError as error:
-        return f"it is no such MessagePack: {error}"
-    level: list[Any] = [value]
-    for _ in range(DEEPEST + 1):
-        below: list[Any] = []
-        for item in level:
-            if isinstance(item, float):
-                return f"it has a float: {item!r}"
-            if isinstance(item, int) and not LEAST <= item <= MOST:
-                return f"it has an integer of more than 64 bits with a sign: {item}"
-            if isinstance(item, dict):
-                if any(not isinstance(key, str) for key in item):
-                    return "it has a map with keys that are no text"
-                below += item.values()
-            elif isinstance(item, list):
-                below += item
-        if not below:
-            return None
-        level = below
-    return f"its containers are nested more than {DEEPEST} deep"
+        raise NoSuchContent(f"it is no such MessagePack: {error}") from error
+    packed: bytes = packb(_sorted(value, DEEPEST))
+    return packed
+
+
+def _sorted(value: Any, levels: int) -> Any:
+    if isinstance(value, float):
+        raise NoSuchContent(f"it has a float: {value!r}")
+    if isinstance(value, int) and not LEAST <= value <= MOST:
+        raise NoSuchContent(f"it has an integer of more than 64 bits with a sign: {value}")
+    if isinstance(value, dict | list) and not levels:
+        raise NoSuchContent(f"its containers are nested more than {DEEPEST} deep")
+    if isinstance(value, dict):
+        if any(not isinstance(key, str) for key in value):
+            raise NoSuchContent("it has a map with keys that are no text")
+        return {key: _sorted(value[key], levels - 1) for key in sorted(value)}
+    if isinstance(value, list):
+        return [_sorted(item, levels - 1) for item in value]
+    return value
 
 
 def _refuse(code: int, data: bytes) -> Any:

@@ -23,7 +23,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS, transaction
-from django.db.models import Q
+from django.db.models import F, Func, IntegerField, Q
 
 from queues.backlog import OperationError, get_queue, purge_batches
 from queues.models import ArchivedMessage, JobLogLine, Message, Outcome, Queue, State, Worker
@@ -59,6 +59,10 @@ STATUS_OF = {
 
 class JobNotRemovable(OperationError):
     """A worker has the job."""
+
+
+class PageTooLarge(OperationError):
+    """The jobs of a page do not fit into one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +121,10 @@ def find_job(
 
 def list_jobs(
     queue: str, status: JobStatus, page: int, page_size: int, active: Iterable[int] = (),
-    prefetched: Iterable[int] = (), using: str = DEFAULT_DB_ALIAS,
+    prefetched: Iterable[int] = (), most_bytes: int | None = None, using: str = DEFAULT_DB_ALIAS,
 ) -> list[Job]:  # fmt: skip
-    """A page (1, 2, …) of a queue's jobs in one status, oldest first. Raises QueueNotFound.
+    """A page (1, 2, …) of a queue's jobs in one status, oldest first. Raises QueueNotFound, or PageTooLarge when their
+    payloads and results have more than `most_bytes` together.
 
     Leased messages have no index: `active` and `prefetched` are the first ids of those that this process's workers and
     its memory have; what other nodes tell of their workers comes on top, within a second.
@@ -136,7 +141,13 @@ def list_jobs(
         states = [state for state, named in STATUS_OF.items() if named is status]
         rows = Message.objects.using(using).filter(queue=found, state__in=states).order_by("id")
     start = (page - 1) * page_size
-    jobs = [_job(found, row) for row in rows[start : start + page_size]]
+    rows = rows[start : start + page_size]
+    if most_bytes is not None:
+        kept = ("payload", "result") if status is JobStatus.COMPLETED else ("payload",)
+        sizes = rows.values_list(*(_size(name) for name in kept))
+        if sum(size or 0 for row in sizes for size in row) > most_bytes:
+            raise PageTooLarge(f"{page_size} jobs as large as these do not fit into one answer; ask for fewer")
+    jobs = [_job(found, row) for row in rows]
     return [replace(job, status=status) for job in jobs]
 
 
@@ -209,6 +220,10 @@ def _job(queue: Queue, row: Message | ArchivedMessage, log: tuple[str, ...] = ()
         id, job_uuid(queue.uuid, id), queue.name, STATUS_OF[State(row.state)], bytes(row.payload), row.content,
         row.due_at, attempts, interval, row.published_at, row.attempts, -(row.pk >> 56), row.key, row.error, log=log,
     )  # fmt: skip
+
+
+def _size(column: str) -> Func:
+    return Func(F(column), function="octet_length", output_field=IntegerField())
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -23,7 +23,7 @@ from queues.engine.pusher import TURN_BYTES, Push, Pusher
 
 if TYPE_CHECKING:
     from queues.engine.claimer import Claimer
-    from queues.engine.settler import AckBatch, Settler
+    from queues.engine.settler import AckBatch, JobBatch, Settler
 
 #: Seconds without a consumer after which a node no longer takes new messages for a queue, and hands back its own:
 #: soon where others wait for them.
@@ -88,6 +88,7 @@ class QueueBuffer:
         self.urgent = False
         self.pusher: Pusher | None = None
         self._deadlines = BurstDeadlines()
+        self._done: JobBatch | None = None
         self._batches: dict[int | None, AckBatch] = {}
 
     # What consumers do.
@@ -214,8 +215,10 @@ class QueueBuffer:
         entry = self.unacked.pop(tag, None) or self.stale.pop(tag, None)
         if entry is None:
             return False
-        self.settler.job_batch(self.policy.retention).add_job(entry[0], entry[2], result)
-        if self.pusher is not None:
+        if self._done is None or self._done.retention != self.policy.retention:
+            self._done = self.settler.job_batch(self.policy.retention)
+        self._done.add_job(entry[0], entry[2], result)
+        if self.pusher is not None and self.pusher.deadlines.moved:
             self.pusher.deadlines.drop(tag)
         if self.policy.concurrency_limit is not None:
             self.settler.hurry()
@@ -321,6 +324,8 @@ class QueueBuffer:
         """How many more messages memory may take."""
         if self.ready_bytes >= self.claimer.most_bytes:
             return 0
+        if self.pusher is not None:  # what workers have is bounded by their credits, and no payload is kept of it
+            return self.claimer.prefetch - len(self.ready)
         return self.claimer.prefetch - len(self.ready) - len(self.unacked)
 
     def add(self, messages: Iterable[Message], size: int) -> None:

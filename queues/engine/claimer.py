@@ -85,7 +85,8 @@ class Claimer:
         limit = self._limit(buffer)
         if limit <= 0 or buffer.policy.paused or buffer.closed or self.stopping:
             buffer.refilled()
-            buffer.dispatch()
+            if buffer.pusher is not None:
+                buffer.pusher.push()  # it may have waited for this
             return
         buffer.claiming = True
         news = buffer.news

@@ -58,11 +58,11 @@ class Holder(Protocol):
 class MovableDeadlines:
     """Deadlines that a holder may move. A moved delivery is looked at at its first time and put off then."""
 
-    __slots__ = ("_due", "_moved", "_number")
+    __slots__ = ("_due", "_number", "moved")
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Sequence[int], Holder]] = []
-        self._moved: dict[int, float] = {}
+        self.moved: dict[int, float] = {}
         self._number = count()
 
     def __bool__(self) -> bool:
@@ -74,11 +74,11 @@ class MovableDeadlines:
 
     def move(self, tag: int, deadline: float) -> None:
         """It is due at another time; never before the one it had."""
-        self._moved[tag] = deadline
+        self.moved[tag] = deadline
 
     def drop(self, tag: int) -> None:
         """It is finished."""
-        self._moved.pop(tag, None)
+        self.moved.pop(tag, None)
 
     def expired(self, now: float) -> Iterator[tuple[list[int], Holder]]:
         """Take what is due, with who held it; what is finished may be among it."""
@@ -86,9 +86,9 @@ class MovableDeadlines:
             _, _, tags, holder = heapq.heappop(self._due)
             due = []
             for tag in tags:
-                moved = self._moved.get(tag)
+                moved = self.moved.get(tag)
                 if moved is None or moved <= now:
-                    self._moved.pop(tag, None)
+                    self.moved.pop(tag, None)
                     due.append(tag)
                 else:
                     self.add(moved, (tag,), holder)
@@ -97,4 +97,4 @@ class MovableDeadlines:
 
     def clear(self) -> None:
         self._due.clear()
-        self._moved.clear()
+        self.moved.clear()

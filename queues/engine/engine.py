@@ -221,6 +221,13 @@ class Engine:
         """A queue's policy, kept current from now on. Raises QueueNotFound or StoreUnavailable."""
         return await self._policy(await self._queue_id(name))
 
+    async def refresh(self, name: str) -> None:
+        """Obey a queue's policy as it is now, not only once its change is heard of. Raises StoreUnavailable."""
+        for buffer in tuple(self.buffers.values()):
+            if buffer.policy.name == name:
+                async with self._asking() as connection:
+                    await self._reload_policies(connection, (buffer.id,))
+
     def known_policy(self, id: int) -> QueuePolicy | None:
         """The policy of a queue that `policy` was asked for, as it is now; None once the queue is gone."""
         return self.topology.policies.get(id)

@@ -229,7 +229,7 @@ class Settler:
                 name = "settle_archived"
                 if isinstance(batch, JobBatch):
                     name = "settle_jobs"
-                    parameters["results"] = results
+                    parameters["results"] = results if any(result is not None for result in results) else None
                 parameters["delivered"] = _time_array(times, offset)
                 parameters["consumer"] = batch.consumer
                 parameters["full"] = batch.retention == "full"

@@ -72,6 +72,11 @@ class Segment:
     publishers: list[Publisher] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
 
+    @property
+    def keys(self) -> list[str]:
+        """The keys of its messages."""
+        return [message.key for message in self.outgoing if message.key is not None]
+
     def is_like(self, max_attempts: int | None, content: int | None, answered: bool) -> bool:
         """Whether a plain publish of this kind may join."""
         return (

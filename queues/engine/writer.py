@@ -17,7 +17,7 @@ from queues.engine.buffer import QueueBuffer
 from queues.engine.claimer import Claimer
 from queues.engine.clock import now
 from queues.engine.database import Connection
-from queues.engine.errors import EngineError, QueueFull, TopologyMoved, Unstorable
+from queues.engine.errors import EngineError, QueueFull, StoreUnavailable, TopologyMoved, Unstorable
 from queues.engine.message import Counts
 from queues.engine.plan import Plan, Write, plan_segment
 from queues.engine.source import Address, Segment, Source
@@ -25,6 +25,14 @@ from queues.engine.statements import statement
 from queues.engine.topology import Topology
 
 Work = list[tuple[Source, list[Segment]]]
+
+
+#: What PostgreSQL says of a message that it will never take.
+REFUSED = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
+#: A transaction that is not finished has stored a message with this key.
+KEY_HELD = psycopg.errors.LockNotAvailable
+KEY_IS_HELD = "an unfinished transaction holds the key"
+KEY_TIMEOUT = b"set local lock_timeout = '500ms'"
 
 
 class Writer:
@@ -124,7 +132,7 @@ class Writer:
         except TopologyMoved:
             await self.topology.resolve(connection, [source.address for source, _ in self._taken])
             return  # and again, with the new routes
-        except (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError):
+        except (*REFUSED, KEY_HELD):
             plan = await self._store_singly(connection)
         self._finish()
         self._deliver(plan)
@@ -133,18 +141,34 @@ class Writer:
     async def _store_singly(self, connection: Connection) -> Plan:
         """One message of the batch is not storable: store each by itself, so that only that one is refused."""
         whole = Plan()
+        held: set[tuple[Address, str]] = set()
         for source, segments in self._taken:
             for segment in segments:
                 for n in range(len(segment.bodies)):
                     one = segment.cut(n, n + 1)
+                    key = (source.address, one.keys[0]) if one.keys else None
+                    if key in held:
+                        whole.rejected.append((one, StoreUnavailable(KEY_IS_HELD)))
+                        continue
                     try:
-                        plan = await self._plan(connection, [(source, [one])])
-                        await self._store(connection, plan)
-                    except (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError) as error:
+                        whole.merge(await self._store_one(connection, source, one))
+                    except REFUSED as error:
                         whole.rejected.append((one, Unstorable(str(error))))
-                    else:
-                        whole.merge(plan)
+                    except KEY_HELD:
+                        whole.rejected.append((one, StoreUnavailable(KEY_IS_HELD)))
+                        if key is not None:
+                            held.add(key)
         return whole
+
+    async def _store_one(self, connection: Connection, source: Source, one: Segment) -> Plan:
+        while True:
+            try:
+                plan = await self._plan(connection, [(source, [one])])
+                await self._store(connection, plan)
+            except TopologyMoved:
+                await self.topology.resolve(connection, [source.address])
+            else:
+                return plan
 
     async def _plan(self, connection: Connection, work: Work) -> Plan:
         topology = self.topology
@@ -168,12 +192,15 @@ class Writer:
         """Write a plan in one transaction; each write gets its `first` id and `leased`. Raises TopologyMoved."""
         plan.begin()
         try:
-            if len(plan.writes) == 1 and not plan.limited:
+            keyed = any(write.segment.keys for write in plan.writes)
+            if len(plan.writes) == 1 and not plan.limited and not keyed:
                 await self._write(connection, plan.writes[0])
             elif not plan.writes:
                 await self._check_version(connection)
             else:
                 async with connection.transaction():
+                    if keyed:  # a transaction elsewhere may hold a key for as long as it likes
+                        await connection.execute(KEY_TIMEOUT)
                     if plan.limited:
                         await self._admit(connection, plan)
                     await self._write_all(connection, plan.writes)

@@ -42,11 +42,12 @@ EVERY_LISTENER = ("--overhop", "127.0.0.1:0", "--blipmq", "127.0.0.1:0", "--sspq
 Address = tuple[str, int]
 
 
-def wait_until(condition: Callable[[], Any], what: str = "it") -> Any:
+def wait_until(condition: Callable[[], Any], what: str | Callable[[], str] = "it") -> Any:
     """Look again and again until `condition` gives something true; return that."""
     deadline = time.monotonic() + PATIENCE
     while not (result := condition()):
-        assert time.monotonic() < deadline, f"{what} has not happened"
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what if isinstance(what, str) else what()} has not happened")
         time.sleep(0.005)
     return result
 
@@ -119,7 +120,7 @@ class Database:
         """Wait until a queue has exactly these: `ready`, `leased`, `delayed`, `dead`."""
         names = ("ready", "leased", "delayed", "dead")
         wanted = Counter({names.index(name): count for name, count in counts.items() if count})
-        wait_until(lambda: self.states(queue) == wanted, f"{counts} (now {dict(self.states(queue))})")
+        wait_until(lambda: self.states(queue) == wanted, lambda: f"{counts} (now {dict(self.states(queue))})")
 
     @contextlib.contextmanager
     def unwritable_messages(self) -> Iterator[None]:
@@ -330,6 +331,11 @@ class Raw:
         self.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
+        self.socket.close()
+
+    def reset(self) -> None:
+        """Close with a reset."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
     def __enter__(self) -> Self:

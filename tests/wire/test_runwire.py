@@ -68,8 +68,9 @@ def broker(store: Database) -> Iterator[Broker]:
         (("--sspq", "127.0.0.1:99999"), "argument --sspq: '127.0.0.1:99999': the port must be a number from 0 to"),
         (("--sspq-also", "127.0.0.1:1"), "argument --sspq-also: '127.0.0.1:1' is not HOST:PORT=QUEUE"),
         (("--processes", "many"), "argument --processes: invalid int value: 'many'"),
-        (("--blipmq", "off", "--sspq", "off"), "Every listener is off: there is nothing to serve."),
+        (("--overhop", "off", "--blipmq", "off", "--sspq", "off"), "Every listener is off: there is nothing to serve."),
         (("--processes", "0"), "--processes must be 1 or more."),
+        (("--processes", "2", "--overhop", "127.0.0.1:0"), "With --processes the listeners need ports of their own"),
         (("--processes", "2", "--sspq", "127.0.0.1:0"), "With --processes the listeners need ports of their own"),
     ],
 )
@@ -340,7 +341,7 @@ def test_several_processes_share_the_ports_are_started_again_and_stopped_togethe
     store: Database, free: Callable[[], str]
 ) -> None:
     blip, sspq = free(), free()
-    arguments = ("--processes", "2", "--blipmq", blip, "--sspq", sspq, "--status", "127.0.0.1:0")
+    arguments = ("--processes", "2", "--overhop", "off", "--blipmq", blip, "--sspq", sspq, "--status", "127.0.0.1:0")
     with Broker(store, *arguments) as running, contextlib.ExitStack() as connections:
         assert running.lines.count("ready") == 1
         assert f"[0] blipmq {blip}" in running.lines
@@ -372,7 +373,7 @@ def test_several_processes_share_the_ports_are_started_again_and_stopped_togethe
 
 
 def test_the_children_end_when_their_parent_is_killed(store: Database, free: Callable[[], str]) -> None:
-    with Broker(store, "--processes", "2", "--blipmq", free(), "--sspq", "off") as running:
+    with Broker(store, "--processes", "2", "--overhop", "off", "--blipmq", free(), "--sspq", "off") as running:
         children = psutil.Process(running.process.pid).children()
         running.process.kill()
         assert psutil.wait_procs(children, 15)[1] == []

@@ -9,6 +9,7 @@ import resource
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -38,6 +39,7 @@ CODES: tuple[tuple[type[Exception], Code], ...] = (
     (operations.QueueBusy, Code.UNAVAILABLE),
     (job_queues.AlreadyPaused, Code.QUEUE_ALREADY_PAUSED),
     (job_queues.AlreadyRunning, Code.QUEUE_ALREADY_RUNNING),
+    (jobs.PageTooLarge, Code.INVALID_PAGE_SIZE),
     (jobs.JobNotRemovable, Code.JOB_STATUS_NOT_REMOVABLE),
     (QueueNotFound, Code.QUEUE_NOT_FOUND),
 )
@@ -102,6 +104,7 @@ class Clerk:
     async def set_paused(self, name: str, paused: bool) -> Payload:
         """PAUSE, RESUME."""
         await self.ask(job_queues.set_paused, name, paused)
+        await self._engine.refresh(name)
         return {}
 
     async def stats(self, name: str) -> Payload:
@@ -116,7 +119,11 @@ class Clerk:
         """JOB: the record; nothing when there is none."""
         queue, uuid = split_job_id(jid)
         found = await self.ask(jobs.find_job, queue, UUID(uuid), self._engine.with_consumers(queue))
-        return {} if found is None else record(found)
+        if found is None:
+            return {}
+        if len(found.payload or b"") + len(found.result or b"") > self._largest_answer:
+            found = replace(found, payload=None)  # both do not fit; the result is what is asked for
+        return record(found)
 
     async def remove_job(self, jid: str) -> Payload:
         """RMJOB."""
@@ -132,10 +139,8 @@ class Clerk:
         found = await self.ask(
             jobs.list_jobs, wanted.q, jobs.JobStatus(wanted.status), wanted.page, wanted.page_size,
             self._engine.with_consumers(wanted.q),
-            self._engine.prefetched(wanted.q, wanted.page * wanted.page_size),
+            self._engine.prefetched(wanted.q, wanted.page * wanted.page_size), self._largest_answer,
         )  # fmt: skip
-        if sum(len(job.payload or b"") for job in found) > self._largest_answer:
-            raise DomainError(Code.INVALID_PAGE_SIZE, f"{len(found)} jobs as large as these do not fit into one answer")
         return {
             "q": wanted.q, "status": wanted.status, "page": wanted.page, "page_size": wanted.page_size,
             "jobs": [record(job) for job in found],

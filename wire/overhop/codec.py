@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Final, NamedTuple
 
-from msgpack import unpackb  # type: ignore[import-untyped]
+from msgpack import packb, unpackb  # type: ignore[import-untyped]
 
 from wire.overhop.encoding import (
     ABSENT,
@@ -82,6 +82,9 @@ _ONLY_JID: Final = b"\x84\xa1p\x81\xa3jid\xd9"
 """How an envelope begins whose payload comes first and has nothing but a jid of up to 255 bytes."""
 _SHORTEST: Final = len(_ONLY_JID) + 1
 _MOST_TAILS: Final = 16
+_JOB_FIRST: Final = b"\x84\xa1p\x82\xabjob_payload"
+"""How an envelope begins whose payload comes first and has two keys, the first of them a job's."""
+_JOB_AT: Final = len(_JOB_FIRST)
 
 
 class Message(NamedTuple):
@@ -101,7 +104,9 @@ class Decoder:
     pieces.
     """
 
-    __slots__ = ("_depth", "_elements", "_limit", "_most_containers", "_need", "_rest", "_tails", "error")
+    __slots__ = (
+        "_depth", "_elements", "_job_tail", "_limit", "_most_containers", "_need", "_rest", "_tails", "error",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -118,9 +123,10 @@ class Decoder:
         self._most_containers = min(max_depth, max_elements // ELEMENTS_PER_SMALL_CONTAINER)
         self._rest = bytearray()
         self._need = _LENGTH_SIZE
-        #: What came after the jid in envelopes that begin with `_ONLY_JID`: their type and request id. What a byte
-        #: means follows from those before it, so the same end behind any other jid means the same.
+        #: What came after the jid in envelopes that begin with `_ONLY_JID`: their type and request id.
         self._tails: dict[bytes, tuple[int, str]] = {}
+        #: What came after the value in the last envelope that began with `_JOB_FIRST`: type, request id and queue.
+        self._job_tail: tuple[bytes, int, str, str] = (b"\xc1", 0, "", "")
 
     @classmethod
     def for_client(cls, max_envelope: int = MAX_ENVELOPE) -> Decoder:
@@ -152,6 +158,7 @@ class Decoder:
     def _cut(self, data: bytes, messages: list[Message]) -> None:
         """Add the messages that are whole and keep the rest; raise CodecError at the first that is none."""
         append, decode, limit, tails = messages.append, self._decode, self._limit, self._tails
+        most = self._most_containers - 2
         at, end, need = 0, len(data), _LENGTH_SIZE
         while end - at >= _LENGTH_SIZE:
             (length,) = _read_length(data, at)
@@ -162,22 +169,52 @@ class Decoder:
             if stop > end:
                 need = _LENGTH_SIZE + length
                 break
-            if length > _SHORTEST and data.startswith(_ONLY_JID, start):  # DONE and the like: half of what workers say
-                cut = start + _SHORTEST + data[start + _SHORTEST - 1]
-                known = tails.get(data[cut:stop])
-                if known is not None:
-                    append(_with_jid(known, data[start + _SHORTEST : cut]))
+            try:
+                if length > _SHORTEST and data.startswith(_ONLY_JID, start):
+                    cut = start + _SHORTEST + data[start + _SHORTEST - 1]
+                    known = tails.get(data[cut:stop])
+                    if known is not None:
+                        t, rid = known
+                        append(_new(Message, (t, rid, {"jid": str(data[start + _SHORTEST : cut], "utf-8")})))
+                    else:
+                        append(self._learn_jid(data, start, cut, stop))
+                elif data.startswith(_JOB_FIRST, start):
+                    tail, t, rid, q = self._job_tail
+                    cut = stop - len(tail)
+                    if data[cut:stop] == tail and is_plain(value := data[start + _JOB_AT : cut], most):
+                        append(_new(Message, (t, rid, {"job_payload": unpackb(value), "q": q})))
+                    else:
+                        append(self._learn_job(data[start:stop]))
                 else:
-                    message = decode(data[start:stop])
-                    append(message)
-                    if len(tails) < _MOST_TAILS:
-                        tails[data[cut:stop]] = message[0], message[1]
-            else:
-                append(decode(data[start:stop]))
+                    append(decode(data[start:stop]))
+            except CodecError:
+                raise
+            except ValueError as error:  # UnicodeDecodeError and what unpackb raises
+                raise CodecError(f"not MessagePack as Overhop has it: {error}") from None
             at = stop
         if at < end:
             self._rest += data[at:]
             self._need = need
+
+    # Half of what workers send are DONEs, and nearly all that others send are ENQUEUEs: envelopes that differ in one
+    # value only. What a byte means follows from those before it. So where an envelope begins like an earlier one, and
+    # goes on like that one behind a value that is whole, it says the same but for that value.
+
+    def _learn_jid(self, data: bytes, start: int, cut: int, stop: int) -> Message:
+        message = self._decode(data[start:stop])
+        if len(self._tails) < _MOST_TAILS:
+            self._tails[data[cut:stop]] = message[0], message[1]
+        return message
+
+    def _learn_job(self, body: bytes) -> Message:
+        message = self._decode(body)
+        t, rid, p = message
+        q = p.get("q")
+        if len(p) == 2 and type(q) is str:
+            tail = b"".join((b"\xa1q", packb(q), b"\xa3rid", packb(rid), b"\xa1t", packb(t), b"\xa1v\x02"))
+            if body.endswith(tail):
+                self._job_tail = tail, t, rid, q
+        return message
 
     def _decode(self, body: bytes) -> Message:
         """Return the message in a frame's body; raise CodecError."""
@@ -193,13 +230,6 @@ class Decoder:
         except (KeyError, TypeError):
             pass  # the envelope is no map, or has a field too few
         raise CodecError(_what_is_wrong(envelope))
-
-
-def _with_jid(known: tuple[int, str], jid: bytes) -> Message:
-    try:
-        return _new(Message, (known[0], known[1], {"jid": str(jid, "utf-8")}))
-    except UnicodeDecodeError as error:
-        raise CodecError(f"not MessagePack as Overhop has it: {error}") from None
 
 
 def _unpack(data: bytes) -> Any:

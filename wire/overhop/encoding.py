@@ -40,6 +40,7 @@ class Absent(Enum):
 ABSENT: Final = Absent.ABSENT
 
 _ATOMS = frozenset((str, bytes, bool, type(None)))
+_TEXT = frozenset((str,))
 _OK: Final = int(Type.OK)
 _ERR: Final = int(Type.ERR)
 _QUEST: Final = int(Type.QUEST)
@@ -135,17 +136,15 @@ def _packed(value: object) -> bytes:
     return data
 
 
-def _is_simple(value: dict[Any, Any]) -> bool:
+def is_simple(value: dict[Any, Any]) -> bool:
     """Is this a map in order, of plain values that cannot be wrong? Most jobs are: they need no copy."""
-    keys = list(value)
-    for key in keys:
-        if type(key) is not str or type(value[key]) not in _ATOMS:
-            return False
-    return keys == sorted(keys)
+    return _TEXT.issuperset(map(type, value)) and _ATOMS.issuperset(map(type, value.values())) and (
+        list(value) == sorted(value)
+    )
 
 
 def _pack(value: object, max_depth: int, max_elements: int) -> bytes:
-    if type(value) is dict and len(value) < 16 and max_depth and _is_simple(value):
+    if type(value) is dict and len(value) < 16 and max_depth and is_simple(value):
         return _packed(value)
     data = _packed(_canonical(value, max_depth))
     if len(data) > max_elements:  # or else there cannot be so many

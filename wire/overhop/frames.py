@@ -51,6 +51,12 @@ class OkWriter:
             self._set(rid)
         return self._empty
 
+    def around_jid(self, rid: str, beginning: bytes) -> tuple[bytes, bytes]:
+        """What stands before and behind the last three digits of a jid, packed, in an OK with it."""
+        whole = self.jid(rid, beginning + b"000")
+        at = 4 + 8 + len(beginning)
+        return whole[:at], whole[at + 3 :]
+
     def jid(self, rid: str, jid: bytes) -> bytes:
         """OK with a jid, packed: the answer to ENQUEUE."""
         if rid != self._rid:

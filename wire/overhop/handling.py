@@ -99,12 +99,10 @@ class JobContext(Context):
         self._wait_for(functools.partial(self._inner.log, line))
 
     def _wait_for(self, call: Callable[[], Any]) -> None:
-        if self._loop.is_closed():
-            return  # the worker has stopped without this job
         steps = call()
         try:
             sent = asyncio.run_coroutine_threadsafe(steps, self._loop)
-        except RuntimeError:  # it was closed meanwhile
+        except RuntimeError:  # the loop is closed: the worker has stopped without this job
             steps.close()
             return
         with contextlib.suppress(TimeoutError, asyncio.CancelledError):

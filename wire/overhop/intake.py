@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
+
+from msgpack import Packer  # type: ignore[import-untyped]
 
 from queues.engine import (
     Content,
@@ -15,12 +17,12 @@ from queues.engine import (
     StoreUnavailable,
     Unstorable,
 )
-from wire.overhop.encoding import Unencodable, encode_value, err
+from wire.overhop.encoding import Unencodable, encode_value, err, is_simple
 from wire.overhop.fields import DomainError
 from wire.overhop.frames import OkWriter
 from wire.overhop.messages import Enqueue
 from wire.overhop.names import Code
-from wire.overhop.payloads import JobNames
+from wire.overhop.payloads import DIGITS, JobNames
 from wire.overhop.service import OverhopService, Target
 from wire.replies import Held, Replies
 
@@ -68,6 +70,8 @@ class Intake:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._gone = False
+        #: `encode_value` of simple maps; a packer that is kept is faster than `packb`, which makes one each time.
+        self._pack: Callable[[Any], bytes] = Packer(buf_size=4096).pack
 
     async def find(self, q: str) -> Target:
         """Look up a queue that is not known yet. Raises DomainError or StoreUnavailable."""
@@ -112,7 +116,7 @@ class Intake:
 
     def _payload(self, value: Any) -> bytes:
         try:
-            payload = encode_value(value)
+            payload = self._pack(value) if type(value) is dict and is_simple(value) else encode_value(value)
         except Unencodable as error:
             raise DomainError(Code.INVALID_JOB_PAYLOAD, str(error)) from error
         if len(payload) > self._session.service.largest_payload:
@@ -126,13 +130,18 @@ class Intake:
 
     def published(self, tokens: list[Any], ids: Sequence[int | None]) -> None:
         """The jobs are durable; without an id a job's key is another's."""
-        write = self._session.oks.jid
+        oks = self._session.oks
+        known: tuple[str, JobNames, int] | None = None
+        start = end = b""
         for token, id in zip(tokens, ids, strict=True):
-            if isinstance(token, Keyed):
+            if type(token) is Keyed:
                 self._published_keyed(token, id)
             elif id is not None:
                 parts, slot, rid, names = token
-                parts[slot] = write(rid, names.packed(id))
+                if (rid, names, id >> 12) != known:
+                    known = rid, names, id >> 12
+                    start, end = oks.around_jid(rid, names.packed(id)[:-3])
+                parts[slot] = start + DIGITS[id & 4095] + end
 
     def _published_keyed(self, keyed: Keyed, id: int | None) -> None:
         if id is not None:

@@ -11,6 +11,7 @@ from wire.overhop.encoding import Unencodable, encode_value
 
 #: The last three hexadecimal digits of a jid.
 _DIGITS = [f"{n:03x}" for n in range(4096)]
+DIGITS = [digits.encode() for digits in _DIGITS]
 
 
 class JobNames:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import UTC, datetime, timedelta
 from time import time
 from typing import Any
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 BLOCKED = "request"
 Payload = dict[str, Any]
-Answer = Awaitable[Payload | None]
+Answer = Coroutine[Any, Any, Payload | None]
 
 
 class OverhopSession:
@@ -123,9 +123,20 @@ class OverhopSession:
 
     def _run(self, received: Iterable[Message]) -> None:
         """Handle messages until all are done, or one blocks."""
-        rest = iter(received)
+        rest, fast = iter(received), self._fast
         for t, rid, p in rest:
-            self._handle(t, rid, p)
+            try:
+                if (handle := fast.get(t)) is not None:
+                    handle(rid, p)
+                else:
+                    self._handle_other(t, rid, p)
+                    fast = self._fast
+            except DomainError as error:
+                unknown = t == Type.GQUEUE  # a name that no queue can have: there is none
+                self.replies.begin().append(codec.ok(rid) if unknown else codec.err(rid, error.code, error.msg))
+            except ShapeError as error:
+                self._act(self._conversation.on_wrong_shape(self._loop.time()), rid, str(error))
+            self._requests += 1
             if self._task is not None or self._finishing:
                 break
         if self._task is not None:
@@ -138,22 +149,6 @@ class OverhopSession:
             self._finish()
         if self._draining:
             self._close_when_idle()
-
-    def _handle(self, t: int, rid: str, p: Payload) -> None:
-        try:
-            self._requests += 1
-            fast = self._fast.get(t)
-            if fast is not None:
-                fast(rid, p)
-            else:
-                self._handle_other(t, rid, p)
-        except DomainError as error:
-            if t == Type.GQUEUE:  # a name that no queue can have: there is none
-                self.replies.begin().append(codec.ok(rid))
-            else:
-                self.replies.begin().append(codec.err(rid, error.code, error.msg))
-        except ShapeError as error:
-            self._act(self._conversation.on_wrong_shape(self._loop.time()), rid, str(error))
 
     def _handle_other(self, t: int, rid: str, p: Payload) -> None:
         registered = self._conversation.state is State.REGISTERED
@@ -212,13 +207,14 @@ class OverhopSession:
     def _enqueue(self, rid: str, p: Payload) -> None:
         job = messages.enqueue(p)
         target = self.service.target(job[0])
-        if target is None:
-            self._block(rid, self._enqueue_to_unknown(rid, job))
+        # A job that this client has just finished may hold the key: what comes before is done before.
+        if target is None or (job.key is not None and self.engine.settles(self.replies.round)):
+            self._block(rid, self._enqueue_later(rid, job))
         else:
             self.intake.publish(rid, job, target)
 
-    async def _enqueue_to_unknown(self, rid: str, job: messages.Enqueue) -> None:
-        target = await self.intake.find(job.q)
+    async def _enqueue_later(self, rid: str, job: messages.Enqueue) -> None:
+        target = self.service.target(job.q) or await self.intake.find(job.q)
         self.intake.publish(rid, job, target)
 
     def _goodbye(self, rid: str, p: Payload) -> None:
@@ -250,7 +246,7 @@ class OverhopSession:
         if t == Type.JOB:
             return self._allowed("consume", messages.split_job_id(asked)[0], lambda: clerk.job(asked))
         if t == Type.LSJOB:
-            return self._allowed("consume", asked.q, lambda: clerk.list_jobs(asked))
+            return self._allowed("consume", asked.q, lambda: self._list_jobs(asked))
         if t == Type.RMJOB:
             return self._allowed("manage", messages.split_job_id(asked)[0], lambda: clerk.remove_job(asked))
         if t == Type.ADDQUEUE:
@@ -264,12 +260,19 @@ class OverhopSession:
             raise DomainError(Code.FORBIDDEN, f"queue {queue} is not for you to {action}")
         return await answer()
 
+    async def _list_jobs(self, wanted: messages.ListJobs) -> None:
+        """LSJOB: a page that no envelope can take is refused."""
+        rid = self._rid
+        frame = codec.ok(rid, await self.service.clerk.list_jobs(wanted))
+        most = self.service.options.max_envelope
+        if len(frame) > most:
+            raise DomainError(Code.INVALID_PAGE_SIZE, f"these jobs need {len(frame)} bytes, over {most}: ask for fewer")
+        self.replies.begin().append(frame)
+
     async def _subscribe(self, wanted: messages.Subscribe) -> None:
-        """SUBSCRIBE: no job may be pushed before the answer, so that waits for nothing."""
+        """SUBSCRIBE: no job may be pushed before the answer, which waits for nothing here."""
         rid = self._rid
         claim = await self.work.subscribe(wanted)
-        while self.replies.waiting:  # noqa: ASYNC110 - for commits under way: milliseconds
-            await asyncio.sleep(0.001)
         self.replies.begin().append(codec.ok(rid, {"sid": claim.sid}))
         self.replies.flush()
         if wanted.credits:
@@ -284,8 +287,12 @@ class OverhopSession:
     async def _serve(self, rid: str, answer: Answer) -> None:
         """Answer, unless the request has done that itself, and go on with what came behind it."""
         try:
+            await self._caught_up()
             payload = await answer
             frame = None if payload is None else codec.ok(rid, payload)
+        except asyncio.CancelledError:
+            answer.close()
+            raise
         except DomainError as error:
             frame = codec.err(rid, error.code, error.msg)
         except (EngineError, codec.Unencodable) as error:
@@ -302,6 +309,13 @@ class OverhopSession:
         self.connection.resume_reading(BLOCKED)
         behind, self._behind = self._behind, deque()
         self._run(behind)
+
+    async def _caught_up(self) -> None:
+        """Wait for the commit of what came before: what blocks is to see it, and is answered behind it."""
+        pause = 0.0005
+        while self.replies.waiting:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.05)
 
     def spawn(self, job: Coroutine[Any, Any, None]) -> None:
         """Run in the background, no longer than the connection lives."""

@@ -6,9 +6,20 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import psycopg
 import pytest
 
-from queues.engine import Address, Content, Engine, EngineError, Outgoing, Push, QueueBuffer, QueueNotFound
+from queues.engine import (
+    Address,
+    Content,
+    Engine,
+    EngineError,
+    Outgoing,
+    Push,
+    QueueBuffer,
+    QueueNotFound,
+    StoreUnavailable,
+)
 from tests.queues.engine.conftest import PATIENCE, MakeEngine, Producer, Store
 
 
@@ -237,8 +248,8 @@ async def test_the_result_of_a_job_is_kept_with_the_archive(make_engine: MakeEng
     assert buffer.complete(second.tag, None)
     round = engine.settling
     await store.until(lambda: not engine.settles(round), "both are settled")
-    rows = store.archived(queue)
-    assert [(row["id"], row["job"], row["result"]) for row in rows] == [(first.id, True, b"\xc3"), (second.id, True, None)]
+    rows = [(row["id"], row["job"], row["result"]) for row in store.archived(queue)]
+    assert rows == [(first.id, True, b"\xc3"), (second.id, True, None)]
     assert store.messages(queue) == []
 
 
@@ -300,3 +311,25 @@ async def test_what_is_delivered_late_after_a_lost_connection_is_still_settled(
     round = engine.settling
     await store.until(lambda: not engine.settles(round), "it is settled")
     assert store.messages(queue) == []
+
+
+async def test_a_key_that_an_unfinished_transaction_holds_is_refused_and_holds_up_nobody_for_long(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    queue = store.queue("q")
+    engine = await make_engine()
+    asker = Asker(engine)
+    with psycopg.connect(store.conninfo) as other:
+        other.execute(
+            b"insert into queues_message (id, queue_id, state, key, payload)"
+            b" values (nextval('queues_message_id'), %s, 0, 'k', '')",
+            (queue,),
+        )
+        messages = [Outgoing(b"1", key="k"), Outgoing(b"2", key="free"), Outgoing(b"3", key="k"), Outgoing(b"4")]
+        ids = await asker.ask("queue:q", *messages)
+        other.rollback()
+    assert len(ids) == 2
+    assert [(token, type(error)) for token, error in asker.failed] == [(0, StoreUnavailable), (2, StoreUnavailable)]
+    assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"2", b"4"]
+    [id] = await asker.ask("queue:q", Outgoing(b"5", key="k"))
+    assert id is not None

@@ -35,7 +35,8 @@ PARAMETERS: dict[str, Any] = {
     "ttls": "{0,0}", "attempts": "{1,1}", "queue": 1, "low": 0, "limit": 100, "count": 10, "ids": "{1,2}",
     "delivered": "{1,1}", "consumer": None, "full": False, "tags": "{1,2}", "errors": [None, None], "target": 2,
     "outcome": 2, "key": "k", "limited": False, "high": 100, "content": None,
-    "priorities": "{0,0}", "intervals": [None, None], "contents": [None, None], "dues": [None, None], "results": [None, None],
+    "priorities": "{0,0}", "intervals": [None, None], "contents": [None, None], "dues": [None, None],
+    "results": [None, None],
 }  # fmt: skip
 
 pytestmark = pytest.mark.django_db  # makes the test database; the plans are made on a connection of their own

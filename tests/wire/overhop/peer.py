@@ -1,4 +1,4 @@
-"""An Overhop client without manners: sends any bytes, and holds every byte of the server's against the specification."""
+"""An Overhop client without manners: sends any bytes, and holds the server's against the specification."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-from tests.wire.broker import Address, Database, Raw
+from tests.wire.broker import Address, Database, Raw, wait_until
 from wire.overhop import codec
 from wire.overhop.codec import Code, Message, Type
 
@@ -124,6 +124,10 @@ class Peer(Raw):
     def stats(self, q: str) -> dict[str, int]:
         """QSTATS: what is not 0."""
         return {status: count for status, count in self.ask(Type.QSTATS, q=q)["stats"].items() if count}
+
+    def wait_for_stats(self, q: str, **counts: int) -> None:
+        """Wait until QSTATS says this. What a process has taken into memory for nobody goes back after a moment."""
+        wait_until(lambda: self.stats(q) == counts, lambda: f"{counts} in {q} (now {self.stats(q)})")
 
     # Pushes.
 

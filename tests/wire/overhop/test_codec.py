@@ -477,3 +477,46 @@ def test_a_quest_is_what_its_payload_encoded_as_a_whole_would_be(max_attempts: i
     data = codec.quest("s" * 36, "q:1", "q", codec.encode_value(payload), 300, max_attempts, "2026")
     whole = {"sid": "s" * 36, "jid": "q:1", "q": "q", "job_payload": payload, "attempt": 300}
     assert data == encode(Type.QUEST, "0", whole | {"max_attempts": max_attempts, "deadline": "2026"})
+
+
+def in_order(p: bytes, rid: bytes, t: int) -> bytes:
+    """A frame whose payload comes first, as most clients write it."""
+    body = b"\x84\xa1p" + p + b"\xa3rid" + rid + b"\xa1t" + bytes((t,)) + b"\xa1v\x02"
+    return len(body).to_bytes(4, "big") + body
+
+
+JID = b"\x81\xa3jid\xd9"
+
+
+@pytest.mark.parametrize(
+    "p",
+    [
+        JID + b"\x28" + b"j" * 40,
+        JID + b"\x03" + b"j" * 3,
+        JID + b"\x28" + b"\xff" * 40,
+        JID + b"\xff" + b"j" * 40,
+        JID,
+        b"\x82\xabjob_payload\x81\xa1a\x01\xa1q\xa4jobs",
+        b"\x82\xabjob_payload\x81\xa1a\xcb\x00\x00\x00\x00\x00\x00\x00\x00\xa1q\xa4jobs",
+        b"\x82\xabjob_payload\x81\xa1a\xa1q\xa4jobs",
+        b"\x82\xabjob_payload\x01\x02\xa1q\xa4jobs",
+        b"\x82\xabjob_payload\xa1\xff\xa1q\xa4jobs",
+        b"\x82\xabjob_payload\xc0\xa1q\xa5other",
+        b"\x82\xabjob_payload\xa1q\xa1q\xa4jobs",
+        b"\x82\xabjob_payload" + b"\x91" * 70 + b"\x01\xa1q\xa4jobs",
+        b"\x83\xabjob_payload\x01\xa1q\xa4jobs\xa3key\xa1k",
+    ],
+)
+@pytest.mark.parametrize(("rid", "t"), [(b"\xa1b", 20), (b"\xa1b", 14), (b"\xa0", 20), (b"\xa2\xff\xfe", 14)])
+def test_what_a_decoder_has_learnt_of_earlier_frames_changes_nothing(p: bytes, rid: bytes, t: int) -> None:
+    first = Decoder()
+    expected = first.feed(in_order(p, rid, t))
+    taught = Decoder()
+    lessons = [
+        in_order(JID + b"\x28" + b"x" * 40, b"\xa1b", 20),
+        in_order(JID + b"\x28" + b"x" * 40, b"\xa1b", 14),
+        in_order(b"\x82\xabjob_payload\x01\xa1q\xa4jobs", b"\xa1b", t),
+    ]
+    assert len(taught.feed(b"".join(lessons))) == 3
+    assert taught.feed(in_order(p, rid, t)) == expected
+    assert (taught.error is None) == (first.error is None)

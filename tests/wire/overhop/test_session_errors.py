@@ -19,7 +19,7 @@ HELLO = codec.encode(Type.HELLO, "a", {})
 REQUESTS = [kind for kind in Type if Type.REGISTER < kind < Type.OK]
 
 ENVELOPE = {"p": {}, "rid": "a", "t": 3, "v": 2}
-PING = msgpack.packb(ENVELOPE)
+PING: bytes = msgpack.packb(ENVELOPE)
 
 
 def ping_with(value: bytes) -> bytes:
@@ -105,7 +105,9 @@ def test_any_order_wide_integers_and_the_last_of_equal_keys_are_accepted(worker:
 # The second tier.
 
 
-@pytest.mark.parametrize("t", [0, -1, -(2**63), 25, 50, 99, 100, *(kind for kind in Type if kind >= Type.OK), 107, 2**63 - 1])
+@pytest.mark.parametrize(
+    "t", [0, -1, -(2**63), 25, 50, 99, 100, *(kind for kind in Type if kind >= Type.OK), 107, 2**63 - 1]
+)
 def test_a_type_that_is_no_request_ends_a_worker_with_an_error(worker: Peer, t: int) -> None:
     assert str(t) in worker.violation(t)
 
@@ -115,7 +117,8 @@ def _wrong_shapes() -> Iterator[Any]:
         for key, value in SMALLEST[t].items():
             others = {name: value for name, value in SMALLEST[t].items() if name != key}
             yield pytest.param(t, others, id=f"{t.name} without {key}")
-            for wrong in (None, b"x", [], 7 if isinstance(value, str) else "7"):
+            wrongs: list[Any] = [None, b"x", [], 7 if isinstance(value, str) else "7"]
+            for wrong in wrongs:
                 yield pytest.param(t, others | {key: wrong}, id=f"{t.name} {key}={wrong!r}")
         for key, value in OPTIONAL.get(t, {}).items():
             yield pytest.param(t, SMALLEST[t] | {key: None}, id=f"{t.name} {key}=nil")
@@ -127,7 +130,9 @@ def _wrong_shapes() -> Iterator[Any]:
     yield pytest.param(Type.UNSUBSCRIBE, {"sid": "no uuid"}, id="UNSUBSCRIBE sid is no UUID")
     yield pytest.param(Type.CREDIT, {"sid": "no uuid", "credits": 1}, id="CREDIT sid is no UUID")
     yield pytest.param(Type.ENQUEUE, {"q": "q", "scheduled_at": "soon"}, id="ENQUEUE scheduled soon")
-    yield pytest.param(Type.ADDQUEUE, {"name": "q", "config": {"allow_job_overrides": None}}, id="ADDQUEUE overrides=nil")
+    yield pytest.param(
+        Type.ADDQUEUE, {"name": "q", "config": {"allow_job_overrides": None}}, id="ADDQUEUE overrides=nil"
+    )
     yield pytest.param(Type.ADDQUEUE, {"name": "q", "config": {"concurrency_limit": 0}}, id="ADDQUEUE limit=0")
 
 
@@ -165,7 +170,8 @@ THIRD_TIER: list[tuple[Type, dict[str, Any], Code]] = [
     (Type.CREDIT, {"sid": SID, "credits": 2**32}, Code.INVALID_CREDITS),
     (Type.SUBSCRIBE, {"q": "nowhere", "credits": -1}, Code.INVALID_CREDITS),
     (Type.SUBSCRIBE, {"q": "nowhere", "credits": 2**32}, Code.INVALID_CREDITS),
-    *((Type.ADDQUEUE, {"name": name}, Code.INVALID_QUEUE_NAME) for name in ("", "_mine", "-a", "a b", "a:b", "é", "x" * 256)),
+    *((Type.ADDQUEUE, {"name": name}, Code.INVALID_QUEUE_NAME)
+      for name in ("", "_mine", "-a", "a b", "a:b", "é", "x" * 256)),
     (Type.ENQUEUE, {"q": "nowhere", "max_attempts": 0}, Code.INVALID_MAX_ATTEMPTS),
     (Type.ENQUEUE, {"q": "nowhere", "max_attempts": 40_000}, Code.INVALID_MAX_ATTEMPTS),
     (Type.ENQUEUE, {"q": "nowhere", "retry_interval_ms": 0}, Code.INVALID_RETRY_INTERVAL_MS),

@@ -195,7 +195,9 @@ def test_first_in_is_first_out(worker: Peer, other: Peer, queue: str) -> None:
 
 
 @pytest.mark.parametrize("subscribed", [False, True], ids=["from the store", "from memory"])
-def test_higher_priorities_come_first_and_each_in_its_order(worker: Peer, other: Peer, queue: str, subscribed: bool) -> None:
+def test_higher_priorities_come_first_and_each_in_its_order(
+    worker: Peer, other: Peer, queue: str, subscribed: bool
+) -> None:
     if subscribed:  # what comes within a second of a demand is kept in memory
         sid = worker.subscribe(queue, 1)
         other.enqueue(queue)

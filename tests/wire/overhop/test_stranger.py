@@ -162,7 +162,7 @@ def program(request: pytest.FixtureRequest) -> Path:
     installed = place / "installed"
     if not installed.exists():
         npm = subprocess.run(
-            ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
+            ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retry-mintimeout=1000"],
             cwd=place, capture_output=True, text=True, timeout=SECONDS_TO_INSTALL, check=False,
         )  # fmt: skip
         if npm.returncode:

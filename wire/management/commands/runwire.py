@@ -120,7 +120,8 @@ class Command(BaseCommand):
 
     @staticmethod
     def _refuse_port_zero(options: dict[str, Any]) -> None:
-        addresses = [options["overhop"], options["blipmq"], options["sspq"], *(where for where, _ in options["sspq_also"])]
+        addresses = [options[name] for name in ("overhop", "blipmq", "sspq")]
+        addresses += [where for where, _ in options["sspq_also"]]
         if any(where is not None and where.port == 0 for where in addresses):
             raise CommandError("With --processes the listeners need ports of their own, not 0.")
 
