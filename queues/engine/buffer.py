@@ -23,7 +23,7 @@ from queues.engine.pusher import TURN_BYTES, Push, Pusher
 
 if TYPE_CHECKING:
     from queues.engine.claimer import Claimer
-    from queues.engine.settler import AckBatch, JobBatch, Settler
+    from queues.engine.settler import AckBatch, Settler
 
 #: Seconds without a consumer after which a node no longer takes new messages for a queue, and hands back its own:
 #: soon where others wait for them.
@@ -88,7 +88,6 @@ class QueueBuffer:
         self.urgent = False
         self.pusher: Pusher | None = None
         self._deadlines = BurstDeadlines()
-        self._done: JobBatch | None = None
         self._batches: dict[int | None, AckBatch] = {}
 
     # What consumers do.
@@ -215,14 +214,28 @@ class QueueBuffer:
         entry = self.unacked.pop(tag, None) or self.stale.pop(tag, None)
         if entry is None:
             return False
-        if self._done is None or self._done.retention != self.policy.retention:
-            self._done = self.settler.job_batch(self.policy.retention)
-        self._done.add_job(entry[0], entry[2], result)
-        if self.pusher is not None and self.pusher.deadlines.moved:
-            self.pusher.deadlines.drop(tag)
-        if self.policy.concurrency_limit is not None:
-            self.settler.hurry()
+        self.settler.job_batch(self.policy.retention).add_job(entry[0], entry[2], result)
+        self._completed((tag,))
         return True
+
+    def complete_many(self, tags: list[int]) -> list[int]:
+        """As `complete` for several, without results; returns the tags that are no longer the worker's."""
+        entries = [self.unacked.pop(tag, None) or self.stale.pop(tag, None) for tag in tags]
+        known = [entry for entry in entries if entry is not None]
+        if known:
+            batch = self.settler.job_batch(self.policy.retention)
+            batch.add_jobs([entry[0] for entry in known], [entry[2] for entry in known])
+            self._completed(tags)
+        if len(known) == len(tags):
+            return []
+        return [tag for tag, entry in zip(tags, entries, strict=True) if entry is None]
+
+    def _completed(self, tags: Iterable[int]) -> None:
+        if self.pusher is not None and self.pusher.deadlines.moved:
+            for tag in tags:
+                self.pusher.deadlines.drop(tag)
+        if self.policy.concurrency_limit is not None:
+            self.settler.hurry()  # their places may be wanted
 
     def ack(self, tag: int, consumer: int | None = None) -> bool:
         """Settle a delivery; False when the tag is not outstanding here."""

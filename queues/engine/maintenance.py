@@ -79,7 +79,8 @@ class Maintenance:
         while True:
             await asyncio.sleep(TIDY)
             time, rounds = now(), rounds + 1
-            cold = [buffer for buffer in self.buffers.values() if buffer.interested and buffer.is_cold(time)]
+            # What was on its way when a buffer went cold comes to one that is no longer interested.
+            cold = [b for b in self.buffers.values() if (b.interested or b.ready) and b.is_cold(time)]
             for buffer in cold:
                 settler.hand_back(buffer.take_all())
                 buffer.interested = False

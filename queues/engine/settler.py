@@ -75,6 +75,11 @@ class JobBatch(AckBatch):
         self.times.append(delivered)
         self.results.append(result)
 
+    def add_jobs(self, ids: list[int], delivered: list[float]) -> None:
+        """Finish several jobs, which have no results."""
+        self.add_many(ids, delivered)
+        self.results += [None] * len(ids)
+
     def take_results(self) -> list[bytes | None]:
         taken, self.results = self.results, []
         return taken

@@ -133,6 +133,19 @@ class Source:
         writer.pending_bytes += len(body)
         return writer.open_batch
 
+    def publish_many_answered(
+        self, bodies: list[bytes], content: int | None, publisher: AnsweredPublisher, tokens: list[Token]
+    ) -> int:
+        """Publish messages that have at most a content type, one token each; their ids are told."""
+        segment = self._open
+        if segment is None or not segment.is_like(None, content, True):
+            segment = self._new_segment(Segment(None, content=content, answered=True))
+        segment.bodies += bodies
+        segment.publishers += [publisher] * len(bodies)
+        segment.tokens += tokens
+        self._writer.pending_bytes += sum(map(len, bodies))
+        return self._writer.open_batch
+
     def publish_many(self, bodies: list[bytes], publisher: Publisher, tokens: list[int]) -> int:
         """Publish plain messages, one token each; returns their batch."""
         segment = self._open

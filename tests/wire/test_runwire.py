@@ -363,7 +363,7 @@ def test_several_processes_share_the_ports_are_started_again_and_stopped_togethe
             return nodes_of(store, now) == 2 and nodes_of(store, children) == 1
 
         wait_until(two_again)
-        assert any(line.startswith("process 0 ended with status -9") for line in running.lines)
+        assert any("ended with status -9" in line for line in running.lines)
         with Blip((host, int(port))) as client:
             client.publish(b"several", b"after")
             assert client.consume(subscription, 1) == [b"after"]

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from time import time
 from typing import Any
@@ -52,7 +51,7 @@ class OverhopSession:
         self._loop = asyncio.get_running_loop()
         self._conversation = Conversation(service.options.limits, self._loop.time())
         self._decoder = Decoder(service.options.max_envelope)
-        self._behind: deque[Message] = deque()
+        self._behind: list[Message] = []
         self._task: asyncio.Task[None] | None = None
         self._spawned: set[asyncio.Task[None]] = set()
         self._finishing = False
@@ -65,6 +64,8 @@ class OverhopSession:
         self._requests = 0
         #: Requests that need not look into the store, once this is a worker.
         self._fast: dict[int, Callable[[str, Payload], None]] = {}
+        #: What handles several messages of a kind at once: given all and where they begin, it says how many it took.
+        self._runs: dict[int, Callable[[Sequence[Message], int], int]] = {}
         service.anonymous.add(self)
         connection.handshake_done()  # Overhop's own limits hold from here on
 
@@ -121,26 +122,18 @@ class OverhopSession:
 
     # Messages.
 
-    def _run(self, received: Iterable[Message]) -> None:
+    def _run(self, received: Sequence[Message]) -> None:
         """Handle messages until all are done, or one blocks."""
-        rest, fast = iter(received), self._fast
-        for t, rid, p in rest:
-            try:
-                if (handle := fast.get(t)) is not None:
-                    handle(rid, p)
-                else:
-                    self._handle_other(t, rid, p)
-                    fast = self._fast
-            except DomainError as error:
-                unknown = t == Type.GQUEUE  # a name that no queue can have: there is none
-                self.replies.begin().append(codec.ok(rid) if unknown else codec.err(rid, error.code, error.msg))
-            except ShapeError as error:
-                self._act(self._conversation.on_wrong_shape(self._loop.time()), rid, str(error))
-            self._requests += 1
-            if self._task is not None or self._finishing:
-                break
+        at = 0
+        while at < len(received) and self._task is None and not self._finishing:
+            run = self._runs.get(received[at][0])
+            count = 0 if run is None else run(received, at)
+            self._requests += count or 1
+            if not count:
+                self._handle(*received[at])
+            at += count or 1
         if self._task is not None:
-            self._behind.extend(rest)
+            self._behind.extend(received[at:])
         self.replies.flush()
         if self.engine.settles(self.replies.round):
             self.engine.hurry_settling()
@@ -149,6 +142,18 @@ class OverhopSession:
             self._finish()
         if self._draining:
             self._close_when_idle()
+
+    def _handle(self, t: int, rid: str, p: Payload) -> None:
+        try:
+            if (handle := self._fast.get(t)) is not None:
+                handle(rid, p)
+            else:
+                self._handle_other(t, rid, p)
+        except DomainError as error:
+            unknown = t == Type.GQUEUE  # a name that no queue can have: there is none
+            self.replies.begin().append(codec.ok(rid) if unknown else codec.err(rid, error.code, error.msg))
+        except ShapeError as error:
+            self._act(self._conversation.on_wrong_shape(self._loop.time()), rid, str(error))
 
     def _handle_other(self, t: int, rid: str, p: Payload) -> None:
         registered = self._conversation.state is State.REGISTERED
@@ -194,6 +199,7 @@ class OverhopSession:
             Type.FAIL: work.fail, Type.ACK: work.ack, Type.BEAT: work.beat, Type.UNSUBSCRIBE: work.unsubscribe,
             Type.GOODBYE: self._goodbye,
         }  # fmt: skip
+        self._runs = {Type.ENQUEUE: self.intake.publish_run, Type.DONE: work.done_run}
         self.replies.begin().append(codec.ok(rid, {"wid": self.wid}))
 
     # Requests that do not block.
@@ -307,7 +313,7 @@ class OverhopSession:
         if frame is not None:
             self.replies.begin().append(frame)
         self.connection.resume_reading(BLOCKED)
-        behind, self._behind = self._behind, deque()
+        behind, self._behind = self._behind, []
         self._run(behind)
 
     async def _caught_up(self) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from queues.engine import Engine, QueueBuffer, QueueNotFound
 from wire.connection import Connection
 from wire.overhop.claim import Assignment, Claim
-from wire.overhop.encoding import Unencodable, encode_value
+from wire.overhop.codec import Message
+from wire.overhop.encoding import Unencodable, encode_value, err
 from wire.overhop.fields import DomainError
 from wire.overhop.frames import OkWriter
 from wire.overhop.messages import Log, Subscribe, credit, done, fail, job_id, subscription_id
-from wire.overhop.names import Code
+from wire.overhop.names import Code, Type
 from wire.overhop.service import OverhopService
 from wire.replies import Replies
 
 Payload = dict[str, Any]
+DONE = int(Type.DONE)
 
 
 class Session(Protocol):
@@ -96,6 +99,42 @@ class Work:
         replies = session.replies
         replies.round = session.engine.settling
         replies.begin().append(session.oks.empty(rid))
+
+    def done_run(self, received: Sequence[Message], at: int) -> int:
+        """DONE for the jobs of one claim that begin at `at`, without results; how many there are, perhaps none.
+
+        What is anything else is left to `done`.
+        """
+        assignments = self.assignments
+        claim: Claim | None = None
+        tags: list[int] = []
+        rids: list[str] = []
+        for t, rid, p in received[at:]:
+            jid = p.get("jid")
+            if t != DONE or len(p) != 1 or type(jid) is not str:
+                break
+            job = assignments.get(jid)
+            if job is None or (claim is not None and job[0] is not claim):
+                break
+            claim = job[0]
+            del assignments[jid]
+            tags.append(job[1])
+            rids.append(rid)
+        if claim is None:
+            return 0
+        claim.active -= len(tags)
+        late = set(claim.buffer.complete_many(tags))
+        session = self._session
+        session.replies.round = session.engine.settling
+        empty = session.oks.empty
+        if late:
+            gone = "this worker no longer has the job"
+            parts = [err(rid, Code.JOB_NOT_FOUND, gone) if tag in late else empty(rid)
+                     for tag, rid in zip(tags, rids, strict=True)]  # fmt: skip
+        else:
+            parts = [empty(rid) for rid in rids]
+        session.replies.begin().extend(parts)
+        return len(tags)
 
     def fail(self, rid: str, p: Payload) -> None:
         """FAIL: another attempt after the backoff, or none if it was the last."""

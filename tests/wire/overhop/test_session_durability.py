@@ -92,6 +92,26 @@ def test_what_changes_a_job_is_answered_after_its_commit(
             assert worker.reply(then).p["name"] == queue
 
 
+def test_a_request_sees_what_came_before_it_although_that_is_not_committed_yet(
+    worker: Peer, store: Database, queue: str
+) -> None:
+    worker.enqueue(queue, 1)
+    with store.unwritable_messages():
+        asked: list[tuple[Type, dict[str, Any]]] = [
+            (Type.ENQUEUE, {"q": queue, "job_payload": 2}),
+            (Type.QSTATS, {"q": queue}),
+            (Type.LSJOB, {"q": queue, "status": "new"}),
+            (Type.RMQUEUE, {"q": queue}),
+        ]
+        rids = [worker.request(t, p) for t, p in asked]
+        store.wait_for_blocked("queues_message")
+        assert worker.is_silent()
+    replies = [worker.reply(rid) for rid in rids]
+    assert replies[1].p["stats"]["new"] == 2
+    assert [job["payload"] for job in replies[2].p["jobs"]] == [1, 2]
+    assert error_code(replies[3]) is Code.QUEUE_NOT_EMPTY
+
+
 def test_a_job_is_pushed_after_its_commit(worker: Peer, other: Peer, store: Database, queue: str) -> None:
     worker.subscribe(queue, 1)
     with store.unwritable_messages():

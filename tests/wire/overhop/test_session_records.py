@@ -140,6 +140,15 @@ def test_a_page_too_large_for_an_envelope_is_refused_and_smaller_ones_are_not(wo
     assert len(worker.ask(Type.LSJOB, q=queue, status="new", page_size=2)["jobs"]) == 2
 
 
+def test_a_page_of_results_too_large_for_an_envelope_is_refused(worker: Peer, queue: str) -> None:
+    worker.subscribe(queue, 3)
+    for jid in worker.enqueue_many(queue, [1, 2, 3]):
+        worker.quest()
+        worker.ask(Type.DONE, jid=jid, result=b"x" * (3 << 20))
+    assert worker.refused(Type.LSJOB, q=queue, status="completed") is Code.INVALID_PAGE_SIZE
+    assert len(worker.ask(Type.LSJOB, q=queue, status="completed", page_size=2)["jobs"]) == 2
+
+
 # Removing.
 
 
