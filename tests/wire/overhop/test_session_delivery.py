@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from queues.operations import put_back
 from tests.wire.broker import Database, wait_until
 from tests.wire.overhop.peer import Peer, error_code, make_queue
+from wire.overhop import codec
 from wire.overhop.codec import Code, Type
 
 SOON = timedelta(seconds=0.3)
@@ -132,6 +135,28 @@ def test_a_job_is_finished_once_also_in_one_go(worker: Peer, queue: str) -> None
     assert replies[0].t == Type.OK
     assert [error_code(reply) for reply in replies[1:]] == [Code.JOB_NOT_FOUND] * 3
     assert worker.stats(queue) == {"completed": 1}
+
+
+def test_jobs_of_several_queues_finished_in_one_packet_are_answered_each_in_its_turn(
+    worker: Peer, other: Peer, store: Database, queue: str
+) -> None:
+    queues = [queue, make_queue(worker, store)]
+    jids = []
+    for name in queues:
+        worker.subscribe(name, 10)
+        jids += other.enqueue_many(name, list(range(10)))
+    worker.quests(20)
+    random.Random(3).shuffle(jids)
+    wrong = [f"{queue}:{UUID(int=0)}", jids[0].upper(), jids[4]]  # unknown, of another queue, done already
+    order = [*jids[:5], wrong[0], *jids[5:12], wrong[1], wrong[2], *jids[12:]]
+    frames = [codec.encode(Type.DONE, jid, {"jid": jid}) for jid in order]
+    frames[3] = codec.encode(Type.DONE, order[3], {"jid": order[3], "result": "with"})
+    worker.send(*frames)
+    replies = [worker.reply(jid) for jid in order]
+    assert [reply.rid for reply in replies if reply.t == Type.ERR] == wrong
+    assert {error_code(reply) for reply in replies if reply.t == Type.ERR} == {Code.JOB_NOT_FOUND}
+    assert [worker.stats(name) for name in queues] == [{"completed": 10}] * 2
+    assert worker.record(order[3])["result"] == "with"
 
 
 def test_a_queue_may_have_another_for_its_dead_letters(worker: Peer, store: Database, queue: str) -> None:

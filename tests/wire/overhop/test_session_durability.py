@@ -65,6 +65,7 @@ REQUESTS: dict[str, Callable[[str, str], tuple[Type, dict[str, Any]]]] = {
     "ENQUEUE": lambda queue, jid: (Type.ENQUEUE, {"q": queue, "job_payload": "late"}),
     "ENQUEUE with a key": lambda queue, jid: (Type.ENQUEUE, {"q": queue, "key": "k"}),
     "DONE": lambda queue, jid: (Type.DONE, {"jid": jid}),
+    "DONE with a result": lambda queue, jid: (Type.DONE, {"jid": jid, "result": 1}),
     "FAIL": lambda queue, jid: (Type.FAIL, {"jid": jid}),
     "the last FAIL": lambda queue, jid: (Type.FAIL, {"jid": jid}),
     "GOODBYE": lambda queue, jid: (Type.GOODBYE, {}),
