@@ -206,16 +206,16 @@ def _archived(queue: Queue, id: int, using: str) -> ArchivedMessage | None:
 
 def _job(queue: Queue, row: Message | ArchivedMessage, log: tuple[str, ...] = ()) -> Job:
     interval = int(queue.retry_backoff.total_seconds() * 1000)
-    if isinstance(row, ArchivedMessage):
-        return Job(
-            row.id, job_uuid(queue.uuid, row.id), queue.name, JobStatus.COMPLETED, _bytes(row.payload), row.content,
-            None, queue.max_attempts, interval, row.published_at, row.attempts, key=row.key,
-            result=_bytes(row.result), finished_at=row.finished_at, log=log,
-        )  # fmt: skip
-    id = row.origin_id or row.pk
     attempts = queue.max_attempts if row.max_attempts is None else row.max_attempts
     if row.retry_interval is not None:
         interval = row.retry_interval
+    if isinstance(row, ArchivedMessage):
+        return Job(
+            row.id, job_uuid(queue.uuid, row.id), queue.name, JobStatus.COMPLETED, _bytes(row.payload), row.content,
+            row.due_at, attempts, interval, row.published_at, row.attempts, key=row.key,
+            result=_bytes(row.result), finished_at=row.finished_at, log=log,
+        )  # fmt: skip
+    id = row.origin_id or row.pk
     return Job(
         id, job_uuid(queue.uuid, id), queue.name, STATUS_OF[State(row.state)], bytes(row.payload), row.content,
         row.due_at, attempts, interval, row.published_at, row.attempts, -(row.pk >> 56), row.key, row.error, log=log,

@@ -27,6 +27,21 @@ class Migration(migrations.Migration):
         ),
         migrations.AddField(
             model_name="archivedmessage",
+            name="due_at",
+            field=models.DateTimeField(help_text="When it, or its last attempt, was to be delivered.", null=True),
+        ),
+        migrations.AddField(
+            model_name="archivedmessage",
+            name="max_attempts",
+            field=models.SmallIntegerField(help_text="Its own; empty: the queue's.", null=True),
+        ),
+        migrations.AddField(
+            model_name="archivedmessage",
+            name="retry_interval",
+            field=models.IntegerField(help_text="Its own, in milliseconds; empty: the queue's backoff.", null=True),
+        ),
+        migrations.AddField(
+            model_name="archivedmessage",
             name="content",
             field=models.SmallIntegerField(
                 choices=[(1, "application/msgpack"), (2, "application/json")],

@@ -39,6 +39,9 @@ class ArchivedMessage(models.Model):
     key = models.TextField(null=True)  # noqa: DJ001
     headers = models.JSONField(null=True)
     payload = models.BinaryField(null=True)
+    max_attempts = models.SmallIntegerField(null=True, help_text="Its own; empty: the queue's.")
+    retry_interval = models.IntegerField(null=True, help_text="Its own, in milliseconds; empty: the queue's backoff.")
+    due_at = models.DateTimeField(null=True, help_text="When it, or its last attempt, was to be delivered.")
     content = models.SmallIntegerField(null=True, choices=Content, help_text="What the payload is; empty: bytes.")
     job = models.BooleanField(null=True, help_text="A worker did it.")
     result = models.BinaryField(null=True, help_text="What the worker answered, as MessagePack.")

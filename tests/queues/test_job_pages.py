@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 def test_a_jobs_page_shows_its_payload_as_a_value_its_priority_and_what_its_workers_wrote(admin_client: Client) -> None:
     queue = make_queue("jobs")
-    body = msgpack.packb({"to": "ann", "raw": b"\x00\xff"})
+    body = msgpack.packb({"raw": b"\x00\xff", "to": "ann"})
     id = publish("jobs", body, content_type="application/msgpack", priority=5)
     assert id is not None
     write_log(queue.pk, id, "<b>half way</b>")
@@ -31,7 +31,7 @@ def test_a_jobs_page_shows_its_payload_as_a_value_its_priority_and_what_its_work
     assert b"<b>half" not in page.content
     assert admin_client.get(address("message", "payload", message.pk)).content == body
     listed = text_of(admin_client.get(address("message")))
-    assert '{"to": "ann"' in listed
+    assert '"to": "ann"}' in listed
 
 
 def test_a_finished_jobs_page_shows_its_result_and_its_log(admin_client: Client) -> None:

@@ -1,17 +1,19 @@
--- As settle_archived.sql, for jobs: each may have a result. `delivered` are Unix times, in the order of the ids, of which none
--- may be there twice.
+-- As settle_archived.sql, for jobs: each may have a result. `delivered` are Unix times, in the order of the ids, of
+-- which none may be there twice.
 -- Returns how many there were.
 with gone as (
     delete from queues_message where id = any(%(ids)s::bigint[])
-    returning id, origin_id, queue_id, state, attempts, producer_id, published_at, key, headers, payload, content
+    returning id, origin_id, queue_id, state, attempts, producer_id, published_at, key, headers, payload, content,
+        max_attempts, retry_interval, due_at
 ), archived as (
     insert into queues_archive (id, queue_id, outcome, attempts, producer_id, consumer_id, published_at, delivered_at,
-        finished_at, size, key, headers, payload, content, job, result)
+        finished_at, max_attempts, retry_interval, due_at, size, key, headers, payload, content, job, result)
     select coalesce(origin_id, gone.id), queue_id, 0, attempts, producer_id, %(consumer)s::bigint, published_at,
-        to_timestamp(given.at), now(), length(payload), key,
+        to_timestamp(given.at), now(), max_attempts, retry_interval, due_at, length(payload), key,
         case when %(full)s then headers end, case when %(full)s then payload end, content,
         true, given.result
-    from gone left join unnest(%(ids)s::bigint[], %(delivered)s::float8[], %(results)b::bytea[]) as given (id, at, result) using (id)
+    from gone left join unnest(%(ids)s::bigint[], %(delivered)s::float8[], %(results)b::bytea[])
+        as given (id, at, result) using (id)
 ), tallied as (
     insert into queues_queuetally (queue_id, ready, leased, delayed, dead, settled, completed)
     select queue_id, -count(*) filter (where state = 0), -count(*) filter (where state = 1),

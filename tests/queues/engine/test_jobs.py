@@ -242,14 +242,14 @@ async def test_the_result_of_a_job_is_kept_with_the_archive(make_engine: MakeEng
     buffer = await engine.queue("q")
     worker = Worker(buffer)
     worker.grant(2)
-    await Producer(engine).publish("queue:q", b"1", b"2")
+    await Producer(engine).publish("queue:q", b"1", b"2", max_attempts=7)
     first, second = await worker.take(2)
     assert buffer.complete(first.tag, b"\xc3")
     assert buffer.complete(second.tag, None)
     round = engine.settling
     await store.until(lambda: not engine.settles(round), "both are settled")
-    rows = [(row["id"], row["job"], row["result"]) for row in store.archived(queue)]
-    assert rows == [(first.id, True, b"\xc3"), (second.id, True, None)]
+    rows = [(row["id"], row["job"], row["result"], row["max_attempts"]) for row in store.archived(queue)]
+    assert rows == [(first.id, True, b"\xc3", 7), (second.id, True, None, 7)]
     assert store.messages(queue) == []
 
 

@@ -149,6 +149,16 @@ def test_a_page_of_results_too_large_for_an_envelope_is_refused(worker: Peer, qu
     assert len(worker.ask(Type.LSJOB, q=queue, status="completed", page_size=2)["jobs"]) == 2
 
 
+def test_what_is_told_about_jobs_counts_for_an_envelope_too(worker: Peer, queue: str) -> None:
+    worker.subscribe(queue, 50)
+    payload = b"x" * ((8 * 1024 * 1024 - 10_000) // 50)
+    for jid in worker.enqueue_many(queue, [payload] * 50, max_attempts=1):
+        worker.quest()
+        worker.ask(Type.FAIL, jid=jid, error="\U0001f600" * 2000)
+    assert worker.refused(Type.LSJOB, q=queue, status="failed", page_size=50) is Code.INVALID_PAGE_SIZE
+    assert len(worker.ask(Type.LSJOB, q=queue, status="failed", page_size=40)["jobs"]) == 40
+
+
 # Removing.
 
 
