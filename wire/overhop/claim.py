@@ -9,10 +9,11 @@ from uuid import uuid4
 
 from queues.engine import Content, Push, QueueBuffer
 from wire.overhop.encoding import Unencodable
-from wire.overhop.frames import QuestWriter
-from wire.overhop.payloads import JobNames, payload_value
+from wire.overhop.frames import JOB_PAYLOAD, QuestWriter
+from wire.overhop.payloads import DIGITS, HEX, JobNames, payload_value
 from wire.overhop.timestamps import format_timestamp
 
+MSGPACK = int(Content.MSGPACK)
 _new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
 
 
@@ -61,27 +62,37 @@ class Claim:
 
     def push(self, messages: list[Push], deadline: float | None) -> None:
         """Send jobs to the worker."""
-        name, pack, assign = self._names.jid, self._names.pack, self._owner.assignments
+        assign, largest = self._owner.assignments, self.largest
         limit = self.buffer.policy.max_attempts
         since = time()
         due = None if deadline is None else since + deadline - monotonic()
         text = None if due is None else format_timestamp(datetime.fromtimestamp(due, UTC))
-        write = self._writer.burst(text, limit)
+        burst = self._writer.burst(text, limit)
+        first, usual, rest = burst.first, burst.usual, burst.rest
+        block, start, packed, size = -1, "", b"", 0
         frames = []
         for tag, id, payload, attempts, detail in messages:
-            jid = name(id)
+            if id >> 12 != block:
+                block, start = id >> 12, self._names.start(id)
+                packed = self._names.pack(start)
+                size = rest + len(packed)
+            jid = start + HEX[id & 4095]
             most = limit if detail is None or detail.max_attempts is None else detail.max_attempts
             content = None if detail is None else detail.content
-            if content != Content.MSGPACK:
+            if content != MSGPACK:
                 try:
                     payload = payload_value(payload, content)
                 except Unencodable as error:
                     self.buffer.bury(tag, str(error))
                     continue
-            if len(payload) > self.largest:
+            if len(payload) > largest:
                 self.buffer.bury(tag, f"its payload of {len(payload)} bytes does not fit into a frame")
                 continue
-            frames.append(write(pack(jid), payload, attempts + 1, most))
+            if attempts == 0 and most == limit:
+                head = (size + len(payload)).to_bytes(4, "big")
+                frames.append(b"".join((head, first, packed, DIGITS[id & 4095], JOB_PAYLOAD, payload, usual)))
+            else:
+                frames.append(burst.write(packed + DIGITS[id & 4095], payload, attempts + 1, most))
             assign[jid] = _new(Assignment, (self, tag, id, attempts + 1, since, due))
         if frames:
             self.active += len(frames)

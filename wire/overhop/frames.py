@@ -6,8 +6,6 @@ frames from values; the tests hold the two against each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from msgpack import packb  # type: ignore[import-untyped]
 
 _SHORT = [bytes([0xA0 | size]) for size in range(32)]
@@ -65,7 +63,34 @@ class OkWriter:
         return (8 + len(jid) + len(tail)).to_bytes(4, "big") + b"\x84\xa1p\x81\xa3jid" + jid + tail
 
 
-Write = Callable[[bytes, bytes, int, int], bytes]
+#: What stands before the payload in a QUEST.
+JOB_PAYLOAD = b"\xabjob_payload"
+_HEAD = b"\x84\xa1p\x87\xa7attempt"
+
+
+class Burst:
+    """The parts of QUESTs that have the same deadline.
+
+    Of a first attempt with the usual number of attempts the frame is: the length, `first`, the jid (packed),
+    `JOB_PAYLOAD`, the payload (an encoded value), `usual`; the length is that of jid and payload and `rest`.
+    """
+
+    __slots__ = ("_due", "_tail", "first", "rest", "usual")
+
+    def __init__(self, deadline: str | None, max_attempts: int, tail: bytes) -> None:
+        self._due = b"\xa8deadline" + (_NIL if deadline is None else packed_text(deadline)) + b"\xa3jid"
+        self._tail = tail
+        self.first = _HEAD + b"\x01" + self._due
+        self.usual = b"\xacmax_attempts" + packed_int(max_attempts) + tail
+        self.rest = len(self.first) + 3 + len(JOB_PAYLOAD) + len(self.usual)
+
+    def write(self, jid: bytes, payload: bytes, attempt: int, max_attempts: int) -> bytes:
+        """The whole frame for any other attempt."""
+        body = b"".join((
+            _HEAD, packed_int(attempt), self._due, jid, JOB_PAYLOAD, payload, b"\xacmax_attempts",
+            packed_int(max_attempts), self._tail,
+        ))  # fmt: skip
+        return len(body).to_bytes(4, "big") + body
 
 
 class QuestWriter:
@@ -78,28 +103,6 @@ class QuestWriter:
             (b"\xa1q", packed_text(q), b"\xa3sid", packed_text(sid), b"\xa3rid\xa10\xa1t\x6a\xa1v\x02")
         )
 
-    def burst(self, deadline: str | None, max_attempts: int) -> Write:
-        """Write QUESTs that have the same deadline, most of them the first attempt of `max_attempts`.
-
-        The function returned takes a jid (packed), a payload (an encoded value), attempt and max_attempts, and returns
-        a whole frame.
-        """
-        due = b"\xa8deadline" + (_NIL if deadline is None else packed_text(deadline)) + b"\xa3jid"
-        head = b"\x84\xa1p\x87\xa7attempt"
-        first = head + b"\x01" + due
-        tail = self._tail
-        usual = b"\xacmax_attempts" + packed_int(max_attempts) + tail
-        rest = len(first) + 12 + len(usual)
-        join = b"".join
-
-        def write(jid: bytes, payload: bytes, attempt: int, most: int) -> bytes:
-            if attempt == 1 and most == max_attempts:
-                size = (rest + len(jid) + len(payload)).to_bytes(4, "big")
-                return join((size, first, jid, b"\xabjob_payload", payload, usual))
-            body = join((
-                head, packed_int(attempt), due, jid, b"\xabjob_payload", payload, b"\xacmax_attempts",
-                packed_int(most), tail,
-            ))  # fmt: skip
-            return len(body).to_bytes(4, "big") + body
-
-        return write
+    def burst(self, deadline: str | None, max_attempts: int) -> Burst:
+        """The parts of QUESTs with this deadline; None: the job is the worker's while it is connected."""
+        return Burst(deadline, max_attempts, self._tail)

@@ -174,7 +174,7 @@ class Intake:
                 parts, slot, rid, names = token
                 if (rid, names, id >> 12) != known:
                     known = rid, names, id >> 12
-                    start, end = oks.around_jid(rid, names.packed(id)[:-3])
+                    start, end = oks.around_jid(rid, names.pack(names.start(id)))
                 parts[slot] = start + DIGITS[id & 4095] + end
 
     def _published_keyed(self, keyed: Keyed, id: int | None) -> None:

@@ -9,42 +9,37 @@ from queues.engine import Content
 from wire.overhop.codec import CodecError, decode_value
 from wire.overhop.encoding import Unencodable, encode_value
 
-#: The last three hexadecimal digits of a jid.
-_DIGITS = [f"{n:03x}" for n in range(4096)]
-DIGITS = [digits.encode() for digits in _DIGITS]
+#: The last three hexadecimal digits of a jid, as text and as bytes: ids come in blocks of 4096.
+HEX = [f"{n:03x}" for n in range(4096)]
+DIGITS = [digits.encode() for digits in HEX]
 
 
 class JobNames:
     """Makes the jids of one queue: `<queue>:<uuid>`, as `queues.jobs.job_uuid` has them."""
 
-    __slots__ = ("_block", "_head", "_prefix", "_start")
+    __slots__ = ("_head", "_prefix")
 
     def __init__(self, queue: str, queue_uuid: str) -> None:
         self._prefix = f"{queue}:{queue_uuid[:13]}-8000-"
-        #: The block of 4096 ids whose common beginning is at hand: ids come in blocks.
-        self._block = -1
-        self._start = ""
         size = len(self.jid(0).encode())
         self._head = bytes((0xD9, size)) if size < 256 else bytes((0xDA, size >> 8, size & 255))
 
-    def _begin(self, block: int) -> None:
-        self._block = block
-        digits = f"{block:013x}"
-        self._start = f"{self._prefix}{0x8000 | block >> 36:04x}-{digits[-9:]}"
+    def start(self, id: int) -> str:
+        """What the jids of a block of 4096 ids begin with; the last three digits follow, as in `HEX`."""
+        block = id >> 12
+        return f"{self._prefix}{0x8000 | block >> 36:04x}-{block & 0xFFFFFFFFF:09x}"
 
     def jid(self, id: int) -> str:
         """The jid of the job with this first id."""
-        if id >> 12 != self._block:
-            self._begin(id >> 12)
-        return self._start + _DIGITS[id & 4095]
+        return self.start(id) + HEX[id & 4095]
+
+    def pack(self, start: str) -> bytes:
+        """What `start` gives as MessagePack; `DIGITS` follow."""
+        return self._head + start.encode()
 
     def packed(self, id: int) -> bytes:
-        """The same as MessagePack."""
-        return self._head + self.jid(id).encode()
-
-    def pack(self, jid: str) -> bytes:
-        """One of these jids as MessagePack; all have the same length."""
-        return self._head + jid.encode()
+        """The jid of the job with this first id as MessagePack."""
+        return self.pack(self.start(id)) + DIGITS[id & 4095]
 
 
 def payload_value(payload: bytes, content: int | None) -> bytes:

@@ -31,7 +31,9 @@ from wire.replies import Replies
 
 logger = logging.getLogger(__name__)
 
-BLOCKED = "request"
+BLOCKED, BEHIND = "request", "messages"
+#: Messages of one connection that are handled before the others have a turn.
+TURN = 200
 Payload = dict[str, Any]
 Answer = Coroutine[Any, Any, Payload | None]
 
@@ -53,6 +55,7 @@ class OverhopSession:
         self._decoder = Decoder(service.options.max_envelope)
         self._behind: list[Message] = []
         self._task: asyncio.Task[None] | None = None
+        self._later: asyncio.Handle | None = None
         self._spawned: set[asyncio.Task[None]] = set()
         self._finishing = False
         self._draining = False
@@ -80,7 +83,7 @@ class OverhopSession:
         received = self._decoder.feed(data)
         if self._finishing:
             return
-        if self._task is not None:
+        if self._is_busy:
             self._behind.extend(received)
         else:
             self._run(received)
@@ -105,7 +108,7 @@ class OverhopSession:
         self.intake.forget()
         self.replies.discard()
         self._behind.clear()
-        for task in (self._task, *self._spawned):
+        for task in (self._task, self._later, *self._spawned):
             if task is not None:
                 task.cancel()
 
@@ -122,26 +125,44 @@ class OverhopSession:
 
     # Messages.
 
-    def _run(self, received: Sequence[Message]) -> None:
-        """Handle messages until all are done, or one blocks."""
-        at = 0
-        while at < len(received) and self._task is None and not self._finishing:
-            run = self._runs.get(received[at][0])
-            count = 0 if run is None else run(received, at)
+    @property
+    def _is_busy(self) -> bool:
+        """Whether what comes now waits behind what has come before."""
+        return self._task is not None or self._later is not None
+
+    def _run(self, received: list[Message]) -> None:
+        """Handle messages until all are done, one blocks, or it is time to let others have a turn."""
+        at, turn = 0, received if len(received) <= TURN else received[:TURN]
+        while at < len(turn) and self._task is None and not self._finishing:
+            run = self._runs.get(turn[at][0])
+            count = 0 if run is None else run(turn, at)
             self._requests += count or 1
             if not count:
-                self._handle(*received[at])
+                self._handle(*turn[at])
             at += count or 1
-        if self._task is not None:
+        if self._finishing:
+            pass
+        elif self._task is not None:
             self._behind.extend(received[at:])
+        elif at < len(received):
+            self._behind = received[at:]
+            self._later = self._loop.call_soon(self._go_on)
+            self.connection.pause_reading(BEHIND)
         self.replies.flush()
         if self.engine.settles(self.replies.round):
             self.engine.hurry_settling()
         self.engine.check_saturation()
-        if self._task is None and self._decoder.error is not None:
+        if not self._is_busy and self._decoder.error is not None:
             self._finish()
         if self._draining:
             self._close_when_idle()
+
+    def _go_on(self) -> None:
+        """Handle what is left of what has been received."""
+        self._later = None
+        self.connection.resume_reading(BEHIND)
+        behind, self._behind = self._behind, []
+        self._run(behind)
 
     def _handle(self, t: int, rid: str, p: Payload) -> None:
         try:
@@ -348,7 +369,7 @@ class OverhopSession:
         """A stop, or the client's end of file: close once nothing is under way."""
         if self._finishing or self._idle_timer is not None:
             return
-        if self._task is not None or self.replies.waiting or (self.assignments and not self._at_end):
+        if self._is_busy or self.replies.waiting or (self.assignments and not self._at_end):
             self._idle_timer = self._loop.call_later(0.01, self._look_again)
         else:
             self.connection.close()

@@ -333,3 +333,17 @@ async def test_a_key_that_an_unfinished_transaction_holds_is_refused_and_holds_u
     assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"2", b"4"]
     [id] = await asker.ask("queue:q", Outgoing(b"5", key="k"))
     assert id is not None
+
+
+async def test_a_worker_that_takes_very_many_messages_leaves_room_for_the_others(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    store.queue("q")
+    engine = await make_engine(prefetch=20)
+    buffer = await engine.queue("q")
+    greedy, modest = Worker(buffer), Worker(buffer)
+    await Producer(engine).publish("queue:q", *(b"%d" % n for n in range(100)))
+    greedy.grant(60)
+    await greedy.until(lambda: len(greedy.pushed) == 60)
+    modest.grant(3)
+    assert await modest.bodies(3) == [b"60", b"61", b"62"]
