@@ -26,6 +26,7 @@ from queues.engine.clock import now
 from queues.engine.database import LOST, Connection, check_server, connect
 from queues.engine.errors import QueueNotFound, StoreUnavailable
 from queues.engine.floor import FIRST
+from queues.engine.hearing import Hearing
 from queues.engine.message import Counts
 from queues.engine.options import EngineOptions
 from queues.engine.policy import QueuePolicy
@@ -94,7 +95,7 @@ class Engine:
         #: Backends of this engine's connections: those that are lost may go on living until they notice.
         self._pids: list[int] = []
         self._lost = asyncio.Event()
-        self._background: set[asyncio.Task[None]] = set()
+        self._hearing = Hearing(self)
 
     # What sessions use.
 
@@ -155,6 +156,12 @@ class Engine:
             grant = self._grants[digest] = _grant(row)
         return grant if grant.for_protocol(protocol) else None
 
+    def forget_key(self, key: int) -> None:
+        """An API key was changed or revoked."""
+        self._grants = {digest: grant for digest, grant in self._grants.items() if grant.id != key}
+        for changed in self.on_key_change:
+            changed(key)
+
     async def grant_named(self, name: str) -> Grant | None:
         """What the API key of this name allows; None if there is none. Raises StoreUnavailable."""
         row = await (await self.request("key_named", name=name)).fetchone()
@@ -196,7 +203,7 @@ class Engine:
         if id not in self.buffers:
             policy = await self._policy(id)
             buffer = self.buffers.setdefault(id, QueueBuffer(policy, self.settler, self.claimer, first_tag))
-            buffer.shared = self._is_shared(id)
+            buffer.shared = self.is_shared(id)
         return self.buffers[id]
 
     def with_consumers(self, queue: str) -> list[int]:
@@ -225,8 +232,12 @@ class Engine:
         """Obey a queue's policy as it is now, not only once its change is heard of. Raises StoreUnavailable."""
         for buffer in tuple(self.buffers.values()):
             if buffer.policy.name == name:
-                async with self._asking() as connection:
-                    await self._reload_policies(connection, (buffer.id,))
+                await self.reread(buffer.id)
+
+    async def reread(self, queue: int) -> None:
+        """Read a queue's policy anew. Raises StoreUnavailable."""
+        async with self._asking() as connection:
+            await self._reload_policies(connection, (queue,))
 
     def known_policy(self, id: int) -> QueuePolicy | None:
         """The policy of a queue that `policy` was asked for, as it is now; None once the queue is gone."""
@@ -245,14 +256,15 @@ class Engine:
             raise QueueNotFound(str(id))
         return self.topology.policies[id]
 
-    def _is_shared(self, queue: int) -> bool:
+    def is_shared(self, queue: int) -> bool:
+        """Whether another node serves this queue, too."""
         return bool(self.topology.interest.get(queue, set()) - {self.node})
 
     def _ready(self, queue: int, first_id: int) -> None:
         """Messages of a queue became ready in the store: tell this node's consumers and others'."""
         if (buffer := self.buffers.get(queue)) is not None:
             buffer.more_in_store(first_id)
-        if self._is_shared(queue):
+        if self.is_shared(queue):
             self.announcer.ready(queue, first_id)
 
     # Progress.
@@ -361,7 +373,7 @@ class Engine:
         self._grants.clear()
         await self._reload_policies(connection, tuple(self.topology.policies))
         for buffer in self.buffers.values():
-            buffer.shared = self._is_shared(buffer.id)
+            buffer.shared = self.is_shared(buffer.id)
 
     async def _reload_policies(self, connection: Connection, queues: tuple[int, ...]) -> None:
         await self.topology.load_policies(connection, queues, again=True)
@@ -394,7 +406,7 @@ class Engine:
             keep.reap(at["reaper"]),
             keep.tidy(at["reaper"], self.settler, self.node),
             keep.keep_partitions(at["reaper"]),
-            control.listen(at["listener"], self._handlers()),
+            control.listen(at["listener"], self._hearing.handlers()),
         ]
 
     async def _supervise(self) -> None:
@@ -453,72 +465,6 @@ class Engine:
             else:
                 logger.info("the database is back; this is node %d now", self.node)
                 return
-
-    # What other nodes and operators say.
-
-    def _handlers(self) -> dict[str, control.Handler]:
-        return {
-            "ready": self._hear_ready,
-            "dead": lambda queues, _: self._hear_dead(queues),
-            "queue": lambda queue, _: self._spawn(self._hear_queue(queue)) if self._knows(queue) else None,
-            "key": lambda key, _: self._hear_key(key),
-            "interest": lambda queues, message: self._hear_interest(queues, message["node"], True),
-            "disinterest": lambda queues, message: self._hear_interest(queues, message["node"], False),
-            "gone": lambda node, _: self._hear_interest(list(self.topology.interest), node, False),
-            "subscription": lambda subscription, _: self.subscriptions.forget(subscription),
-            "transient": lambda queue, message: self.subscriptions.hear_transient(queue, message),
-            "ack": lambda queue, message: self.subscriptions.hear_ack(queue, message),
-            "periodic": lambda _, __: self._call(self.on_periodic_change),
-            "purge": lambda queue, _: self._hear_purge(queue),
-        }
-
-    @staticmethod
-    def _call(those: list[Callable[[], None]]) -> None:
-        for call in those:
-            call()
-
-    def _knows(self, queue: int) -> bool:
-        return queue in self.topology.policies
-
-    def _hear_ready(self, ready: dict[str, int], _: dict[str, Any]) -> None:
-        for queue, first_id in ready.items():
-            if (buffer := self.buffers.get(int(queue))) is not None:
-                buffer.more_in_store(first_id)
-
-    def _hear_dead(self, queues: list[int]) -> None:
-        for queue in queues:
-            if (buffer := self.dead_buffers.get(queue)) is not None:
-                buffer.more_in_store(FIRST)
-
-    def _hear_key(self, key: int) -> None:
-        self._grants = {digest: grant for digest, grant in self._grants.items() if grant.id != key}
-        for changed in self.on_key_change:
-            changed(key)
-
-    def _hear_interest(self, queues: list[int] | None, node: int, on: bool) -> None:
-        for queue in queues or ():
-            nodes_of = self.topology.interest.setdefault(queue, set())
-            (nodes_of.add if on else nodes_of.discard)(node)
-            if not nodes_of:
-                del self.topology.interest[queue]
-            if (buffer := self.buffers.get(queue)) is not None:
-                buffer.shared = self._is_shared(queue)
-
-    def _hear_purge(self, queue: int) -> None:
-        """An operator purged the queue: what is in memory and not delivered goes too."""
-        if (buffer := self.buffers.get(queue)) is not None:
-            self.settler.purge([id for id, _ in buffer.take_all()])
-
-    def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(job)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-    async def _hear_queue(self, queue: int) -> None:
-        """A queue was changed: read its policy anew. While the database is away, coming back reads all of them."""
-        with contextlib.suppress(StoreUnavailable):
-            async with self._asking() as connection:
-                await self._reload_policies(connection, (queue,))
 
 
 def _grant(row: tuple[Any, ...]) -> Grant:
