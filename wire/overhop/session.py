@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 BLOCKED, BEHIND = "request", "messages"
 #: Messages of one connection that are handled before the others have a turn.
 TURN = 200
+#: The same for a worker, whose messages cost less and end with the credits it waits for.
+TURN_OF_DONE = 2000
 Payload = dict[str, Any]
 Answer = Coroutine[Any, Any, Payload | None]
 
@@ -132,7 +134,8 @@ class OverhopSession:
 
     def _run(self, received: list[Message]) -> None:
         """Handle messages until all are done, one blocks, or it is time to let others have a turn."""
-        at, turn = 0, received if len(received) <= TURN else received[:TURN]
+        most = TURN if not received or received[0][0] != Type.DONE else TURN_OF_DONE
+        at, turn = 0, received if len(received) <= most else received[:most]
         while at < len(turn) and self._task is None and not self._finishing:
             run = self._runs.get(turn[at][0])
             count = 0 if run is None else run(turn, at)
