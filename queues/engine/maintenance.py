@@ -88,7 +88,7 @@ class Maintenance:
                 parameters = {"queues": array(buffer.id for buffer in cold), "node": node}
                 await connection.execute(statement("drop_interest"), parameters)
             for buffer in self.buffers.values():
-                if buffer.floor.lags and not buffer.claiming:
+                if buffer.floor.lags and not buffer.backlog and not buffer.claiming:
                     await self._raise_floor(connection, buffer, time)
             if rounds % int(UNSEEN / TIDY) == 0:
                 await self._look_for_unseen(connection)

@@ -139,31 +139,36 @@ class Writer:
         self.on_commit()
 
     async def _store_singly(self, connection: Connection) -> Plan:
-        """One message of the batch is not storable: store each by itself, so that only that one is refused."""
+        """One message of the batch is not storable: store each segment by itself, and of those that have such a
+        message each message, so that only that one is refused."""
         whole = Plan()
-        held: set[tuple[Address, str]] = set()
         for source, segments in self._taken:
             for segment in segments:
-                for n in range(len(segment.bodies)):
-                    one = segment.cut(n, n + 1)
-                    key = (source.address, one.keys[0]) if one.keys else None
-                    if key in held:
-                        whole.rejected.append((one, StoreUnavailable(KEY_IS_HELD)))
-                        continue
-                    try:
-                        whole.merge(await self._store_one(connection, source, one))
-                    except REFUSED as error:
-                        whole.rejected.append((one, Unstorable(str(error))))
-                    except KEY_HELD:
-                        whole.rejected.append((one, StoreUnavailable(KEY_IS_HELD)))
-                        if key is not None:
-                            held.add(key)
+                try:
+                    whole.merge(await self._store_one(connection, source, segment))
+                except (*REFUSED, KEY_HELD):
+                    await self._store_messages(connection, source, segment, whole)
         return whole
 
-    async def _store_one(self, connection: Connection, source: Source, one: Segment) -> Plan:
+    async def _store_messages(self, connection: Connection, source: Source, segment: Segment, whole: Plan) -> None:
+        held: set[str] = set()
+        for n in range(len(segment.bodies)):
+            one = segment.cut(n, n + 1)
+            if held.intersection(one.keys):  # not to wait for it again
+                whole.rejected.append((one, StoreUnavailable(KEY_IS_HELD)))
+                continue
+            try:
+                whole.merge(await self._store_one(connection, source, one))
+            except REFUSED as error:
+                whole.rejected.append((one, Unstorable(str(error))))
+            except KEY_HELD:
+                whole.rejected.append((one, StoreUnavailable(KEY_IS_HELD)))
+                held.update(one.keys)
+
+    async def _store_one(self, connection: Connection, source: Source, segment: Segment) -> Plan:
         while True:
             try:
-                plan = await self._plan(connection, [(source, [one])])
+                plan = await self._plan(connection, [(source, [segment])])
                 await self._store(connection, plan)
             except TopologyMoved:
                 await self.topology.resolve(connection, [source.address])

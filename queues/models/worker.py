@@ -5,16 +5,13 @@ from __future__ import annotations
 from django.db import models
 from django.db.models.functions import Now
 
-#: Jobs of a worker that are listed, at most; `Worker.active` counts all.
-MOST_JOBS = 100
-
 
 class Worker(models.Model):
     """A live connection of a worker. Its node writes the row, and the database removes it with the node's.
 
     `subscriptions` has an object each: `sid` (str), `queue` (its name), `credits` and `active` (numbers). `jobs` has
-    one for each of the oldest `MOST_JOBS` jobs that it works on: `jid`, `queue` (the name), `message` (the job's
-    first id), `attempt`, `since` and `deadline`, both Unix times; `deadline` is null if there is none.
+    one for each of the oldest 100 jobs that it works on (`active` counts all): `jid`, `queue` (the name), `message`
+    (the job's first id), `attempt`, `since` and `deadline`, both Unix times; `deadline` is null if there is none.
     """
 
     wid = models.UUIDField("worker", primary_key=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import resource
 import time
@@ -23,8 +22,6 @@ from wire.overhop.messages import AddQueue, ListJobs, split_job_id
 from wire.overhop.names import Code
 from wire.overhop.payloads import payload_object
 from wire.overhop.timestamps import format_timestamp
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Payload = dict[str, Any]

@@ -96,11 +96,11 @@ class Intake:
             if policy is not None and not policy.allow_job_overrides:
                 max_attempts = interval = None
         replies.batch = session.engine.open_batch
+        message = Outgoing(
+            payload, key=key, max_attempts=max_attempts, priority=priority, content=Content.MSGPACK,
+            retry_interval=interval, due=scheduled_at,
+        )  # fmt: skip
         if key is not None:
-            message = Outgoing(
-                payload, key=key, max_attempts=max_attempts, priority=priority, content=Content.MSGPACK,
-                retry_interval=interval, due=scheduled_at,
-            )  # fmt: skip
             keyed = Keyed(replies.begin_pending(), rid, target, message, ROUNDS)
             target.source.publish_detailed(message, self, keyed, True)
             return
@@ -110,10 +110,6 @@ class Intake:
         if scheduled_at is None and interval is None and not priority:
             target.source.publish_answered(payload, Content.MSGPACK, self, place, max_attempts)
         else:
-            message = Outgoing(
-                payload, max_attempts=max_attempts, priority=priority, content=Content.MSGPACK,
-                retry_interval=interval, due=scheduled_at,
-            )  # fmt: skip
             target.source.publish_detailed(message, self, place, True)
 
     def publish_run(self, received: Sequence[Message], at: int) -> int:

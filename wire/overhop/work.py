@@ -80,25 +80,16 @@ class Work:
     # Jobs.
 
     def done(self, rid: str, p: Payload) -> None:
-        """DONE: the job leaves the store; the answer waits for that."""
-        jid, kept = p.get("jid"), None
-        job = self.assignments.pop(jid, None) if len(p) == 1 and type(jid) is str else None
-        if job is None:  # with a result, or for a job that is not this worker's, or in another spelling, or wrong
-            jid, result = done(p)
-            try:
-                kept = None if result is None else encode_value(result)
-            except Unencodable as error:
-                raise DomainError(Code.INVALID_JOB_PAYLOAD, str(error)) from error
-            job = self._assignment(jid)
-            del self.assignments[jid]
-        claim = job[0]
-        claim.active -= 1
-        if not claim.buffer.complete(job[1], kept):
-            raise _not_found(str(jid))
-        session = self._session
-        replies = session.replies
-        replies.round = session.engine.settling
-        replies.begin().append(session.oks.empty(rid))
+        """DONE, one that is not for `done_run`: the job leaves the store; the answer waits for that."""
+        jid, result = done(p)
+        try:
+            kept = None if result is None else encode_value(result)
+        except Unencodable as error:
+            raise DomainError(Code.INVALID_JOB_PAYLOAD, str(error)) from error
+        buffer, tag = self._take(jid)
+        if not buffer.complete(tag, kept):
+            raise _not_found(jid)
+        self._settled(rid)
 
     def done_run(self, received: Sequence[Message], at: int) -> int:
         """DONE for the jobs of one claim that begin at `at`, without results; how many there are, perhaps none.
@@ -155,10 +146,10 @@ class Work:
         """BEAT: the worker is still at it."""
         jid = job_id(p)
         job = self._assignment(jid)
-        buffer = job.claim.buffer
-        if job.tag not in buffer.unacked:
-            raise _not_found(jid)
-        moved = buffer.pushing().beat(job.tag)
+        try:
+            moved = job.claim.buffer.pushing().beat(job.tag)
+        except KeyError:
+            raise _not_found(jid) from None
         if moved is not None:
             self.assignments[jid] = job._replace(deadline=job.claim.wall_time(moved))
         self._ok(rid)

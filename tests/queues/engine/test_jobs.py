@@ -347,3 +347,21 @@ async def test_a_worker_that_takes_very_many_messages_leaves_room_for_the_others
     await greedy.until(lambda: len(greedy.pushed) == 60)
     modest.grant(3)
     assert await modest.bodies(3) == [b"60", b"61", b"62"]
+
+
+async def test_a_backlog_that_nobody_wants_is_not_looked_at_again_and_again(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    queue = store.queue("q")
+    engine = await make_engine()
+    buffer = await engine.queue("q")
+    worker = Worker(buffer)
+    await Producer(engine).publish("queue:q", *(b"%d" % n for n in range(200)))
+    worker.grant(1)
+    await worker.take(1)
+    await store.until(lambda: not buffer.interested and not buffer.ready, "what is left has gone back")
+    buffer.floor.claimed("10:12:", 2**50, 1)  # as if it had gone back before the floor followed
+    await store.until(lambda: store.counts(queue)[0] == 199 and not engine.settles(engine.settling - 1), "it is back")
+    news = buffer.news
+    await asyncio.sleep(0.5)
+    assert buffer.news == news
