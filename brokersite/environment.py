@@ -114,6 +114,90 @@ class OverhopOptions(Options):
     )
 
 
+class PeerbusOptions(Options):
+    """peerbus"""
+
+    BROKER_PEERBUS_WINDOW = integer(
+        10_000, "Letters delivered to a peer and not acknowledged, at most.", minimum=1, maximum=1_000_000
+    )
+    BROKER_PEERBUS_WINDOW_BYTES = size(
+        2 * MIB, "Bytes of letters on their way to a peer that its socket has not taken, at most; one more may follow.",
+        minimum=64 * 1024, maximum=256 * MIB,
+    )  # fmt: skip
+    BROKER_PEERBUS_SLOW_TIMEOUT = seconds(
+        15.0, "Time after which a peer that reads nothing of what waits for it is closed as a slow consumer.",
+        minimum=0.1, maximum=3600,
+    )  # fmt: skip
+    BROKER_PEERBUS_HANDSHAKE_TIMEOUT = seconds(
+        10.0, "Time a peer has to send its register frame.", minimum=0.05, maximum=3600
+    )
+    BROKER_PEERBUS_DEDUPE_DAYS = integer(
+        30, "Days in which the id of a letter counts as sent before.", minimum=1, maximum=36_500
+    )
+    BROKER_PEERBUS_RELAXED = flag(
+        False,
+        "As the reference server: any API key may take a name that is not connected, and acknowledge any letter.",
+    )
+    BROKER_PEERBUS_AUDIT = flag(
+        True, "Record every letter sent, delivered and acknowledged in the audit chain `peerbus`."
+    )
+    PEERBUS_TOKEN = text(
+        "", "The API key that `manage.py peer` and `peermcp` show, unless they are given another.", maximum=1000
+    )
+    PEERBUS_HMAC_SECRET = text(
+        "",
+        "The secret that peers share, 32 bytes or more. What a route brings to a peer from a queue or topic is signed "
+        "with it: empty, such messages become dead letters. `manage.py peer` and `peermcp` sign with it too.",
+        maximum=4096,
+    )
+
+
+class HydraOptions(Options):
+    """Hydra"""
+
+    BROKER_HYDRA_MAX_PING = seconds(
+        10.0,
+        "Silence after which a node is dropped, and after which a leader's term has ended. All times of Hydra are "
+        "to be the same on all nodes of a network.",
+        minimum=0.05, maximum=3600,
+    )  # fmt: skip
+    BROKER_HYDRA_MAX_VOTE_MIN = seconds(5.0, "The least time that an election is given.", minimum=0.02, maximum=3600)
+    BROKER_HYDRA_MAX_VOTE_MAX = seconds(15.0, "The most time that an election is given.", minimum=0.02, maximum=3600)
+    BROKER_HYDRA_MAX_MEET = seconds(
+        10.0, "The most time that the induction of a node may take.", minimum=0.05, maximum=3600
+    )
+    BROKER_HYDRA_WAIT_FOR_LEASE = flag(
+        True,
+        "Pledge to nobody before the lease of the last leader has ended. Without it, as in the published document, two "
+        "nodes may be on IRC for a moment.",
+    )
+    BROKER_HYDRA_ALLOW = networks("Networks whose nodes may connect, with commas between them. None means any.")
+    BROKER_HYDRA_MAX_LINKS = integer(256, "Links that a node accepts, at most.", minimum=1, maximum=10_000)
+    BROKER_HYDRA_MAX_DISCONNECTS = integer(
+        60, "Links of one address that may end within a minute; then it is refused for a while.",
+        minimum=1, maximum=100_000,
+    )  # fmt: skip
+    BROKER_HYDRA_SECRET = text(
+        "",
+        "A secret that all nodes share and prove to each other before anything else is said. Empty: none is asked for.",
+        maximum=4096,
+    )  # fmt: skip
+    BROKER_HYDRA_TLS_CERT = file("The node's certificate, PEM: its TCP links use TLS, and both sides show one.")
+    BROKER_HYDRA_TLS_KEY = file("The private key of `BROKER_HYDRA_TLS_CERT`, PEM.")
+    BROKER_HYDRA_TLS_CA = file("The authority that signs the certificates of all nodes, PEM.")
+    BROKER_HYDRA_IRC = text(
+        "", "The IRC server, HOST:PORT, that `manage.py runhydra` connects to without `--irc`. Empty: none."
+    )
+    BROKER_HYDRA_NICK = text("fivewire", "The nick on IRC without `--nick`.", maximum=100)
+    BROKER_HYDRA_JOIN = words((), "The channels to join without `--join`, with commas between them.")
+    BROKER_HYDRA_IRC_PASSWORD = text("", "The password of the IRC server.", maximum=400)
+    BROKER_HYDRA_IRC_BURST = integer(5, "Lines that go to IRC at once.", minimum=1, maximum=10_000)
+    BROKER_HYDRA_IRC_INTERVAL = seconds(
+        2.0, "Then one line goes in this time, since IRC servers end connections that are faster; 0: no limit.",
+        minimum=0, maximum=60,
+    )  # fmt: skip
+
+
 class EngineOptions(Options):
     """The engine"""
 
@@ -156,6 +240,14 @@ class QueueDefaults(Options):
     BROKER_SSPQ_QUEUE = text("sspq", "The queue that SSPQ's clients share.")
 
 
+class CeleryOptions(Options):
+    """Celery"""
+
+    BROKER_CELERY_CONCURRENCY = integer(
+        2, "Tasks that a worker runs at a time, each in a process of its own.", minimum=1, maximum=1000
+    )
+
+
 class RetentionOptions(Options):
     """How long things are kept"""
 
@@ -165,6 +257,90 @@ class RetentionOptions(Options):
         "Days after which a subscription without a consumer is dropped with its backlog; 0 means never.",
         maximum=36_500,
     )
+    BROKER_ETL_RUN_DAYS = integer(
+        90, "Days that ETL runs which have ended stay in the admin, with their logs.", minimum=1, maximum=36_500
+    )
+    BROKER_ROLLUP_DAYS = integer(
+        400, "Days that the hourly figures of queues stay, from which charts are drawn.", minimum=8, maximum=36_500
+    )
+
+
+class AuditOptions(Options):
+    """The audit chains"""
+
+    BROKER_AUDIT_KEY = file(
+        "The Ed25519 private key (PEM, not encrypted) that signs the audit chains' anchors. Unset, one is generated "
+        "once and kept in `DATA_DIR/audit_key`."
+    )
+    BROKER_AUDIT_TRUSTED_KEYS = words(
+        (),
+        "Further Ed25519 public keys whose anchors count, as `manage.py audit key` prints them: those of other hosts "
+        "and earlier ones.",
+    )
+    BROKER_AUDIT_ANCHOR_INTERVAL = seconds(
+        60.0, "Time between two signed anchors of an audit chain that has grown.", minimum=1, maximum=86_400
+    )
+    BROKER_AUDIT_DAYS = integer(365, "Days that rows stay in the audit chains; 0 means for ever.", maximum=36_500)
+
+
+class EtlOptions(Options):
+    """ETL"""
+
+    SPARK_MASTER = text("local[*]", "Where Spark runs: `local[N]`, `spark://HOST:PORT`, `yarn`, `k8s://…`.")
+    ETL_OUTPUT = text(
+        lambda earlier: str(earlier["DATA_DIR"] / "etl"),
+        "Where Parquet is written: a directory, or whatever else Spark can write to, such as `s3a://bucket/path`.",
+        maximum=4096,
+        default_text="`DATA_DIR/etl`",
+    )
+    BROKER_ETL_BODIES = text("none", "What is exported of payloads that the archive keeps: `none`, `raw` or `json`.")
+    BROKER_ETL_BODY_SCHEMA = text(
+        "", "Fields of JSON payloads that become columns, such as `order_id BIGINT, total DOUBLE`.", maximum=10_000
+    )
+    BROKER_ETL_VERIFY = text("all", "Whether a run verifies the audit chains: `all` or `none`.")
+    BROKER_ETL_READERS = integer(4, "Connections to the database that a run reads with.", minimum=1, maximum=1000)
+    BROKER_ETL_BUSY_PERCENT = integer(
+        40,
+        "Percent of the time that a run works while other processes use more than half of this machine's processors;"
+        " 100: always.",
+        minimum=5,
+        maximum=100,
+    )
+    BROKER_ETL_TIMEOUT = seconds(6 * 3600.0, "Time after which a run is ended.", minimum=1, maximum=7 * 86_400)
+    BROKER_ETL_DRIVER_MEMORY = size(1024 * MIB, "Memory of Spark's driver.", minimum=512 * MIB)
+    BROKER_ETL_EXECUTOR_MEMORY = size(1024 * MIB, "Memory of each executor on a cluster.", minimum=512 * MIB)
+    BROKER_ETL_COMPACT_FILES = integer(
+        4, "Small files of a day that is over and a queue, at which they are merged.", minimum=2, maximum=100_000
+    )
+    BROKER_ETL_JDBC_JAR = file(
+        "PostgreSQL's JDBC driver, a jar. Unset, one in a known place is taken, else Spark fetches it from Maven."
+    )
+
+
+def _audit_keys_are_keys(env: Environment) -> Iterator[str]:
+    if not (env.BROKER_AUDIT_KEY or env.BROKER_AUDIT_TRUSTED_KEYS):
+        return
+    from queues.audit.signing import InvalidAuditKey, parse_private_key, parse_public_key
+
+    if env.BROKER_AUDIT_KEY is not None:
+        try:
+            parse_private_key(env.BROKER_AUDIT_KEY.read_bytes())
+        except (OSError, InvalidAuditKey):
+            yield f"BROKER_AUDIT_KEY={str(env.BROKER_AUDIT_KEY)!r}: it must be a readable Ed25519 private key in PEM."
+    for key in env.BROKER_AUDIT_TRUSTED_KEYS:
+        try:
+            parse_public_key(key)
+        except InvalidAuditKey:
+            yield f"BROKER_AUDIT_TRUSTED_KEYS: {key!r} must be an Ed25519 public key: 32 bytes in base64."
+
+
+def _etl_words_are_known(env: Environment) -> Iterator[str]:
+    for name, known in (("BODIES", ("none", "raw", "json")), ("VERIFY", ("all", "none"))):
+        value = env.values[f"BROKER_ETL_{name}"]
+        if value not in known:
+            yield f"BROKER_ETL_{name}={value!r}: it must be {' or '.join(known)}."
+    if env.BROKER_ETL_BODY_SCHEMA and env.BROKER_ETL_BODIES != "json":
+        yield "BROKER_ETL_BODY_SCHEMA is set and BROKER_ETL_BODIES is not json: only JSON has fields."
 
 
 def _tls_files_go_together(env: Environment) -> Iterator[str]:
@@ -173,9 +349,18 @@ def _tls_files_go_together(env: Environment) -> Iterator[str]:
         yield f"BROKER_TLS_{given} is set and BROKER_TLS_{missing} is not: TLS needs both."
     if env.BROKER_TLS_CLIENT_CA is not None and env.BROKER_TLS_CERT is None:
         yield "BROKER_TLS_CLIENT_CA is set without BROKER_TLS_CERT: client certificates need TLS."
+    hydra = {name: getattr(env, f"BROKER_HYDRA_TLS_{name}") for name in ("CERT", "KEY", "CA")}
+    if any(hydra.values()) and not all(hydra.values()):
+        missing = ", ".join(f"BROKER_HYDRA_TLS_{name}" for name, path in hydra.items() if path is None)
+        yield f"{missing} not set: nodes that use TLS need CERT, KEY and CA, since each shows the other who it is."
+    if env.BROKER_HYDRA_MAX_VOTE_MIN > env.BROKER_HYDRA_MAX_VOTE_MAX:
+        yield "BROKER_HYDRA_MAX_VOTE_MIN is greater than BROKER_HYDRA_MAX_VOTE_MAX."
 
 
-class Environment(RetentionOptions, QueueDefaults, EngineOptions, OverhopOptions, ListenerOptions, SiteOptions):
+class Environment(
+    EtlOptions, AuditOptions, RetentionOptions, CeleryOptions, QueueDefaults, EngineOptions, HydraOptions,
+    PeerbusOptions, OverhopOptions, ListenerOptions, SiteOptions,
+):  # fmt: skip
     """Every option, with its value once read."""
 
-    checks = (_tls_files_go_together,)
+    checks = (_tls_files_go_together, _audit_keys_are_keys, _etl_words_are_known)
