@@ -1,10 +1,12 @@
-"""Addresses as people write them: ``orders``, ``queue:orders``, ``topic:prices``."""
+"""Addresses as people write them: ``orders``, ``queue:orders``, ``topic:prices``, and of routes also ``peer:bob``."""
 
 from __future__ import annotations
 
 #: Characters of a name, at most.
 LONGEST_NAME = 255
 KINDS = ("queue", "topic")
+#: Characters of a peer's name, at most.
+LONGEST_PEER = 240
 
 
 class InvalidAddress(ValueError):
@@ -21,11 +23,23 @@ def parse_address(text: str) -> tuple[str, str]:
         raise TypeError(f"an address is a str, not {type(text).__name__}")
     kind, colon, name = text.partition(":")
     if colon and kind == "peer":
-        raise InvalidAddress(text, "peers cannot be addressed here, only queues and topics")
+        raise InvalidAddress(text, "peers cannot be addressed here, only queues and topics; a route can lead to a peer")
     if not colon or kind not in KINDS:
         kind, name = "queue", text
     if problem := name_problem(name):
         raise InvalidAddress(text, problem)
+    return kind, name
+
+
+def parse_target(text: str) -> tuple[str, str]:
+    """The kind and the name of where a route leads: as `parse_address`, and also "peer:NAME"."""
+    kind, colon, name = text.partition(":") if isinstance(text, str) else ("", "", "")
+    if not colon or kind != "peer":
+        return parse_address(text)
+    if problem := name_problem(name):
+        raise InvalidAddress(text, problem)
+    if len(name) > LONGEST_PEER:
+        raise InvalidAddress(text, f"a peer's name has {LONGEST_PEER} characters at most")
     return kind, name
 
 

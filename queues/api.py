@@ -124,12 +124,13 @@ def publish_many(
     parts = list(_parts(rows))
     ids: list[int | None] = []
     error: Exception | None = None
-    # The savepoint takes back earlier parts when a later one is refused, without spoiling the caller's transaction.
-    with transaction.atomic(using=using, savepoint=len(parts) > 1):
+    # The savepoint takes back what was stored when the rest is refused, without spoiling the caller's transaction.
+    in_steps = len(parts) > 1 or (len(rows) > 1 and any(row[1] is not None for row in rows))
+    with transaction.atomic(using=using, savepoint=in_steps):
         for part in parts:
             stored, error = _store(kind, name, part, exact, using)
             if error is not None:
-                if ids:
+                if in_steps:
                     transaction.set_rollback(True, using=using)
                 break
             ids += stored

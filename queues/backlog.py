@@ -1,4 +1,8 @@
-"""What an operator does to the messages of a queue: purge, move, put back, look. See `queues.operations`."""
+"""What an operator does to the messages of a queue: purge, move, put back, look. See `queues.operations`.
+
+`by` is who does it, and stands in the audit chains: in that of an audited queue for each message, in that of operators
+for each message that was named. Rows are noted in the transaction that changes the messages.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +42,9 @@ def get_queue(name: str, using: str = DEFAULT_DB_ALIAS) -> Queue:
 
 
 def purge(
-    name: str, states: Iterable[State] = WAITING, progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS
-) -> int:
+    name: str, states: Iterable[State] = WAITING, progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS,
+    by: str = "",
+) -> int:  # fmt: skip
     """Remove what a queue holds now in these states; returns how many.
 
     With READY among them nodes also drop what they hold in memory for delivery, which is not in the number. Finished
@@ -47,23 +52,23 @@ def purge(
     """
     queue, wanted, done = get_queue(name, using), tuple(states), 0
     for state in wanted:
-        for gone in purge_batches(queue.pk, state, Outcome.PURGED, using):
+        for gone in purge_batches(queue.pk, state, Outcome.PURGED, using, by=by):
             done += gone
             progress(done)
     if State.READY in wanted:
-        notify(using, purge=queue.pk)
+        notify(using, purge=queue.pk, by=by)
     return done
 
 
-def remove_messages(name: str, ids: Sequence[int], using: str = DEFAULT_DB_ALIAS) -> int:
+def remove_messages(name: str, ids: Sequence[int], using: str = DEFAULT_DB_ALIAS, by: str = "") -> int:
     """Remove single messages that no consumer has; returns how many there were. Raises QueueNotFound."""
     queue = get_queue(name, using)
     states = (State.READY, State.DELAYED, State.DEAD)
-    return sum(sum(purge_batches(queue.pk, state, Outcome.REMOVED, using, ids)) for state in states)
+    return sum(sum(purge_batches(queue.pk, state, Outcome.REMOVED, using, ids, by)) for state in states)
 
 
 def purge_batches(
-    queue: int, state: State, outcome: Outcome, using: str, ids: Sequence[int] | None = None
+    queue: int, state: State, outcome: Outcome, using: str, ids: Sequence[int] | None = None, by: str = ""
 ) -> Iterator[int]:
     """Remove what is there now, batch by batch: the size of each."""
     high = _newest(using)
@@ -71,7 +76,7 @@ def purge_batches(
     while True:
         [(gone,)] = query(
             "purge", using, queue=queue, state=int(state), outcome=int(outcome), limit=limit, high=high,
-            ids=None if ids is None else list(ids),
+            ids=None if ids is None else list(ids), by=by, event="remove" if outcome == Outcome.REMOVED else "purge",
         )  # fmt: skip
         if gone:
             yield gone
@@ -81,7 +86,7 @@ def purge_batches(
 
 def move(
     source: str, target: str, states: Iterable[State] = WAITING, limit: int | None = None,
-    progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS,
+    progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS, by: str = "",
 ) -> int:  # fmt: skip
     """Move messages to the tail of another queue, oldest first; returns how many.
 
@@ -92,37 +97,43 @@ def move(
     if source == target:
         raise OperationError("The source and the target are the same queue.")
     from_, to = get_queue(source, using), get_queue(target, using)
-    return _move(from_, to, states, limit, None, False, progress, using)
+    given = _given("move", None, by)
+    return _move(from_, to, states, limit, given, progress, using)
 
 
 def put_back(
     name: str, ids: Sequence[int] | None = None, limit: int | None = None,
-    progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS,
+    progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS, by: str = "",
 ) -> int:  # fmt: skip
     """Give dead letters, all or those with these ids, another life at the tail of their queue; returns how many.
 
     They begin with no attempts. Raises QueueNotFound, or QueueFull when the queue rejects more.
     """
     queue = get_queue(name, using)
-    return _move(queue, queue, (State.DEAD,), limit, ids, False, progress, using)
+    return _move(queue, queue, (State.DEAD,), limit, _given("put-back", ids, by), progress, using)
 
 
-def deliver_now(name: str, ids: Sequence[int], using: str = DEFAULT_DB_ALIAS) -> int:
+def deliver_now(name: str, ids: Sequence[int], using: str = DEFAULT_DB_ALIAS, by: str = "") -> int:
     """Make delayed messages ready at once, at the tail; returns how many. Raises QueueNotFound."""
     queue = get_queue(name, using)
-    return _move(queue, queue, (State.DELAYED,), None, ids, True, no_progress, using)
+    given = _given("deliver-now", ids, by) | {"now": True}
+    return _move(queue, queue, (State.DELAYED,), None, given, no_progress, using)
+
+
+def _given(event: str, ids: Sequence[int] | None, by: str) -> dict[str, Any]:
+    """What move.sql takes beside the queues: what it is called, which messages, by whom."""
+    return {"event": event, "ids": None if ids is None else list(ids), "by": by, "now": False}
 
 
 def _move(
-    source: Queue, target: Queue, states: Iterable[State], limit: int | None, ids: Sequence[int] | None, now: bool,
-    progress: Progress, using: str,
+    source: Queue, target: Queue, states: Iterable[State], limit: int | None, given: dict[str, Any], progress: Progress,
+    using: str,
 ) -> int:  # fmt: skip
     done, high = 0, _newest(using)
     for state in states:
         while limit is None or done < limit:
             size = BATCH if limit is None else min(BATCH, limit - done)
-            parameters = {"state": int(state), "high": high, "ids": None if ids is None else list(ids), "now": now}
-            moved = _move_batch(source, target, size, parameters, using)
+            moved = _move_batch(source, target, size, given | {"state": int(state), "high": high}, using)
             if not moved:
                 break
             done += moved

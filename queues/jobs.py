@@ -26,15 +26,13 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import F, Func, IntegerField, Q
 
 from queues.backlog import OperationError, get_queue, purge_batches
+from queues.engine.uuids import first_id, message_uuid
 from queues.models import ArchivedMessage, JobLogLine, Message, Outcome, Queue, State, Worker
 
 #: Lines of a job's log that are kept: the latest ones.
 MOST_LOG_LINES = 200
 #: Jobs that may be skipped to get to a page: further ones cost too much.
 FURTHEST = 1_000_000
-
-ID_BITS = 62
-VERSION_AND_VARIANT = (8 << 76) | (2 << 62)
 
 
 class JobStatus(StrEnum):
@@ -91,16 +89,6 @@ class Job:
     log: tuple[str, ...] = ()
 
 
-def job_uuid(queue: UUID, id: int) -> UUID:
-    """The uuid of the job that has this first id. The queue's own uuid only makes it look different elsewhere."""
-    return UUID(int=(queue.int >> 80 << 80) | VERSION_AND_VARIANT | id)
-
-
-def first_id(uuid: UUID) -> int:
-    """The first id of the job with this uuid; any number for a uuid that is no job's."""
-    return uuid.int & ((1 << ID_BITS) - 1)
-
-
 def find_job(
     queue: str, uuid: UUID, active: Iterable[int] = (), using: str = DEFAULT_DB_ALIAS
 ) -> Job | None:
@@ -110,7 +98,7 @@ def find_job(
         return None
     id = first_id(uuid)
     row = _live(found, [id], using).first() or _archived(found, id, using)
-    if row is None or job_uuid(found.uuid, id) != uuid:
+    if row is None or message_uuid(found.uuid, id) != uuid:
         return None
     lines = JobLogLine.objects.using(using).filter(message_id=id).order_by("id").values_list("line", flat=True)
     job = _job(found, row, tuple(lines))
@@ -211,13 +199,13 @@ def _job(queue: Queue, row: Message | ArchivedMessage, log: tuple[str, ...] = ()
         interval = row.retry_interval
     if isinstance(row, ArchivedMessage):
         return Job(
-            row.id, job_uuid(queue.uuid, row.id), queue.name, JobStatus.COMPLETED, _bytes(row.payload), row.content,
+            row.id, message_uuid(queue.uuid, row.id), queue.name, JobStatus.COMPLETED, _bytes(row.payload), row.content,
             row.due_at, attempts, interval, row.published_at, row.attempts, key=row.key,
             result=_bytes(row.result), finished_at=row.finished_at, log=log,
         )  # fmt: skip
     id = row.origin_id or row.pk
     return Job(
-        id, job_uuid(queue.uuid, id), queue.name, STATUS_OF[State(row.state)], bytes(row.payload), row.content,
+        id, message_uuid(queue.uuid, id), queue.name, STATUS_OF[State(row.state)], bytes(row.payload), row.content,
         row.due_at, attempts, interval, row.published_at, row.attempts, -(row.pk >> 56), row.key, row.error, log=log,
     )  # fmt: skip
 

@@ -1,7 +1,8 @@
 """What an operator does to queues and messages, over Django's connection. Running nodes hear of it at the commit.
 
 Long work is done in batches, each a transaction of its own unless the caller has one open; `progress` is called after
-each with the number of messages done so far. Counts change in the same transaction as the messages.
+each with the number of messages done so far. Counts change in the same transaction as the messages. `by` is who does
+it: the audit chain of an audited queue says so.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from queues.backlog import (
 )
 from queues.counts import queue_counts
 from queues.engine.errors import QueueFull, QueueNotFound
-from queues.models import Outcome, Queue, State, Subscription
+from queues.models import Mailbox, Outcome, Queue, State, Subscription
 from queues.models.queue import SYSTEM_PREFIX
+from queues.operators import declare
 from queues.store import notify
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "QueueBusy",
     "QueueExists",
     "QueueFull",
+    "QueueIsMailbox",
     "QueueNotEmpty",
     "QueueNotFound",
     "create_queue",
@@ -83,6 +86,10 @@ class QueueNotEmpty(OperationError):
     """The queue still holds messages."""
 
 
+class QueueIsMailbox(OperationError):
+    """The queue belongs to a peer."""
+
+
 class QueueBusy(OperationError):
     """A transaction that has published to the queue is still open, or messages keep arriving."""
 
@@ -98,7 +105,7 @@ def policy_problems(queue: Queue) -> dict[str, list[str]]:
     return problems
 
 
-def create_queue(name: str, using: str = DEFAULT_DB_ALIAS, **policy: Any) -> Queue:
+def create_queue(name: str, using: str = DEFAULT_DB_ALIAS, by: str = "", **policy: Any) -> Queue:
     """Make a queue. `policy` has fields of `Queue`; times are timedeltas or seconds.
 
     Raises QueueExists, or InvalidQueue for a name or policy that cannot be.
@@ -125,6 +132,7 @@ def create_queue(name: str, using: str = DEFAULT_DB_ALIAS, **policy: Any) -> Que
         raise InvalidQueue(problems)
     try:
         with transaction.atomic(using=using):
+            declare(by, using)
             queue.save(using=using, force_insert=True)
     except IntegrityError as error:
         raise QueueExists(f"There is a queue {name!r} already.") from error
@@ -152,24 +160,26 @@ def _set_paused(name: str, paused: bool, using: str) -> None:
 
 
 def delete_queue(
-    name: str, force: bool = False, progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS
+    name: str, force: bool = False, progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS, by: str = ""
 ) -> int:
     """Delete a queue and, with `force`, every message it holds; returns how many those were.
 
     Its subscription goes with it, and queues that sent their dead letters to it keep them from now on. Raises
-    QueueNotFound, QueueNotEmpty without `force`, or QueueBusy.
+    QueueNotFound, QueueNotEmpty without `force`, QueueBusy, or QueueIsMailbox.
     """
     queue = get_queue(name, using)
+    if (mailbox := Mailbox.objects.using(using).filter(pk=queue.pk).first()) is not None:
+        raise QueueIsMailbox(f"{name!r} is the mailbox of the peer {mailbox.name!r}: delete the peer.")
     if not force:
-        _delete_empty(queue, 0, using)
+        _delete_empty(queue, 0, using, by)
         return 0
     was_paused, done = queue.paused, 0
     _set_paused(name, True, using)  # so that nodes take nothing more into memory
     try:
         for _ in range(ROUNDS):
-            done = _empty(queue, done, progress, using)
+            done = _empty(queue, done, progress, using, by)
             try:
-                done += _delete_empty(queue, LAST_BATCH, using)
+                done += _delete_empty(queue, LAST_BATCH, using, by)
             except QueueNotEmpty:
                 continue
             progress(done)
@@ -180,21 +190,21 @@ def delete_queue(
         raise
 
 
-def _empty(queue: Queue, done: int, progress: Progress, using: str) -> int:
+def _empty(queue: Queue, done: int, progress: Progress, using: str, by: str) -> int:
     """Purge every state in batches, leases too; `done` and what was removed."""
     start = done
     for state in (*WAITING, State.DEAD, State.LEASED, State.DEAD_LEASED):
         if state in LEASES and not queue_counts(queue.pk, using).held:
             break  # leases have no index: they are not looked for in vain
-        for gone in purge_batches(queue.pk, state, Outcome.PURGED, using):
+        for gone in purge_batches(queue.pk, state, Outcome.PURGED, using, by=by):
             done += gone
             progress(done)
     if done > start:
-        notify(using, purge=queue.pk)
+        notify(using, purge=queue.pk, by=by)
     return done
 
 
-def _delete_empty(queue: Queue, most: int, using: str) -> int:
+def _delete_empty(queue: Queue, most: int, using: str, by: str) -> int:
     """Delete a queue that holds at most this many messages, and these; returns how many. Raises QueueNotEmpty.
 
     Publishes of other transactions are kept out: those on Django connections by the lock on the queue's row, the
@@ -219,9 +229,10 @@ def _delete_empty(queue: Queue, most: int, using: str) -> int:
             raise QueueNotEmpty(f"{queue.name!r} holds {held} messages.")
         gone = 0
         for state in (State.DELAYED, State.READY, State.DEAD) if held else ():
-            gone += sum(purge_batches(pk, state, Outcome.PURGED, using))
+            gone += sum(purge_batches(pk, state, Outcome.PURGED, using, by=by))
         if held > gone:  # leased meanwhile
             raise QueueNotEmpty(f"{queue.name!r} holds {held - gone} messages.")
+        declare(by, using)
         _delete_rows(pk, using)
     return gone
 
@@ -243,7 +254,9 @@ def _delete_rows(pk: int, using: str) -> None:
             cursor.execute(text, [pk])
 
 
-def delete_subscription(id: int, progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS) -> int:
+def delete_subscription(
+    id: int, progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS, by: str = ""
+) -> int:
     """End a subscription and delete its queue with its backlog; returns how many messages that held.
 
     Raises QueueNotFound when there is no such subscription, or QueueBusy.
@@ -251,4 +264,4 @@ def delete_subscription(id: int, progress: Progress = no_progress, using: str = 
     subscription = Subscription.objects.using(using).select_related("queue").filter(pk=id).first()
     if subscription is None:
         raise QueueNotFound(f"there is no subscription {id}")
-    return delete_queue(subscription.queue.name, force=True, progress=progress, using=using)
+    return delete_queue(subscription.queue.name, force=True, progress=progress, using=using, by=by)

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from queues.cron import InvalidSchedule, next_run
 from queues.models import PeriodicJob
+from queues.models.cron_schedule import CronSchedule
 from queues.operations import OperationError, get_queue
 from queues.periodic import run_locked
 
@@ -136,7 +137,7 @@ def run_now(job: PeriodicJob, using: str = DEFAULT_DB_ALIAS) -> int | None:
     return row.last_message_id
 
 
-def upcoming(job: PeriodicJob, count: int, after: datetime) -> list[datetime]:
+def upcoming(job: CronSchedule, count: int, after: datetime) -> list[datetime]:
     """The next runs of a valid schedule, if it is enabled or were; fewer if there are no more."""
     found: list[datetime] = []
     while len(found) < count:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
-from queues.addresses import InvalidAddress, parse_address
+from queues.addresses import InvalidAddress, parse_address, parse_target
 from queues.models import Queue, Route
 
 __all__ = [
@@ -37,17 +37,24 @@ class RouteNotFound(RouteError):
     """There is no such route."""
 
 
-def normal_address(text: str) -> str:
-    """An address with its kind: "orders" is "queue:orders". Raises InvalidAddress."""
+def normal_source(text: str) -> str:
+    """Where a route begins, with its kind: "orders" is "queue:orders". Raises InvalidAddress."""
     kind, name = parse_address(text)
+    return f"{kind}:{name}"
+
+
+def normal_target(text: str) -> str:
+    """Where a route leads, with its kind. Raises InvalidAddress."""
+    kind, name = parse_target(text)
     return f"{kind}:{name}"
 
 
 def add_route(source: str, target: str, using: str = DEFAULT_DB_ALIAS) -> Route:
     """Copy what is published to `source` to `target` from the next publish on, on every node.
 
-    Addresses are "queue:NAME" or "topic:NAME"; a bare name is a queue's. Neither end needs to exist yet. Raises
-    InvalidAddress, RouteExists, or RouteLoop when messages would come back to `source`.
+    Addresses are "queue:NAME" or "topic:NAME", for the target also "peer:NAME"; a bare name is a queue's. Neither end
+    needs to exist yet, but what comes while a peer has never registered is dropped for it. Raises InvalidAddress,
+    RouteExists, or RouteLoop when messages would come back to `source`.
     """
     with transaction.atomic(using=using):
         source, target = check_route(source, target, using)
@@ -59,7 +66,7 @@ def check_route(source: str, target: str, using: str = DEFAULT_DB_ALIAS) -> tupl
 
     Raises what `add_route` does. To be called inside a transaction.
     """
-    source, target = normal_address(source), normal_address(target)
+    source, target = normal_source(source), normal_target(target)
     if source == target:
         raise RouteLoop(f"{source} cannot be routed to itself.")
     # Two routes added at the same time could make a loop that neither sees: they wait for each other.
@@ -72,12 +79,13 @@ def check_route(source: str, target: str, using: str = DEFAULT_DB_ALIAS) -> tupl
     return source, target
 
 
-def remove_route(source: str, target: str, using: str = DEFAULT_DB_ALIAS) -> None:
-    """Copy no longer. Raises InvalidAddress or RouteNotFound."""
-    source, target = normal_address(source), normal_address(target)
+def remove_route(source: str, target: str, using: str = DEFAULT_DB_ALIAS) -> Route:
+    """Copy no longer; returns the route that was. Raises InvalidAddress or RouteNotFound."""
+    source, target = normal_source(source), normal_target(target)
     deleted, _ = Route.objects.using(using).filter(source=source, target=target).delete()
     if not deleted:
         raise RouteNotFound(f"There is no route from {source} to {target}.")
+    return Route(source=source, target=target)
 
 
 def list_routes(using: str = DEFAULT_DB_ALIAS) -> list[Route]:
@@ -87,7 +95,7 @@ def list_routes(using: str = DEFAULT_DB_ALIAS) -> list[Route]:
 
 def missing_queues(route: Route, using: str = DEFAULT_DB_ALIAS) -> list[str]:
     """The names of queues at the ends of a route that do not exist (yet)."""
-    names = [name for kind, name in map(parse_address, (route.source, route.target)) if kind == "queue"]
+    names = [name for kind, name in map(parse_target, (route.source, route.target)) if kind == "queue"]
     found = set(Queue.objects.using(using).filter(name__in=names).values_list("name", flat=True))
     return [name for name in names if name not in found]
 

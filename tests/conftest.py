@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import shutil
+import sys
+from collections.abc import Generator
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
+import hypothesis
 import pytest
 from django.conf import settings
 
 from brokersite import embedded
 from brokersite.databases import connection_parameters
+
+# How long an example takes says nothing: the machine may be busy with something else.
+hypothesis.settings.register_profile(
+    "patient",
+    hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]),
+)
+hypothesis.settings.load_profile("patient")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -19,6 +29,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if data_dir.name.startswith("test-"):
         embedded.remove(data_dir)
         shutil.rmtree(data_dir, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show beside a failure what the brokers that run at that moment have said last: theirs may be the cause."""
+    report = yield
+    module = sys.modules.get("tests.wire.broker")
+    for broker in tuple(module.RUNNING) if report.failed and module is not None else ():
+        report.sections.append((f"broker {broker.process.pid}", broker.log[-3000:]))
+    return report
 
 
 @pytest.fixture

@@ -9,14 +9,18 @@ from queues.engine.buffer import DeadLetterBuffer, QueueBuffer, Waiter
 from queues.engine.engine import Engine, Holder
 from queues.engine.errors import (
     EngineError,
+    MailboxClaimed,
     NotMigrated,
     QueueFull,
     QueueNotFound,
     StoreUnavailable,
+    Undeliverable,
     UnsafeServer,
     Unstorable,
     UnsupportedServer,
 )
+from queues.engine.mailbox import Letter, Mailbox
+from queues.engine.mailroom import Mailroom
 from queues.engine.message import Content, Delivery, Detail, Outgoing
 from queues.engine.options import EngineOptions, options_from_settings
 from queues.engine.policy import QueuePolicy
@@ -35,6 +39,10 @@ __all__ = [
     "EngineOptions",
     "Grant",
     "Holder",
+    "Letter",
+    "Mailbox",
+    "MailboxClaimed",
+    "Mailroom",
     "NotMigrated",
     "Outgoing",
     "Publisher",
@@ -46,6 +54,7 @@ __all__ = [
     "Source",
     "StoreUnavailable",
     "Subscription",
+    "Undeliverable",
     "UnsafeServer",
     "Unstorable",
     "UnsupportedServer",

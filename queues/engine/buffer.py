@@ -22,14 +22,17 @@ from queues.engine.policy import QueuePolicy
 from queues.engine.pusher import TURN_BYTES, Push, Pusher
 
 if TYPE_CHECKING:
+    from queues.engine.batches import AckBatch
     from queues.engine.claimer import Claimer
-    from queues.engine.settler import AckBatch, Settler
+    from queues.engine.settler import Settler
 
 #: Seconds without a consumer after which a node no longer takes new messages for a queue, and hands back its own:
 #: soon where others wait for them.
 WARM = 1.0
 COLD = 5.0
 COLD_SHARED = 0.2
+#: Payload bytes of a message of which none has been claimed: the first claim takes few, in case they are large.
+UNKNOWN_BYTES = 1 << 16
 
 new_push = tuple.__new__  # a NamedTuple's own constructor takes twice as long
 
@@ -66,6 +69,8 @@ class QueueBuffer:
         self.skip: set[int] = set()
         self.waiters: deque[Waiter] = deque()
         self.ready_bytes = 0
+        #: Payload bytes of a message, as the last claim had them in the mean.
+        self.mean_bytes = UNKNOWN_BYTES
         self.next_tag = first_tag
         self.last_tag: int | None = None
         #: Whether the store may have ready messages that this node has not claimed; `news` counts reasons to think so.
@@ -77,6 +82,8 @@ class QueueBuffer:
         self.nearly_done = False
         self.claiming = False
         self.storing = 0
+        #: The settler's round after which what went back from memory is in the store.
+        self.back_with = 0
         self.shared = False
         self.interested = False
         self.closed = False
@@ -87,16 +94,18 @@ class QueueBuffer:
         #: Something came that is to go before what is in memory.
         self.urgent = False
         self.pusher: Pusher | None = None
+        #: Where deliveries are noted, if the queue is audited.
+        self.audited = settler.audited(policy)
         self._deadlines = BurstDeadlines()
         self._batches: dict[int | None, AckBatch] = {}
 
     # What consumers do.
 
-    def deliver(self, now: float, timed: bool = False) -> Delivery | None:
+    def deliver(self, now: float, timed: bool = False, consumer: int | None = None) -> Delivery | None:
         """The next message, or None when none is in memory; then `may_refill` tells whether waiting could help.
 
         With `timed` the message comes back by itself unless it is acknowledged within the queue's ack timeout
-        and, on top, the backoff of its attempt.
+        and, on top, the backoff of its attempt. `consumer` is the API key of who asks.
         """
         self.last_demand = now
         ready = self.ready
@@ -118,6 +127,8 @@ class QueueBuffer:
                     tag = detail.tag
                     self.tagged.pop(tag, None)
                 self.unacked[tag] = (id, attempts, now, detail)
+            if self.audited is not None:
+                self.audited.delivered(id, detail, consumer)
             if timed:
                 self._time((tag,), attempts, now)
             if self.backlog and (self.urgent or len(ready) < self.claimer.low_water):
@@ -128,13 +139,13 @@ class QueueBuffer:
             self.claimer.want(self)
         return None
 
-    def deliver_many(self, now: float, count: int) -> list[Delivery]:
+    def deliver_many(self, now: float, count: int, consumer: int | None = None) -> list[Delivery]:
         """Up to `count` messages, each with a deadline as `deliver` gives it with `timed`."""
         ready = self.ready
         plain = self._plain(count) if ready else 0
         if not plain:
             found: list[Delivery] = []
-            while len(found) < count and (delivery := self.deliver(now, timed=True)) is not None:
+            while len(found) < count and (delivery := self.deliver(now, True, consumer)) is not None:
                 found.append(delivery)
             self.shortage = max(self.shortage, count - len(found))
             return found
@@ -146,10 +157,13 @@ class QueueBuffer:
         tags = range(first, first + plain)
         self.unacked.update(zip(tags, [(message[0], 0, now, None) for message in messages], strict=True))
         self._time(tags, 0, now)
+        if self.audited is not None:
+            for message in messages:
+                self.audited.delivered(message[0], None, consumer)
         if self.backlog and len(ready) < self.claimer.low_water:
             self.claimer.want(self)
         taken: list[Delivery] = [(tag, message[1], 0, None) for tag, message in zip(tags, messages, strict=True)]
-        return taken if plain == count else taken + self.deliver_many(now, count - plain)
+        return taken if plain == count else taken + self.deliver_many(now, count - plain, consumer)
 
     def _plain(self, most: int) -> int:
         """How many messages at the head are on their first delivery and carry nothing but a body."""
@@ -184,8 +198,8 @@ class QueueBuffer:
             self.pusher = Pusher(self)
         return self.pusher
 
-    def take(self, now: float, count: int) -> list[Push]:
-        """Up to `count` messages for a worker, fewer of large ones."""
+    def take(self, now: float, count: int, consumer: int | None = None) -> list[Push]:
+        """Up to `count` messages for a worker with this API key, fewer of large ones."""
         taken: list[Push] = []
         ready, unacked, size = self.ready, self.unacked, 0
         while len(taken) < count and ready and size < TURN_BYTES:
@@ -197,8 +211,10 @@ class QueueBuffer:
                 tag = self.next_tag
                 self.next_tag = tag + 1
                 unacked[tag] = (id, attempts, now, detail)
+                if self.audited is not None:
+                    self.audited.delivered(id, detail, consumer)
             else:
-                delivery = self.deliver(now)
+                delivery = self.deliver(now, consumer=consumer)
                 if delivery is None:
                     break
                 tag, payload, attempts, detail = delivery
@@ -214,7 +230,7 @@ class QueueBuffer:
         entry = self.unacked.pop(tag, None) or self.stale.pop(tag, None)
         if entry is None:
             return False
-        self.settler.job_batch(self.policy.retention).add_job(entry[0], entry[2], result)
+        self.settler.job_batch(self.policy).add_job(entry[0], entry[2], result)
         self._completed((tag,))
         return True
 
@@ -223,7 +239,7 @@ class QueueBuffer:
         entries = [self.unacked.pop(tag, None) or self.stale.pop(tag, None) for tag in tags]
         known = [entry for entry in entries if entry is not None]
         if known:
-            batch = self.settler.job_batch(self.policy.retention)
+            batch = self.settler.job_batch(self.policy)
             batch.add_jobs([entry[0] for entry in known], [entry[2] for entry in known])
             self._completed(tags)
         if len(known) == len(tags):
@@ -248,7 +264,7 @@ class QueueBuffer:
         if known:
             batch = self._batches.get(consumer)
             if batch is None:
-                batch = self._batches[consumer] = self.settler.batch(self.policy.retention, consumer)
+                batch = self._batches[consumer] = self.settler.batch(self.policy, consumer)
             batch.add_many([entry[0] for entry in known], [entry[2] for entry in known])
             if self.policy.concurrency_limit is not None:
                 self.settler.hurry()  # their places may be wanted
@@ -278,13 +294,29 @@ class QueueBuffer:
         """Return a delivery to its place, as if it had never been made."""
         entry = self.unacked.pop(tag, None)
         if entry is not None:
-            self.settler.hand_back([(entry[0], None)])
+            self.settler.hand_back([(entry[0], None)], self.audited)
+
+    def undeliver(self, pushes: Sequence[Push]) -> None:
+        """Take back what was pushed, and what no consumer has seen: in memory it is the next again."""
+        messages: list[Message] = []
+        for push in pushes:
+            if (entry := self.unacked.pop(push.tag, None)) is not None:
+                messages.append((entry[0], push.payload, entry[1], entry[3]))
+        if messages:
+            self.add_claimed(sorted(messages, key=itemgetter(0)))
 
     def bury(self, tag: int, error: str) -> None:
         """Make a delivery a dead letter at once: it could never be delivered."""
         entry = self.unacked.pop(tag, None)
         if entry is not None:
-            self.settler.bury(self.policy, Failure(entry[0], entry[1] + 1, error=error))
+            if self.audited is not None:
+                self.audited.not_delivered(entry[0], entry[3])
+            self._bury(Failure(entry[0], entry[1] + 1, error=error))
+
+    def _bury(self, failure: Failure) -> None:
+        self.settler.bury(self.policy, failure)
+        if self.backlog and self.demand:
+            self.claimer.want(self)  # there was no room in memory, perhaps
 
     def _give_back(
         self, tag: int, entry: Unacked, count: bool, delay: float | None, error: str | None, keep_tag: bool
@@ -292,11 +324,11 @@ class QueueBuffer:
         id, attempts, _, detail = entry
         attempts += count
         if count and self.policy.exhausted(attempts, None if detail is None else detail.max_attempts):
-            self.settler.bury(self.policy, Failure(id, attempts, error=error))
+            self._bury(Failure(id, attempts, error=error))
             return
         if delay is None:
             delay = self._backoff(attempts, detail) if count else 0.0
-        self.settler.give_back(Failure(id, attempts, delay, tag if keep_tag else None, error))
+        self.settler.give_back(Failure(id, attempts, delay, tag if keep_tag else None, error), self.audited)
 
     def _backoff(self, attempts: int, detail: Detail | None) -> float:
         own = None if detail is None else detail.retry_interval
@@ -311,7 +343,7 @@ class QueueBuffer:
             id, delivered = entry[0], entry[2]
         else:
             return False
-        self.settler.batch(self.policy.retention, consumer).add(id, delivered)
+        self.settler.batch(self.policy, consumer).add(id, delivered)
         return True
 
     # What the engine does.
@@ -350,6 +382,8 @@ class QueueBuffer:
 
     def add_claimed(self, messages: list[Message]) -> None:
         """Take messages in order of id; they may carry the tag of an earlier delivery, or belong before those here."""
+        if messages:
+            self.mean_bytes = sum(len(message[1]) for message in messages) // len(messages)
         for message in messages:
             if message[3] is not None and message[3].tag is not None:
                 self.tagged[message[3].tag] = message
@@ -400,6 +434,7 @@ class QueueBuffer:
         self.ready_bytes = 0
         self.tagged.clear()
         self.backlog = True
+        self.news += 1
         taken = [(id, None if detail is None else detail.tag) for id, _, _, detail in messages if id not in self.skip]
         self.skip.clear()
         return taken
@@ -416,6 +451,7 @@ class QueueBuffer:
                 self.waiters.popleft().refuse()
             return
         self.policy = policy
+        self.audited = self.settler.audited(policy)
         self._batches.clear()
         self.more_in_store(self.floor.value + 1)
         self.dispatch()
@@ -423,6 +459,7 @@ class QueueBuffer:
     def lose_leases(self) -> None:
         """The leases are no longer this node's: forget what was not delivered, settle late acknowledgements by id."""
         self.take_all()
+        self.back_with = 0  # what was on its way back is reaped
         self.stale = self.unacked
         self.unacked = {}
         self._deadlines.clear()
@@ -477,5 +514,5 @@ class DeadLetterBuffer(QueueBuffer):
         self, tag: int, entry: Unacked, count: bool, delay: float | None, error: str | None, keep_tag: bool
     ) -> None:
         """A dead letter goes back unchanged."""
-        self.settler.hand_back([(entry[0], None)])
+        self.settler.hand_back([(entry[0], None)], self.audited)
         self.backlog = True

@@ -46,10 +46,11 @@ class Claimer:
             self._wake.set()
 
     async def run(self, connection: Connection) -> None:
-        """Claim for ever; ends by an exception when the connection is lost."""
+        """Claim for ever; ends by an exception when the connection is lost, and may be run again with another."""
         while True:
-            await self._wake.wait()
-            self._wake.clear()
+            if not self._wanted:  # a run that was cut off may have left some
+                self._wake.clear()
+                await self._wake.wait()
             while self._wanted:
                 buffer = next(iter(self._wanted))
                 del self._wanted[buffer]
@@ -64,7 +65,7 @@ class Claimer:
         buffers, self._nearly_done = self._nearly_done, {}
         for buffer in buffers:
             for _ in range(FINISHING_CLAIMS):
-                if buffer.backlog and not buffer.claiming and buffer.room > 0:
+                if buffer.backlog and not buffer.claiming and (buffer.room > 0 or buffer.urgent):
                     await self.claim(connection, buffer)
 
     def take_back(self) -> None:
@@ -75,11 +76,11 @@ class Claimer:
             self.want(buffer)
 
     async def claim(self, connection: Connection, buffer: QueueBuffer) -> None:
-        """Fill one buffer. While a publish that would lease to it is under way it waits: order would be lost."""
+        """Fill one buffer. While a publish leases to it, or it hands back, it waits: order would be lost."""
         if not buffer.interested and not buffer.dead and not buffer.closed:
             buffer.interested = True
             await connection.execute(statement("add_interest"), {"queues": f"{{{buffer.id}}}", "node": self.node})
-        if buffer.storing:
+        if buffer.storing or buffer.settler.handed_back < buffer.back_with:
             asyncio.get_running_loop().call_later(0.001, self.want, buffer)
             return
         limit = self._limit(buffer)
@@ -111,7 +112,8 @@ class Claimer:
             self.want(buffer)
 
     def _limit(self, buffer: QueueBuffer) -> int:
-        most = min(BATCH, buffer.room)
+        fitting = max(1, (self.most_bytes - buffer.ready_bytes) // max(1, buffer.mean_bytes))
+        most = min(BATCH, buffer.room, fitting)
         if buffer.dead or buffer.shared or buffer.policy.concurrency_limit is not None:
             asked = max(buffer.demand, buffer.shortage)  # what is more would be kept from others
             most = min(most, asked, SHARED_BATCH) if len(buffer.ready) < asked else 0

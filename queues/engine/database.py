@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import select
+from collections.abc import Iterable
+from typing import NoReturn
+
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
@@ -31,6 +36,8 @@ SESSION_SETTINGS = {
 #: What psycopg raises when the server or the way to it is gone, or it is starting or stopping.
 LOST = (psycopg.OperationalError, psycopg.InterfaceError, OSError)
 
+#: What a socket says whose other side is gone, also while nobody reads it; Linux alone knows POLLRDHUP.
+_CLOSED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 #: A claim moves messages from ready to leased. If PostgreSQL crashes before that is on disk they are ready again, as
 #: the crash makes them anyway: nothing is lost, and nobody needs to wait for the disk.
@@ -53,6 +60,21 @@ async def connect(conninfo: str, purpose: str) -> Connection:
     )
     connection.prepared_max = None
     return connection
+
+
+async def watch(connections: Iterable[Connection], every: float) -> NoReturn:
+    """Look at connections that may be idle, every so many seconds, whether the server has closed one.
+
+    Whoever uses it next would find out, but perhaps much later: then everything that others have under way would be cut
+    off and done again for no reason that anybody could see. Raises psycopg.OperationalError.
+    """
+    poll = select.poll()
+    for connection in connections:
+        poll.register(connection.fileno(), _CLOSED)
+    while True:
+        if any(what & (_CLOSED | select.POLLNVAL) for _, what in poll.poll(0)):
+            raise psycopg.OperationalError("the server has closed a connection")
+        await asyncio.sleep(every)
 
 
 async def check_server(connection: Connection) -> None:

@@ -17,16 +17,19 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from itertools import islice
 from typing import Any, Protocol
 
+import psycopg
+
 from queues.engine import control, maintenance
 from queues.engine import node as nodes
 from queues.engine.access import Grant, key_digest
 from queues.engine.buffer import DeadLetterBuffer, QueueBuffer
 from queues.engine.claimer import Claimer
 from queues.engine.clock import now
-from queues.engine.database import LOST, Connection, check_server, connect
-from queues.engine.errors import QueueNotFound, StoreUnavailable
+from queues.engine.database import LOST, Connection, check_server, connect, watch
+from queues.engine.errors import EngineError, QueueNotFound, StoreUnavailable
 from queues.engine.floor import FIRST
 from queues.engine.hearing import Hearing
+from queues.engine.mailroom import Mailroom
 from queues.engine.message import Counts
 from queues.engine.options import EngineOptions
 from queues.engine.policy import QueuePolicy
@@ -40,6 +43,10 @@ from queues.engine.writer import Writer
 logger = logging.getLogger(__name__)
 
 PURPOSES = ("writer", "settler", "claimer", "requests", "clockwork", "reaper", "listener")
+MAILROOM_PURPOSES = ("mailroom", "lookout")
+#: Queues of peers: only their own connections consume from them.
+MAILBOX_PREFIX = "_peer/"
+WATCH = 0.1  # seconds between looks whether the server has closed a connection
 DEADLINES = 0.02  # seconds between looks at delivery deadlines
 GRACE = 0.1  # seconds that clients have to acknowledge after they were held up
 FEW_UNSETTLED = 64  # below it, what somebody waits for is written at once
@@ -71,6 +78,13 @@ class Engine:
             self.topology, self.buffers, self.claimer, self.counts, self._ready, self.subscriptions.deliver_transient
         )
         self.maintenance = maintenance.Maintenance(options, self.counts, self.buffers, self.dead_buffers, self._ready)
+        #: The letters of named peers; None in a process that serves none.
+        self.mailroom: Mailroom | None = None
+        if options.mailroom:
+            self.mailroom = Mailroom(
+                options, self.topology, self.counts, self.announcer, self.settler, self.writer.make_room
+            )
+            self.mailroom.on_commit = self._progress
         self.writer.on_commit = self._progress
         self.claimer.writer_busy = lambda: not self.writer.idle
         self.settler.on_progress = self._settled
@@ -92,9 +106,12 @@ class Engine:
         self._supervisor: asyncio.Task[None] | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._grants: dict[str, Grant] = {}
+        self._key_changes = 0
         #: Backends of this engine's connections: those that are lost may go on living until they notice.
         self._pids: list[int] = []
         self._lost = asyncio.Event()
+        #: What sessions have asked and PostgreSQL has not answered.
+        self._asked: set[asyncio.Future[Any]] = set()
         self._hearing = Hearing(self)
 
     # What sessions use.
@@ -149,15 +166,22 @@ class Engine:
         """What an API key allows, or None if it is not good for this protocol. Raises StoreUnavailable."""
         digest = key_digest(key, self.options.secret)
         grant = self._grants.get(digest)
-        if grant is None:
+        while grant is None:
+            changes = self._key_changes
             row = await (await self.request("key", digest=digest)).fetchone()
             if row is None:
                 return None
-            grant = self._grants[digest] = _grant(row)
+            if self._key_changes == changes:  # else what was read may be no longer so
+                grant = self._grants[digest] = _grant(row)
         return grant if grant.for_protocol(protocol) else None
+
+    def descriptors(self) -> list[int]:
+        """The descriptors of its connections, which a forked child of this process must not keep open."""
+        return [connection.fileno() for connection in tuple(self._connections.values()) if not connection.closed]
 
     def forget_key(self, key: int) -> None:
         """An API key was changed or revoked."""
+        self._key_changes += 1
         self._grants = {digest: grant for digest, grant in self._grants.items() if grant.id != key}
         for changed in self.on_key_change:
             changed(key)
@@ -180,7 +204,18 @@ class Engine:
         return self.dead_buffers[id]
 
     async def request(self, name: str, /, **parameters: Any) -> Any:
-        """Run one of the named statements outside the hot path. Raises StoreUnavailable."""
+        """Run one of the named statements outside the hot path, to its end even if the caller is cancelled: to stop it
+        at the server could hit what others ask on the same connection. Raises StoreUnavailable.
+        """
+        return await self._to_its_end(self._request(name, parameters))
+
+    async def _to_its_end(self, asking: Coroutine[Any, Any, Any]) -> Any:
+        asked = asyncio.ensure_future(asking)
+        self._asked.add(asked)
+        asked.add_done_callback(self._asked.discard)
+        return await asyncio.shield(asked)
+
+    async def _request(self, name: str, parameters: dict[str, Any]) -> Any:
         async with self._asking() as connection:
             return await connection.execute(statement(name), parameters)
 
@@ -244,17 +279,23 @@ class Engine:
         return self.topology.policies.get(id)
 
     async def _queue_id(self, name: str) -> int:
+        if name.startswith(MAILBOX_PREFIX):
+            raise QueueNotFound(name)
         row = await (await self.request("queue_id", name=name)).fetchone()
         if row is None:
             raise QueueNotFound(name)
         return int(row[0])
 
     async def _policy(self, id: int) -> QueuePolicy:
-        async with self._asking() as connection:
-            await self.topology.load_policies(connection, [id])
+        if id not in self.topology.policies:
+            await self._to_its_end(self._load_policy(id))
         if id not in self.topology.policies:
             raise QueueNotFound(str(id))
         return self.topology.policies[id]
+
+    async def _load_policy(self, id: int) -> None:
+        async with self._asking() as connection:
+            await self.topology.load_policies(connection, [id])
 
     def is_shared(self, queue: int) -> bool:
         """Whether another node serves this queue, too."""
@@ -264,6 +305,8 @@ class Engine:
         """Messages of a queue became ready in the store: tell this node's consumers and others'."""
         if (buffer := self.buffers.get(queue)) is not None:
             buffer.more_in_store(first_id)
+        elif self.mailroom is not None:
+            self.mailroom.more_in_store(queue, first_id)
         if self.is_shared(queue):
             self.announcer.ready(queue, first_id)
 
@@ -278,15 +321,16 @@ class Engine:
                 resume(False)
 
     def _overfull(self, share: float) -> bool:
+        letters = 0 if self.mailroom is None else self.mailroom.waiting_bytes
         return (
-            self.writer.waiting_bytes > share * self.options.pending_bytes
+            self.writer.waiting_bytes + letters > share * self.options.pending_bytes
             or self.settler.unsettled > share * 10 * self.options.most_unsettled
         )
 
     def _settled(self) -> None:
         """Acknowledgements were written: places in queues with a concurrency limit may be free."""
         for buffer in self.buffers.values() if self._any_limited else ():
-            if buffer.policy.concurrency_limit is not None and buffer.interested:
+            if buffer.policy.concurrency_limit is not None and (buffer.interested or self.is_shared(buffer.id)):
                 self._ready(buffer.id, buffer.floor.value + 1)
         self._progress()
 
@@ -335,10 +379,12 @@ class Engine:
     async def _drain(self) -> None:
         self.claimer.stopping = True
         await _until(lambda: self.writer.idle and not any(buffer.claiming for buffer in self.buffers.values()))
+        if self.mailroom is not None:
+            await _until(lambda: self.mailroom is None or self.mailroom.idle)
         for buffer in (*self.buffers.values(), *self.dead_buffers.values()):
             outstanding = [(entry[0], tag) for tag, entry in buffer.unacked.items()]
             self.settler.hand_back(buffer.take_all())
-            self.settler.hand_back(outstanding)
+            self.settler.hand_back(outstanding, buffer.audited)
         self.settler.hurry()
         await _until(lambda: self.settler.idle)
 
@@ -346,7 +392,7 @@ class Engine:
         """Open all connections and become a node."""
         lost, pids = self._pids, []
         try:
-            for purpose in PURPOSES:
+            for purpose in PURPOSES + (MAILROOM_PURPOSES if self.mailroom is not None else ()):
                 self._connections[purpose] = connection = await connect(self.options.conninfo, purpose)
                 pids.append(connection.info.backend_pid)
             self._pids = lost + pids
@@ -356,6 +402,8 @@ class Engine:
             listener = self._connections["listener"]
             self.node = await nodes.register(listener, self.options)
             self.settler.node = self.claimer.node = self.writer.node = self.node
+            if self.mailroom is not None:
+                self.mailroom.node = self.node
             await listener.execute(f"listen {control.CHANNEL}".encode())
             await self._reload()
         except BaseException:
@@ -386,6 +434,8 @@ class Engine:
                 self.subscriptions.drop_queue(queue)
                 self.buffers.pop(queue, None)
                 self.dead_buffers.pop(queue, None)
+            if self.mailroom is not None:
+                self.mailroom.change_policy(queue)
 
     async def _close(self) -> None:
         connections, self._connections = self._connections, {}
@@ -396,7 +446,9 @@ class Engine:
     def _jobs(self) -> list[Coroutine[Any, Any, None]]:
         at = self._connections
         keep = self.maintenance
+        mail, look_after = self.mailroom, self.options.look_after_audit
         return [
+            *(() if mail is None else (mail.run(at["mailroom"]), mail.watch(at["lookout"]))),
             self.writer.run(at["writer"]),
             self.settler.run(at["settler"]),
             self.claimer.run(at["claimer"]),
@@ -406,7 +458,9 @@ class Engine:
             keep.reap(at["reaper"]),
             keep.tidy(at["reaper"], self.settler, self.node),
             keep.keep_partitions(at["reaper"]),
+            *(() if look_after is None else (keep.keep_audit(look_after),)),
             control.listen(at["listener"], self._hearing.handlers()),
+            watch(at.values(), WATCH),
         ]
 
     async def _supervise(self) -> None:
@@ -452,13 +506,22 @@ class Engine:
         for buffer in (*self.buffers.values(), *self.dead_buffers.values()):
             buffer.lose_leases()
             buffer.interested = False
+        if self.mailroom is not None:
+            self.mailroom.lose_connections()
         pause = FIRST_RETRY
         while True:
             try:
                 await self._open()
-            except LOST as error:
+            except Exception as error:
+                text = str(error).strip().split("\n")[0]
+                if not isinstance(error, LOST):  # it is being restored, or a standby: it may be fit again
+                    unforeseen = not isinstance(error, psycopg.Error | EngineError)
+                    logger.warning("the database is not fit for use: %s", text, exc_info=unforeseen)
                 if now() - self._away_since > self.options.publish_timeout:
-                    self.writer.fail(StoreUnavailable(str(error).strip().split("\n")[0]))
+                    away = StoreUnavailable(text)
+                    self.writer.fail(away)
+                    if self.mailroom is not None:
+                        self.mailroom.fail(away)
                     self._progress()
                 await asyncio.sleep(pause * random.uniform(0.5, 1.5))
                 pause = min(2 * pause, LONGEST_RETRY)

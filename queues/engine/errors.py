@@ -42,3 +42,11 @@ class TopologyMoved(EngineError):
 
 class Unstorable(EngineError):
     """PostgreSQL cannot store this message."""
+
+
+class MailboxClaimed(EngineError):
+    """The name belongs to another API key."""
+
+
+class Undeliverable(EngineError):
+    """This message cannot be delivered to a peer."""

@@ -37,13 +37,17 @@ class Hearing:
             "transient": lambda queue, message: subscriptions.hear_transient(queue, message),
             "ack": lambda queue, message: subscriptions.hear_ack(queue, message),
             "periodic": lambda _, __: self._periodic(),
-            "purge": lambda queue, _: self._purge(queue),
+            "purge": lambda queue, message: self._purge(queue, message.get("by", "")),
+            "evicted": lambda queue, message: self._evicted(queue, message["connection"]),
+            "mailbox": lambda queue, message: self._mailbox(queue, message["connection"], message["node"]),
         }
 
     def _ready(self, ready: dict[str, int], _: dict[str, Any]) -> None:
         for queue, first_id in ready.items():
             if (buffer := self._engine.buffers.get(int(queue))) is not None:
                 buffer.more_in_store(first_id)
+            elif self._engine.mailroom is not None:
+                self._engine.mailroom.more_in_store(int(queue), first_id)
 
     def _dead(self, queues: list[int]) -> None:
         for queue in queues:
@@ -52,7 +56,7 @@ class Hearing:
 
     def _queue(self, queue: int) -> None:
         """A queue was changed: if it is known here, read its policy anew."""
-        if queue in self._engine.topology.policies:
+        if self._engine.topology.concerns(queue):
             self._spawn(self._reread(queue))
 
     async def _reread(self, queue: int) -> None:
@@ -69,14 +73,24 @@ class Hearing:
             if (buffer := engine.buffers.get(queue)) is not None:
                 buffer.shared = engine.is_shared(queue)
 
+    def _mailbox(self, queue: int, connection: int, node: int) -> None:
+        """A mailbox was taken. What this node does itself it knows already, or will in a moment."""
+        if self._engine.mailroom is not None and node != self._engine.node:
+            self._engine.mailroom.hear_taken(queue, connection)
+
+    def _evicted(self, queue: int, connection: int) -> None:
+        """An operator ended a peer's connection."""
+        if self._engine.mailroom is not None:
+            self._engine.mailroom.hear_evicted(queue, connection)
+
     def _periodic(self) -> None:
         for call in self._engine.on_periodic_change:
             call()
 
-    def _purge(self, queue: int) -> None:
+    def _purge(self, queue: int, by: str) -> None:
         """An operator purged the queue: what is in memory and not delivered goes too."""
         if (buffer := self._engine.buffers.get(queue)) is not None:
-            self._engine.settler.purge([id for id, _ in buffer.take_all()])
+            self._engine.settler.purge([id for id, _ in buffer.take_all()], by)
 
     def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(job)

@@ -26,6 +26,7 @@ class Content(enum.IntEnum):
 
     MSGPACK = 1
     JSON = 2
+    LETTER = 3
 
 
 @dataclass(frozen=True, slots=True)

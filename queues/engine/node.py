@@ -92,6 +92,7 @@ async def _forget(connection: Connection, node: int) -> None:
     for queue, low, dead in await cursor.fetchall():
         news.dead(queue) if dead else news.ready(queue, low)
     news.say(gone=node)
+    await connection.execute(statement("close_mailboxes"), {"node": node}, prepare=False)
     await connection.execute("delete from queues_interest where node_id = %s", (node,))
     await connection.execute("delete from queues_node where id = %s", (node,))
     await news.flush(connection)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -28,6 +29,16 @@ class EngineOptions:
     subscription_retry_backoff: float = 0.1
     archive_days: int = 30
     idle_subscription_days: int = 0
+    #: Whether this process serves mailboxes; most letters out to one of them; whether any key may take a free name and
+    #: acknowledge any letter; whether letters are recorded in the audit chain; seconds in which an id counts as seen.
+    mailroom: bool = False
+    mailbox_window: int = 10_000
+    relaxed_mailboxes: bool = False
+    audit_letters: bool = True
+    dedupe_window: float = 30 * 86_400.0
+    #: What is to be done about the audit chains every `audit_interval` seconds, in a thread; None: nothing.
+    look_after_audit: Callable[[], None] | None = None
+    audit_interval: float = 60.0
 
 
 def options_from_settings(name: str) -> EngineOptions:
@@ -36,6 +47,7 @@ def options_from_settings(name: str) -> EngineOptions:
     from psycopg.conninfo import make_conninfo
 
     from brokersite.databases import connection_parameters
+    from queues.audit.upkeep import look_after
 
     return EngineOptions(
         conninfo=make_conninfo(**connection_parameters()),
@@ -52,4 +64,10 @@ def options_from_settings(name: str) -> EngineOptions:
         subscription_retry_backoff=settings.BROKER_BLIPMQ_RETRY_BACKOFF,
         archive_days=settings.BROKER_ARCHIVE_DAYS,
         idle_subscription_days=settings.BROKER_IDLE_SUBSCRIPTION_DAYS,
+        mailbox_window=settings.BROKER_PEERBUS_WINDOW,
+        relaxed_mailboxes=settings.BROKER_PEERBUS_RELAXED,
+        audit_letters=settings.BROKER_PEERBUS_AUDIT,
+        dedupe_window=settings.BROKER_PEERBUS_DEDUPE_DAYS * 86_400.0,
+        look_after_audit=look_after,
+        audit_interval=settings.BROKER_AUDIT_ANCHOR_INTERVAL,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, cast
 
 from queues.engine.buffer import QueueBuffer
@@ -117,13 +118,15 @@ class Write:
             self.segment = self.segment.cut(0, count)
 
     def leased_details(self, ids: range) -> list[Message]:
-        """The messages that were stored as leased, with what they carry."""
+        """The messages that were stored as leased, with what they carry, in order of their ids."""
         stored = self.stored or frozenset()
-        return [
+        leased: list[Message] = [
             (id - (message.priority << 56), message.payload, 0, _detail(id, message))
             for id, message in zip(ids, self.segment.outgoing, strict=True)
             if id in stored and id not in self.delayed
         ]
+        leased.sort(key=itemgetter(0))
+        return leased
 
     @property
     def lowest(self) -> int:
@@ -131,12 +134,15 @@ class Write:
         highest = max((message.priority for message in self.segment.outgoing), default=0)
         return self.first - (max(highest, 0) << 56)
 
+    def first_ids(self, queue: int) -> Sequence[int | None]:
+        """The id of each message in one of the queues; None: it was not stored there, its key was taken."""
+        start = self.first + self.queues.index(queue)
+        ids, stored = range(start, start + len(self.segment.bodies) * self.width, self.width), self.stored
+        return ids if stored is None else [id if id in stored else None for id in ids]
+
     def answer(self, queue: int) -> None:
         """Tell each publisher the id that its message has in the queue which it was published to."""
-        segment, start = self.segment, self.first + self.queues.index(queue)
-        stored = self.stored
-        ids = range(start, start + len(segment.tokens) * self.width, self.width)
-        known = ids if stored is None else [id if id in stored else None for id in ids]
+        segment, known = self.segment, self.first_ids(queue)
         at = 0
         for publisher, group in groupby(segment.publishers):
             end = at + sum(1 for _ in group)
@@ -159,6 +165,8 @@ class Plan:
     #: Queues with a maximum length, and the segments that go to one of them.
     limited: set[int] = field(default_factory=set)
     drop_oldest: set[int] = field(default_factory=set)
+    #: Audited queues and their names.
+    audited: dict[int, str] = field(default_factory=dict)
     limited_segments: list[tuple[Segment, list[Write]]] = field(default_factory=list)
     transient: list[tuple[int, list[bytes]]] = field(default_factory=list)
     rejected: list[tuple[Segment, EngineError]] = field(default_factory=list)
@@ -204,6 +212,8 @@ def plan_segment(
         plan.rejected.append((segment, QueueNotFound(repr(address.name.decode("utf-8", "replace")))))
         return
     stored = destination.stored
+    if destination.audited:
+        plan.audited.update(destination.audited)
     if segment.transient:  # subscribers get it in memory; a queue that a route feeds keeps what it is given
         plan.transient += [(queue, segment.bodies) for queue in destination.subscribed]
         stored = tuple(queue for queue in stored if queue not in destination.subscribed)

@@ -25,6 +25,7 @@ class QueuePolicy:
     dead_letter_queue_id: int | None
     allow_job_overrides: bool = True
     uuid: str = ""
+    audited: bool = False
 
     @property
     def may_lease_on_publish(self) -> bool:

@@ -34,9 +34,10 @@ class Push(NamedTuple):
 
 
 class Worker(Protocol):
-    """A consumer that is pushed to. `credits` is kept by the pusher."""
+    """A consumer that is pushed to. `credits` is kept by the pusher; `key` is its API key."""
 
     credits: int
+    key: int | None
 
     def push(self, messages: list[Push], deadline: float | None) -> None:
         """Take messages, due back at `deadline` (monotonic; None: never)."""
@@ -89,7 +90,7 @@ class Pusher:
         share = -(-len(buffer.ready) // max(1, len(workers)))
         while workers and buffer.ready and not buffer.policy.paused:
             worker = workers[0]
-            messages = buffer.take(time, min(worker.credits, share, TURN))
+            messages = buffer.take(time, min(worker.credits, share, TURN), worker.key)
             if not messages:
                 break
             worker.credits -= len(messages)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from itertools import groupby
 from typing import TYPE_CHECKING
 
-from queues.engine.clock import wall_offset
+from queues.engine.audit import AuditError
+from queues.engine.audited import AuditedBatch, AuditedQueue, KeyNames
+from queues.engine.batches import AckBatch, JobBatch, Returns, failure_arrays, return_arrays, time_array
+from queues.engine.clock import now, wall_offset
 from queues.engine.database import Connection
 from queues.engine.message import ROWS_PER_STATEMENT, Counts, Failure
 from queues.engine.policy import QueuePolicy
@@ -22,71 +25,18 @@ from queues.engine.statements import array, statement
 if TYPE_CHECKING:
     from queues.engine.buffer import QueueBuffer
 
+logger = logging.getLogger(__name__)
+
 #: Seconds a batch of acknowledgements may grow: nobody waits for it, and larger ones cost less a message.
 GROWTH = 0.01
 PURGED = 2  # the archive's outcome
-
-
-class AckBatch:
-    """Acknowledged ids that are settled alike, and when each was delivered (monotonic)."""
-
-    __slots__ = ("_settler", "consumer", "ids", "retention", "times")
-
-    def __init__(self, settler: Settler, retention: str, consumer: int | None) -> None:
-        self._settler = settler
-        self.retention = retention
-        self.consumer = consumer
-        self.ids: list[int] = []
-        self.times: list[float] = []
-
-    def add(self, id: int, delivered: float) -> None:
-        """Acknowledge one message."""
-        self.add_many([id], [delivered])
-
-    def add_many(self, ids: list[int], delivered: list[float]) -> None:
-        """Acknowledge several messages."""
-        if not self.ids:
-            self._settler.open(self)
-        self._settler.unsettled += len(ids)
-        self.ids += ids
-        self.times += delivered
-
-    def take(self) -> tuple[list[int], list[float]]:
-        taken = self.ids, self.times
-        self.ids, self.times = [], []
-        return taken
-
-
-class JobBatch(AckBatch):
-    """Jobs that workers have done, and what they answered."""
-
-    __slots__ = ("results",)
-
-    def __init__(self, settler: Settler, retention: str, consumer: int | None) -> None:
-        super().__init__(settler, retention, consumer)
-        self.results: list[bytes | None] = []
-
-    def add_job(self, id: int, delivered: float, result: bytes | None) -> None:
-        """Finish one job."""
-        if not self.ids:
-            self._settler.open(self)
-        self._settler.unsettled += 1
-        self.ids.append(id)
-        self.times.append(delivered)
-        self.results.append(result)
-
-    def add_jobs(self, ids: list[int], delivered: list[float]) -> None:
-        """Finish several jobs, which have no results."""
-        self.add_many(ids, delivered)
-        self.results += [None] * len(ids)
-
-    def take_results(self) -> list[bytes | None]:
-        taken, self.results = self.results, []
-        return taken
+#: Seconds until a queue whose audit chain cannot be appended to is tried again.
+BROKEN = 1.0
 
 
 class Settler:
-    """Writes acknowledgements, returns, dead letters and hand-backs, one statement for many.
+    """Writes acknowledgements, returns, dead letters and hand-backs, one statement for many; those of an audited queue
+    in a transaction with their record.
 
     `more_in_store(queue id, lowest id)` is told what became ready, `more_dead(queue id)` where dead letters came.
     """
@@ -103,37 +53,68 @@ class Settler:
         #: Buffers with deliveries that return by themselves.
         self.timed: set[QueueBuffer] = set()
         self.on_progress: Callable[[], None] = lambda: None
-        #: Set while no delivery is on its way back: whoever looks for one in the store waits for this first.
-        self.returned = asyncio.Event()
-        self.returned.set()
+        #: Those of audited queues are theirs.
+        self.returns = Returns()
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
-        self._batches: dict[tuple[str, int | None], AckBatch] = {}
+        self._batches: dict[tuple[str, int | None, int | None], AckBatch] = {}
         self._dirty: list[AckBatch] = []
         self._failures: list[Failure] = []
         self._buried: dict[int | None, list[Failure]] = defaultdict(list)
         self._handed_back: list[tuple[int, int | None]] = []
-        self._purged: list[int] = []
-        self._job_batches: dict[str, JobBatch] = {}
+        self._purged: dict[str, list[int]] = {}
+        self._job_batches: dict[tuple[str, int | None], JobBatch] = {}
         self._writing: list[tuple[AckBatch, list[int], list[float], list[bytes | None]]] = []
+        #: Audited queues by their ids; those of them that have something to write.
+        self._audited: dict[int, AuditedQueue] = {}
+        self._recording: dict[AuditedQueue, None] = {}
+        self._names = KeyNames()
+        self._broken_until = 0.0
         #: Whatever is given to the settler now is durable when `settled` has reached this number.
         self.round = 1
         self.settled = 0
+        #: Whatever was handed back before this round has ended is in the store.
+        self.handed_back = 0
 
     # What buffers say.
 
-    def batch(self, retention: str, consumer: int | None) -> AckBatch:
-        """The batch for acknowledgements of this kind."""
-        key = retention, consumer
+    def batch(self, policy: QueuePolicy, consumer: int | None) -> AckBatch:
+        """The batch for acknowledgements of a queue by the holder of an API key."""
+        retention = policy.retention
+        key = retention, consumer, policy.id if policy.audited else None
         if key not in self._batches:
-            self._batches[key] = AckBatch(self, retention, consumer)
+            queue = self.audited(policy)
+            self._batches[key] = (
+                AckBatch(self, retention, consumer) if queue is None else AuditedBatch(self, retention, consumer, queue)
+            )
         return self._batches[key]
 
-    def job_batch(self, retention: str) -> JobBatch:
-        """The batch for jobs that workers have done."""
-        if retention not in self._job_batches:
-            self._job_batches[retention] = JobBatch(self, retention, None)
-        return self._job_batches[retention]
+    def job_batch(self, policy: QueuePolicy) -> JobBatch:
+        """The batch for jobs of a queue that workers have done."""
+        key = policy.retention, policy.id if policy.audited else None
+        if key not in self._job_batches:
+            queue = self.audited(policy)
+            self._job_batches[key] = (
+                JobBatch(self, policy.retention, None)
+                if queue is None
+                else AuditedBatch(self, policy.retention, None, queue)
+            )
+        return self._job_batches[key]
+
+    def audited(self, policy: QueuePolicy) -> AuditedQueue | None:
+        """Where to tell what happens to the messages of a queue, if it is audited."""
+        queue = self._audited.get(policy.id)
+        if queue is None and policy.audited:
+            queue = self._audited[policy.id] = AuditedQueue(self, policy)
+        if queue is not None:
+            queue.obey(policy)
+        return queue if policy.audited else None
+
+    def record(self, queue: AuditedQueue) -> None:
+        """An audited queue has something to write."""
+        if queue not in self._recording:
+            self._recording[queue] = None
+            self._wake.set()
 
     def open(self, batch: AckBatch) -> None:
         self._dirty.append(batch)
@@ -144,35 +125,52 @@ class Settler:
         self._wake.set()
         self._urgent.set()
 
-    def give_back(self, failure: Failure) -> None:
-        self._failures.append(failure)
-        self.returned.clear()
+    def give_back(self, failure: Failure, audited: AuditedQueue | None = None) -> None:
+        """Return a delivery to the tail of its queue."""
+        if audited is None:
+            self._failures.append(failure)
+            self.returns.add()
+        else:
+            audited.give_back(failure)
         self.hurry()
 
     def bury(self, policy: QueuePolicy, failure: Failure) -> None:
-        self._buried[policy.dead_letter_queue_id].append(failure)
+        """Make a delivery a dead letter."""
+        if (audited := self.audited(policy)) is None:
+            self._buried[policy.dead_letter_queue_id].append(failure)
+        else:
+            audited.bury(policy.dead_letter_queue_id, failure)
         self.hurry()
 
-    def hand_back(self, taken: Iterable[tuple[int, int | None]]) -> None:
-        """Make (id, tag to keep) ready again where they were."""
-        self._handed_back.extend(taken)
+    def hand_back(self, taken: Iterable[tuple[int, int | None]], audited: AuditedQueue | None = None) -> None:
+        """Make (id, tag to keep) ready again where they were; `audited` is their queue if they were delivered."""
+        if audited is None:
+            self._handed_back.extend(taken)
+        else:
+            audited.hand_back(taken)
         self.hurry()
 
-    def purge(self, ids: list[int]) -> None:
+    def purge(self, ids: list[int], by: str) -> None:
         """Remove messages that an operator purged while they were in memory."""
-        self._purged += ids
-        self.hurry()
+        if ids:
+            self._purged.setdefault(by, []).extend(ids)
+            self.hurry()
 
     @property
     def idle(self) -> bool:
-        return not (self._dirty or self._writing or self._failures or self._buried or self._handed_back or self._purged)
+        return not (
+            self._dirty or self._writing or self._failures or self._buried or self._handed_back or self._purged
+            or self._recording
+        )  # fmt: skip
 
     def forget_leases(self) -> None:
         """The leases were lost: what was to be returned is returned by whoever reaps them."""
         self._failures.clear()
-        self.returned.set()
+        self.returns.forget()
         self._buried.clear()
         self._handed_back.clear()
+        for queue in self._audited.values():
+            queue.forget_leases()
 
     # What the engine runs.
 
@@ -180,14 +178,16 @@ class Settler:
         """Write for ever; ends by an exception when the connection is lost, and may be run again with another."""
         if self._writing:  # cut off in the middle: deleting twice is harmless
             await self._write_acks(connection)
-        self.settled = self.round - 1
+        if await self._write_recorded(connection):
+            self._confirm(self.round - 1)
         self.on_progress()
         while True:
             if self.idle:
                 self._wake.clear()
                 await self._wake.wait()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._urgent.wait(), GROWTH)
+            with contextlib.suppress(TimeoutError):  # not wait_for, which may swallow the cancellation that ends this
+                async with asyncio.timeout(GROWTH):
+                    await self._urgent.wait()
             self._urgent.clear()
             await self.write(connection)
 
@@ -203,9 +203,9 @@ class Settler:
             await self._write_acks(connection)
         if self._failures:
             failures, self._failures = self._failures, []
+            self.returns.take()
             await self._return(connection, failures)
-            if not self._failures:
-                self.returned.set()
+            self.returns.written()
         if self._buried:
             buried, self._buried = self._buried, defaultdict(list)
             for target, failures in buried.items():
@@ -213,11 +213,37 @@ class Settler:
         if self._handed_back:
             taken, self._handed_back = self._handed_back, []
             await self._hand_back(connection, taken)
+        self.handed_back = round
         if self._purged:
-            ids, self._purged = self._purged, []
-            await connection.execute(statement("remove"), {"ids": array(ids), "outcome": PURGED})
-        self.settled = round
+            purged, self._purged = self._purged, {}
+            for by, ids in purged.items():
+                await connection.execute(statement("remove"), {"ids": array(ids), "outcome": PURGED, "by": by})
+        if await self._write_recorded(connection):
+            self._confirm(round)
         self.on_progress()
+
+    def _confirm(self, round: int) -> None:
+        """This round is durable. What was given while it was written may have been written with it: then nothing
+        waits any more, and no other round would come to confirm that."""
+        if self.idle:
+            round, self.round = self.round, self.round + 1
+            self.handed_back = round
+        self.settled = round
+
+    async def _write_recorded(self, connection: Connection) -> bool:
+        """Write what waits for audited queues. False when that of one cannot be recorded: then nothing is confirmed."""
+        if self._recording and now() < self._broken_until:
+            return False
+        whole = True
+        for queue in tuple(self._recording):
+            try:
+                await queue.write(connection, self._names)
+            except AuditError as error:
+                logger.error("messages of %s are not settled: %s", queue.name, error)
+                self._broken_until, whole = now() + BROKEN, False
+            if queue.idle:
+                del self._recording[queue]
+        return whole
 
     async def _write_acks(self, connection: Connection) -> None:
         offset = wall_offset()
@@ -235,7 +261,7 @@ class Settler:
                 if isinstance(batch, JobBatch):
                     name = "settle_jobs"
                     parameters["results"] = results if any(result is not None for result in results) else None
-                parameters["delivered"] = _time_array(times, offset)
+                parameters["delivered"] = time_array(times, offset)
                 parameters["consumer"] = batch.consumer
                 parameters["full"] = batch.retention == "full"
             await connection.execute(statement(name), parameters)
@@ -246,27 +272,24 @@ class Settler:
     async def _return(self, connection: Connection, failures: list[Failure]) -> None:
         for start in range(0, len(failures), ROWS_PER_STATEMENT):
             some = failures[start : start + ROWS_PER_STATEMENT]
-            parameters = _failure_arrays(some) | {
-                "node": self.node,
-                "delays": array([failure.delay for failure in some]),
-                "tags": [failure.tag for failure in some],
-            }
+            parameters = return_arrays(some) | {"node": self.node, "audited": False}
             cursor = await connection.execute(statement("return"), parameters)
             self.counts.returned += len(some)
-            for queue, low, ready, _ in await cursor.fetchall():
+            for queue, low, ready, *_ in await cursor.fetchall():
                 if ready:
                     self.more_in_store(queue, low)
 
     async def _bury(self, connection: Connection, target: int | None, failures: list[Failure]) -> None:
         for start in range(0, len(failures), ROWS_PER_STATEMENT):
-            parameters = _failure_arrays(failures[start : start + ROWS_PER_STATEMENT]) | {"node": self.node}
+            parameters = failure_arrays(failures[start : start + ROWS_PER_STATEMENT])
+            parameters |= {"node": self.node, "audited": False}
             if target is not None:
                 cursor = await connection.execute(statement("bury_elsewhere"), parameters | {"target": target})
                 if row := await cursor.fetchone():
                     self.more_in_store(target, row[0])
                     continue
             cursor = await connection.execute(statement("bury"), parameters)
-            for (queue,) in await cursor.fetchall():
+            for queue, *_ in await cursor.fetchall():
                 self.more_dead(queue)
         self.counts.buried += len(failures)
 
@@ -275,24 +298,11 @@ class Settler:
             "node": self.node,
             "ids": array(id for id, _ in taken),
             "tags": [tag for _, tag in taken],
+            "audited": False,
         }
         cursor = await connection.execute(statement("hand_back"), parameters)
-        for queue, low, dead in await cursor.fetchall():
+        for queue, low, dead, *_ in await cursor.fetchall():
             if dead:
                 self.more_dead(queue)
             else:
                 self.more_in_store(queue, low)
-
-
-def _failure_arrays(failures: list[Failure]) -> dict[str, object]:
-    return {
-        "ids": array(failure.id for failure in failures),
-        "attempts": array(failure.attempts for failure in failures),
-        "errors": [failure.error for failure in failures],
-    }
-
-
-def _time_array(times: list[float], offset: float) -> str:
-    """Monotonic times as an array of Unix times. One burst has one time, so equal ones come in runs."""
-    runs = [(f"{time + offset:.6f},", sum(1 for _ in run)) for time, run in groupby(times)]
-    return "{" + "".join(text * count for text, count in runs)[:-1] + "}"

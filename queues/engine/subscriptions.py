@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections import deque
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from queues.engine.buffer import QueueBuffer
 from queues.engine.clock import now
-from queues.engine.errors import QueueNotFound
+from queues.engine.errors import QueueNotFound, StoreUnavailable
 from queues.engine.message import State
 from queues.engine.statements import array
 
@@ -23,6 +24,8 @@ MOST_TRANSIENT = 1024
 MOST_TRANSIENT_BYTES = 4 << 20
 #: Largest QoS 0 message that is passed on to another node.
 LARGEST_PASSED_ON = 5600
+#: Seconds that a late acknowledgement waits for what was returned to be written.
+RETURNING = 5.0
 #: Seconds for which an id that did not exist is not looked up again.
 FORGET_UNKNOWN = 1.0
 
@@ -167,11 +170,16 @@ class Subscriptions:
         there. Raises StoreUnavailable.
         """
         engine, queue = self._engine, subscription.buffer.id
-        await engine.settler.returned.wait()
+        audited = subscription.buffer.audited
+        try:
+            async with asyncio.timeout(RETURNING):
+                await (engine.settler if audited is None else audited).returns.settled()
+        except TimeoutError:
+            raise StoreUnavailable("what was returned cannot be written") from None
         asked = [tag for tag in tags if tag < 1 << 63]
         rows = await (await engine.request("find_tags", queue=queue, tags=array(asked))).fetchall()
         found = {row[0] for row in rows}
-        batch = engine.settler.batch(subscription.buffer.policy.retention, consumer)
+        batch = engine.settler.batch(subscription.buffer.policy, consumer)
         for tag, id, state, node in rows:
             if state in (State.READY, State.DELAYED):
                 batch.add(id, now())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from queues.engine.database import Connection
@@ -26,6 +27,8 @@ class Destination:
     subscribed: frozenset[int]
     #: The queue that the address names; None for a topic, and for a queue that does not exist.
     own: int | None = None
+    #: Those of `stored` that are audited, with their names. The topology moves on when this changes.
+    audited: tuple[tuple[int, str], ...] = ()
 
 
 class Topology:
@@ -36,6 +39,10 @@ class Topology:
         self.policies: dict[int, QueuePolicy] = {}
         #: Nodes that serve a queue, for queues that anybody serves.
         self.interest: dict[int, set[int]] = {}
+        #: Queues whose policies are being read, and which of all readings each is known from.
+        self._reading: Counter[int] = Counter()
+        self._known_from: dict[int, int] = {}
+        self._readings = 0
         self._destinations: dict[Address, Destination] = {}
 
     def destination(self, address: Address) -> Destination | None:
@@ -62,13 +69,21 @@ class Topology:
         await self.load_policies(connection, {queue for rows in found.values() for queue, _, _ in rows}, again=True)
         for n, address in enumerate(asked, 1):
             targets = found.get(n, [])
+            stored = tuple(dict.fromkeys(queue for queue, _, qos in targets if qos != 0))
             self._destinations[address] = Destination(
                 self.version,
-                tuple(dict.fromkeys(queue for queue, _, qos in targets if qos != 0)),
+                stored,
                 tuple(queue for queue, _, qos in targets if qos == 0),
                 frozenset(queue for queue, subscription, _ in targets if subscription is not None),
                 self._named(address, (queue for queue, _, _ in targets)),
+                tuple(self._audited(stored)),
             )
+
+    def _audited(self, queues: Iterable[int]) -> Iterator[tuple[int, str]]:
+        for queue in queues:
+            policy = self.policies.get(queue)
+            if policy is not None and policy.audited:
+                yield queue, policy.name
 
     def _named(self, address: Address, queues: Iterable[int]) -> int | None:
         if address.kind != "queue":
@@ -81,8 +96,22 @@ class Topology:
         wanted = [queue for queue in queues if again or queue not in self.policies]
         if not wanted:
             return
-        cursor = await connection.execute(statement("policies"), {"ids": wanted})
+        self._readings += 1
+        reading = self._readings
+        self._reading.update(wanted)
+        try:
+            cursor = await connection.execute(statement("policies"), {"ids": wanted})
+            rows = await cursor.fetchall()
+        finally:
+            self._reading -= Counter(wanted)
+        found = {row[0]: QueuePolicy(*row) for row in rows}
         for queue in wanted:
-            self.policies.pop(queue, None)
-        for row in await cursor.fetchall():
-            self.policies[row[0]] = QueuePolicy(*row)
+            if self._known_from.get(queue, 0) < reading:  # else a later one, on another connection, was faster
+                self._known_from[queue] = reading
+                self.policies.pop(queue, None)
+                if queue in found:
+                    self.policies[queue] = found[queue]
+
+    def concerns(self, queue: int) -> bool:
+        """Whether a change of this queue's policy matters here: it is known, or soon will be."""
+        return queue in self.policies or queue in self._reading

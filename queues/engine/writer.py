@@ -8,11 +8,14 @@ is being written the next one grows.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from itertools import repeat
 
 import psycopg
 
+from queues.engine import audit
+from queues.engine.audited import KeyNames, queue_chain
 from queues.engine.buffer import QueueBuffer
 from queues.engine.claimer import Claimer
 from queues.engine.clock import now
@@ -22,13 +25,13 @@ from queues.engine.message import Counts
 from queues.engine.plan import Plan, Write, plan_segment
 from queues.engine.source import Address, Segment, Source
 from queues.engine.statements import statement
-from queues.engine.topology import Topology
+from queues.engine.topology import UNKNOWN, Topology
 
 Work = list[tuple[Source, list[Segment]]]
 
 
-#: What PostgreSQL says of a message that it will never take.
-REFUSED = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
+#: What PostgreSQL says of a message that it will never take; or what is to be recorded of it cannot be.
+REFUSED = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError, audit.AuditError)
 #: A transaction that is not finished has stored a message with this key.
 KEY_HELD = psycopg.errors.LockNotAvailable
 KEY_IS_HELD = "an unfinished transaction holds the key"
@@ -62,6 +65,9 @@ class Writer:
         self._taken: Work = []
         self._taken_bytes = 0
         self._wake = asyncio.Event()
+        self._names = KeyNames()
+        #: The version of the topology whose changes of audited queues are in their chains.
+        self._sealed = UNKNOWN
 
     def source(self, address: Address, key: int | None = None) -> Source:
         """Where a producer with this API key publishes to this address."""
@@ -142,12 +148,16 @@ class Writer:
         """One message of the batch is not storable: store each segment by itself, and of those that have such a
         message each message, so that only that one is refused."""
         whole = Plan()
-        for source, segments in self._taken:
-            for segment in segments:
-                try:
-                    whole.merge(await self._store_one(connection, source, segment))
-                except (*REFUSED, KEY_HELD):
-                    await self._store_messages(connection, source, segment, whole)
+        try:
+            for source, segments in self._taken:
+                for segment in segments:
+                    try:
+                        whole.merge(await self._store_one(connection, source, segment))
+                    except (*REFUSED, KEY_HELD):
+                        await self._store_messages(connection, source, segment, whole)
+        except BaseException:
+            whole.end()
+            raise
         return whole
 
     async def _store_messages(self, connection: Connection, source: Source, segment: Segment, whole: Plan) -> None:
@@ -198,11 +208,13 @@ class Writer:
         plan.begin()
         try:
             keyed = any(write.segment.keys for write in plan.writes)
-            if len(plan.writes) == 1 and not plan.limited and not keyed:
+            if len(plan.writes) == 1 and not (plan.limited or plan.audited or keyed):
                 await self._write(connection, plan.writes[0])
             elif not plan.writes:
                 await self._check_version(connection)
             else:
+                if plan.audited:
+                    await self._prepare_record(connection, plan)
                 async with connection.transaction():
                     if keyed:  # a transaction elsewhere may hold a key for as long as it likes
                         await connection.execute(KEY_TIMEOUT)
@@ -210,10 +222,33 @@ class Writer:
                         await self._admit(connection, plan)
                     await self._write_all(connection, plan.writes)
                     for queue in plan.drop_oldest:
-                        await self._make_room(connection, queue)
+                        await self.make_room(connection, queue)
+                    if plan.audited:
+                        await audit.append_all(connection, self._events(plan))
         except BaseException:
             plan.end()
             raise
+
+    async def _prepare_record(self, connection: Connection, plan: Plan) -> None:
+        """Before a transaction that has something to record: that a queue became audited is recorded first."""
+        if self._sealed != self.topology.version:
+            with contextlib.suppress(audit.AuditError):  # if it is one of these chains that is broken, that will show
+                await audit.seal(connection)
+            self._sealed = self.topology.version
+        await self._names.learn(connection, (write.producer for write in plan.writes))
+
+    def _events(self, plan: Plan) -> dict[str, list[audit.Event]]:
+        """What was stored in audited queues, by chain."""
+        events: dict[str, list[audit.Event]] = {}
+        for write in plan.writes:
+            producer = self._names[write.producer]
+            for queue in write.queues:
+                if (name := plan.audited.get(queue)) is not None:
+                    events.setdefault(queue_chain(name), []).extend(
+                        audit.Event("publish", str(id), producer, name)
+                        for id in write.first_ids(queue) if id is not None
+                    )  # fmt: skip
+        return events
 
     async def _check_version(self, connection: Connection) -> None:
         """Nothing is written because nobody is known to want it: is that still so? Raises TopologyMoved."""
@@ -254,7 +289,8 @@ class Writer:
                 write.keep(accepted)
         plan.writes = [write for write in plan.writes if write.segment.bodies]
 
-    async def _make_room(self, connection: Connection, queue: int) -> None:
+    async def make_room(self, connection: Connection, queue: int) -> None:
+        """Drop the oldest messages of a queue that has more than it may."""
         cursor = await connection.execute("select queues_room(%s)", (queue,))
         row = await cursor.fetchone()
         if row is not None and row[0] is not None and row[0] < 0:

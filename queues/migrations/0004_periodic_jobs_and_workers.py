@@ -5,6 +5,7 @@ import django.db.models.deletion
 from django.db import migrations, models
 from django.db.models.functions import Now
 
+import queues.models.cron_schedule
 import queues.models.periodic
 
 SQL = Path(__file__).parent / "sql"
@@ -57,17 +58,17 @@ class Migration(migrations.Migration):
                     models.CharField(
                         help_text="Minute, hour, day of month, month, day of week; for example 0 3 * * MON-FRI.",
                         max_length=200,
-                        validators=[queues.models.periodic.validate_cron],
+                        validators=[queues.models.cron_schedule.validate_cron],
                         verbose_name="schedule",
                     ),
                 ),
                 (
                     "timezone",
                     models.CharField(
-                        default=queues.models.periodic.default_timezone,
+                        default=queues.models.cron_schedule.default_timezone,
                         help_text="Whose clock the schedule means, for example Europe/Berlin.",
                         max_length=64,
-                        validators=[queues.models.periodic.validate_timezone],
+                        validators=[queues.models.cron_schedule.validate_timezone],
                         verbose_name="time zone",
                     ),
                 ),

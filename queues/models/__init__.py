@@ -1,24 +1,53 @@
 """Everything the broker keeps in PostgreSQL.
 
-The engine's SQL writes the hot tables (`Message`, `ArchivedMessage`, `QueueTally`); the ORM only reads them.
+SQL writes the hot tables (`Message`, `ArchivedMessage`, `QueueTally`, `AuditRow`); the ORM only reads them.
 """
 
 from queues.models.archive import ArchivedMessage, Outcome
+from queues.models.audit import (
+    AnchorKind,
+    AuditAnchor,
+    AuditChain,
+    AuditHead,
+    AuditJournalEntry,
+    AuditRow,
+    AuditVerification,
+)
 from queues.models.credential import ApiKey
+from queues.models.etl import EtlRun, EtlState, EtlWitness, Rollup
+from queues.models.etl_schedule import EtlBodies, EtlSchedule
+from queues.models.exchange import ExchangeType, KombuBinding, TemporaryQueue
 from queues.models.joblog import JobLogLine
+from queues.models.mailbox import Mailbox, SeenLetter
 from queues.models.message import Content, Message, State
 from queues.models.node import Interest, Node
 from queues.models.periodic import PeriodicJob
 from queues.models.queue import Overflow, Queue, QueueCount, QueueKind, QueueTally, Retention
+from queues.models.taskrun import TaskRun, TaskStatus
 from queues.models.topology import Route, Subscription, Topology
 from queues.models.worker import Worker
 
 __all__ = [
+    "AnchorKind",
     "ApiKey",
     "ArchivedMessage",
+    "AuditAnchor",
+    "AuditChain",
+    "AuditHead",
+    "AuditJournalEntry",
+    "AuditRow",
+    "AuditVerification",
     "Content",
+    "EtlBodies",
+    "EtlRun",
+    "EtlSchedule",
+    "EtlState",
+    "EtlWitness",
+    "ExchangeType",
     "Interest",
     "JobLogLine",
+    "KombuBinding",
+    "Mailbox",
     "Message",
     "Node",
     "Outcome",
@@ -29,9 +58,14 @@ __all__ = [
     "QueueKind",
     "QueueTally",
     "Retention",
+    "Rollup",
     "Route",
+    "SeenLetter",
     "State",
     "Subscription",
+    "TaskRun",
+    "TaskStatus",
+    "TemporaryQueue",
     "Topology",
     "Worker",
 ]

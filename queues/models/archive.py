@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import Func, Q
+from django.db.models.functions import Cast
 
 from queues.models.message import Content
 
@@ -45,6 +46,10 @@ class ArchivedMessage(models.Model):
     content = models.SmallIntegerField(null=True, choices=Content, help_text="What the payload is; empty: bytes.")
     job = models.BooleanField(null=True, help_text="A worker did it.")
     result = models.BinaryField(null=True, help_text="What the worker answered, as MessagePack.")
+    xid = models.BigIntegerField(
+        db_default=Cast(Cast(Func(function="pg_current_xact_id"), models.TextField()), models.BigIntegerField()),
+        help_text="The transaction that wrote it; 0: long ago.",
+    )
 
     class Meta:
         db_table = "queues_archive"

@@ -22,6 +22,7 @@ class Content(models.IntegerChoices):
 
     MSGPACK = 1, "application/msgpack"
     JSON = 2, "application/json"
+    LETTER = 3, "application/vnd.peerbus.v1+json"
 
 
 class Message(models.Model):

@@ -13,7 +13,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from queues.cron import cron_problem, timezone_problem
+from queues.models.cron_schedule import CronSchedule
 from queues.models.queue import QueueKind
 
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
@@ -22,20 +22,6 @@ MOST_ATTEMPTS = 32_767
 DEEPEST_PAYLOAD = 60
 
 NUL_IN_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-
-
-def default_timezone() -> str:
-    return str(settings.TIME_ZONE)
-
-
-def validate_cron(value: str) -> None:
-    if problem := cron_problem(value):
-        raise ValidationError(problem)
-
-
-def validate_timezone(value: str) -> None:
-    if problem := timezone_problem(value):
-        raise ValidationError(problem)
 
 
 def validate_payload(value: Any) -> None:
@@ -65,14 +51,12 @@ def encode_payload(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-class PeriodicJob(models.Model):
+class PeriodicJob(CronSchedule):
     """A job that is published to a queue at the times of a cron expression. `queues.periodic` does what it says.
 
-    The queue has no constraint, so that it can be deleted: then the id leads nowhere and every run fails. An enabled
-    row without `next_run_at` is planned by the next node that looks.
+    The queue has no constraint, so that it can be deleted: then the id leads nowhere and every run fails.
     """
 
-    name = models.CharField(max_length=100, unique=True)
     queue = models.ForeignKey(
         "queues.Queue",
         null=True,
@@ -84,20 +68,6 @@ class PeriodicJob(models.Model):
     payload = models.JSONField(
         null=True, blank=True, default=dict, validators=(validate_payload,), help_text="What the job gets, as JSON."
     )
-    cron = models.CharField(
-        "schedule",
-        max_length=200,
-        validators=(validate_cron,),
-        help_text="Minute, hour, day of month, month, day of week; for example 0 3 * * MON-FRI.",
-    )
-    timezone = models.CharField(
-        "time zone",
-        max_length=64,
-        default=default_timezone,
-        validators=(validate_timezone,),
-        help_text="Whose clock the schedule means, for example Europe/Berlin.",
-    )
-    enabled = models.BooleanField(default=True, db_default=True, help_text="Whether it runs by the clock.")
     priority = models.SmallIntegerField(
         default=0,
         db_default=0,
@@ -116,8 +86,6 @@ class PeriodicJob(models.Model):
         db_default=False,
         help_text="Skip a run while the job of the last one is unfinished.",
     )
-    next_run_at = models.DateTimeField(null=True, editable=False)
-    last_run_at = models.DateTimeField(null=True, editable=False)
     last_message_id = models.BigIntegerField(null=True, editable=False, help_text="The last job, by its first id.")
     last_error = models.TextField(
         default="", db_default="", editable=False, help_text="Why the last run that was due did not happen."

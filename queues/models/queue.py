@@ -14,10 +14,11 @@ SYSTEM_PREFIX = "_"
 
 
 class QueueKind(models.TextChoices):
-    """What a queue serves: producers by its own name, or one subscriber of a topic."""
+    """What a queue serves: producers by its own name, one subscriber of a topic, or one peer."""
 
     QUEUE = "queue", "queue"
     SUBSCRIPTION = "subscription", "subscription"
+    MAILBOX = "mailbox", "mailbox"
 
 
 class Overflow(models.TextChoices):
@@ -103,7 +104,11 @@ class Queue(models.Model):
         db_default=True,
         help_text="Whether a job may have a number of attempts and a retry interval of its own.",
     )
-    audited = models.BooleanField(default=False, db_default=False, editable=False)
+    audited = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Record what happens to each message in an audit chain of the queue's own.",
+    )
     dead_letter_queue = models.ForeignKey(
         "self",
         null=True,
@@ -121,6 +126,11 @@ class Queue(models.Model):
             models.CheckConstraint(condition=Q(kind__in=QueueKind.values), name="queue_kind_known"),
             models.CheckConstraint(condition=Q(overflow__in=Overflow.values), name="queue_overflow_known"),
             models.CheckConstraint(condition=Q(retention__in=Retention.values), name="queue_retention_known"),
+            models.CheckConstraint(
+                condition=Q(audited=False) | ~Q(kind=QueueKind.MAILBOX),
+                name="queue_mailbox_not_audited",
+                violation_error_message="Letters between peers are recorded in the chain peerbus.",
+            ),
             models.CheckConstraint(
                 condition=Q(concurrency_limit=None) | Q(concurrency_limit__gte=1),
                 name="queue_concurrency_positive",

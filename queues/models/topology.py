@@ -8,7 +8,8 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-ADDRESS = RegexValidator(r"(?s)\A(queue|topic):.+\Z", "An address is queue:NAME or topic:NAME.")
+SOURCE = RegexValidator(r"(?s)\A(queue|topic):.+\Z", "An address is queue:NAME or topic:NAME.")
+TARGET = RegexValidator(r"(?s)\A(queue|topic|peer):.+\Z", "An address is queue:NAME, topic:NAME or peer:NAME.")
 
 
 class Topology(models.Model):
@@ -60,8 +61,8 @@ class Subscription(models.Model):
 class Route(models.Model):
     """What is published to `source` is copied to `target` in the same transaction."""
 
-    source = models.CharField(max_length=262, validators=(ADDRESS,), help_text="topic:NAME or queue:NAME")
-    target = models.CharField(max_length=262, validators=(ADDRESS,), help_text="topic:NAME or queue:NAME")
+    source = models.CharField(max_length=262, validators=(SOURCE,), help_text="topic:NAME or queue:NAME")
+    target = models.CharField(max_length=262, validators=(TARGET,), help_text="topic:NAME, queue:NAME or peer:NAME")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -70,7 +71,7 @@ class Route(models.Model):
             models.UniqueConstraint(fields=("source", "target"), name="route_once"),
             models.CheckConstraint(condition=~Q(source=F("target")), name="route_not_to_itself"),
             models.CheckConstraint(
-                condition=Q(source__regex=r"^(queue|topic):.") & Q(target__regex=r"^(queue|topic):."),
+                condition=Q(source__regex=r"^(queue|topic):.") & Q(target__regex=r"^(queue|topic|peer):."),
                 name="route_addresses",
             ),
         )

@@ -1,6 +1,8 @@
 -- Move the oldest messages of a queue in one state to the tail of a queue, which may be the same; with `ids` only those.
 -- Dead letters become ready with no attempts; delayed ones keep their time, or with `now` become ready. A key that is
--- taken in the target is left behind. What nodes are about to change stays. One row: how many, lowest id made ready.
+-- taken in the target is left behind. What nodes are about to change stays. In the chains of audited queues each is recorded
+-- as `event`, `by` whom; so is each of `ids` in the chain of operators, if it was one. One row: how many, lowest id made
+-- ready.
 with block as materialized (
     select nextval('queues_message_id') as first
 ), picked as materialized (
@@ -17,11 +19,12 @@ with block as materialized (
         due_at = case when not %(now)s then due_at end,
         attempts = case when state = 3 then 0 else attempts end,
         expires_at = coalesce(expires_at, now() + q.message_ttl),
-        key = case when %(source)s = %(target)s or not exists (
-            select from queues_message k where k.queue_id = %(target)s and k.key = m.key) then key end
+        -- With a limit, so that it is an index probe a message whatever the statistics say, never a hash of the target.
+        key = case when %(source)s = %(target)s or (
+            select true from queues_message k where k.queue_id = %(target)s and k.key = m.key limit 1) is null then key end
     from numbered, block, queues_queue q
     where m.id = numbered.id and q.id = %(target)s
-    returning m.id, m.state
+    returning m.id, m.state, m.origin_id as first_id
 ), counted as (
     select count(*) as gone, count(*) filter (where state = 0) as ready, count(*) filter (where state = 2) as delayed,
         case when %(source)s <> %(target)s then count(*) else 0 end as changed
@@ -34,5 +37,13 @@ with block as materialized (
 ), arrived as (
     insert into queues_queuetally (queue_id, ready, delayed, published)
     select %(target)s, ready, delayed, changed from counted where gone > 0
+), journaled as (
+    insert into queues_auditjournal (chain, event, record_id, sender, recipient)
+    select chain, %(event)s, record_id, %(by)s, (select name from queues_queue where id = %(target)s)
+    from (select moved.id, 'queue:' || name as chain, first_id::text as record_id
+        from moved, queues_queue q where q.id in (%(source)s, %(target)s) and audited
+        union all select id, 'operators', 'message:' || first_id from moved
+            where %(ids)s::bigint[] is not null and %(by)s <> '') as told
+    order by id, chain
 )
 select (select gone from counted), min(id) filter (where state = 0) from moved

@@ -74,7 +74,7 @@ class Notifications:
         with psycopg.connect(**connection_parameters(), autocommit=True) as other:
             other.execute("""select pg_notify('fivewire', '{"end": 0}')""")
         heard: list[Any] = []
-        for notification in self._listener.notifies(timeout=10):
+        for notification in self._listener.notifies(timeout=60):
             message = json.loads(notification.payload)
             if "end" in message:
                 return heard

@@ -427,7 +427,11 @@ def test_a_route_is_added_and_removed(admin_client: Client) -> None:
 
 @pytest.mark.parametrize(
     ("target", "reason"),
-    [("queue:a", "loop: queue:b → queue:a → queue:b"), ("b", "itself"), ("peer:x", "only queues and topics")],
+    [
+        ("queue:a", "loop: queue:b → queue:a → queue:b"),
+        ("b", "itself"),
+        (f"peer:{'x' * 241}", "240 characters at most"),
+    ],
 )
 def test_a_route_that_cannot_be_is_refused_on_the_form(admin_client: Client, target: str, reason: str) -> None:
     admin_client.post(address("route", "add"), {"source": "queue:a", "target": "queue:b"})
@@ -481,6 +485,23 @@ def test_scopes_change_until_a_key_is_revoked_and_nothing_deletes_it(admin_clien
     assert row.revoked_at is not None
     assert row.publish == ["b"]
     assert admin_client.post(address("apikey", "delete", row.pk), {"post": "yes"}).status_code == 403
+
+
+def test_a_key_that_is_revoked_while_its_scopes_are_changed_stays_revoked(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row, _ = keys.create_key("app", key="dev-key")
+    save = ApiKey.save
+
+    def save_a_moment_later(self: ApiKey, **options: Any) -> None:
+        ApiKey.objects.filter(pk=row.pk).update(revoked_at=timezone.now())
+        save(self, **options)
+
+    monkeypatch.setattr(ApiKey, "save", save_a_moment_later)
+    admin_client.post(address("apikey", "change", row.pk), {"publish": "b", "consume": "*"})
+    row.refresh_from_db()
+    assert row.revoked_at is not None
+    assert row.publish == ["b"]
 
 
 # Payloads.

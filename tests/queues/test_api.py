@@ -311,6 +311,24 @@ def test_parts_that_were_stored_are_taken_back_when_a_later_one_is_refused() -> 
     assert assert_counts_are_exact(queue).ready == 1
 
 
+def test_nothing_is_stored_when_the_place_of_one_with_a_key_was_taken_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = make_queue()
+    publish("orders", b"1", key="k")
+
+    def find_taken(kind: str, name: str, rows: object, ids: list[int | None], *_: object) -> tuple[Any, Exception]:
+        """The message with the key has left, and others have filled the queue."""
+        return ids, QueueFull("'orders'")
+
+    monkeypatch.setattr("queues.api._find_taken", find_taken)
+    with transaction.atomic():
+        with pytest.raises(QueueFull):
+            publish_many("orders", [Outgoing(body=b"2", key="k"), b"3"])
+        publish("orders", b"the transaction goes on")
+    assert assert_counts_are_exact(queue).ready == 2
+
+
 def test_a_full_target_of_a_route_refuses_for_all() -> None:
     make_queue(), store(make_queue("copy", max_length=1))
     add_route("orders", "copy")

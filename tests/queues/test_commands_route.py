@@ -34,7 +34,7 @@ def test_a_route_to_a_queue_that_does_not_exist_yet_is_added_with_a_hint(shell: 
     [
         (("add", "b", "a"), 1, "loop"),
         (("add", "a", "b"), 1, "already"),
-        (("add", "a", "peer:bob"), 1, "only queues and topics"),
+        (("add", "peer:bob", "a"), 1, "a route can lead to a peer"),
         (("remove", "x", "y"), 1, "no route"),
         (("add", "a"), 2, "TARGET"),
         ((), 2, "add|list|remove"),

@@ -102,6 +102,8 @@ def test_names_of_the_system_are_known_by_their_first_character() -> None:
 
 def test_a_finished_message_lies_in_the_partition_of_its_day_and_goes_with_it() -> None:
     now = timezone.now()
+    with connection.cursor() as cursor:  # other tests make older days' partitions, and so does a run since yesterday
+        cursor.execute("select queues_drop_archive_partitions(%s)", [now.date()])
     for days in (0, 2):
         ArchivedMessage.objects.create(
             id=days, queue=make_queue(f"q{days}"), outcome=0, attempts=0, published_at=now, size=0,

@@ -291,6 +291,17 @@ def test_a_purge_takes_what_waits_and_leaves_dead_letters_and_leases(small_batch
     assert ArchivedMessage.objects.filter(outcome=Outcome.PURGED).count() == 6
 
 
+def test_a_purge_takes_a_batch_at_a_time_whatever_the_plan(small_batches: None) -> None:
+    queue = make_queue()
+    store(queue, count=5)
+    with connection.cursor() as cursor:
+        for method in ("hashagg", "hashjoin", "mergejoin", "material", "sort"):
+            cursor.execute(f"set local enable_{method} = off")
+    seen: list[int] = []
+    assert operations.purge("orders", progress=seen.append) == 5
+    assert seen == [2, 4, 5]
+
+
 def test_a_purge_of_dead_letters_takes_them_alone() -> None:
     queue = make_queue()
     store(queue, State.DEAD, 2), store(queue, State.READY)
@@ -495,7 +506,7 @@ def test_peeking_shows_the_oldest_and_changes_nothing() -> None:
 def test_a_batch_is_found_by_the_index_of_its_state(name: str, state: State, index: str) -> None:
     parameters = {
         "queue": 1, "source": 1, "target": 2, "state": int(state), "high": 10**9, "ids": None, "limit": 10,
-        "now": False, "outcome": 2,
+        "now": False, "outcome": 2, "by": "", "event": "purge",
     }  # fmt: skip
     with connection.cursor() as cursor:
         cursor.execute("set local enable_seqscan = off")

@@ -133,9 +133,10 @@ def test_the_list_takes_as_many_queries_for_many_rows_as_for_one(
     for n in range(rows):
         make_queue(f"queue {n}")
         run_now(add_periodic(f"job {n}", NIGHTLY, f"queue {n}"))
+    PeriodicJob.objects.update(last_run_at=timezone.now() - timedelta(minutes=3, seconds=9))
     with django_assert_num_queries(2 + 3):  # session and user; the number, the page, where the last jobs are
         response = admin_client.get(reverse(LIST))
-    assert text_of(response).count("seconds ago") + text_of(response).count("now") >= rows
+    assert text_of(response).count("3 minutes ago") == rows
 
 
 def test_the_list_shows_the_next_run_by_the_jobs_own_clock_and_how_far_it_is(admin_client: Client) -> None:
@@ -165,7 +166,7 @@ def test_the_last_run_leads_to_its_message_as_long_as_there_is_one(admin_client:
     for address in (reverse(LIST), page(job)):
         shown = admin_client.get(address)
         assert "queues/message/" not in shown.content.decode().partition('<div id="content"')[2]
-        assert re.search(r"UTC, (now|\d seconds? ago)", text_of(shown))
+        assert re.search(r"UTC, (now|\d+ seconds? ago)", text_of(shown))
 
 
 def test_run_now_publishes_without_touching_the_schedule(admin_client: Client) -> None:

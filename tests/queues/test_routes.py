@@ -27,7 +27,7 @@ def test_a_name_may_have_colons_and_255_characters() -> None:
     assert route.target == f"topic:{name}"
 
 
-@pytest.mark.parametrize("bad", ["", "queue:", "topic:", "peer:bob", "topic:" + "x" * 256, "a\0"])
+@pytest.mark.parametrize("bad", ["", "queue:", "topic:", "peer:", "topic:" + "x" * 256, "a\0"])
 def test_what_is_no_address_is_refused_at_either_end(bad: str) -> None:
     for ends in ((bad, "queue:a"), ("queue:a", bad)):
         with pytest.raises(routes.InvalidAddress):
@@ -35,9 +35,16 @@ def test_what_is_no_address_is_refused_at_either_end(bad: str) -> None:
     assert not Route.objects.exists()
 
 
-def test_a_peer_is_refused_with_a_reason() -> None:
-    with pytest.raises(routes.InvalidAddress, match="only queues and topics"):
-        routes.add_route("queue:a", "peer:bob")
+def test_a_route_leads_to_a_peer_but_begins_at_none() -> None:
+    route = routes.add_route("queue:a", "peer:bob")
+    assert (route.source, route.target) == ("queue:a", "peer:bob")
+    assert routes.missing_queues(route) == ["a"]
+    with pytest.raises(routes.InvalidAddress, match="a route can lead to a peer"):
+        routes.add_route("peer:bob", "queue:b")
+    with pytest.raises(routes.InvalidAddress, match="240 characters"):
+        routes.add_route("queue:a", "peer:" + "x" * 241)
+    routes.remove_route("a", "peer:bob")
+    assert not Route.objects.exists()
 
 
 def test_a_route_exists_once() -> None:

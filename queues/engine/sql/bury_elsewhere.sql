@@ -1,8 +1,10 @@
 -- Move dead letters to the tail of the queue named for them; what happened stands in the header "dead-letter".
 -- The key stands there too: it was unique in the old queue and might be taken in the new one.
--- One row: lowest new id, how many; no row when nothing moved, as when that queue is gone.
+-- An audited target's chain is told by the journal.
+-- One row: lowest new id, how many, the target's name; with `audited` also the ids that they had, and their first ones in
+-- the same order. No row when nothing moved, as when that queue is gone.
 with target as materialized (
-    select id from queues_queue where id = %(target)s for key share  -- it cannot be deleted until the commit
+    select id, name, audited from queues_queue where id = %(target)s for key share  -- it cannot be deleted until the commit
 ), block as materialized (
     select nextval('queues_message_id') as first from target where pg_current_xact_id() is not null
 ), given as materialized (
@@ -11,10 +13,10 @@ with target as materialized (
 ), gone as (
     delete from queues_message m using given, target
     where m.id = given.id and m.id = any(%(ids)s::bigint[]) and m.state = 1 and m.node_id = %(node)s
-    returning m.*, given.attempts as tried, coalesce(given.error, m.error) as why, n
+    returning m.*, given.attempts as tried, coalesce(given.error, m.error) as why, n, coalesce(origin_id, m.id) as first_id
 ), moved as (
     insert into queues_message (id, queue_id, state, producer_id, published_at, origin_id, headers, payload, content)
-    select first + n - 1, %(target)s, 0, producer_id, published_at, coalesce(origin_id, gone.id),
+    select first + n - 1, %(target)s, 0, producer_id, published_at, first_id,
         coalesce(headers, '{}') || jsonb_build_object('dead-letter', jsonb_build_object(
             'queue', (select name from queues_queue where id = gone.queue_id), 'attempts', tried, 'error', why, 'key', gone.key,
             'at', now())),
@@ -27,5 +29,13 @@ with target as materialized (
 ), arrived as (
     insert into queues_queuetally (queue_id, ready, published)
     select %(target)s, count(*), count(*) from moved having count(*) > 0
+), journaled as (
+    insert into queues_auditjournal (chain, event, record_id, sender, recipient)
+    select 'queue:' || target.name, 'dead-letter', first_id::text,
+        coalesce((select name from queues_queue where id = gone.queue_id), ''), target.name
+    from gone, target where target.audited order by n
 )
-select min(id) as low, count(*) as moved from moved having count(*) > 0
+select min(id) as low, count(*) as moved, (select name::text from target),
+    (select array_agg(id order by n) filter (where %(audited)s) from gone),
+    (select array_agg(first_id order by n) filter (where %(audited)s) from gone)
+from moved having count(*) > 0

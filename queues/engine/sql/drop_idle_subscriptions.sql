@@ -1,8 +1,14 @@
 -- Remove subscriptions that nobody has polled for so many days, their queues and messages. Returns how many.
 with idle as materialized (
-    select id, queue_id from queues_subscription where used_at < now() - make_interval(days => %(days)s)
+    select s.id, queue_id, name, audited from queues_subscription s join queues_queue q on q.id = queue_id
+    where used_at < now() - make_interval(days => %(days)s)
 ), messages as (
     delete from queues_message where queue_id in (select queue_id from idle)
+    returning coalesce(origin_id, id) as first_id, queue_id
+), journaled as (
+    insert into queues_auditjournal (chain, event, record_id, sender, recipient)
+    select 'queue:' || name, 'expire', first_id::text, name, '' from messages join idle using (queue_id)
+    where audited order by first_id
 ), counts as (
     delete from queues_queuecount where queue_id in (select queue_id from idle)
 ), subscriptions as (

@@ -12,8 +12,9 @@ with recursive asked as (
     from reached join queues_route on source = kind || ':' || reached.text
 ), found as (
     select n, q.id as queue_id, null::bigint as subscription_id, null::smallint as qos
-    from reached join queues_queue q on reached.kind = 'queue' and q.name = reached.text
-        and q.name = any(array(select text from reached where kind = 'queue'))
+    from reached join queues_queue q on q.name = case reached.kind when 'queue' then reached.text
+            when 'peer' then '_peer/' || reached.text end
+        and q.name = any(array(select case kind when 'peer' then '_peer/' || text else text end from reached where kind <> 'topic'))
     union
     select n, s.queue_id, s.id, s.qos
     from reached join queues_subscription s on reached.kind = 'topic' and s.topic = reached.name

@@ -1,5 +1,6 @@
 -- Give leased messages back to the tail of their queues: at once, or after a delay in seconds.
--- A message gets a new id and keeps its first one. One row a queue: id, lowest new id, how many are ready, delayed.
+-- A message gets a new id and keeps its first one. One row a queue: id, lowest new id, how many are ready, delayed; with
+-- `audited` also the ids that they had, and their first ones in the same order.
 with block as materialized (
     select nextval('queues_message_id') as first where pg_current_xact_id() is not null
 ), given as materialized (
@@ -13,13 +14,14 @@ with block as materialized (
         origin_id = coalesce(origin_id, m.id)
     from given, block
     where m.id = given.id and m.id = any(%(ids)s::bigint[]) and m.state = 1 and m.node_id = %(node)s
-    returning m.id, m.queue_id, m.state
+    returning m.id, m.queue_id, m.state, m.origin_id, given.id as given_id
 ), counted as (
     select queue_id, min(id) as low, count(*) filter (where state = 0) as ready,
-        count(*) filter (where state = 2) as delayed
+        count(*) filter (where state = 2) as delayed, array_agg(given_id) filter (where %(audited)s) as ids,
+        array_agg(origin_id) filter (where %(audited)s) as first_ids
     from returned group by queue_id
 ), tallied as (
     insert into queues_queuetally (queue_id, ready, leased, delayed)
     select queue_id, ready, -(ready + delayed), delayed from counted
 )
-select queue_id, low, ready, delayed from counted
+select queue_id, low, ready, delayed, ids, first_ids from counted

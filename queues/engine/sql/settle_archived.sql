@@ -7,10 +7,10 @@ with gone as (
         max_attempts, retry_interval, due_at
 ), archived as (
     insert into queues_archive (id, queue_id, outcome, attempts, producer_id, consumer_id, published_at, delivered_at,
-        finished_at, max_attempts, retry_interval, due_at, size, key, headers, payload, content)
+        finished_at, max_attempts, retry_interval, due_at, size, key, headers, payload, content, xid)
     select coalesce(origin_id, gone.id), queue_id, 0, attempts, producer_id, %(consumer)s::bigint, published_at,
         to_timestamp(given.at), now(), max_attempts, retry_interval, due_at, length(payload), key,
-        case when %(full)s then headers end, case when %(full)s then payload end, content
+        case when %(full)s then headers end, case when %(full)s then payload end, content, (select pg_current_xact_id()::text::bigint)
     from gone left join unnest(%(ids)s::bigint[], %(delivered)s::float8[]) as given (id, at) using (id)
 ), tallied as (
     insert into queues_queuetally (queue_id, ready, leased, delayed, dead, settled, completed)

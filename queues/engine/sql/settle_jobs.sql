@@ -7,11 +7,11 @@ with gone as (
         max_attempts, retry_interval, due_at
 ), archived as (
     insert into queues_archive (id, queue_id, outcome, attempts, producer_id, consumer_id, published_at, delivered_at,
-        finished_at, max_attempts, retry_interval, due_at, size, key, headers, payload, content, job, result)
+        finished_at, max_attempts, retry_interval, due_at, size, key, headers, payload, content, job, result, xid)
     select coalesce(origin_id, gone.id), queue_id, 0, attempts, producer_id, %(consumer)s::bigint, published_at,
         to_timestamp(given.at), now(), max_attempts, retry_interval, due_at, length(payload), key,
         case when %(full)s then headers end, case when %(full)s then payload end, content,
-        true, given.result
+        true, given.result, (select pg_current_xact_id()::text::bigint)
     from gone left join unnest(%(ids)s::bigint[], %(delivered)s::float8[], %(results)b::bytea[])
         as given (id, at, result) using (id)
 ), tallied as (

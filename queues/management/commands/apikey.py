@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
+from django.db import transaction
 
 from queues import keys
 from queues.management.shell import REFUSED, SubcommandCommand, table
 from queues.models import ApiKey
+from queues.operators import record, record_id, shell_operator
 
 
 class Command(SubcommandCommand):
@@ -50,14 +52,16 @@ class Command(SubcommandCommand):
 
     def do_create(self, options: dict[str, Any]) -> None:
         everything = [] if options["publish"] or options["consume"] else ["*"]
-        row, key = keys.create_key(
-            options["name"],
-            key=options["key"],
-            protocols=options["protocol"],
-            publish=options["publish"] or everything,
-            consume=options["consume"] or everything,
-            manage=options["manage"] or [],
-        )
+        with transaction.atomic():
+            row, key = keys.create_key(
+                options["name"],
+                key=options["key"],
+                protocols=options["protocol"],
+                publish=options["publish"] or everything,
+                consume=options["consume"] or everything,
+                manage=options["manage"] or [],
+            )
+            record(shell_operator(), "add", record_id(row))
         if options["json"]:
             self.say_json({**_shown(row), "key": key})
         else:
@@ -76,7 +80,8 @@ class Command(SubcommandCommand):
 
     def do_revoke(self, options: dict[str, Any]) -> None:
         try:
-            keys.revoke_key(options["name"])
+            with transaction.atomic():
+                record(shell_operator(), "revoke", record_id(keys.revoke_key(options["name"])))
         except ApiKey.DoesNotExist as error:
             raise CommandError(f"There is no API key {options['name']!r}.", returncode=REFUSED) from error
         self.say("revoked")

@@ -12,7 +12,7 @@ from django.utils import timezone
 from queues import periodic_operations as operations
 from queues.management.shell import SubcommandCommand, number, table
 from queues.models import PeriodicJob
-from queues.models.periodic import default_timezone
+from queues.models.cron_schedule import default_timezone
 from queues.times import local, relative
 
 SHOWN = (

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
+from django.db import transaction
 
 from queues import operations
 from queues.addresses import parse_address
@@ -16,6 +17,7 @@ from queues.api import publish
 from queues.counts import QueueCounts, many_counts, queue_counts
 from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number, progress, seconds, table
 from queues.models import Message, Overflow, Queue, Retention, Route, State
+from queues.operators import record, recorded, shell_operator
 
 STATES = {
     "ready": State.READY,
@@ -35,7 +37,7 @@ POLICY = (
 )
 SHOWN = (
     "name", "uuid", "kind", "paused", "refuse_when_paused", "concurrency_limit", "max_attempts", "retry_backoff",
-    "retry_backoff_cap", "ack_timeout", "message_ttl", "max_length", "overflow", "retention", "created_at",
+    "retry_backoff_cap", "ack_timeout", "message_ttl", "max_length", "overflow", "retention", "audited", "created_at",
 )  # fmt: skip
 COUNTS = ("ready", "leased", "delayed", "dead", "published", "settled")
 
@@ -84,7 +86,10 @@ class Command(SubcommandCommand):
             policy["ack_timeout"] = None
         if (name := options["dead_letter_queue"]) is not None:
             policy["dead_letter_queue"] = operations.get_queue(name)
-        operations.create_queue(options["name"], **policy)
+        by, name = shell_operator(), options["name"]
+        with transaction.atomic():
+            operations.create_queue(name, by=by, audited=options["audited"], **policy)
+            record(by, "add", f"queue:{name}")
         self.say(f"created {options['name']}")
 
     def do_list(self, options: dict[str, Any]) -> None:
@@ -112,11 +117,15 @@ class Command(SubcommandCommand):
             self.say("\n".join(f"{field.replace('_', ' '):<20}{_text(value)}" for field, value in shown.items()))
 
     def do_pause(self, options: dict[str, Any]) -> None:
-        operations.pause_queue(options["name"])
+        with transaction.atomic():
+            operations.pause_queue(options["name"])
+            record(shell_operator(), "pause", f"queue:{options['name']}")
         self.say(f"{options['name']} is paused")
 
     def do_resume(self, options: dict[str, Any]) -> None:
-        operations.resume_queue(options["name"])
+        with transaction.atomic():
+            operations.resume_queue(options["name"])
+            record(shell_operator(), "resume", f"queue:{options['name']}")
         self.say(f"{options['name']} delivers")
 
     def do_purge(self, options: dict[str, Any]) -> None:
@@ -124,8 +133,8 @@ class Command(SubcommandCommand):
         states, counts = _states(options), queue_counts(queue.pk)
         what = " and ".join(f"{getattr(counts, state.label):,} {state.label}" for state in states)
         self.ask(f"Remove {what} messages from {queue.name!r}?", options["yes"])
-        with progress(self.stderr, "removed") as show:
-            gone = operations.purge(queue.name, states, show)
+        with recorded("purge", f"queue:{queue.name}", what) as by, progress(self.stderr, "removed") as show:
+            gone = operations.purge(queue.name, states, show, by=by)
         self.say(f"removed {gone:,} messages")
 
     def do_move(self, options: dict[str, Any]) -> None:
@@ -135,8 +144,9 @@ class Command(SubcommandCommand):
         there = sum(getattr(counts, state.label) for state in states)
         most = min(there, options["limit"]) if options["limit"] else there
         self.ask(f"Move {most:,} messages from {source!r} to {target!r}?", options["yes"])
-        with progress(self.stderr, "moved") as show:
-            moved = operations.move(source, target, states, options["limit"], show)
+        detail = f"{most:,} to queue:{target}"
+        with recorded("move", f"queue:{source}", detail) as by, progress(self.stderr, "moved") as show:
+            moved = operations.move(source, target, states, options["limit"], show, by=by)
         self.say(f"moved {moved:,} messages")
 
     def do_delete(self, options: dict[str, Any]) -> None:
@@ -147,8 +157,9 @@ class Command(SubcommandCommand):
                 f"{queue.name!r} holds {held:,} messages. --force deletes it with them.", returncode=REFUSED
             )
         self.ask(f"Delete {queue.name!r} with {held:,} messages?", options["yes"] or not held)
-        with progress(self.stderr, "removed") as show:
-            gone = operations.delete_queue(queue.name, options["force"], show)
+        detail = f"{held:,} messages"
+        with recorded("delete", f"queue:{queue.name}", detail) as by, progress(self.stderr, "removed") as show:
+            gone = operations.delete_queue(queue.name, options["force"], show, by=by)
         self.say(f"deleted {queue.name} with {gone:,} messages")
 
     def do_publish(self, options: dict[str, Any]) -> None:
@@ -156,6 +167,7 @@ class Command(SubcommandCommand):
             options["address"], _body(options), headers=dict(options["header"]) or None, delay=options["delay"],
             ttl=options["ttl"], key=options["key"],
         )  # fmt: skip
+        record(shell_operator(), "publish", f"message:{id or 'dropped'}", options["address"])
         if options["json"]:
             self.say_json({"id": id})
         elif id is None:
@@ -178,6 +190,9 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="1 to 255 characters, not beginning with _")
     for option, field, kind, metavar, help in POLICY:
         parser.add_argument(option, dest=field, type=kind, metavar=metavar, help=help)
+    parser.add_argument(
+        "--audited", action="store_true", help="record what happens to each message in the audit chain queue:NAME"
+    )
     parser.add_argument("--overflow", choices=Overflow.values, help="what happens to a publish when it is full")
     parser.add_argument("--retention", choices=Retention.values, help="what is kept of a finished message")
     parser.add_argument(

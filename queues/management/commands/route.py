@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import CommandParser
+from django.db import transaction
 
 from queues import routes
 from queues.management.shell import SubcommandCommand, table
+from queues.operators import record, record_id, shell_operator
 
 
 class Command(SubcommandCommand):
@@ -15,7 +17,8 @@ class Command(SubcommandCommand):
 
     help = (
         "Routes copy what is published to one address to another, in the same transaction. An address is "
-        "queue:NAME or topic:NAME; a bare NAME is a queue's. Exit status: 0 done, 1 refused or not found, 2 usage."
+        "queue:NAME or topic:NAME, for TARGET also peer:NAME; a bare NAME is a queue's. "
+        "Exit status: 0 done, 1 refused or not found, 2 usage."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -29,13 +32,17 @@ class Command(SubcommandCommand):
         listing.add_argument("--json", action="store_true", help="as a JSON list of objects")
 
     def do_add(self, options: dict[str, Any]) -> None:
-        route = routes.add_route(options["source"], options["target"])
+        with transaction.atomic():
+            route = routes.add_route(options["source"], options["target"])
+            record(shell_operator(), "add", record_id(route))
         self.say(f"{route.source} is routed to {route.target}")
         for name in routes.missing_queues(route):
             self.stderr.write(f"There is no queue {name!r} yet: manage.py queue create {name}")
 
     def do_remove(self, options: dict[str, Any]) -> None:
-        routes.remove_route(options["source"], options["target"])
+        with transaction.atomic():
+            route = routes.remove_route(options["source"], options["target"])
+            record(shell_operator(), "delete", record_id(route))
         self.say("removed")
 
     def do_list(self, options: dict[str, Any]) -> None:

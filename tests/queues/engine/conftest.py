@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from queues.engine import Address, Delivery, Engine, EngineError, Outgoing, QueueBuffer, options_from_settings
+from queues.engine import Address, Delivery, Engine, EngineError, Outgoing, Push, QueueBuffer, options_from_settings
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Producer:
@@ -107,6 +107,47 @@ class Consumer:
         return False
 
 
+class Worker:
+    """A consumer that is pushed to."""
+
+    key: int | None = None
+
+    def __init__(self, buffer: QueueBuffer) -> None:
+        self.buffer = buffer
+        self.credits = 0
+        self.pushed: list[Push] = []
+        self.deadlines: list[float | None] = []
+        self.lost: list[int] = []
+        self._news = asyncio.Event()
+
+    def push(self, messages: list[Push], deadline: float | None) -> None:
+        self.pushed += messages
+        self.deadlines.append(deadline)
+        self._news.set()
+
+    def expired(self, tags: list[int]) -> None:
+        self.lost += tags
+        self._news.set()
+
+    def grant(self, credits: int) -> None:
+        self.buffer.pushing().grant(self, credits)
+
+    async def until(self, condition: Any) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    async def take(self, count: int) -> list[Push]:
+        """The next pushes."""
+        await self.until(lambda: len(self.pushed) >= count)
+        taken, self.pushed = self.pushed[:count], self.pushed[count:]
+        return taken
+
+    async def bodies(self, count: int) -> list[bytes]:
+        return [push.payload for push in await self.take(count)]
+
+
 class Store:
     """The tables, seen from another connection."""
 
@@ -116,6 +157,10 @@ class Store:
 
     def rows(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
         return self.connection.execute(sql.encode(), parameters).fetchall()
+
+    async def change(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
+        """What may have to wait for a lock that an engine holds until the event loop goes on."""
+        return await asyncio.to_thread(self.rows, sql, *parameters)
 
     def queue(self, name: str, **policy: Any) -> int:
         columns: dict[str, Any] = {

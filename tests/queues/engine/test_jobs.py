@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -15,51 +16,16 @@ from queues.engine import (
     Engine,
     EngineError,
     Outgoing,
-    Push,
-    QueueBuffer,
     QueueNotFound,
     StoreUnavailable,
 )
-from tests.queues.engine.conftest import PATIENCE, MakeEngine, Producer, Store
+from tests.queues.engine.conftest import PATIENCE, MakeEngine, Producer, Store, Worker
 
 
-class Worker:
-    """A consumer that is pushed to."""
-
-    def __init__(self, buffer: QueueBuffer) -> None:
-        self.buffer = buffer
-        self.credits = 0
-        self.pushed: list[Push] = []
-        self.deadlines: list[float | None] = []
-        self.lost: list[int] = []
-        self._news = asyncio.Event()
-
-    def push(self, messages: list[Push], deadline: float | None) -> None:
-        self.pushed += messages
-        self.deadlines.append(deadline)
-        self._news.set()
-
-    def expired(self, tags: list[int]) -> None:
-        self.lost += tags
-        self._news.set()
-
-    def grant(self, credits: int) -> None:
-        self.buffer.pushing().grant(self, credits)
-
-    async def until(self, condition: Any) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():
-                self._news.clear()
-                await self._news.wait()
-
-    async def take(self, count: int) -> list[Push]:
-        """The next pushes."""
-        await self.until(lambda: len(self.pushed) >= count)
-        taken, self.pushed = self.pushed[:count], self.pushed[count:]
-        return taken
-
-    async def bodies(self, count: int) -> list[bytes]:
-        return [push.payload for push in await self.take(count)]
+@pytest.fixture
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was taken for workers stays in memory, however long they need."""
+    monkeypatch.setattr("queues.engine.buffer.COLD_SHARED", 3600.0)
 
 
 class Asker(Producer):
@@ -173,8 +139,27 @@ async def test_higher_priorities_come_first_and_within_one_the_first(make_engine
     assert await worker.bodies(7) == [b"top", b"high 1", b"high 2", b"a", b"b", b"low", b"bottom"]
 
 
+async def test_what_is_published_together_comes_by_priority_also_from_memory(
+    make_engine: MakeEngine, store: Store, warm: None
+) -> None:
+    store.queue("q")
+    engine = await make_engine()
+    buffer = await engine.queue("q")
+    worker, producer = Worker(buffer), Producer(engine)
+    worker.grant(1)
+    await store.until(lambda: buffer.wants(monotonic()), "the look that finds nothing")
+    await producer.publish("queue:q", b"first")
+    assert await worker.bodies(1) == [b"first"]
+    order = [(b"a", 0), (b"high", 5), (b"low", -5), (b"top 1", 100), (b"b", 0), (b"bottom", -100), (b"top 2", 100)]
+    await producer.publish_detailed("queue:q", *(Outgoing(body, priority=priority) for body, priority in order))
+    assert len(buffer.ready) == 7
+    worker.grant(7)
+    assert await worker.bodies(7) == [b"top 1", b"top 2", b"high", b"a", b"b", b"low", b"bottom"]
+    assert engine.counts.claimed == 0
+
+
 async def test_a_high_priority_overtakes_thousands_that_are_in_memory_already(
-    make_engine: MakeEngine, store: Store
+    make_engine: MakeEngine, store: Store, warm: None
 ) -> None:
     store.queue("q")
     engine = await make_engine(prefetch=200)
@@ -190,7 +175,36 @@ async def test_a_high_priority_overtakes_thousands_that_are_in_memory_already(
     assert await worker.bodies(2) == [b"urgent", b"1"]
 
 
-async def test_a_failed_message_goes_to_the_tail_of_its_own_priority(make_engine: MakeEngine, store: Store) -> None:
+async def test_a_worker_that_pauses_gets_the_next_message_also_while_memory_goes_back(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.queue("q")
+    engine = await make_engine()
+    worker, producer = Worker(await engine.queue("q")), Producer(engine)
+    await producer.publish("queue:q", *(b"%d" % n for n in range(1000)))
+    handing, go_on = asyncio.Event(), asyncio.Event()
+    hand_back = engine.settler._hand_back
+
+    async def slowly(*arguments: Any) -> None:
+        handing.set()
+        await go_on.wait()
+        await hand_back(*arguments)
+
+    monkeypatch.setattr(engine.settler, "_hand_back", slowly)
+    worker.grant(1)
+    assert await worker.bodies(1) == [b"0"]
+    async with asyncio.timeout(PATIENCE):
+        await handing.wait()
+    worker.grant(1)
+    await asyncio.sleep(0.1)  # time for what must not happen
+    assert worker.pushed == []
+    go_on.set()
+    assert await worker.bodies(1) == [b"1"]
+
+
+async def test_a_failed_message_goes_to_the_tail_of_its_own_priority(
+    make_engine: MakeEngine, store: Store, warm: None
+) -> None:
     store.queue("q", retry_backoff="0 s")
     engine = await make_engine()
     buffer = await engine.queue("q")
@@ -219,7 +233,7 @@ async def test_a_message_may_have_a_retry_interval_of_its_own(make_engine: MakeE
 
 
 async def test_a_message_that_is_handed_back_keeps_its_place_and_its_attempts(
-    make_engine: MakeEngine, store: Store
+    make_engine: MakeEngine, store: Store, warm: None
 ) -> None:
     store.queue("q")
     engine = await make_engine()
@@ -359,7 +373,9 @@ async def test_a_backlog_that_nobody_wants_is_not_looked_at_again_and_again(
     await Producer(engine).publish("queue:q", *(b"%d" % n for n in range(200)))
     worker.grant(1)
     await worker.take(1)
-    await store.until(lambda: not buffer.interested and not buffer.ready, "what is left has gone back")
+    await store.until(
+        lambda: not (buffer.interested or buffer.ready or buffer.claiming), "what is left has gone back"
+    )
     buffer.floor.claimed("10:12:", 2**50, 1)  # as if it had gone back before the floor followed
     await store.until(lambda: store.counts(queue)[0] == 199 and not engine.settles(engine.settling - 1), "it is back")
     news = buffer.news

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from time import monotonic
+from typing import Any
 
 import psycopg
+import pytest
 
-from queues.engine import Engine
-from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
+from queues.engine import Address, Engine, Outgoing
+from queues.engine.node import settle_predecessors
+from tests.queues.engine.conftest import PATIENCE, Consumer, MakeEngine, Producer, Store, Waiting
 
 
 async def kill(engine: Engine, store: Store) -> None:
@@ -22,17 +29,14 @@ async def kill(engine: Engine, store: Store) -> None:
     )
 
 
-async def test_a_dead_nodes_messages_are_delivered_by_another_within_a_second(
-    make_engine: MakeEngine, store: Store
-) -> None:
+async def test_a_dead_nodes_messages_are_delivered_by_another(make_engine: MakeEngine, store: Store) -> None:
     queue = store.queue("orders")
     first, second = await make_engine(), await make_engine()
     await Producer(first).publish("orders", b"1", b"2", b"3")
     assert await Consumer(await first.queue("orders")).bodies(1, ack=False) == [b"1"]
     assert store.counts(queue) == (0, 3, 0, 0)
     await kill(first, store)
-    async with asyncio.timeout(2):
-        assert await Consumer(await second.queue("orders")).bodies(3) == [b"1", b"2", b"3"]
+    assert await Consumer(await second.queue("orders")).bodies(3) == [b"1", b"2", b"3"]
     assert [row["id"] for row in store.rows("select id from queues_node")] == [second.node]
 
 
@@ -47,19 +51,19 @@ async def test_a_living_node_is_not_reaped(make_engine: MakeEngine, store: Store
 
 
 async def test_nodes_share_a_queue_and_each_message_comes_once(make_engine: MakeEngine, store: Store) -> None:
-    store.queue("orders")
+    queue = store.queue("orders")
     first, second = await make_engine(), await make_engine()
     producer = Producer(first)
     taken: dict[int, list[bytes]] = {first.node: [], second.node: []}
 
     async def consume(engine: Engine) -> None:
         consumer = Consumer(await engine.queue("orders"))
-        while True:
+        while len(taken[engine.node]) < 1800:  # however slow the other is, the rest is its
             taken[engine.node] += await consumer.bodies(1)
             await asyncio.sleep(0)
 
     tasks = [asyncio.create_task(consume(engine)) for engine in (first, second)]
-    await store.until(lambda: len(store.rows("select from queues_interest")) == 2, "both nodes' interest")
+    await store.until(lambda: first.is_shared(queue) and second.is_shared(queue), "each other's interest")
     sent = [b"%d" % n for n in range(2000)]
     for start in range(0, len(sent), 100):
         await producer.publish("orders", *sent[start : start + 100])
@@ -71,17 +75,19 @@ async def test_nodes_share_a_queue_and_each_message_comes_once(make_engine: Make
     assert all(len(bodies) > 100 for bodies in taken.values())
 
 
-async def test_a_consumer_wakes_when_another_node_publishes(make_engine: MakeEngine, store: Store) -> None:
-    store.queue("orders")
+async def test_a_consumer_wakes_when_another_node_publishes(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.maintenance.UNSEEN", 3600.0)  # by the notification, not by the slow look
+    queue = store.queue("orders")
     first, second = await make_engine(), await make_engine()
-    waiting = asyncio.create_task(Consumer(await first.queue("orders")).next())
-    await store.until(lambda: store.rows("select from queues_interest"), "the interest")
-    await asyncio.sleep(0.1)
-    began = asyncio.get_running_loop().time()
+    buffer = await first.queue("orders")
+    waiting = asyncio.create_task(Consumer(buffer).next())
+    await store.until(lambda: not buffer.backlog and second.is_shared(queue), "the interest")
     await Producer(second).publish("orders", b"1")
     delivery = await waiting
     assert delivery is not None
-    assert asyncio.get_running_loop().time() - began < 0.9  # by the notification, not by the slow look
+    assert delivery[1] == b"1"
 
 
 async def test_a_concurrency_limit_holds_over_nodes(make_engine: MakeEngine, store: Store) -> None:
@@ -126,8 +132,10 @@ async def test_a_route_acknowledged_on_one_node_misses_nothing_published_later_o
 
 
 async def test_an_engine_that_loses_the_database_comes_back_and_loses_nothing(
-    make_engine: MakeEngine, store: Store
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # It waits for the end of its sessions, however long that takes: without, what is published now could come first.
+    monkeypatch.setattr("queues.engine.node.settle_predecessors", partial(settle_predecessors, patience=60.0))
     queue = store.queue("orders")
     engine = await make_engine()
     producer, buffer = Producer(engine), await engine.queue("orders")
@@ -142,6 +150,60 @@ async def test_an_engine_that_loses_the_database_comes_back_and_loses_nothing(
     assert await consumer.bodies(3) == [b"held", b"buffered", b"after"]
     assert not buffer.ack(held[0]) or store.counts(queue) is not None
     await store.until(lambda: store.counts(queue) == (0, 0, 0, 0), "the settlement")
+
+
+@pytest.mark.parametrize("purpose", ["writer", "settler", "claimer", "requests"])
+async def test_a_connection_that_is_cut_while_nobody_uses_it_does_not_cut_off_what_is_published_much_later(
+    make_engine: MakeEngine, store: Store, purpose: str
+) -> None:
+    engine = await make_engine()
+    node = engine.node
+    store.rows("select pg_terminate_backend(%s)", engine._connections[purpose].info.backend_pid)
+    await store.until(lambda: engine.node != node and engine.available, "the new node")
+
+
+async def test_a_client_that_leaves_while_its_request_runs_does_not_stop_it_at_the_server(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    """What stops one statement may come too late, and stop the next one on that connection, which is another's."""
+    engine = await make_engine()
+    made = {"name": "orders", "max_attempts": 3, "retry_backoff": 1.0, "ack_timeout": 30.0}
+    with store.connection.transaction():
+        store.connection.execute("lock table queues_queue in exclusive mode")
+        leaving = asyncio.create_task(engine.request("ensure_queue", **made))
+        await store.until(lambda: store.rows("select from pg_locks where not granted"), "the wait for the lock")
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        staying = asyncio.create_task(engine.queue("orders"))
+    assert (await staying).policy.name == "orders"
+    assert engine.counts.reconnects == 0
+
+
+async def test_a_queue_that_is_used_for_the_first_time_while_others_are_tidied_does_not_cost_all_their_connections(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.queue("orders")
+    store.queue("later")
+    engine = await make_engine()
+    look, looking, go_on = engine.maintenance._raise_floor, asyncio.Event(), asyncio.Event()
+
+    async def look_slowly(*arguments: Any) -> None:
+        looking.set()
+        await go_on.wait()
+        await look(*arguments)
+
+    monkeypatch.setattr(engine.maintenance, "_raise_floor", look_slowly)
+    with store.connection.transaction():
+        store.rows("select pg_current_xact_id()")  # until this transaction ends the queue's floor lags
+        await Producer(engine).publish("orders", b"1")
+        buffer = await engine.queue("orders")
+        assert await Consumer(buffer).bodies(1) == [b"1"]
+        await looking.wait()
+        await engine.queue("later")
+    go_on.set()
+    await store.until(lambda: not buffer.floor.lags, "the floor's rise")
+    assert engine.counts.reconnects == 0
 
 
 async def test_a_late_acknowledgement_of_a_lost_lease_still_settles_the_message(
@@ -165,7 +227,7 @@ async def test_a_stop_hands_everything_back_in_its_place(make_engine: MakeEngine
     engine = await make_engine()
     await Producer(engine).publish("orders", b"1", b"2", b"3")
     await Consumer(await engine.queue("orders")).bodies(1, ack=False)
-    await engine.stop(5)
+    await engine.stop(60)
     assert [(row["state"], row["attempts"], bytes(row["payload"])) for row in store.messages(queue)] == [
         (0, 0, b"1"), (0, 0, b"2"), (0, 0, b"3"),
     ]  # fmt: skip
@@ -180,18 +242,18 @@ async def test_what_nobody_consumes_any_more_goes_back_to_the_store(make_engine:
     await Consumer(await engine.queue("orders")).bodies(1)
     engine.buffers[queue].last_demand -= 100
     await store.until(lambda: store.counts(queue) == (1, 0, 0, 0), "the hand-back")
-    assert store.rows("select from queues_interest") == []
+    await store.until(lambda: store.rows("select from queues_interest") == [], "the end of its interest")
 
 
 async def test_a_paused_queue_delivers_nothing_until_it_is_resumed(make_engine: MakeEngine, store: Store) -> None:
     store.queue("orders")
     engine = await make_engine()
     consumer = Consumer(await engine.queue("orders"))
-    store.rows("update queues_queue set paused = true returning id")
+    await store.change("update queues_queue set paused = true returning id")
     await store.until(lambda: consumer.buffer.policy.paused, "the pause")
     await Producer(engine).publish("orders", b"1")
     assert await consumer.nothing()
-    store.rows("update queues_queue set paused = false returning id")
+    await store.change("update queues_queue set paused = false returning id")
     assert await consumer.bodies(1) == [b"1"]
 
 
@@ -201,7 +263,7 @@ async def test_a_message_that_no_notification_told_of_is_found(make_engine: Make
     consumer = Consumer(await engine.queue("orders"))
     await Producer(engine).publish("orders", b"1")
     await consumer.bodies(1)
-    store.rows(
+    await store.change(
         "with m as (insert into queues_message (id, queue_id, state, payload) values (1, %s, 0, 'x') returning id) "
         "insert into queues_queuetally (queue_id, ready, published) select %s, 1, 1 from m returning id",
         queue, queue,
@@ -273,3 +335,145 @@ async def test_the_floor_follows_claims_once_nobody_can_be_late(make_engine: Mak
     highest = floor.highest
     await store.until(lambda: not floor.lags, "the floor follows")
     assert floor.value == highest > 0
+
+
+def cut(engine: Engine, store: Store, purpose: str) -> None:
+    """End one of its connections at the server."""
+    store.rows("select pg_terminate_backend(%s)", engine._connections[purpose].info.backend_pid)
+
+
+async def test_an_engine_comes_back_also_when_the_database_was_not_fit_at_first(
+    make_engine: MakeEngine, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A standby, or a backup that is being restored."""
+    store.queue("q")
+    engine = await make_engine(publish_timeout=0.1)
+    producer = Producer(engine)
+    store.connection.execute(b"alter table queues_topology rename to queues_topology_away")
+    try:
+        cut(engine, store, "requests")
+        await store.until(lambda: not engine.available, "the loss is noticed")
+        await producer.publish("q", b"1")
+        [(_, error)] = producer.failed
+        assert "no up-to-date schema" in str(error)
+    finally:
+        store.connection.execute(b"alter table queues_topology_away rename to queues_topology")
+    await store.until(lambda: engine.available, "it is back")
+    await producer.publish("q", b"2")
+    assert await Consumer(await engine.queue("q")).bodies(1) == [b"2"]
+    assert "the database is not fit for use: The database has no up-to-date schema" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_queue_that_waited_for_its_claim_when_the_database_went_is_claimed_for_afterwards(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    first, second = store.queue("a"), store.queue("b")
+    engine = await make_engine()
+    node, a, b = engine.node, await engine.queue("a"), await engine.queue("b")
+    store.insert(first, b"a")
+    store.insert(second, b"b")
+    gone, staying = Waiting(), Waiting()
+    with store.connection.transaction():
+        store.rows("select from queues_message where queue_id = %s for update", first)
+        a.wait(gone)
+        b.wait(staying)
+        await store.until(lambda: a.claiming, "the claim for the first")
+        a.cancel(gone)
+        store.rows("select pg_terminate_backend(%s)", engine._connections["claimer"].info.backend_pid)
+        await store.until(lambda: not engine.available, "the loss is noticed")
+    await store.until(lambda: engine.node != node and engine.available, "the new node")
+    delivery = await asyncio.wait_for(staying.delivered, PATIENCE)
+    assert delivery is not None
+    assert delivery[1] == b"b"
+
+
+async def test_a_loss_while_messages_are_stored_one_by_one_does_not_block_their_queue(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    queue = store.queue("q")
+    engine = await make_engine()
+    node, buffer, producer = engine.node, await engine.queue("q"), Producer(engine)
+    waiting = asyncio.create_task(Consumer(buffer).next())
+    await store.until(lambda: buffer.wants(monotonic()), "what comes is leased to it")
+    with psycopg.connect(store.conninfo) as other:
+        other.execute(
+            b"insert into queues_message (id, queue_id, state, key, payload)"
+            b" values (nextval('queues_message_id'), %s, 0, 'k', '')",
+            (queue,),
+        )
+        producer.send("q", b"1")
+        engine.source(Address.parse("q")).publish_detailed(Outgoing(b"2", key="k"), producer, 1)
+        await store.until(lambda: store.messages(queue), "the first is stored by itself")
+        cut(engine, store, "writer")
+        await store.until(lambda: not engine.available, "the loss is noticed")
+        other.rollback()
+    await store.until(lambda: engine.node != node and engine.available, "the new node")
+    delivery = await waiting
+    assert delivery is not None
+    assert delivery[1] == b"1"
+
+
+async def test_a_frozen_process_gives_up_one_lock_after_the_other_soon(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.maintenance.FROZEN", 1.0)
+    monkeypatch.setattr("queues.engine.maintenance.HELD", 0.5)
+    engine = await make_engine()
+    take = "select queues_audit_head('peerbus')"
+    with frozen_session(store, "mailroom") as first, frozen_session(store, "clockwork") as second:
+        first.execute(take)
+        waiting = asyncio.create_task(asyncio.to_thread(second.execute, take))
+        await store.until(lambda: store.rows("select from pg_locks where not granted"), "the wait for the lock")
+        await store.change(take)
+        await waiting
+    assert engine.counts.reconnects == 0
+
+
+@contextmanager
+def frozen_session(store: Store, purpose: str) -> Iterator[psycopg.Connection]:
+    """A session as the engine has, which the server's own limit does not end in time."""
+    with closing(psycopg.connect(store.conninfo, application_name=f"fivewire {purpose}")) as connection:
+        yield connection
+
+
+async def test_a_dead_node_is_reaped_while_old_letters_are_forgotten_and_the_engine_goes_on(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    store.queue("orders")
+    first, second = await make_engine(), await make_engine()
+    with psycopg.connect(store.conninfo) as other:
+        other.execute("lock table queues_letterseen in access exclusive mode")
+        forgetting = asyncio.create_task(second.maintenance._forget_letters(second._connections["reaper"]))
+        await store.until(lambda: store.rows("select from pg_locks where not granted"), "the wait for the lock")
+        await kill(first, store)
+        await asyncio.sleep(0.5)  # until it is found dead
+        other.rollback()
+    await forgetting
+    await store.until(lambda: len(store.rows("select id from queues_node")) == 1, "the dead node is reaped")
+    assert second.counts.reconnects == 0
+
+
+async def test_a_change_of_a_queue_whose_policy_is_just_being_read_is_obeyed(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = store.queue("orders", paused=True)
+    engine = await make_engine()
+    reading, go_on = asyncio.Event(), asyncio.Event()
+    fetchall = psycopg.AsyncCursor.fetchall
+
+    async def fetch_late(cursor: Any) -> Any:
+        rows = await fetchall(cursor)
+        if rows and rows[0][:2] == (queue, "orders") and not reading.is_set():
+            reading.set()
+            await go_on.wait()
+        return rows
+
+    monkeypatch.setattr(psycopg.AsyncCursor, "fetchall", fetch_late)
+    opening = asyncio.create_task(engine.queue("orders"))
+    await reading.wait()
+    await store.change("update queues_queue set paused = false where id = %s returning id", queue)
+    await asyncio.sleep(0.2)  # until it is heard of
+    go_on.set()
+    buffer = await opening
+    await store.until(lambda: not buffer.policy.paused, "the change is obeyed")

@@ -15,18 +15,23 @@ from tests.queues.engine.conftest import Store
 
 #: Statements that never touch the hot table, and the one that may read all of it.
 ELSEWHERE = {
-    "add_interest", "admit", "dead_nodes", "drop_idle_subscriptions", "drop_interest", "drop_old_log_lines",
+    "add_interest", "admit", "audit_append", "audit_has", "audit_head", "audit_take", "audit_waiting", "dead_nodes",
+    "drop_idle_subscriptions", "drop_interest", "drop_old_log_lines",
     "ensure_queue", "fold_tallies",
-    "end_sessions", "interests", "key", "key_named", "policies", "queue_id", "register_node", "resolve",
+    "end_frozen", "end_sessions", "interests", "key", "key_named", "key_names", "policies", "queue_id", "register_node",
+    "resolve",
     "subscribe", "subscription",
     "take_tags", "touch_subscriptions", "unseen", "write_workers",
+    "close_mailboxes", "connected_names", "forget_letters", "hold_mailboxes", "leave_mailboxes", "mailbox_ids",
+    "see_letters", "take_mailbox", "unsee_letters",
 }  # fmt: skip
 READS_ALL = {"reap_leases"}
 #: Those that must follow the order of one index: another would walk over what is leased or other queues'.
 ORDERED = {
     "claim": "message_ready", "claim_alone": "message_ready", "claim_dead": "message_dead",
     "publish": "message_ready", "publish_one": "message_ready", "publish_detailed": "message_ready",
-    "look_below": "message_ready",
+    "look_below": "message_ready", "claim_letters": "message_ready", "store_letters": "message_ready",
+    "find_letters": "message_key",
 }  # fmt: skip
 
 PARAMETERS: dict[str, Any] = {
@@ -36,7 +41,11 @@ PARAMETERS: dict[str, Any] = {
     "delivered": "{1,1}", "consumer": None, "full": False, "tags": "{1,2}", "errors": [None, None], "target": 2,
     "outcome": 2, "key": "k", "limited": False, "high": 100, "content": None,
     "priorities": "{0,0}", "intervals": [None, None], "contents": [None, None], "dues": [None, None],
-    "results": [None, None],
+    "results": [None, None], "connection": 1, "room_bytes": 1000, "mailboxes": "{1}", "connections": "{1}",
+    "senders": "{1,1}", "recipients": ["a", "b"], "producers": "{1,1}", "broadcasts": True, "locals": "{1}",
+    "local_connections": "{1}", "rooms": "{1}", "byte_rooms": "{1}", "consumers": "{1,1}",
+    "kept": "{t,t}", "whole": "{f,f}", "kind": "queue", "name": "q", "exact": True, "audited": False, "by": "",
+    "jobs": [False, False],
 }  # fmt: skip
 
 pytestmark = pytest.mark.django_db  # makes the test database; the plans are made on a connection of their own

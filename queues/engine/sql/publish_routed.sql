@@ -2,7 +2,8 @@
 -- Routes as resolve.sql does, by what the statement sees. It takes no lock that a publish of the engine waits for: a
 -- shared lock on the rows of the target queues only keeps them from being deleted until commit. With `exact`, which is
 -- for transactions that end at once, it also locks the counts of queues with a maximum length, as admit.sql does.
--- A message whose key is taken in a queue is left out there; when a queue that rejects is full nothing is stored.
+-- A message whose key is taken in a queue is left out there; when a queue that rejects is full nothing is stored. What is
+-- stored in an audited queue is noted in the journal: the transaction may be long.
 -- One row: whether the addressed queue exists, the queues reached, the names of those that are full, the queues that may
 -- have to drop their oldest, for each message the lowest id stored for it or null, and how many notifications there are.
 with recursive reached as (
@@ -12,12 +13,13 @@ with recursive reached as (
     from reached join queues_route on source = kind || ':' || reached.name
 ), found as (
     select q.id as queue_id, null::smallint as qos
-    from reached join queues_queue q on reached.kind = 'queue' and q.name = reached.name
+    from reached join queues_queue q on q.name = case reached.kind when 'queue' then reached.name
+        when 'peer' then '_peer/' || reached.name end
     union
     select s.queue_id, s.qos
     from reached join queues_subscription s on reached.kind = 'topic' and s.topic = convert_to(reached.name, 'UTF8')
 ), target as materialized (
-    select id as queue_id, name, extract(epoch from message_ttl)::float8 as message_ttl, max_length, overflow
+    select id as queue_id, name, extract(epoch from message_ttl)::float8 as message_ttl, max_length, overflow, audited
     from queues_queue where id in (select queue_id from found where qos is distinct from 0)
     order by id for key share
 ), addressed as materialized (
@@ -61,6 +63,10 @@ with recursive reached as (
     insert into queues_queuetally (queue_id, ready, delayed, published)
     select queue_id, count(*) filter (where state = 0), count(*) filter (where state = 2), count(*)
     from stored group by queue_id
+), journaled as (
+    insert into queues_auditjournal (chain, event, record_id, sender, recipient)
+    select 'queue:' || name, 'publish', id::text, '', name from stored join target using (queue_id)
+    where audited order by position
 ), announced as materialized (
     select pg_notify('fivewire', json_build_object('ready', json_object_agg(queue_id, first))::text)
     from (select queue_id, min(position) as first, (row_number() over () - 1) / 200 as part

@@ -1,0 +1,13 @@
+"""The audit chains: append-only records of what happened, each row hashed with the one before, heads signed.
+
+| module | what it does |
+|---|---|
+| `events.py` | the bytes of an event and their hashes; pure |
+| `chains.py` | appending from Django code, the journal of long transactions |
+| `signing.py`, `anchor.py` | the key, what an anchor is |
+| `anchoring.py`, `anchor_file.py` | writing anchors, their copy outside the database |
+| `reading.py`, `judging.py`, `verify.py` | reading a chain fast, telling what is wrong with a row, verifying it all |
+| `retention.py`, `upkeep.py` | dropping old days, and what is to be done by the clock |
+
+The engine appends with `queues.engine.audit`.
+"""

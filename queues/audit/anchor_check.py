@@ -1,0 +1,116 @@
+"""What is wrong with a chain's anchors, and what the good ones say of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from queues.audit.anchor import NOTHING, Anchor
+from queues.audit.judging import Finding, Kind
+from queues.audit.signing import Trusted, is_signed
+
+RETENTION = "retention"
+
+
+@dataclass
+class Anchors:
+    """The anchors of a chain that count, by seq, and what is wrong with the others."""
+
+    by_seq: dict[int, list[Anchor]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, anchor: Anchor) -> None:
+        self.by_seq.setdefault(anchor.seq, []).append(anchor)
+
+    @property
+    def last_seq(self) -> int:
+        """The highest seq that an anchor vouches for; -1 when there is none."""
+        return max(self.by_seq, default=-1)
+
+    @property
+    def retention(self) -> Anchor | None:
+        """The newest anchor that says that everything up to it was dropped."""
+        dropped = [anchor for anchors in self.by_seq.values() for anchor in anchors if anchor.kind == RETENTION]
+        return max(dropped, key=lambda anchor: (anchor.seq, anchor.number), default=None)
+
+    def contradictions(self, seqs: Sequence[int], hashes: Sequence[str]) -> Iterator[Finding]:
+        """Where anchors say another hash than these rows have, lowest seq first."""
+        if not seqs or not self.by_seq:
+            return
+        low, high = seqs[0], seqs[-1]
+        for seq in sorted(seq for seq in self.by_seq if low <= seq <= high):
+            for anchor in self.by_seq[seq]:
+                if anchor.hash.hex() != hashes[seq - low]:
+                    yield self._rewritten(anchor)
+
+    def _rewritten(self, anchor: Anchor) -> Finding:
+        before = max((seq for seq in self.by_seq if seq < anchor.seq), default=None)
+        since = "from the beginning" if before is None else f"after seq {before}"
+        text = f"anchor {anchor.number} was signed for another row {anchor.seq}: rows {since} on were rewritten"
+        return Finding(Kind.REWRITTEN, anchor.seq, text)
+
+
+def check_anchors(stored: Sequence[Anchor], copies: Iterable[Anchor], trusted: Trusted) -> Anchors:
+    """Look at a chain's anchors in the database, in order of number, and at copies of them kept elsewhere."""
+    checked = Anchors()
+    for anchor in stored:
+        _check_signature(checked, anchor, trusted)
+    checked.findings += _check_numbers(stored, checked)
+    _check_copies(checked, stored, copies, trusted)
+    return checked
+
+
+def _check_signature(checked: Anchors, anchor: Anchor, trusted: Trusted) -> bool:
+    """Keep the anchor if it counts, else say why it does not."""
+    key = trusted.get(anchor.key)
+    if key is None:
+        text = (
+            f"anchor {anchor.number} is signed by {anchor.key}; if that is a key of yours, "
+            "put its public key into BROKER_AUDIT_TRUSTED_KEYS"
+        )
+        checked.findings.append(Finding(Kind.UNKNOWN_KEY, anchor.seq, text))
+    elif not is_signed(key, anchor.message, anchor.signature):
+        text = f"anchor {anchor.number} is not what its key has signed"
+        checked.findings.append(Finding(Kind.SIGNATURE, anchor.seq, text))
+    else:
+        checked.add(anchor)
+        return True
+    return False
+
+
+def _check_numbers(stored: Sequence[Anchor], checked: Anchors) -> Iterator[Finding]:
+    """Each number follows the one before, and each anchor covers the signature before."""
+    number, digest = 0, NOTHING
+    for anchor in stored:
+        if anchor.number == number + 1:
+            if anchor.previous != digest:
+                text = f"anchor {anchor.number} was not written after anchor {number} as it is now"
+                yield Finding(Kind.ANCHOR_REPLACED, anchor.seq, text)
+        elif number or checked.retention is None:  # the first ones go with the rows that retention drops
+            yield _missing(number + 1, anchor.number - 1, anchor.seq)
+        number, digest = anchor.number, anchor.digest
+
+
+def _missing(first: int, last: int, seq: int) -> Finding:
+    what = f"anchor {first} is" if first == last else f"anchors {first} to {last} are"
+    return Finding(Kind.ANCHOR_MISSING, seq, f"{what} missing")
+
+
+def _check_copies(checked: Anchors, stored: Sequence[Anchor], copies: Iterable[Anchor], trusted: Trusted) -> None:
+    """A copy has what the database has, but for anchors that went with dropped rows."""
+    known = {anchor.number: anchor for anchor in stored}
+    first = stored[0].number if stored else 1
+    seen = set()
+    for copy in copies:
+        same = known.get(copy.number)
+        if (copy.number, copy.signature) in seen or (same is not None and same.signature == copy.signature):
+            continue
+        seen.add((copy.number, copy.signature))
+        if not _check_signature(checked, copy, trusted):
+            continue
+        if same is not None:
+            text = f"anchor {copy.number} in the database is another than in the copy"
+            checked.findings.append(Finding(Kind.ANCHOR_REPLACED, min(copy.seq, same.seq), text))
+        elif copy.number > first or not stored:
+            text = f"anchor {copy.number} is in the copy and not in the database"
+            checked.findings.append(Finding(Kind.ANCHOR_MISSING, copy.seq, text))

@@ -1,0 +1,68 @@
+"""Writing signed anchors, into the database and into the file beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from django.db import DEFAULT_DB_ALIAS, transaction
+
+from queues.audit.anchor import Anchor, digest_before
+from queues.audit.anchor_file import AnchorFile
+from queues.audit.signing import Signer, signer
+from queues.models import AnchorKind, AuditAnchor
+from queues.store import query
+
+
+def anchor_all(
+    kind: AnchorKind = AnchorKind.MANUAL, older_than: float = 0.0, using: str = DEFAULT_DB_ALIAS
+) -> list[Anchor]:
+    """Write an anchor for every chain that has grown since its last one; returns them.
+
+    Chains whose last anchor is not `older_than` seconds are left for later. Only one process does it at a time: others
+    return nothing. Raises InvalidAuditKey or OSError when there is no key to sign with or no file to copy to.
+    """
+    by = signer()
+    with transaction.atomic(using=using):
+        [(mine,)] = query("audit_try_lock", using)
+        anchors = list(_new_anchors(by, kind, older_than, using)) if mine else []
+    # After the commit: what the file has and the database has not would count as taken out of the database.
+    AnchorFile.default().append(anchor.line for anchor in anchors)
+    return anchors
+
+
+def _new_anchors(by: Signer, kind: AnchorKind, older_than: float, using: str) -> Iterator[Anchor]:
+    rows = query("audit_unanchored", using, older_than=older_than)
+    for chain_id, chain, seq, last_hash, number, signature, at in rows:
+        yield write_anchor(
+            chain_id,
+            Anchor(
+                chain=chain, number=number + 1, seq=seq, hash=bytes(last_hash), at=at, kind=kind.value,
+                previous=digest_before(signature),
+            ),
+            by,
+            using,
+        )  # fmt: skip
+
+
+def write_anchor(chain_id: int, unsigned: Anchor, by: Signer, using: str) -> Anchor:
+    """Sign an anchor and store it in the current transaction."""
+    anchor = signed(unsigned, by)
+    AuditAnchor.objects.using(using).create(
+        chain_id=chain_id, number=anchor.number, seq=anchor.seq, hash=anchor.hash, at=anchor.at, kind=anchor.kind,
+        previous=anchor.previous, key=anchor.key, signature=anchor.signature,
+    )  # fmt: skip
+    return anchor
+
+
+def signed(anchor: Anchor, by: Signer) -> Anchor:
+    """The anchor with its signature."""
+    return replace(anchor, key=by.fingerprint, signature=by.sign(anchor.message))
+
+
+def stored_anchor(chain: str, row: AuditAnchor) -> Anchor:
+    """An anchor of the database."""
+    return Anchor(
+        chain=chain, number=row.number, seq=row.seq, hash=bytes(row.hash), at=row.at, kind=row.kind,
+        previous=bytes(row.previous), key=row.key, signature=bytes(row.signature),
+    )  # fmt: skip

@@ -1,0 +1,114 @@
+"""Events and their hashes, byte for byte as every implementation of peerbus computes them.
+
+A row's hash is BLAKE3 over the hash of the row before, as hexadecimal text, and the event as compact JSON with the
+keys event, id, from, to in this order. The time of a row is not hashed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from blake3 import blake3
+
+from queues.audit.errors import InvalidEvent
+from queues.canonical import is_plain, json_string
+
+#: What stands for the hash before the first row: BLAKE3 of nothing.
+GENESIS = blake3(b"").hexdigest()
+
+#: Rows that one statement appends.
+MOST_ROWS = 4096
+#: Bytes of an id as UTF-8, so that it fits into an index.
+LONGEST_ID = 2000
+#: Characters of an id that certainly fit.
+SHORT_ID = LONGEST_ID // 4
+
+#: What audit_head.sql returns: the chain's id, the next seq, the last hash, the row's place.
+Head = tuple[int, int, bytes, str]
+
+
+class Event(NamedTuple):
+    """What happened: `event` (such as send, deliver, ack) to `id`, by `sender`, for `recipient`."""
+
+    event: str
+    id: str
+    sender: str
+    recipient: str
+
+
+def event_bytes(event: Event) -> bytes:
+    """The bytes of an event that are hashed."""
+    name, id, sender, recipient = map(json_string, event)
+    return f'{{"event":{name},"id":{id},"from":{sender},"to":{recipient}}}'.encode()
+
+
+def hash_after(hash_hex: str, event: Event) -> str:
+    """The hash of a row with this event after a row with this hash, both hexadecimal."""
+    return blake3(hash_hex.encode() + event_bytes(event)).hexdigest()
+
+
+def extend(hash_hex: str, events: Iterable[Event]) -> list[str]:
+    """The hashes of rows with these events after a row with this hash, all hexadecimal."""
+    given = list(events)
+    plain = is_plain("".join(map("".join, given)))
+    hashes = []
+    for event in given:
+        if plain:
+            name, id, sender, recipient = event
+            text = f'{hash_hex}{{"event":"{name}","id":"{id}","from":"{sender}","to":"{recipient}"}}'
+            hash_hex = blake3(text.encode()).hexdigest()
+        else:
+            hash_hex = hash_after(hash_hex, event)
+        hashes.append(hash_hex)
+    return hashes
+
+
+def hash_each(
+    before: Iterable[str], names: Sequence[str], ids: Sequence[str], senders: Sequence[str], recipients: Sequence[str]
+) -> list[str]:
+    """The hash of each of many rows, given that of the row before each; as columns, because that is fastest."""
+    rows = zip(before, names, ids, senders, recipients, strict=True)
+    if is_plain("".join((*set(names), *ids, *set(senders), *set(recipients)))):
+        return [
+            blake3(
+                f'{hash_hex}{{"event":"{name}","id":"{id}","from":"{sender}","to":"{recipient}"}}'.encode()
+            ).hexdigest()
+            for hash_hex, name, id, sender, recipient in rows
+        ]
+    return [hash_after(hash_hex, Event(*event)) for hash_hex, *event in rows]
+
+
+def columns(events: Sequence[Event]) -> dict[str, Any]:
+    """Events as the statements take them: one list a column. Raises InvalidEvent for what cannot be stored."""
+    names, ids, senders, recipients = map(list, zip(*events, strict=True)) if events else ([], [], [], [])
+    everything = "".join((*names, *ids, *senders, *recipients))
+    if "\0" in everything:
+        raise InvalidEvent("it has a NUL character")
+    if not everything.isascii():
+        try:
+            everything.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidEvent("it is not valid Unicode text") from error
+    if max(map(len, ids), default=0) > SHORT_ID and max(len(id.encode()) for id in ids) > LONGEST_ID:
+        raise InvalidEvent(f"its id has more than {LONGEST_ID} bytes")
+    return {"events": names, "ids": ids, "senders": senders, "recipients": recipients}
+
+
+def append_parameters(head: Sequence[Any], events: Sequence[Event]) -> dict[str, Any]:
+    """What audit_append.sql takes to append up to MOST_ROWS events after a head that is locked.
+
+    `head` is the row that audit_head.sql returned in the same transaction. Raises InvalidEvent.
+    """
+    chain, seq, last, place = head
+    parameters = columns(events)
+    hashes = bytes.fromhex("".join(extend(bytes(last).hex(), events)))
+    return parameters | {
+        "chain": chain, "seq": seq, "place": str(place), "count": len(events), "hashes": hashes, "last": hashes[-32:],
+    }  # fmt: skip
+
+
+def parts(events: Sequence[Event]) -> Iterable[Sequence[Event]]:
+    """The events in parts small enough for one statement."""
+    for start in range(0, len(events), MOST_ROWS):
+        yield events[start : start + MOST_ROWS]

@@ -1,0 +1,99 @@
+"""What is wrong with a chain: the kinds of findings, and which one a row is that does not follow. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+from queues.audit.events import Event, hash_after
+
+#: Rows that are looked at after the first wrong one, for where it belongs.
+WINDOW = 1000
+
+
+class Row(NamedTuple):
+    """One row of a chain."""
+
+    seq: int
+    event: Event
+    hash: bytes
+    at: datetime
+
+
+class Kind(StrEnum):
+    """What can be found wrong."""
+
+    ALTERED = "altered row"
+    MISSING = "missing rows"
+    BEGINNING = "missing beginning"
+    SWAPPED = "swapped rows"
+    INSERTED = "inserted row"
+    DUPLICATE = "duplicate seq"
+    TAIL_CUT = "tail cut off"
+    HEAD = "wrong head"
+    REWRITTEN = "rewritten chain"
+    SIGNATURE = "anchor with a wrong signature"
+    UNKNOWN_KEY = "anchor signed by an unknown key"
+    ANCHOR_MISSING = "missing anchor"
+    ANCHOR_REPLACED = "replaced anchor"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong: the first seq it concerns, and what it is in words."""
+
+    kind: Kind
+    seq: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+def judge(before: str, rows: Sequence[Row], end: int) -> Finding:
+    """Why `rows[0]` does not follow the hash `before`; `end` is the seq at which the head says the chain ends.
+
+    `rows` are the first wrong one and some after it, in order of seq.
+    """
+    row = rows[0]
+    if row.seq >= end:
+        return Finding(Kind.INSERTED, row.seq, f"row {row.seq} lies beyond the head, which ends before {end}")
+    for there, other in enumerate(rows[1:], 1):
+        right = hash_after(before, other.event)
+        if right == other.hash.hex():
+            return _misplaced(rows, there)
+        # Only what happened changed places, not the hashes. An equal event further on is no proof of that.
+        if right == row.hash.hex() and hash_after(rows[there - 1].hash.hex(), row.event) == other.hash.hex():
+            return _swapped(row, other)
+    return _altered(before, rows)
+
+
+def _misplaced(rows: Sequence[Row], there: int) -> Finding:
+    """The row at `there` is the one that belongs here: somebody has put others before it, or changed their places."""
+    row, other = rows[0], rows[there]
+    # A row that changed places with `other` follows from the one that is now before `other`; a new one follows nothing.
+    if _follows(rows[there - 1] if there > 1 else other, row):
+        return _swapped(row, other)
+    where = f"row {row.seq} was" if there == 1 else f"rows {row.seq} to {other.seq - 1} were"
+    return Finding(Kind.INSERTED, row.seq, f"{where} put in before the row that belongs here")
+
+
+def _swapped(row: Row, other: Row) -> Finding:
+    return Finding(Kind.SWAPPED, row.seq, f"rows {row.seq} and {other.seq} have changed places")
+
+
+def _altered(before: str, rows: Sequence[Row]) -> Finding:
+    row = rows[0]
+    right = hash_after(before, row.event)
+    if len(rows) > 1 and hash_after(right, rows[1].event) == rows[1].hash.hex():
+        return Finding(Kind.ALTERED, row.seq, f"the hash of row {row.seq} was altered; the event is as it was")
+    return Finding(
+        Kind.ALTERED, row.seq, f"row {row.seq} does not follow from the row before: its event, or more, was altered"
+    )
+
+
+def _follows(row: Row, after: Row) -> bool:
+    return hash_after(row.hash.hex(), after.event) == after.hash.hex()

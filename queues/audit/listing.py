@@ -1,0 +1,39 @@
+"""The audit chains as people look at them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS
+
+from queues.audit.anchor import time_text
+from queues.models import AuditChain, AuditRow
+from queues.store import query
+
+#: The columns of `chains`, in the order of audit_chains.sql.
+CHAIN = (
+    "chain", "rows", "last_at", "anchored_seq", "anchored_at", "verified_at", "verified_ok", "verified_rows", "finding",
+)  # fmt: skip
+
+
+def chains(using: str = DEFAULT_DB_ALIAS) -> list[dict[str, Any]]:
+    """Every chain: how many rows it has had, its newest anchor, its last verification."""
+    return [dict(zip(CHAIN, row, strict=True)) for row in query("audit_chains", using)]
+
+
+def rows(chain: AuditChain | None, record: str | None, limit: int, using: str = DEFAULT_DB_ALIAS) -> list[AuditRow]:
+    """The last rows of a chain, of a record, or of a record in a chain, in order of chain and seq."""
+    found = AuditRow.objects.using(using).select_related("chain")
+    if chain is not None:
+        found = found.filter(chain=chain)
+    if record is not None:
+        found = found.filter(record_id=record)
+    return sorted(found.order_by("-chain", "-seq")[:limit], key=lambda row: (row.chain.name, row.seq))
+
+
+def row_values(row: AuditRow) -> dict[str, Any]:
+    """A row by the names that its event has when it is hashed."""
+    return {
+        "chain": row.chain.name, "seq": row.seq, "at": time_text(row.at), "event": row.event, "id": row.record_id,
+        "from": row.sender, "to": row.recipient, "hash": bytes(row.hash).hex(),
+    }  # fmt: skip

@@ -1,0 +1,124 @@
+"""Reading a chain from the database: blocks of columns for what is fast, rows for what looks closely.
+
+Everything is read over a connection of its own in one repeatable-read transaction, so what is appended meanwhile is
+not seen, and rows, head and anchors belong together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import IsolationLevel
+
+from brokersite.databases import connection_parameters
+from queues.audit.anchor import Anchor
+from queues.audit.events import Event
+from queues.audit.judging import Row
+from queues.store import text
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+#: Rows that are read at a time.
+BLOCK = 10_000
+#: A chain may have a partition for each day: plans are made once, and follow the index on (chain, seq) in each.
+SESSION_SETTINGS = {
+    "jit": "off",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashagg": "off",
+    "max_parallel_workers_per_gather": "0",
+    "plan_cache_mode": "force_generic_plan",
+    "timezone": "UTC",
+}
+
+
+class Block(NamedTuple):
+    """Rows in order of seq, as columns; `hashes` is all of them in one."""
+
+    seqs: Sequence[int]
+    names: Sequence[str]
+    ids: Sequence[str]
+    senders: Sequence[str]
+    recipients: Sequence[str]
+    hashes: bytes
+
+
+class Head(NamedTuple):
+    """What the head says of the chain."""
+
+    next_seq: int
+    hash: bytes
+
+
+@contextmanager
+def snapshot(using: str) -> Iterator[Connection]:
+    """A connection that sees the database as it is now, and changes nothing."""
+    with psycopg.connect(**connection_parameters(using), autocommit=True) as connection:
+        for name, value in SESSION_SETTINGS.items():
+            connection.execute("select set_config(%s, %s, false)", (name, value))
+        connection.set_autocommit(False)
+        connection.set_isolation_level(IsolationLevel.REPEATABLE_READ)
+        connection.set_read_only(True)
+        connection.prepare_threshold = 0
+        yield connection
+        connection.rollback()
+
+
+def find_chain(connection: Connection, name: str) -> int | None:
+    """The id of a chain."""
+    row = connection.execute("select id from queues_auditchain where name = %s", (name,)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def read_head(connection: Connection, chain: int) -> Head | None:
+    """A chain's head; None when somebody has taken it away."""
+    row = connection.execute(
+        "select next_seq, hash from queues_audithead where chain_id = %s order by next_seq desc limit 1", (chain,)
+    ).fetchone()
+    return None if row is None else Head(*row)
+
+
+def read_anchors(connection: Connection, chain: int, name: str) -> list[Anchor]:
+    """A chain's anchors in order of their numbers."""
+    rows = connection.execute(
+        "select number, seq, hash, at, kind, previous, key, signature from queues_auditanchor where chain_id = %s"
+        " order by number", (chain,),
+    )  # fmt: skip
+    return [
+        Anchor(
+            chain=name, number=number, seq=seq, hash=hash, at=at, kind=kind, previous=previous, key=key,
+            signature=signature,
+        )
+        for number, seq, hash, at, kind, previous, key, signature in rows
+    ]  # fmt: skip
+
+
+def first_seq(connection: Connection, chain: int, low: int = 0) -> int | None:
+    """The lowest seq from `low` on; None when there is no such row."""
+    row = connection.execute(
+        "select seq from queues_audit where chain_id = %s and seq >= %s order by seq limit 1", (chain, low)
+    ).fetchone()
+    return None if row is None else int(row[0])
+
+
+def read_blocks(connection: Connection, chain: int, low: int, size: int) -> Iterator[Block]:
+    """The rows with low <= seq, each block those of the next `size` numbers; ends with the first one that is empty."""
+    while True:
+        parameters = {"chain": chain, "low": low, "high": low + size}
+        row = connection.execute(text("audit_block"), parameters, binary=True).fetchone()
+        if row is None or row[0] is None:
+            return
+        yield Block(*row)
+        low += size
+
+
+def read_rows(connection: Connection, chain: int, low: int, high: int) -> list[Row]:
+    """The rows with low <= seq < high, in order of seq."""
+    rows = connection.execute(
+        "select seq, event, record_id, sender, recipient, hash, at from queues_audit"
+        " where chain_id = %s and seq >= %s and seq < %s order by seq, at", (chain, low, high),
+    )  # fmt: skip
+    return [Row(seq, Event(*event), hash, at) for seq, *event, hash, at in rows]

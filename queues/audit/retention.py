@@ -1,0 +1,78 @@
+"""The days of the audit chains: partitions made ahead, and old ones dropped behind a signed anchor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+
+from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
+from psycopg.errors import LockNotAvailable
+
+from queues.audit.anchor import Anchor, digest_before
+from queues.audit.anchor_file import AnchorFile
+from queues.audit.anchoring import write_anchor
+from queues.audit.errors import ChainBusy
+from queues.audit.signing import Signer, signer
+from queues.models import AnchorKind
+from queues.store import query
+
+#: Days for which there are partitions, today's included.
+AHEAD = 7
+#: Making and dropping want a lock that readers of a whole chain hold for minutes, and behind which everybody waits.
+LOCK_TIMEOUT = "1s"
+
+
+def make_partitions(using: str = DEFAULT_DB_ALIAS) -> int:
+    """Make the partitions of the next days; returns how many were missing. Raises ChainBusy: try again later."""
+    with _impatient(using):
+        [(made,)] = query("audit_make_partitions", using, days=AHEAD)
+    return int(made)
+
+
+def drop_old(days: int, using: str = DEFAULT_DB_ALIAS) -> int:
+    """Drop the rows of all days (UTC) that lie more than `days` before today; returns how many rows those were.
+
+    In the same transaction an anchor of kind `retention` is signed for each chain, with the last row that goes: from
+    it the rest is verified. Whoever wants proof that what is dropped was right verifies before. Older anchors go too.
+    Only one process does it at a time: others return 0. Raises ChainBusy while somebody reads whole chains,
+    InvalidAuditKey or OSError when there is no key to sign with.
+    """
+    by = signer()
+    anchors: list[Anchor] = []
+    with _impatient(using):
+        [(mine,)] = query("audit_try_lock", using)
+        [(old, before)] = query("audit_old", using, days=days)
+        if not mine or not old:
+            return 0
+        rows = _sign_what_goes(by, before, using, anchors)
+        query("audit_drop", using, before=before)
+    AnchorFile.default().append(anchor.line for anchor in anchors)
+    return rows
+
+
+def _sign_what_goes(by: Signer, before: date, using: str, anchors: list[Anchor]) -> int:
+    """Write the anchors, forget those that are older; returns how many rows go."""
+    rows = 0
+    for chain_id, chain, first, seq, last_hash, number, signature, at in query("audit_last_old", using, before=before):
+        unsigned = Anchor(
+            chain=chain, number=number + 1, seq=seq, hash=bytes(last_hash), at=at, kind=AnchorKind.RETENTION.value,
+            previous=digest_before(signature),
+        )  # fmt: skip
+        anchors.append(write_anchor(chain_id, unsigned, by, using))
+        query("audit_forget_anchors", using, chain=chain_id, seq=seq)
+        rows += seq - first + 1
+    return rows
+
+
+@contextmanager
+def _impatient(using: str) -> Iterator[None]:
+    """A transaction that gives up when it does not get its locks soon."""
+    try:
+        with transaction.atomic(using=using), connections[using].cursor() as cursor:
+            cursor.execute("select set_config('lock_timeout', %s, true)", [LOCK_TIMEOUT])
+            yield
+    except OperationalError as error:
+        if isinstance(error.__cause__, LockNotAvailable):
+            raise ChainBusy() from error
+        raise

@@ -1,0 +1,254 @@
+"""Verifying a chain: every row follows from the one before, nothing is missing, and the signed anchors agree.
+
+Rows are read in blocks. Within a block each row's hash is computed from the hash that is stored before it, so a block
+is right if all of them are what is stored; only what is not is looked at row by row (`judging.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from time import monotonic
+
+from django.db import DEFAULT_DB_ALIAS
+
+from queues.audit.anchor import Anchor
+from queues.audit.anchor_check import Anchors, check_anchors
+from queues.audit.anchor_file import AnchorFile
+from queues.audit.chains import seal
+from queues.audit.errors import NoSuchChain
+from queues.audit.events import GENESIS, hash_each
+from queues.audit.judging import WINDOW, Finding, Kind, judge
+from queues.audit.reading import (
+    BLOCK,
+    Block,
+    Connection,
+    Head,
+    find_chain,
+    first_seq,
+    read_anchors,
+    read_blocks,
+    read_head,
+    read_rows,
+    snapshot,
+)
+from queues.audit.signing import trusted_keys
+from queues.models import AuditChain, AuditVerification
+
+HASH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How many rows were found right, of how many there should be."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verification:
+    """What reading a chain has shown. `rows` were found right, `dropped` before them had been dropped by retention."""
+
+    chain: str
+    rows: int
+    dropped: int
+    anchors: int
+    findings: tuple[Finding, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+    @property
+    def finding(self) -> Finding | None:
+        """What is wrong first in the chain."""
+        return self.findings[0] if self.findings else None
+
+
+def chain_names(copies: Iterable[Anchor] = (), using: str = DEFAULT_DB_ALIAS) -> list[str]:
+    """Every chain there is, and those that should be there because copies of their anchors are."""
+    stored = AuditChain.objects.using(using).values_list("name", flat=True)
+    return sorted({*stored, *(copy.chain for copy in copies)})
+
+
+def read_copies(*files: AnchorFile) -> list[Anchor]:
+    """The anchors in this installation's own file, if there is one, and in these. Raises InvalidAnchorFile, OSError."""
+    own = AnchorFile.default()
+    return [anchor for file in (*files, *([own] if own.path.exists() else [])) for anchor in file.read()]
+
+
+def verify(
+    chain: str,
+    copies: Iterable[Anchor] | None = None,
+    progress: Callable[[Progress], None] = lambda progress: None,
+    using: str = DEFAULT_DB_ALIAS,
+) -> Verification:
+    """Verify a chain and keep the outcome in the database.
+
+    `copies` are anchors from outside the database (default: `read_copies()`), read before this is called. Raises
+    NoSuchChain, InvalidAuditKey, InvalidAnchorFile, or OSError when keys or copies cannot be read.
+    """
+    work = verifying(chain, copies, using)
+    while True:
+        try:
+            progress(next(work))
+        except StopIteration as end:
+            outcome: Verification = end.value
+            _keep(outcome, using)
+            return outcome
+
+
+def verifying(
+    chain: str, copies: Iterable[Anchor] | None = None, using: str = DEFAULT_DB_ALIAS
+) -> Generator[Progress, None, Verification]:
+    """As `verify`, step by step: yields after each block of rows, returns the outcome, and keeps nothing.
+
+    What waits in the journal is moved into its chains first; what is appended later is not looked at.
+    """
+    started = monotonic()
+    given = read_copies() if copies is None else copies
+    mine = [copy for copy in given if copy.chain == chain]
+    trusted = trusted_keys()
+    seal(using)
+    with snapshot(using) as connection:
+        found = find_chain(connection, chain)
+        if found is None:
+            if not mine:
+                raise NoSuchChain(repr(chain))
+            return _gone(chain, monotonic() - started)
+        anchors = check_anchors(read_anchors(connection, found, chain), mine, trusted)
+        reader = _Reader(connection, found, read_head(connection, found), anchors)
+        yield from reader.read()
+    return Verification(
+        chain=chain, rows=reader.rows, dropped=reader.start, anchors=sum(map(len, anchors.by_seq.values())),
+        findings=tuple(sorted(anchors.findings + reader.findings, key=lambda finding: finding.seq)),
+        seconds=monotonic() - started,
+    )  # fmt: skip
+
+
+def _gone(chain: str, seconds: float) -> Verification:
+    finding = Finding(Kind.TAIL_CUT, 0, "the whole chain is gone; there are anchors of it outside the database")
+    return Verification(chain=chain, rows=0, dropped=0, anchors=0, findings=(finding,), seconds=seconds)
+
+
+def _keep(outcome: Verification, using: str) -> None:
+    """Remember the outcome with its chain."""
+    chain = AuditChain.objects.using(using).filter(name=outcome.chain).first()
+    if chain is None:
+        return  # the finding is that it is gone
+    first = outcome.finding
+    AuditVerification.objects.using(using).create(
+        chain=chain, ok=outcome.ok, rows=outcome.rows, broken_seq=first.seq if first else None,
+        finding=str(first) if first else "", seconds=outcome.seconds,
+    )  # fmt: skip
+
+
+@dataclass
+class _Reader:
+    """Reads the rows of one chain until they end or one is wrong."""
+
+    connection: Connection
+    chain: int
+    head: Head | None
+    anchors: Anchors
+    findings: list[Finding] = field(default_factory=list)
+    start: int = 0
+    rows: int = 0
+    before: str = GENESIS
+
+    @property
+    def seq(self) -> int:
+        """Of the next row."""
+        return self.start + self.rows
+
+    @property
+    def end(self) -> int:
+        """Where the head says that the chain ends."""
+        return self.head.next_seq if self.head else self.anchors.last_seq + 1
+
+    def read(self) -> Generator[Progress, None, None]:
+        self._find_start()
+        yield Progress(0, self.end - self.start)
+        for block in read_blocks(self.connection, self.chain, self.start, BLOCK):
+            if self.findings:
+                return
+            self._check(block)
+            yield Progress(self.rows, max(self.rows, self.end - self.start))
+        if not self.findings:
+            self._check_tail()
+
+    def _find_start(self) -> None:
+        """At 0, or after what retention has dropped."""
+        first = first_seq(self.connection, self.chain)
+        dropped = self.anchors.retention
+        if first == 0 or (first is None and dropped is None):
+            return
+        if dropped is not None:
+            self.start, self.before = dropped.seq + 1, dropped.hash.hex()
+            self.findings += self.anchors.contradictions((dropped.seq,), (self.before,))
+        if first is not None and first != self.start:
+            low, high = sorted((first, self.start))
+            text = f"rows {low} to {high - 1} should " + (
+                "be there" if first == high else f"have been dropped with row {dropped.seq if dropped else 0}"
+            )
+            self.findings.append(Finding(Kind.BEGINNING, low, text))
+
+    def _check(self, block: Block) -> None:
+        """Take the rows that are right; of the first that is not say what it is."""
+        wrong = self._misnumbered(block)
+        count = len(block.seqs) if wrong is None else wrong.seq - self.seq
+        text = block.hashes.hex()
+        stored = [text[at : at + 2 * HASH] for at in range(0, 2 * HASH * count, 2 * HASH)]
+        columns = (block.names, block.ids, block.senders, block.recipients)
+        if count < len(block.seqs):
+            columns = tuple(column[:count] for column in columns)  # type: ignore[assignment]
+        right = hash_each([self.before, *stored[:-1]][:count], *columns)
+        if right != stored:
+            count = next(n for n in range(count) if right[n] != stored[n])
+            seq = self.seq + count
+            before = stored[count - 1] if count else self.before
+            wrong = judge(before, read_rows(self.connection, self.chain, seq, seq + WINDOW), self.end)
+        self.findings += self.anchors.contradictions(block.seqs[:count], stored)
+        if wrong is not None:
+            self.findings.append(wrong)
+        if count:
+            self.rows, self.before = self.rows + count, stored[count - 1]
+
+    def _misnumbered(self, block: Block) -> Finding | None:
+        """A gap or a number that two rows have."""
+        if block.seqs == list(range(self.seq, self.seq + len(block.seqs))):
+            return None
+        for expected, seq in enumerate(block.seqs, self.seq):
+            if seq > expected:
+                return _gap(expected, seq)
+            if seq < expected:
+                return Finding(Kind.DUPLICATE, seq, f"several rows have the number {seq}")
+        raise AssertionError("the numbers are right")
+
+    def _check_tail(self) -> None:
+        """Nothing lies further on, and the head and the anchors end where the rows do."""
+        seq = self.seq
+        beyond = first_seq(self.connection, self.chain, seq)
+        if beyond is not None:
+            self.findings.append(_gap(seq, beyond))
+        elif seq < self.end:
+            text = f"rows {seq} to {self.end - 1} are missing at the end"
+            self.findings.append(Finding(Kind.TAIL_CUT, seq, text))
+        elif seq <= self.anchors.last_seq:
+            text = f"an anchor was signed for row {self.anchors.last_seq}; the chain ends before {seq}"
+            self.findings.append(Finding(Kind.TAIL_CUT, seq, text))
+        elif self.head is None:
+            self.findings.append(Finding(Kind.HEAD, seq, "the chain has no head"))
+        elif self.head.next_seq < seq:
+            text = f"the head says that the chain ends before {self.head.next_seq}; there are rows up to {seq - 1}"
+            self.findings.append(Finding(Kind.HEAD, self.head.next_seq, text))
+        elif self.head.hash.hex() != self.before:
+            text = f"the head has another hash than row {seq - 1}"
+            self.findings.append(Finding(Kind.HEAD, max(0, seq - 1), text))
+
+
+def _gap(low: int, high: int) -> Finding:
+    what = f"row {low} is" if high - low == 1 else f"rows {low} to {high - 1} are"
+    return Finding(Kind.MISSING, low, f"{what} missing")

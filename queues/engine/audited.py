@@ -1,0 +1,336 @@
+"""What this node does with the messages of an audited queue, written together with the record of it.
+
+Everything that waits for one queue is one transaction: messages are settled, returned and buried, and a row for each
+that was really there is appended to the queue's chain. Deliveries are made from memory and have no transaction: they
+are noted here, and their rows come first in the queue's next one.
+
+When the connection is lost at the commit nobody knows whether it was done. The hash of the last row tells, later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from queues.engine import audit
+from queues.engine.audit import Event
+from queues.engine.batches import JobBatch, Returns, failure_arrays, return_arrays, time_array
+from queues.engine.clock import wall_offset
+from queues.engine.database import Connection
+from queues.engine.message import ROWS_PER_STATEMENT, Detail, Failure
+from queues.engine.policy import QueuePolicy
+from queues.engine.statements import array, statement
+
+if TYPE_CHECKING:
+    from queues.engine.settler import Settler
+
+
+def queue_chain(name: str) -> str:
+    """The chain of an audited queue."""
+    return f"queue:{name}"
+
+
+class KeyNames:
+    """The names of API keys, which never change, as far as they were asked for."""
+
+    def __init__(self) -> None:
+        self._names: dict[int | None, str] = {None: ""}
+
+    def __getitem__(self, key: int | None) -> str:
+        return self._names[key]
+
+    async def learn(self, connection: Connection, keys: Iterable[int | None]) -> None:
+        """Know the names of these keys; that of one which was deleted is empty."""
+        unknown = {key for key in keys if key not in self._names}
+        if unknown:
+            cursor = await connection.execute(statement("key_names"), {"ids": array(unknown)})
+            self._names |= dict.fromkeys(unknown, "") | dict(await cursor.fetchall())
+
+
+class Ack(NamedTuple):
+    """An acknowledged message: its id, when it was delivered (monotonic), and to which API key."""
+
+    id: int
+    delivered: float
+    consumer: int | None
+    retention: str
+    job: bool
+    result: bytes | None
+
+
+class Return(NamedTuple):
+    """A delivery that failed, and to which API key it was made."""
+
+    failure: Failure
+    consumer: int | None
+
+
+@dataclass(slots=True)
+class Work:
+    """What one transaction writes."""
+
+    #: First id of each message, and the API key that it was delivered to.
+    deliveries: list[tuple[int, int | None]] = field(default_factory=list)
+    acks: list[Ack] = field(default_factory=list)
+    returns: list[Return] = field(default_factory=list)
+    #: Dead letters, by the queue they go to.
+    buried: dict[int | None, list[Failure]] = field(default_factory=dict)
+    #: Id, tag to keep, and the API key that it was delivered to.
+    handed_back: list[tuple[int, int | None, int | None]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.deliveries or self.acks or self.returns or self.buried or self.handed_back)
+
+    @property
+    def consumers(self) -> Iterator[int | None]:
+        """Every API key in it."""
+        yield from (consumer for _, consumer in self.deliveries)
+        yield from (ack.consumer for ack in self.acks)
+        yield from (one.consumer for one in self.returns)
+        yield from (consumer for _, _, consumer in self.handed_back)
+
+    def forget_leases(self) -> None:
+        """Keep what is to be done whoever has the messages."""
+        self.returns, self.buried, self.handed_back = [], {}, []
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a transaction does, to be told once it is committed."""
+
+    events: list[Event] = field(default_factory=list)
+    #: Queues and the lowest id that became ready there; queues that dead letters came to.
+    ready: list[tuple[int, int]] = field(default_factory=list)
+    dead: list[int] = field(default_factory=list)
+
+
+class AuditedQueue:
+    """One audited queue as this node serves it."""
+
+    def __init__(self, settler: Settler, policy: QueuePolicy) -> None:
+        self._settler = settler
+        self.obey(policy)
+        self._work = Work()
+        self._writing: Work | None = None
+        self.returns = Returns()
+        self._proof: audit.Place | None = None
+        #: To whom each message that is out was delivered, by its id.
+        self._consumers: dict[int, int | None] = {}
+
+    def obey(self, policy: QueuePolicy) -> None:
+        """The policy as it is now. Once the queue is no longer audited, what is left is written without a record."""
+        self.name = policy.name
+        self.recording = policy.audited
+
+    # What buffers say.
+
+    def delivered(self, id: int, detail: Detail | None, consumer: int | None) -> None:
+        """A message was handed to a consumer."""
+        self._work.deliveries.append((_first_id(id, detail), consumer))
+        self._consumers[id] = consumer
+        self._settler.record(self)
+
+    def not_delivered(self, id: int, detail: Detail | None) -> None:
+        """The message that was handed out a moment ago cannot be sent."""
+        first, deliveries = _first_id(id, detail), self._work.deliveries
+        for n in reversed(range(len(deliveries))):
+            if deliveries[n][0] == first:
+                del deliveries[n]
+                break
+
+    def acknowledge(self, ack: Ack) -> None:
+        """A message is done; `consumer` is who says so, None: who had it."""
+        had = self._consumers.pop(ack.id, None)
+        self._work.acks.append(ack if ack.consumer is not None else ack._replace(consumer=had))
+        self._settler.unsettled += 1
+        self._settler.record(self)
+
+    def give_back(self, failure: Failure) -> None:
+        self._work.returns.append(Return(failure, self._consumers.pop(failure.id, None)))
+        self.returns.add()
+        self._settler.record(self)
+
+    def bury(self, target: int | None, failure: Failure) -> None:
+        self._consumers.pop(failure.id, None)
+        self._work.buried.setdefault(target, []).append(failure)
+        self._settler.record(self)
+
+    def hand_back(self, taken: Iterable[tuple[int, int | None]]) -> None:
+        """Make messages that were delivered, (id, tag to keep), ready again where they were."""
+        self._work.handed_back += [(id, tag, self._consumers.pop(id, None)) for id, tag in taken]
+        self._settler.record(self)
+
+    def forget_leases(self) -> None:
+        """The leases were lost: what was to be returned is returned by whoever reaps them."""
+        for work in (self._work, self._writing):
+            if work is not None:
+                work.forget_leases()
+        self.returns.forget()
+        self._consumers.clear()
+
+    @property
+    def idle(self) -> bool:
+        return not self._work and self._writing is None
+
+    # What the settler runs.
+
+    async def write(self, connection: Connection, names: KeyNames) -> None:
+        """Write what waits, in one transaction. Raises AuditError, or what psycopg does: then it waits still."""
+        if self._writing is None:
+            self._writing, self._work = self._work, Work()
+            self.returns.take()
+        elif self._proof is not None and await self._was_committed(connection, self._proof):
+            self._finish(self._writing, Outcome())
+            return
+        work, outcome = self._writing, Outcome()
+        if self.recording:
+            with contextlib.suppress(audit.AuditError):  # if it is this chain that is broken, that will show
+                await audit.seal(connection)  # what others have noted of these messages came before
+            await names.learn(connection, work.consumers)
+        async with connection.transaction():
+            await self._write(connection, work, outcome, names)
+            if self.recording:
+                self._proof = await audit.append(connection, queue_chain(self.name), outcome.events)
+        self._finish(work, outcome)
+
+    async def _was_committed(self, connection: Connection, proof: audit.Place) -> bool:
+        """Whether the transaction that was under way when the connection was lost has been committed."""
+        async with connection.transaction():
+            return await audit.has(connection, queue_chain(self.name), proof)
+
+    def _finish(self, work: Work, outcome: Outcome) -> None:
+        settler = self._settler
+        self._writing = self._proof = None
+        self.returns.written()
+        settler.unsettled -= len(work.acks)
+        settler.counts.acknowledged += len(work.acks)
+        settler.counts.returned += len(work.returns)
+        settler.counts.buried += sum(map(len, work.buried.values()))
+        for queue, low in outcome.ready:
+            settler.more_in_store(queue, low)
+        for queue in outcome.dead:
+            settler.more_dead(queue)
+
+    async def _write(self, connection: Connection, work: Work, outcome: Outcome, names: KeyNames) -> None:
+        if self.recording:
+            outcome.events += [
+                Event("deliver", str(first), self.name, names[consumer]) for first, consumer in work.deliveries
+            ]
+        if work.acks:
+            await self._settle(connection, work.acks, outcome, names)
+        for start in range(0, len(work.returns), ROWS_PER_STATEMENT):
+            await self._return(connection, work.returns[start : start + ROWS_PER_STATEMENT], outcome, names)
+        for target, failures in work.buried.items():
+            for start in range(0, len(failures), ROWS_PER_STATEMENT):
+                await self._bury(connection, target, failures[start : start + ROWS_PER_STATEMENT], outcome)
+        if work.handed_back:
+            await self._hand_back(connection, work.handed_back, outcome, names)
+
+    async def _settle(self, connection: Connection, acks: list[Ack], outcome: Outcome, names: KeyNames) -> None:
+        once = {ack.id: ack for ack in acks}  # acknowledged late, and again after another delivery
+        parameters = {
+            "ids": array(once),
+            "delivered": time_array([ack.delivered for ack in once.values()], wall_offset()),
+            "consumers": [ack.consumer for ack in once.values()],
+            "jobs": [ack.job for ack in once.values()],
+            "results": [ack.result for ack in once.values()],
+            "kept": [ack.retention != "none" for ack in once.values()],
+            "whole": [ack.retention == "full" for ack in once.values()],
+        }
+        cursor = await connection.execute(statement("settle_audited"), parameters)
+        gone: dict[int, int] = dict(await cursor.fetchall())
+        outcome.events += [
+            Event("settle", str(gone[id]), self._name_of(ack.consumer, names), "")
+            for id, ack in once.items() if id in gone
+        ]  # fmt: skip
+
+    async def _return(
+        self, connection: Connection, returns: Sequence[Return], outcome: Outcome, names: KeyNames
+    ) -> None:
+        parameters = return_arrays([one.failure for one in returns])
+        parameters |= {"node": self._settler.node, "audited": True}
+        cursor = await connection.execute(statement("return"), parameters)
+        for queue, low, ready, _, ids, first_ids in await cursor.fetchall():
+            if ready:
+                outcome.ready.append((queue, low))
+            gone = dict(zip(ids, first_ids, strict=True))
+            self._returned(((failure.id, consumer) for failure, consumer in returns), gone, outcome, names)
+
+    async def _bury(
+        self, connection: Connection, target: int | None, failures: Sequence[Failure], outcome: Outcome
+    ) -> None:
+        parameters = failure_arrays(failures) | {"node": self._settler.node, "audited": True, "target": target}
+        rows: list[tuple[str, list[int], list[int]]] = []
+        if target is not None:
+            cursor = await connection.execute(statement("bury_elsewhere"), parameters)
+            if (row := await cursor.fetchone()) is not None:
+                outcome.ready.append((target, row[0]))
+                rows.append((row[2], row[3], row[4]))
+        if not rows:
+            cursor = await connection.execute(statement("bury"), parameters)
+            for queue, ids, first_ids in await cursor.fetchall():
+                outcome.dead.append(queue)
+                rows.append(("", ids, first_ids))
+        for name, ids, first_ids in rows:
+            gone = dict(zip(ids, first_ids, strict=True))
+            outcome.events += [
+                Event("dead-letter", str(gone[one.id]), self.name, name) for one in failures if one.id in gone
+            ]
+
+    async def _hand_back(
+        self, connection: Connection, taken: Sequence[tuple[int, int | None, int | None]], outcome: Outcome,
+        names: KeyNames,
+    ) -> None:  # fmt: skip
+        parameters = {
+            "node": self._settler.node,
+            "ids": array(id for id, _, _ in taken),
+            "tags": [tag for _, tag, _ in taken],
+            "audited": True,
+        }
+        cursor = await connection.execute(statement("hand_back"), parameters)
+        for queue, low, dead, ids, first_ids in await cursor.fetchall():
+            if dead:
+                outcome.dead.append(queue)
+            else:
+                outcome.ready.append((queue, low))
+            gone = dict(zip(ids, first_ids, strict=True))
+            self._returned(((id, consumer) for id, _, consumer in taken), gone, outcome, names)
+
+    def _returned(
+        self, deliveries: Iterable[tuple[int, int | None]], gone: dict[int, int], outcome: Outcome, names: KeyNames
+    ) -> None:
+        """Record those of the deliveries that went back."""
+        outcome.events += [
+            Event("return", str(gone[id]), self._name_of(consumer, names), self.name)
+            for id, consumer in deliveries if id in gone
+        ]  # fmt: skip
+
+    def _name_of(self, consumer: int | None, names: KeyNames) -> str:
+        return names[consumer] if self.recording else ""
+
+
+class AuditedBatch(JobBatch):
+    """Acknowledgements of an audited queue: they are not gathered here, but with everything else of the queue."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, settler: Settler, retention: str, consumer: int | None, queue: AuditedQueue) -> None:
+        super().__init__(settler, retention, consumer)
+        self._queue = queue
+
+    def add_many(self, ids: list[int], delivered: list[float]) -> None:
+        for id, time in zip(ids, delivered, strict=True):
+            self._queue.acknowledge(Ack(id, time, self.consumer, self.retention, False, None))
+
+    def add_job(self, id: int, delivered: float, result: bytes | None) -> None:
+        self._queue.acknowledge(Ack(id, delivered, self.consumer, self.retention, True, result))
+
+    def add_jobs(self, ids: list[int], delivered: list[float]) -> None:
+        for id, time in zip(ids, delivered, strict=True):
+            self.add_job(id, time, None)
+
+
+def _first_id(id: int, detail: Detail | None) -> int:
+    return id if detail is None or detail.origin is None else detail.origin

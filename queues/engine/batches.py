@@ -1,0 +1,131 @@
+"""Acknowledgements that are settled alike, and the arrays that the settler's statements take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from queues.engine.message import Failure
+from queues.engine.statements import array
+
+if TYPE_CHECKING:
+    from queues.engine.settler import Settler
+
+
+class Returns:
+    """Whether deliveries are on their way back: whoever looks for one in the store waits for them first."""
+
+    def __init__(self) -> None:
+        self._waiting = _done()
+        self._writing = _done()
+
+    def add(self) -> None:
+        """A delivery is to be returned."""
+        self._waiting.clear()
+
+    def take(self) -> None:
+        """Those until now are being written."""
+        self._writing, self._waiting = self._waiting, _done()
+
+    def written(self) -> None:
+        """They are in the store."""
+        self._writing.set()
+
+    def forget(self) -> None:
+        """The leases are lost, and others return them."""
+        self._writing.set()
+        self._waiting.set()
+
+    async def settled(self) -> None:
+        """Wait for those until now, and not for what comes later."""
+        for event in (self._writing, self._waiting):
+            await event.wait()
+
+
+def _done() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
+class AckBatch:
+    """Acknowledged ids that are settled alike, and when each was delivered (monotonic)."""
+
+    __slots__ = ("_settler", "consumer", "ids", "retention", "times")
+
+    def __init__(self, settler: Settler, retention: str, consumer: int | None) -> None:
+        self._settler = settler
+        self.retention = retention
+        self.consumer = consumer
+        self.ids: list[int] = []
+        self.times: list[float] = []
+
+    def add(self, id: int, delivered: float) -> None:
+        """Acknowledge one message."""
+        self.add_many([id], [delivered])
+
+    def add_many(self, ids: list[int], delivered: list[float]) -> None:
+        """Acknowledge several messages."""
+        if not self.ids:
+            self._settler.open(self)
+        self._settler.unsettled += len(ids)
+        self.ids += ids
+        self.times += delivered
+
+    def take(self) -> tuple[list[int], list[float]]:
+        taken = self.ids, self.times
+        self.ids, self.times = [], []
+        return taken
+
+
+class JobBatch(AckBatch):
+    """Jobs that workers have done, and what they answered."""
+
+    __slots__ = ("results",)
+
+    def __init__(self, settler: Settler, retention: str, consumer: int | None) -> None:
+        super().__init__(settler, retention, consumer)
+        self.results: list[bytes | None] = []
+
+    def add_job(self, id: int, delivered: float, result: bytes | None) -> None:
+        """Finish one job."""
+        if not self.ids:
+            self._settler.open(self)
+        self._settler.unsettled += 1
+        self.ids.append(id)
+        self.times.append(delivered)
+        self.results.append(result)
+
+    def add_jobs(self, ids: list[int], delivered: list[float]) -> None:
+        """Finish several jobs, which have no results."""
+        self.add_many(ids, delivered)
+        self.results += [None] * len(ids)
+
+    def take_results(self) -> list[bytes | None]:
+        taken, self.results = self.results, []
+        return taken
+
+
+def failure_arrays(failures: Sequence[Failure]) -> dict[str, object]:
+    """What return.sql, bury.sql and bury_elsewhere.sql take of failed deliveries."""
+    return {
+        "ids": array(failure.id for failure in failures),
+        "attempts": array(failure.attempts for failure in failures),
+        "errors": [failure.error for failure in failures],
+    }
+
+
+def return_arrays(failures: Sequence[Failure]) -> dict[str, object]:
+    """All that return.sql takes of failed deliveries."""
+    return failure_arrays(failures) | {
+        "delays": array(failure.delay for failure in failures),
+        "tags": [failure.tag for failure in failures],
+    }
+
+
+def time_array(times: list[float], offset: float) -> str:
+    """Monotonic times as an array of Unix times. One burst has one time, so equal ones come in runs."""
+    runs = [(f"{time + offset:.6f},", sum(1 for _ in run)) for time, run in groupby(times)]
+    return "{" + "".join(text * count for text, count in runs)[:-1] + "}"

@@ -1,0 +1,410 @@
+"""Letters between named peers: each has a mailbox, a queue that at most one connection has at a time, over all nodes.
+
+What peers send, are given and acknowledge becomes one transaction after the other, in the order in which it came here;
+whatever is pending when one ends makes the next (group commit), with the record of it in the same transaction. A letter
+for a peer that is connected here, and has everything that came before, is stored already leased and delivered after the
+commit; others wait in the store, where their recipient's node fetches them.
+
+Whoever takes a mailbox takes it over from the connection that has it. That waits until whatever the old connection has
+sent or been given is committed, and from then on nothing of it is (`queues_holds_mailbox`): so the order of each sender
+holds over its connections, on whatever nodes, and nothing is given to two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import chain, islice
+from typing import NamedTuple
+
+import psycopg
+
+from queues.engine.clock import now
+from queues.engine.control import Announcer
+from queues.engine.database import Connection
+from queues.engine.errors import EngineError, MailboxClaimed
+from queues.engine.floor import FIRST
+from queues.engine.letters import MOST_CLAIMS, MOST_LOCALS, Claim, Exchange, Forward, Outcome, Posting, Round
+from queues.engine.mailbox import Mailbox, MailboxHolder
+from queues.engine.message import Counts
+from queues.engine.moves import Leave, Move, Take, first_moves, in_order, leave, take
+from queues.engine.options import EngineOptions
+from queues.engine.settler import Settler
+from queues.engine.source import Address
+from queues.engine.statements import array, statement
+from queues.engine.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+#: One transaction's items and bytes, and the connections it may concern: locks are not without end.
+MOST_ITEMS = 4000
+MOST_BYTES = 8 << 20
+MOST_MAILBOXES = 256
+#: Seconds between looks for mailboxes that are due for a look at the store.
+WATCH = 0.25
+#: What PostgreSQL says of a letter that it will never take.
+REFUSED = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
+
+
+class Ack(NamedTuple):
+    """A letter was acknowledged by its key."""
+
+    mailbox: Mailbox
+    key: str
+
+
+class Ask(NamedTuple):
+    """Somebody wants to know who is connected."""
+
+    mailbox: Mailbox
+
+
+Item = Posting | Forward | Ack | Ask | Move
+
+
+class Mailroom:
+    """The mailboxes that are connected to this node. Sessions use the methods of the first section only."""
+
+    def __init__(
+        self, options: EngineOptions, topology: Topology, counts: Counts, announcer: Announcer, settler: Settler,
+        make_room: Callable[[Connection, int], Awaitable[None]],
+    ) -> None:  # fmt: skip
+        self.options = options
+        self.topology = topology
+        self.counts = counts
+        self.announcer = announcer
+        self.settler = settler
+        self.make_room = make_room
+        self.node = 0
+        self.on_commit: Callable[[], None] = lambda: None
+        self.waiting_bytes = 0
+        self._items: deque[Item] = deque()
+        #: Mailboxes to be taken again before anything else, since the database was lost.
+        self._again: deque[Move] = deque()
+        self._wake = asyncio.Event()
+        self._by_name: dict[str, Mailbox] = {}
+        self._by_queue: dict[int, Mailbox] = {}
+        #: Mailboxes with letters in the store that they have room for.
+        self._hungry: dict[Mailbox, None] = {}
+        self._round = Round()
+        self._round_bytes = 0
+
+    # What sessions use.
+
+    def take(self, name: str, key: int, holder: MailboxHolder) -> Mailbox:
+        """Take the mailbox of this name for a connection with this API key; `holder` is told the outcome."""
+        mailbox = Mailbox(name, key, holder, self.options.mailbox_window)
+        self._put(Take(mailbox))
+        return mailbox
+
+    def leave(self, mailbox: Mailbox) -> None:
+        """The connection has ended, whether it had the mailbox or not."""
+        mailbox.gone = True
+        self._put(Leave(mailbox))
+
+    def post(self, sender: Mailbox, id: str, recipient: str | None, body: bytes) -> None:
+        """Send a letter to a peer; None: to everyone else who is connected. `id` has 1 to 512 bytes and no NUL."""
+        self.waiting_bytes += len(body)
+        self._put(Posting(sender, id, recipient, body))
+
+    def forward(self, sender: Mailbox, id: str, address: Address, body: bytes) -> None:
+        """Publish a letter to a queue or topic."""
+        self.waiting_bytes += len(body)
+        self._put(Forward(sender, id, address, body))
+
+    def acknowledge(self, mailbox: Mailbox, key: str) -> None:
+        """The recipient has consumed a letter. A key that is not its own, or any more, changes nothing."""
+        self._put(Ack(mailbox, key))
+
+    def ask(self, mailbox: Mailbox) -> None:
+        """Have `holder.answer` called with the names of all connected peers, once everything before is durable."""
+        self._put(Ask(mailbox))
+
+    def drained(self, mailbox: Mailbox) -> None:
+        """The holder has room again."""
+        self._want(mailbox)
+
+    # What the engine does.
+
+    @property
+    def idle(self) -> bool:
+        return not (self._items or self._again or self._round)
+
+    def more_in_store(self, queue: int, first_id: int) -> None:
+        """Messages of a queue became ready in the store."""
+        if (mailbox := self._by_queue.get(queue)) is not None:
+            mailbox.more_in_store(first_id)
+            self._want(mailbox)
+
+    def hear_taken(self, queue: int, connection: int) -> None:
+        """A mailbox was given to this connection, of another node."""
+        mailbox = self._by_queue.get(queue)
+        if mailbox is not None and mailbox.connection < connection:
+            self._displace(mailbox)
+
+    def hear_evicted(self, queue: int, connection: int) -> None:
+        """An operator ended this connection."""
+        mailbox = self._by_queue.get(queue)
+        if mailbox is not None and mailbox.connection == connection:
+            self._displace(mailbox, evicted=True)
+
+    def change_policy(self, queue: int) -> None:
+        """An operator changed a mailbox's queue, or removed it."""
+        if (mailbox := self._by_queue.get(queue)) is None:
+            return
+        mailbox.policy = self.topology.policies.get(queue)
+        if mailbox.policy is None:
+            self._displace(mailbox, evicted=True)
+        else:
+            mailbox.more_in_store(FIRST)
+            self._want(mailbox)
+
+    def lose_connections(self) -> None:
+        """The database was lost: mailboxes are taken again, first of all, unless somebody else has them by then."""
+        for mailbox in self._by_name.values():
+            mailbox.policy = None
+        self._again = deque(Take(mailbox, mailbox.connection) for mailbox in self._by_name.values())
+        self._hungry.clear()
+
+    def fail(self, error: EngineError) -> None:
+        """The database is away for too long: give up what waits, and tell everybody."""
+        items, self._items = self._items, deque()
+        self._again.clear()
+        self._round, self._round_bytes, self.waiting_bytes = Round(), 0, 0
+        mailboxes = {item.mailbox if not isinstance(item, Posting | Forward) else item.sender for item in items}
+        for mailbox in mailboxes.union(self._by_name.values()):
+            mailbox.gone = True
+            mailbox.holder.refused(error)
+        self._by_name.clear()
+        self._by_queue.clear()
+
+    async def run(self, connection: Connection) -> None:
+        """Work for ever; ends by an exception when the connection is lost, and may be run again with another."""
+        while True:
+            if self._again:
+                await self._move(connection, self._again)
+            elif not self._round and self._items and isinstance(self._items[0], Take | Leave):
+                await self._move(connection, self._items)
+            else:
+                if not self._round:
+                    self._next_round()
+                if self._round or self._hungry:
+                    await self._exchange(connection)
+                else:
+                    self._wake.clear()
+                    await self._wake.wait()
+
+    async def watch(self, connection: Connection) -> None:
+        """Look from time to time for letters that no notification told of."""
+        while True:
+            await asyncio.sleep(WATCH)
+            time = now()
+            due = [mailbox.queue for mailbox in self._by_name.values() if mailbox.is_due(time)]
+            for start in range(0, len(due), 1000):
+                cursor = await connection.execute(statement("unseen"), {"queues": array(due[start : start + 1000])})
+                for (queue,) in await cursor.fetchall():
+                    self.more_in_store(queue, FIRST)
+
+    # Rounds.
+
+    def _put(self, item: Item) -> None:
+        self._items.append(item)
+        self._wake.set()
+
+    def _want(self, mailbox: Mailbox) -> None:
+        """Fetch from the store for a mailbox, if there is something and it has room."""
+        if mailbox.backlog and mailbox.open:
+            self._hungry[mailbox] = None
+            self._wake.set()
+
+    def _next_round(self) -> None:
+        """Take what waits, up to the next move, as one transaction's work."""
+        round, items, size, concerned = self._round, self._items, 0, set[Mailbox]()
+        count = 0
+        while items and count < MOST_ITEMS and size < MOST_BYTES and len(concerned) < MOST_MAILBOXES:
+            item = items[0]
+            if isinstance(item, Posting):
+                round.postings.append(item)
+                concerned.add(item.sender)
+                size += len(item.body)
+            elif isinstance(item, Ack):
+                self._settle(round, item.mailbox, item.key)
+            elif isinstance(item, Ask):
+                round.asking.append(item.mailbox)
+            elif isinstance(item, Forward):
+                round.forwards.append(item)
+                concerned.add(item.sender)
+                size += len(item.body)
+            else:
+                break
+            items.popleft()
+            count += 1
+        self._round_bytes = size
+
+    def _settle(self, round: Round, mailbox: Mailbox, key: str) -> None:
+        round.acks.append((mailbox, key))
+        out = mailbox.unacked.pop(key, None)
+        if out is None:
+            round.unknown.append((mailbox, key))
+        else:
+            round.settled.append((*out, mailbox))
+            self._want(mailbox)  # there was no room, perhaps
+
+    async def _exchange(self, connection: Connection) -> None:
+        round = self._round
+        round.claims = []
+        for mailbox in list(islice(self._hungry, MOST_CLAIMS)):
+            del self._hungry[mailbox]
+            if mailbox.backlog and mailbox.open:
+                round.claims.append(mailbox)
+        if not round:
+            return
+        try:
+            outcome = await self._once(connection, round)
+        except psycopg.errors.DeadlockDetected:
+            for mailbox in round.claims:
+                self._want(mailbox)
+            return
+        except REFUSED:
+            outcome = await self._singly(connection, round)
+        self._round = Round()
+        self.waiting_bytes -= self._round_bytes
+        self._round_bytes = 0
+        self._deliver(outcome)
+        for mailbox in round.asking:
+            if not mailbox.gone:
+                mailbox.holder.answer(outcome.names)
+        self.on_commit()
+        for queue in outcome.overfull:
+            await self.make_room(connection, queue)
+
+    async def _once(self, connection: Connection, round: Round) -> Outcome:
+        options = self.options
+        exchange = Exchange(
+            round, self._locals(round.postings), self.node, options.relaxed_mailboxes, options.audit_letters
+        )
+        return await exchange.run(connection)
+
+    async def _singly(self, connection: Connection, round: Round) -> Outcome:
+        """A letter of the round is not storable: each by itself, so that only that one is dropped."""
+        whole = Outcome()
+        parts = [Round(postings=[posting]) for posting in round.postings]
+        parts += [Round(forwards=[forward]) for forward in round.forwards]
+        parts += [
+            Round(settled=round.settled, unknown=round.unknown, acks=round.acks),
+            Round(asking=round.asking, claims=round.claims),
+        ]
+        for part in parts:
+            try:
+                outcome = await self._once(connection, part)
+            except REFUSED as error:
+                logger.warning("a letter cannot be stored: %s", str(error).split("\n")[0])
+                whole.dropped += 1
+            else:
+                self._deliver(outcome)
+                whole.names = outcome.names or whole.names
+        return whole
+
+    def _locals(self, postings: Iterable[Posting]) -> list[Mailbox]:
+        """The mailboxes of this node that may be given these letters as they are stored."""
+        recipients = {posting.recipient for posting in postings}
+        everyone: Iterable[Mailbox] = self._by_name.values() if None in recipients else ()
+        named = (self._by_name[name] for name in recipients if name in self._by_name)
+        wanting = dict.fromkeys(mailbox for mailbox in chain(named, everyone) if mailbox.wants)
+        return list(islice(wanting, MOST_LOCALS))
+
+    def _deliver(self, outcome: Outcome) -> None:
+        """After the commit."""
+        self.counts.published += outcome.stored
+        self.counts.dropped += outcome.dropped
+        self.counts.acknowledged += outcome.settled
+        for mailbox, news, claim in outcome.claims:
+            self._claimed(mailbox, news, claim)
+        time = now()
+        for mailbox, letters in outcome.deliveries.items():
+            unacked = mailbox.unacked
+            # What was out when the database was lost is out still: the connection is the same.
+            fresh = [letter for _, letter in letters if letter.key not in unacked]
+            for id, letter in letters:
+                unacked[letter.key] = (id, time)
+            if fresh and not mailbox.gone:
+                mailbox.holder.deliver(fresh)
+        for queue, id, node in outcome.left:
+            if node == self.node:
+                self.more_in_store(queue, id)
+            elif node is not None:
+                self.announcer.ready(queue, id)
+        for mailbox, failure in outcome.undeliverable:
+            if mailbox.policy is not None:
+                self.settler.bury(mailbox.policy, failure)
+        for mailbox, *_ in outcome.claims:
+            self._want(mailbox)
+
+    def _claimed(self, mailbox: Mailbox, news: int, claim: Claim) -> None:
+        """As the claimer does for queues."""
+        self.counts.claimed += claim.taken
+        last_id = mailbox.floor.value if claim.last_id is None else claim.last_id
+        if mailbox.news == news:
+            mailbox.floor.looked(claim.snapshot, last_id if claim.more else None)
+        if claim.taken:
+            mailbox.floor.claimed(claim.snapshot, last_id, claim.taken)
+        if not claim.more and mailbox.news == news:
+            mailbox.backlog = False
+
+    # Moves.
+
+    async def _move(self, connection: Connection, items: deque[Item] | deque[Move]) -> None:
+        """Take and leave some mailboxes; of the same name one at a time."""
+        moves = first_moves(items)
+        leaving = [move.mailbox for move in moves if isinstance(move, Leave) and move.mailbox.connection]
+        taking = [move for move in moves if isinstance(move, Take) and not move.mailbox.gone]
+        try:
+            if leaving:
+                await leave(connection, leaving, self.node)
+            if taking:
+                taking = await in_order(connection, taking)
+                given, names = await take(connection, taking, self.node, not self.options.relaxed_mailboxes)
+                await self.topology.load_policies(connection, [queue for queue, _, _ in given])
+        except psycopg.errors.DeadlockDetected:
+            return  # and again
+        for _ in moves:
+            items.popleft()
+        for mailbox in leaving:
+            self._forget(mailbox)
+        for move, (queue, taken, refused) in zip(taking, given if taking else (), strict=True):
+            self._taken(move, queue, taken, refused, names)
+
+    def _taken(self, move: Take, queue: int, connection: int, refused: str | None, names: list[str]) -> None:
+        mailbox = move.mailbox
+        policy = self.topology.policies.get(queue)
+        if refused == "displaced":
+            self._displace(mailbox)
+        elif policy is None:
+            self._displace(mailbox, evicted=True)
+        elif refused is not None:
+            self._forget(mailbox)
+            mailbox.holder.refused(MailboxClaimed(mailbox.name))
+        else:
+            former = self._by_name.get(mailbox.name)
+            if former is not None and former is not mailbox:
+                self._displace(former)
+            self._by_name[mailbox.name] = self._by_queue[queue] = mailbox
+            mailbox.begin(queue, connection, policy, now())
+            if move.former is None and not mailbox.gone:
+                mailbox.holder.taken(names)
+            self._want(mailbox)
+
+    def _displace(self, mailbox: Mailbox, evicted: bool = False) -> None:
+        self._forget(mailbox)
+        if not mailbox.gone:
+            mailbox.gone = True
+            (mailbox.holder.evicted if evicted else mailbox.holder.displaced)()
+
+    def _forget(self, mailbox: Mailbox) -> None:
+        if self._by_name.get(mailbox.name) is mailbox:
+            del self._by_name[mailbox.name]
+        if self._by_queue.get(mailbox.queue) is mailbox:
+            del self._by_queue[mailbox.queue]
+        self._hungry.pop(mailbox, None)

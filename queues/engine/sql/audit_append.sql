@@ -1,0 +1,16 @@
+-- Append rows to a chain whose head this transaction has locked, and move the head. Fails, and with it the transaction,
+-- if the head is not at its place: nobody needs to look at what it returns. Time never falls as seq grows, whatever the clock does.
+with head as materialized (
+    update queues_audithead set next_seq = next_seq + %(count)s::bigint, hash = %(last)s::bytea,
+        last_at = greatest(clock_timestamp(), last_at)
+    where ctid = %(place)s::tid and chain_id = %(chain)s::int and next_seq = %(seq)s::bigint
+    returning last_at
+), appended as (
+    insert into queues_audit (chain_id, seq, at, event, record_id, sender, recipient, hash)
+    select %(chain)s::int, %(seq)s::bigint + n - 1, last_at, event, record_id, sender, recipient,
+        substr(%(hashes)s::bytea, (32 * n - 31)::int, 32)
+    from head, unnest(%(events)b::text[], %(ids)b::text[], %(senders)b::text[], %(recipients)b::text[])
+        with ordinality as given (event, record_id, sender, recipient, n)
+    returning 1
+)
+select queues_audit_complete(count(*), %(count)s) from appended

@@ -1,0 +1,20 @@
+-- Connections of this node have ended: what they had and did not acknowledge is ready again, where it was. Those that
+-- were taken over meanwhile are left alone. One row a mailbox: its queue.
+with ended as materialized (
+    select queue_id from (
+        select * from unnest(%(mailboxes)s::int[], %(connections)s::bigint[]) as m (queue_id, connection) order by queue_id
+    ) as ordered
+    where queues_holds_mailbox(queue_id, connection)
+), requeued as materialized (
+    select queue_id, queues_requeue_letters(queue_id) from ended
+), emptied as (
+    update queues_mailbox set node_id = null, connection = null, left_at = clock_timestamp()
+    where queue_id = any(array(select queue_id from requeued)) returning queue_id
+), dropped as (
+    delete from queues_interest where node_id = %(node)s and queue_id = any(array(select queue_id from requeued))
+    returning queue_id
+), told as materialized (
+    select pg_notify('fivewire', json_build_object('disinterest', json_agg(queue_id), 'node', %(node)s)::text) from dropped
+    having count(*) > 0
+)
+select queue_id from emptied, (select count(*) from told) as once

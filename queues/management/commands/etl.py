@@ -1,0 +1,222 @@
+"""``manage.py etl``: the way out for data, from the shell."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.db import connections
+
+from queues.etl import bench, runs
+from queues.etl.errors import EtlError, InvalidOptions
+from queues.etl.job.config import BODIES
+from queues.etl.options import RunOptions, parse_since
+from queues.etl.soak.report import Plan
+from queues.etl.soak.runner import Soak
+from queues.management.shell import REFUSED, SubcommandCommand, number, table
+from queues.models import EtlRun, EtlState
+
+#: Seconds between two looks at a run that is shown on a terminal.
+LOOK_EVERY = 0.5
+BAR = 30
+
+
+class Command(SubcommandCommand):
+    """Run, list, show and cancel exports."""
+
+    help = (
+        "Finished messages and audit rows as Parquet at ETL_OUTPUT, and rollups for the admin's charts. "
+        "Exit status: 0 done and all chains right, 1 refused, failed, cancelled or a chain is broken, 2 usage."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        do = parser.add_subparsers(dest="do", required=True, metavar="run|list|show|cancel|bench|soak")
+        go = do.add_parser("run", help="export what has been finished since the last run")
+        go.add_argument(
+            "--since", type=_since, metavar="TIME",
+            help="also what was finished at this time or later and is missing in the output, for example 2026-11-22; "
+            "for the first run: nothing older",
+        )  # fmt: skip
+        go.add_argument("--bodies", choices=BODIES, help="payloads that the archive keeps; default: BROKER_ETL_BODIES")
+        go.add_argument("--body-schema", metavar="DDL", help="fields of JSON payloads, as columns")
+        go.add_argument("--no-verify", action="store_true", help="leave the audit chains unverified")
+        go.add_argument("--detach", action="store_true", help="do not wait for the end")
+        listing = do.add_parser("list", help="the last runs")
+        listing.add_argument("--limit", type=number(1), default=20, metavar="N", help="most; default: %(default)s")
+        show = do.add_parser("show", help="all about a run")
+        stop = do.add_parser("cancel", help="end a run; what it has not completed the next one reads again")
+        speed = do.add_parser("bench", help="how fast it is beside COPY TO, with rows in a database made for it")
+        speed.add_argument("--rows", type=number(1), default=5_000_000, metavar="N", help="default: %(default)s")
+        soak = do.add_parser("soak", help="prove it exact and harmless, with runs under load, some of them killed")
+        soak.add_argument("--messages", type=number(1), default=200_000, metavar="N", help="default: %(default)s")
+        soak.add_argument("--runs", type=number(1), default=20, metavar="N", help="whole runs; default: %(default)s")
+        soak.add_argument("--kills", type=number(0), default=2, metavar="N", help="of each stage; default: %(default)s")
+        soak.add_argument(
+            "--pairs", type=number(0), default=5, metavar="N",
+            help="phases at full pace, beside a run and without; default: %(default)s",
+        )  # fmt: skip
+        soak.add_argument(
+            "--seconds", type=number(1), default=3600, metavar="N",
+            help="after which nothing new is begun; default: %(default)s",
+        )  # fmt: skip
+        soak.add_argument("--seed", type=number(0), default=0, metavar="N", help="order and moments of the kills")
+        for one in (show, stop):
+            one.add_argument("run", type=number(1), metavar="RUN")
+        for one in (go, listing, show, stop, speed, soak):
+            one.add_argument("--json", action="store_true", help="print JSON")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            super().handle(*args, **options)
+        except (EtlError, OSError) as error:
+            raise CommandError(str(error), returncode=REFUSED) from error
+
+    def do_run(self, options: dict[str, Any]) -> None:
+        given: dict[str, Any] = {"since": options["since"], "verify": "none" if options["no_verify"] else None}
+        given |= {"bodies": options["bodies"], "body_schema": options["body_schema"]}
+        if options["bodies"] not in (None, "json") and options["body_schema"] is None:
+            given["body_schema"] = ""  # the setting's is for json
+        chosen = RunOptions(**{name: value for name, value in given.items() if value is not None})
+        if options["detach"]:
+            return self._say_run(runs.start(chosen), options["json"])
+        made = runs.create(chosen)
+        try:
+            with self._bar(made):
+                ended = runs.run(made)
+        except KeyboardInterrupt:
+            raise CommandError(f"Run {made.pk} was cancelled.", returncode=REFUSED) from None
+        self._say_run(ended, options["json"])
+        if ended.state != EtlState.SUCCEEDED:
+            detail = ended.error or "it was cancelled"
+            raise CommandError(f"Run {ended.pk} has {ended.state}: {detail}", returncode=REFUSED)
+        for warning in ended.warnings:
+            self.stderr.write(warning)
+        if any(not verdict["ok"] for verdict in ended.figures.get("audit", {}).values()):
+            raise CommandError("The rows are exported; an audit chain is broken.", returncode=REFUSED)
+        return None
+
+    def do_list(self, options: dict[str, Any]) -> None:
+        runs.recover()
+        found = list(EtlRun.objects.all()[: options["limit"]])
+        if options["json"]:
+            self.say_json([_values(one) for one in found])
+        elif found:
+            heads = ["RUN", "STATE", "TRIGGER", "QUEUED", "SECONDS", "ROWS", "LATE", "BYTES", "OUTPUT"]
+            self.say(table(heads, [_cells(one) for one in found]))
+        else:
+            self.stderr.write("There are no runs yet.")
+
+    def do_show(self, options: dict[str, Any]) -> None:
+        runs.recover()
+        self._say_run(runs.get(options["run"]), options["json"])
+
+    def do_cancel(self, options: dict[str, Any]) -> None:
+        self._say_run(runs.cancel(options["run"]), options["json"])
+
+    def do_bench(self, options: dict[str, Any]) -> None:
+        speeds = bench.measure(options["rows"], self.stderr.write)
+        figures = speeds.figures
+        if options["json"]:
+            return self.say_json(figures)
+        for name, value in figures.items():
+            self.say(f"{name.replace('_', ' ').ljust(24)}  {value:>12,}")
+        return None
+
+    def do_soak(self, options: dict[str, Any]) -> None:
+        plan = Plan(**{name: options[name] for name in ("messages", "runs", "kills", "pairs", "seed", "seconds")})
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            report = Soak(plan, self.stderr.write).run()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        if options["json"]:
+            self.say_json(report.figures | {"passed": report.passed, "differences": report.comparison.differences})
+        else:
+            self.say("\n".join(report.lines()))
+        if not report.passed:
+            raise CommandError("The output is not what the archive is.", returncode=REFUSED)
+
+    def _say_run(self, one: EtlRun, as_json: bool) -> None:
+        values = _values(one)
+        if as_json:
+            return self.say_json(values)
+        width = max(map(len, values))
+        for name, value in values.items():
+            if value not in (None, "", [], {}):
+                self.say(f"{name.ljust(width)}  {_text(value)}")
+        return None
+
+    @contextmanager
+    def _bar(self, made: EtlRun) -> Iterator[None]:
+        """Show on a terminal how far a run has come, as its row says."""
+        if not self.stderr.isatty():
+            yield
+            return
+        ended = threading.Event()
+        thread = threading.Thread(target=self._show, args=(made.pk, ended), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            self.stderr.write("\r\033[K", ending="")
+
+    def _show(self, run_id: int, ended: threading.Event) -> None:
+        while not ended.wait(LOOK_EVERY):
+            one = EtlRun.objects.filter(pk=run_id).first()
+            if one is not None and one.stage:
+                share = min(1.0, one.done / one.total) if one.total else 0.0
+                bar = ("#" * int(BAR * share)).ljust(BAR, ".")
+                count = f"{one.done:,} of about {one.total:,} rows" if one.total else ""
+                self.stderr.write(f"\r\033[K{one.stage.ljust(15)} [{bar}] {count}", ending="")
+                self.stderr.flush()
+        connections.close_all()
+
+
+def _since(text: str) -> datetime:
+    try:
+        return parse_since(text)
+    except InvalidOptions as error:
+        raise argparse.ArgumentTypeError(error.detail) from error
+
+
+def _seconds(one: EtlRun) -> float | None:
+    if one.started_at is None or one.ended_at is None:
+        return None
+    return round((one.ended_at - one.started_at).total_seconds(), 1)
+
+
+def _values(one: EtlRun) -> dict[str, Any]:
+    return {
+        "run": one.pk, "state": one.state, "trigger": one.trigger, "output": one.output, "number": one.number,
+        "options": one.options, "queued_at": one.queued_at, "started_at": one.started_at, "ended_at": one.ended_at,
+        "seconds": _seconds(one), "stage": one.stage, "done": one.done, "total": one.total, "rows_in": one.rows_in,
+        "rows_out": one.rows_out, "late_rows": one.late_rows, "bytes": one.bytes, "window_from": one.window_from,
+        "window_to": one.window_to, "warnings": one.warnings, "error": one.error, "log": one.log,
+        "figures": one.figures,
+    }  # fmt: skip
+
+
+def _cells(one: EtlRun) -> list[Any]:
+    seconds = _seconds(one)
+    return [
+        one.pk, one.state, one.trigger, f"{one.queued_at:%Y-%m-%d %H:%M:%S}", "" if seconds is None else seconds,
+        one.rows_out, one.late_rows, one.bytes, one.output,
+    ]  # fmt: skip
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_text(one)}" for name, one in value.items() if one not in (None, ""))
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

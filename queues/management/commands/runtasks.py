@@ -1,0 +1,51 @@
+"""`manage.py runtasks`: run the tasks of django-tasks."""
+
+from __future__ import annotations
+
+import signal
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django_tasks import DEFAULT_TASK_BACKEND_ALIAS, task_backends
+from django_tasks.exceptions import InvalidTaskBackendError
+from psycopg import OperationalError
+
+from queues.djangotasks.backend import FivewireBackend
+from queues.djangotasks.worker import TaskWorker
+from queues.engine import EngineError
+
+
+class Command(BaseCommand):
+    help = "Run the tasks of django-tasks until SIGTERM or SIGINT; what has begun is finished first."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--backend", default=DEFAULT_TASK_BACKEND_ALIAS, help="the alias in TASKS")
+        parser.add_argument("--queues", help="some of its queues, with commas between them; default: all")
+        parser.add_argument("--concurrency", type=int, default=4, help="tasks at a time, in threads; default 4")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        backend = self._backend(options["backend"])
+        queues = options["queues"].split(",") if options["queues"] else sorted(backend.queues)
+        if unknown := sorted(set(queues) - backend.queues):
+            raise CommandError(f"The backend has no queue {', '.join(map(repr, unknown))}.")
+        if options["concurrency"] < 1:
+            raise CommandError("--concurrency must be 1 or more.")
+        try:
+            worker = TaskWorker(queues, options["concurrency"], backend.database)
+        except (EngineError, OperationalError) as error:
+            raise CommandError(str(error)) from error
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: worker.stop())
+        self.stdout.write(f"running tasks of {', '.join(queues)}")
+        self.stdout.flush()
+        worker.run()
+
+    def _backend(self, alias: str) -> FivewireBackend:
+        try:
+            backend = task_backends[alias]
+        except InvalidTaskBackendError as error:
+            raise CommandError(str(error)) from error
+        if not isinstance(backend, FivewireBackend):
+            raise CommandError(f"TASKS[{alias!r}] is not Fivewire's backend.")
+        return backend

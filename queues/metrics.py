@@ -1,0 +1,34 @@
+"""What an engine has counted, for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from queues.engine import Engine
+
+ENGINE_COUNTERS = {
+    "published": "Messages stored.",
+    "dropped": "Messages that nobody subscribed to, or that a full queue dropped.",
+    "rejected": "Messages refused by full queues or by PostgreSQL.",
+    "claimed": "Messages taken from the store into memory.",
+    "acknowledged": "Messages settled.",
+    "returned": "Deliveries that went back to their queues.",
+    "buried": "Messages that became dead letters.",
+    "expired": "Messages that outlived their time.",
+    "transient_dropped": "QoS 0 messages dropped.",
+    "reconnects": "Times the database was lost.",
+    "dead_nodes": "Dead nodes found.",
+    "batches": "Commits of publishes.",
+}
+
+
+def engine_metrics(engine: Engine) -> Iterator[Metric]:
+    """The plain integers of a process's engine, as they are now."""
+    for name, text in ENGINE_COUNTERS.items():
+        yield CounterMetricFamily(f"fivewire_{name}", text, value=getattr(engine.counts, name))
+    letters = 0 if engine.mailroom is None else engine.mailroom.waiting_bytes
+    waiting = engine.writer.waiting_bytes + letters
+    yield GaugeMetricFamily("fivewire_unsettled", "Acknowledgements not yet committed.", engine.settler.unsettled)
+    yield GaugeMetricFamily("fivewire_pending_bytes", "Publishes not yet committed.", waiting)

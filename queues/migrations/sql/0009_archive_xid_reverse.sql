@@ -1,0 +1,2 @@
+drop index queues_archive_xid;
+alter table queues_archive drop column xid;

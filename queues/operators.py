@@ -1,0 +1,86 @@
+"""The record of what operators do, in the admin and in the shell: the audit chain "operators".
+
+A row's event is a short verb, its id says to what (`queue:orders`, `key:billing`, `message:123`), `from` is who did it
+and `to` a short detail or nothing. No key, password or payload ever gets into one.
+
+What takes one transaction is recorded in it. What takes several (purging, moving, deleting a queue) is recorded before
+it begins, with how many messages there were; if it is refused or interrupted then, that is recorded, too.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from django.db import DEFAULT_DB_ALIAS, connections, models, transaction
+
+from queues.audit.chains import OPERATORS, journal
+from queues.audit.events import LONGEST_ID, Event
+from queues.models import (
+    ApiKey,
+    AuditChain,
+    EtlRun,
+    EtlSchedule,
+    Mailbox,
+    Message,
+    PeriodicJob,
+    Queue,
+    Route,
+    Subscription,
+)
+
+#: What a transaction's triggers know it by.
+SETTING = "fivewire.operator"
+LONGEST_DETAIL = 1000
+
+KINDS: Mapping[type[models.Model], str] = {
+    ApiKey: "key", AuditChain: "chain", EtlRun: "etl-run", EtlSchedule: "etl-schedule", Mailbox: "peer",
+    Message: "message", PeriodicJob: "periodic", Queue: "queue", Route: "route", Subscription: "subscription",
+}  # fmt: skip
+
+
+def record(by: str, event: str, id: str, detail: str = "", using: str = DEFAULT_DB_ALIAS) -> None:
+    """Note in the current transaction that `by` did something; it is in the chain soon after the commit."""
+    short = id.encode()[:LONGEST_ID].decode(errors="ignore")
+    journal(OPERATORS, [Event(event, short, by, detail[:LONGEST_DETAIL])], using)
+
+
+@contextmanager
+def recorded(event: str, id: str, detail: str) -> Iterator[str]:
+    """For work of several transactions from the shell: record it before, and if it fails. Gives who does it."""
+    by = shell_operator()
+    record(by, event, id, detail)
+    try:
+        yield by
+    except Exception as error:
+        record(by, "failed", id, f"{event}: {error}")
+        raise
+
+
+def record_id(obj: models.Model) -> str:
+    """What an object is called in the chain, such as `queue:orders`."""
+    kind = KINDS.get(type(obj), obj._meta.model_name)
+    if isinstance(obj, Message):
+        return f"{kind}:{obj.origin_id or obj.pk}"
+    if isinstance(obj, Route):
+        return f"{kind}:{obj.source}→{obj.target}"
+    return f"{kind}:{obj.pk if isinstance(obj, EtlRun | Subscription) else obj}"
+
+
+def declare(by: str, using: str = DEFAULT_DB_ALIAS) -> None:
+    """Say who is at work in the current transaction, so that what the database notes by itself says it too."""
+    if not connections[using].in_atomic_block:
+        raise transaction.TransactionManagementError("declare() is for a transaction")
+    with connections[using].cursor() as cursor:
+        cursor.execute("select set_config(%s, %s, true)", [SETTING, by])
+
+
+def shell_operator() -> str:
+    """Who runs a command, by the name that the system has for them."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a user without a name, as in a container
+        name = str(os.getuid())
+    return f"shell:{name}"

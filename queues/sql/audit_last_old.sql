@@ -1,0 +1,16 @@
+-- For each chain with rows before a day: id, name, the seqs of its first and last of them, the last one's hash, the
+-- number (or 0) and signature of the chain's newest anchor, and the time.
+select c.id, c.name, f.seq, l.seq, l.hash, coalesce(a.number, 0), a.signature, clock_timestamp()
+from queues_auditchain c
+cross join lateral (
+    select seq from queues_audit
+    where chain_id = c.id and at < %(before)s::timestamp at time zone 'UTC' order by seq limit 1
+) f
+cross join lateral (
+    select seq, hash from queues_audit
+    where chain_id = c.id and at < %(before)s::timestamp at time zone 'UTC' order by seq desc limit 1
+) l
+left join lateral (
+    select number, signature from queues_auditanchor where chain_id = c.id order by number desc limit 1
+) a on true
+order by c.name

@@ -1,0 +1,90 @@
+"""What has to happen to the store by the clock, for whoever keeps the time: Celery does, and so do engines.
+
+Each may do it while others are at it. The broker does not need Celery for any of it but `forget_old`, which can wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
+from django.db.models.functions import Now
+from psycopg.conninfo import make_conninfo
+from psycopg.errors import LockNotAvailable
+
+from brokersite.databases import connection_parameters
+from queues.engine import node as nodes
+from queues.engine.database import connect
+from queues.models import EtlRun, Rollup
+from queues.store import text
+
+logger = logging.getLogger(__name__)
+
+#: Days for which the archive's partitions are made ahead.
+AHEAD = 7
+TODAY = "(now() at time zone 'UTC')::date"
+
+
+def keep_archive(using: str = DEFAULT_DB_ALIAS) -> None:
+    """Make the archive's partitions ahead, drop old ones, and subscriptions that nobody uses if they are to go.
+
+    Partitions are left for the next time while somebody reads the archive for long. Raises
+    django.db.OperationalError when the database is away.
+    """
+    _keep_partitions(f"select queues_make_archive_partitions({TODAY}, %s)", AHEAD, using)
+    _keep_partitions(f"select queues_drop_archive_partitions({TODAY} - %s)", settings.BROKER_ARCHIVE_DAYS, using)
+    with connections[using].cursor() as cursor:
+        cursor.execute(text("drop_old_log_lines"), {"days": settings.BROKER_ARCHIVE_DAYS})
+        if settings.BROKER_IDLE_SUBSCRIPTION_DAYS:
+            cursor.execute(text("drop_idle_subscriptions"), {"days": settings.BROKER_IDLE_SUBSCRIPTION_DAYS})
+
+
+def _keep_partitions(sql: str, days: int, using: str) -> None:
+    try:
+        with transaction.atomic(using=using), connections[using].cursor() as cursor:
+            cursor.execute(sql, [days])
+    except OperationalError as error:
+        if not isinstance(error.__cause__, LockNotAvailable):
+            raise
+        logger.info("somebody reads the archive: its partitions are looked after later")
+
+
+def return_leases() -> int:
+    """Give back what dead nodes had leased, where no other node lives to do it; returns how many nodes were dead.
+
+    Raises psycopg.OperationalError when the database is away.
+    """
+    return asyncio.run(_return_leases())
+
+
+async def _return_leases() -> int:
+    parameters = {name: str(value) for name, value in connection_parameters().items()}
+
+    connection = await connect(make_conninfo(**parameters), "upkeep")
+    try:
+        dead = await nodes.dead_nodes(connection)
+        return sum([await nodes.reap(connection, node) for node in dead])
+    finally:
+        await connection.close()
+
+
+def forget_old() -> None:
+    """Forget ETL runs that ended long ago, with their logs, and figures too old for any chart."""
+    ended = Now() - timedelta(days=settings.BROKER_ETL_RUN_DAYS)
+    for pk, log in list(EtlRun.objects.filter(ended_at__lt=ended).values_list("pk", "log")):
+        remove_log(log)
+        EtlRun.objects.filter(pk=pk).delete()
+    Rollup.objects.filter(hour__lt=Now() - timedelta(days=settings.BROKER_ROLLUP_DAYS)).delete()
+
+
+def remove_log(path: str) -> None:
+    """Remove a run's log if it is on this machine, and where logs are."""
+    log = Path(path)
+    if path and log.is_relative_to(settings.DATA_DIR / "etl" / "logs"):
+        with suppress(OSError):
+            log.unlink()

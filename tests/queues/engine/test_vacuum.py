@@ -1,0 +1,24 @@
+"""What keeps the tables small through which every message goes."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+
+pytestmark = pytest.mark.django_db
+
+#: Tables that lose a row or more with each message, or with each commit.
+CHURNED = {"queues_message", "queues_queuetally", "queues_audithead", "queues_auditjournal"}
+
+PAUSES = """
+select c.relname, o.option_value::float
+from pg_class c, pg_options_to_table(c.reloptions) o
+where o.option_name = 'autovacuum_vacuum_cost_delay' and c.relnamespace = current_schema()::regnamespace
+"""
+
+
+def test_the_hot_table_does_not_grow_for_ever_under_a_lasting_load() -> None:
+    # With pauses autovacuum takes longer to clean what a minute of full pace leaves than a minute.
+    with connection.cursor() as cursor:
+        cursor.execute(PAUSES)
+        assert dict(cursor.fetchall()) == dict.fromkeys(CHURNED, 0.0)
