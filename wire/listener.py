@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import errno
 import functools
 import logging
 import socket
 from collections.abc import Callable
 from typing import Any
 
-from wire.address import Address, ip_address, is_allowed
+from wire.accepting import Acceptor
+from wire.address import Address, is_allowed
 from wire.connection import Connection, Session
 from wire.limits import Closure, ConnectionLimits, ListenerOptions, ListenerStats, LogThrottle, Refusal
 from wire.sockets import ListenError, open_sockets
@@ -35,17 +35,11 @@ SessionFactory = Callable[[Connection], Session]
 
 logger = logging.getLogger("wire.listener")
 
-ACCEPT_BATCH = 64
-"""Connections accepted in one go, so that a storm of them does not starve those that are being served."""
-ACCEPT_RETRY = 1.0
-"""Seconds to wait when the process or the machine has no file descriptors left."""
 TLS_SHUTDOWN_TIMEOUT = 10.0
 DRAIN_SWEEP = 0.1
 """Seconds between two looks at the connections while stopping."""
 ABORT_GRACE = 1.0
 """Seconds that a stop waits at most for the loop to report the end of aborted connections."""
-
-OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Listener:
@@ -77,10 +71,9 @@ class Listener:
         self.stopping = False
         self.loop: asyncio.AbstractEventLoop
         self._counters = ListenerStats()
-        self._sockets: list[socket.socket] = []
+        self._acceptor: Acceptor
         self._admitted: set[Connection] = set()  # holds a place in the limits, perhaps still in its handshake
         self._handshakes: dict[Connection, asyncio.Task[None]] = {}
-        self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
         self._throttle = LogThrottle()
@@ -88,11 +81,10 @@ class Listener:
     async def start(self) -> Address:
         """Listen, and return the address with the port that was bound. Raises :exc:`ListenError`."""
         self.loop = asyncio.get_running_loop()
-        self._sockets = await open_sockets(self.name, self.address, self.reuse_port)
-        for sock in self._sockets:
-            self.loop.add_reader(sock, self._accept, sock)
+        sockets = await open_sockets(self.name, self.address, self.reuse_port)
+        self._acceptor = Acceptor(self.name, sockets, self._admit)
         self._schedule_sweep()
-        return Address(self.address.host, self._sockets[0].getsockname()[1])
+        return Address(self.address.host, self._acceptor.port)
 
     async def stop(self, drain_timeout: float | None = None) -> int:
         """Stop accepting, drain every session, abort those still there after ``drain_timeout`` seconds.
@@ -168,28 +160,6 @@ class Listener:
 
     # Accepting
 
-    def _accept(self, server: socket.socket) -> None:
-        for _ in range(ACCEPT_BATCH):
-            try:
-                sock, peer = server.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                if error.errno in OUT_OF_RESOURCES:
-                    self._rest(server, error)
-                    return
-                continue  # this one client is gone already
-            self._admit(sock, str(ip_address(peer[0])), peer[1])
-
-    def _rest(self, server: socket.socket, error: OSError) -> None:
-        logger.error("%s accepts nothing for %g s: %s", self.name, ACCEPT_RETRY, error.strerror)
-        self.loop.remove_reader(server)
-        self._retries[server] = self.loop.call_later(ACCEPT_RETRY, self._wake, server)
-
-    def _wake(self, server: socket.socket) -> None:
-        del self._retries[server]
-        self.loop.add_reader(server, self._accept, server)
-
     def _admit(self, sock: socket.socket, ip: str, port: int) -> None:
         refusal = None if is_allowed(ip, self.options.allow) else Refusal.NOT_ALLOWED
         refusal = refusal or self.limits.acquire(ip)
@@ -255,13 +225,7 @@ class Listener:
             connection.check(now)
 
     def _stop_accepting(self) -> None:
-        for sock in self._sockets:
-            self.loop.remove_reader(sock)
-            sock.close()
-        self._sockets.clear()
-        for handle in self._retries.values():
-            handle.cancel()
-        self._retries.clear()
+        self._acceptor.close()
         for connection, task in self._handshakes.items():
             if connection not in self.connections:  # uvloop would drop an open one without connection_lost
                 task.cancel()

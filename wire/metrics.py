@@ -8,22 +8,8 @@ from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from queues.metrics import engine_metrics
 from wire.server import Server
-
-ENGINE_COUNTERS = {
-    "published": "Messages stored.",
-    "dropped": "Messages that nobody subscribed to, or that a full queue dropped.",
-    "rejected": "Messages refused by full queues or by PostgreSQL.",
-    "claimed": "Messages taken from the store into memory.",
-    "acknowledged": "Messages settled.",
-    "returned": "Deliveries that went back to their queues.",
-    "buried": "Messages that became dead letters.",
-    "expired": "Messages that outlived their time.",
-    "transient_dropped": "QoS 0 messages dropped.",
-    "reconnects": "Times the database was lost.",
-    "dead_nodes": "Dead nodes found.",
-    "batches": "Commits of publishes.",
-}
 
 
 class WireCollector(Collector):
@@ -33,11 +19,7 @@ class WireCollector(Collector):
         self._server = server
 
     def collect(self) -> Iterator[Metric]:
-        engine = self._server.engine
-        for name, text in ENGINE_COUNTERS.items():
-            yield CounterMetricFamily(f"fivewire_{name}", text, value=getattr(engine.counts, name))
-        yield GaugeMetricFamily("fivewire_unsettled", "Acknowledgements not yet committed.", engine.settler.unsettled)
-        yield GaugeMetricFamily("fivewire_pending_bytes", "Publishes not yet committed.", engine.writer.waiting_bytes)
+        yield from engine_metrics(self._server.engine)
         lost = CounterMetricFamily("fivewire_lost_publishes", "SSPQ messages not kept.", labels=["reason"])
         for reason in ("truncated", "unstored"):
             lost.add_metric([reason], self._server.lost_publishes[reason])

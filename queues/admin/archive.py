@@ -10,6 +10,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 
 from queues.admin import payload
+from queues.admin.audit_links import audit_links
 from queues.admin.filters import FinishedFilter, QueueFilter
 from queues.admin.keyset import KeysetAdmin
 from queues.models import ArchivedMessage, Content, Queue
@@ -23,9 +24,10 @@ class ArchivedMessageAdmin(KeysetAdmin):
     list_per_page = 50
     fields = (
         "id", "queue_name", "outcome", "attempts", "published_at", "delivered_at", "finished_at", "producer_id",
-        "consumer_id", "job", "result_shown", "log", "size", "key", "headers", "content", "payload_shown",
+        "consumer_id", "job", "result_shown", "log", "audit", "size", "key", "sender", "headers", "content",
+        "payload_shown",
     )  # fmt: skip
-    readonly_fields = ("queue_name", "result_shown", "log", "payload_shown")
+    readonly_fields = ("queue_name", "result_shown", "log", "audit", "sender", "payload_shown")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ArchivedMessage]:
         found: QuerySet[ArchivedMessage] = super().get_queryset(request)
@@ -42,6 +44,15 @@ class ArchivedMessageAdmin(KeysetAdmin):
         if not hasattr(message, "queue_name"):
             self.prepare_rows([message])
         return str(message.queue_name)
+
+    @admin.display
+    def sender(self, message: ArchivedMessage) -> str:
+        return payload.sender_shown(message.content, message.headers)
+
+    @admin.display
+    def audit(self, message: ArchivedMessage) -> str:
+        queue = Queue.objects.filter(pk=message.queue_id).first()
+        return audit_links(queue, message.pk, message.content, message.key)
 
     @admin.display(description="payload")
     def payload_shown(self, message: ArchivedMessage) -> str:

@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
+from queues.admin.recorded import RecordedAdmin, operator
 from queues.engine.errors import EngineError
 from queues.operations import OperationError
 
@@ -42,14 +43,18 @@ def confirm_page(
     return TemplateResponse(request, "admin/queues/confirm.html", context)
 
 
-class ConfirmedDeletion(ModelAdmin):
-    """Deletes through `delete_one`, outside a transaction, after a page that says what goes with it."""
+class ConfirmedDeletion(RecordedAdmin):
+    """Deletes through `delete_one` or `delete_by`, outside a transaction, after a page that says what goes with it."""
 
     actions: Any = ("delete_selected",)
 
     def delete_one(self, obj: Any) -> int:
         """Delete; returns how many messages went too."""
         raise NotImplementedError
+
+    def delete_by(self, obj: Any, by: str) -> int:
+        """As `delete_one`, where it matters who does it."""
+        return self.delete_one(obj)
 
     def deletion_lines(self, objects: Sequence[Any]) -> list[str]:
         """What would be deleted, a line each."""
@@ -86,9 +91,11 @@ class ConfirmedDeletion(ModelAdmin):
     def _delete(self, request: HttpRequest, objects: list[Any]) -> None:
         for obj in objects:
             name = str(obj)
+            self.record_action(request, "delete", obj, self.deletion_lines([obj])[0].removeprefix(f"{name}: "))
             try:
-                gone = self.delete_one(obj)
+                gone = self.delete_by(obj, operator(request))
             except REFUSALS as error:
+                self.record_action(request, "failed", obj, f"delete: {error}")
                 self.message_user(request, f"{name}: {error}", messages.ERROR)
                 continue
             self.log_deletions(request, [obj])  # type: ignore[arg-type]

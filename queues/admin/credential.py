@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from queues import keys
+from queues.admin.recorded import RecordedAdmin
 from queues.models import ApiKey
 
 if TYPE_CHECKING:
     ApiKeyModelForm = forms.ModelForm[ApiKey]
-    ApiKeyModelAdmin = admin.ModelAdmin[ApiKey]
 else:
     ApiKeyModelForm = forms.ModelForm
-    ApiKeyModelAdmin = admin.ModelAdmin
 
+SCOPES = ("protocols", "publish", "consume", "manage")
 PATTERNS = "Globs over names of queues and topics, with commas between them; * is everything."
 
 
@@ -33,7 +34,7 @@ class ApiKeyForm(ApiKeyModelForm):
 
     class Meta:
         model = ApiKey
-        fields = ("name", "protocols", "publish", "consume", "manage")
+        fields = ("name", *SCOPES)
         help_texts = dict.fromkeys(("publish", "consume", "manage"), PATTERNS)
 
 
@@ -57,7 +58,7 @@ class NewApiKeyForm(ApiKeyForm):
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(ApiKeyModelAdmin):
+class ApiKeyAdmin(RecordedAdmin):
     list_display = ("name", "begins", "allowed_protocols", "publish", "consume", "manage", "created_at", "revoked_at")
     list_filter = (("revoked_at", admin.EmptyFieldListFilter),)
     search_fields = ("name",)
@@ -69,14 +70,14 @@ class ApiKeyAdmin(ApiKeyModelAdmin):
         return super().get_form(request, obj, change, **kwargs)
 
     def get_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> list[Any]:
-        scopes = ["name", "protocols", "publish", "consume", "manage"]
+        scopes = ["name", *SCOPES]
         return [*scopes, "value"] if obj is None else [*scopes, "begins", "created_at", "revoked_at"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> list[str]:
         if obj is None:
             return []
         fixed = ["name", "begins", "created_at", "revoked_at"]
-        return [*fixed, "protocols", "publish", "consume", "manage"] if obj.revoked_at else fixed
+        return [*fixed, *SCOPES] if obj.revoked_at else fixed
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         return {"publish": ["*"], "consume": ["*"], **super().get_changeform_initial_data(request)}
@@ -93,14 +94,17 @@ class ApiKeyAdmin(ApiKeyModelAdmin):
         return ", ".join(key.protocols) or "all"
 
     def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
-        super().save_model(request, obj, form, change)
-        if not change:
+        if change:  # and nothing else, least of all that it is not revoked
+            obj.save(update_fields=SCOPES)
+        else:
+            super().save_model(request, obj, form, change)
             text = f"The key of {obj.name} is {form.text} and is not shown again."
             self.message_user(request, text, messages.WARNING)
 
     @admin.action(description="Revoke; live connections end within a second", permissions=["change"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
         for key in queryset:
-            keys.revoke_key(key.name)
-            self.log_change(request, key, "Revoked.")
+            with transaction.atomic():
+                keys.revoke_key(key.name)
+                self.log_done(request, key, "revoke", "Revoked.")
             self.message_user(request, f"Revoked {key.name}.", messages.SUCCESS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -13,10 +13,7 @@ from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[Any]
-else:
-    ModelAdmin = admin.ModelAdmin
+from queues.admin.recorded import RecordedAdmin
 
 AFTER = "after"
 
@@ -91,7 +88,7 @@ class KeysetChangeList(ChangeList):
         return Q((f"{first}__{way}", parsed[0])) & beyond  # the first condition is one that an index can use
 
 
-class KeysetAdmin(ModelAdmin):
+class KeysetAdmin(RecordedAdmin):
     """A read-only admin of a large table. `keyset` orders it: fields that together are unique."""
 
     keyset: tuple[str, ...] = ("id",)

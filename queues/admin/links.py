@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from queues.jobs import first_id
+from queues.engine.uuids import first_id
 from queues.models import Message, Queue
 
 

@@ -13,9 +13,11 @@ from django.utils.html import format_html
 
 from queues import operations
 from queues.admin import payload
+from queues.admin.audit_links import audit_links
 from queues.admin.confirm import REFUSALS, confirm_page, confirmed
 from queues.admin.filters import QueueFilter, StateFilter
 from queues.admin.keyset import KeysetAdmin
+from queues.admin.recorded import operator
 from queues.models import Message, State
 
 
@@ -38,9 +40,12 @@ class MessageAdmin(KeysetAdmin):
     actions = ("put_back", "remove")
     fields = (
         "number", "queue", "state", "attempts", "max_attempts", "priority", "published_at", "due_at", "expires_at",
-        "dead_at", "key", "headers", "error", "log", "producer_id", "node_id", "position", "content", "payload_shown",
+        "dead_at", "key", "sender", "headers", "error", "log", "audit", "producer_id", "node_id", "position", "content",
+        "payload_shown",
     )  # fmt: skip
-    readonly_fields = ("number", "priority", "log", "producer_id", "node_id", "position", "payload_shown")
+    readonly_fields = (
+        "number", "priority", "sender", "log", "audit", "producer_id", "node_id", "position", "payload_shown",
+    )  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
         found: QuerySet[Message] = super().get_queryset(request)
@@ -69,6 +74,14 @@ class MessageAdmin(KeysetAdmin):
     @admin.display(description="log of its workers")
     def log(self, message: Message) -> str:
         return payload.log_shown(message.origin_id or message.pk)
+
+    @admin.display
+    def sender(self, message: Message) -> str:
+        return payload.sender_shown(message.content, message.headers)
+
+    @admin.display
+    def audit(self, message: Message) -> str:
+        return audit_links(message.queue, message.origin_id or message.pk, message.content, message.key)
 
     @admin.display(description="bytes")
     def payload_size(self, message: Any) -> int:
@@ -104,7 +117,7 @@ class MessageAdmin(KeysetAdmin):
     def put_back(self, request: HttpRequest, queryset: QuerySet[Message]) -> None:
         for name, ids in _dead(queryset).items():
             try:
-                count = operations.put_back(name, ids)
+                count = operations.put_back(name, ids, by=operator(request))
             except REFUSALS as error:
                 self.message_user(request, str(error), messages.ERROR)
             else:
@@ -121,7 +134,7 @@ class MessageAdmin(KeysetAdmin):
             )
         for name, ids in dead.items():
             try:
-                count = operations.remove_messages(name, ids)
+                count = operations.remove_messages(name, ids, by=operator(request))
             except REFUSALS as error:
                 self.message_user(request, str(error), messages.ERROR)
             else:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
 
+from queues.admin.recorded import RecordedAdmin
 from queues.models import Node
-
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[Node]
-else:
-    ModelAdmin = admin.ModelAdmin
 
 
 @admin.register(Node)
-class NodeAdmin(ModelAdmin):
+class NodeAdmin(RecordedAdmin):
     list_display = ("id", "name", "host", "pid", "started_at")
     show_full_result_count = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import unicodedata
+from typing import Any
 
 from django.utils.html import format_html
 from msgpack import unpackb  # type: ignore[import-untyped]
@@ -46,14 +47,13 @@ def shown(head: bytes, size: int, content: int | None = None) -> tuple[str, str]
     complete = len(head) == size
     if complete and content == Content.MSGPACK and (value := _msgpack(head, indent=2)) is not None:
         return "MessagePack", value
+    if complete and content == Content.LETTER and (value := _json(head)) is not None:
+        return "peerbus envelope", value
     if (text := readable(head, complete)) is None:
         part = head[:MOST_HEX]
         return f"hexadecimal{_of(len(part), size)}", hexadecimal(part)
-    if complete and text[:1] in ("{", "["):
-        try:
-            return "JSON", json.dumps(json.loads(head), indent=2, ensure_ascii=True)
-        except (ValueError, RecursionError):
-            pass
+    if complete and text[:1] in ("{", "[") and (value := _json(head)) is not None:
+        return "JSON", value
     return f"text{_of(len(head), size)}", text
 
 
@@ -64,6 +64,12 @@ def preview(head: bytes, size: int, content: int | None = None) -> str:
     text = readable(head[:PREVIEW], len(head) == size)
     line = head[:PREVIEW].hex(" ")[: PREVIEW - 1] if text is None else " ".join(text.split())
     return f"{line}…" if size > PREVIEW or (text is None and len(head) > PREVIEW // 3) else line
+
+
+def sender_shown(content: int | None, headers: Any) -> str:
+    """Who has sent a letter, by the name of its connection; "-" of what is none, or when it was not kept."""
+    sender = headers.get("from") if content == Content.LETTER and isinstance(headers, dict) else None
+    return str(sender) if sender is not None else "-"
 
 
 def log_shown(message: int) -> str:
@@ -78,6 +84,14 @@ def _msgpack(data: bytes, indent: int | None = None) -> str | None:
     try:
         return json.dumps(unpackb(data), indent=indent, ensure_ascii=True, default=lambda value: value.hex(" "))
     except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _json(data: bytes) -> str | None:
+    """JSON with its structure made visible; None if it is none."""
+    try:
+        return json.dumps(json.loads(data), indent=2, ensure_ascii=True)
+    except (ValueError, RecursionError):
         return None
 
 

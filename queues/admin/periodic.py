@@ -8,6 +8,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
+from django.db import transaction
 from django.db.models import QuerySet
 from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest
@@ -19,16 +20,15 @@ from django.utils.safestring import mark_safe
 from queues import periodic_operations as operations
 from queues.admin.confirm import REFUSALS
 from queues.admin.links import link, message_pages
+from queues.admin.recorded import RecordedAdmin
 from queues.cron import cron_problem, explain
 from queues.models import PeriodicJob
 from queues.times import local, relative
 
 if TYPE_CHECKING:
     PeriodicJobModelForm = forms.ModelForm[PeriodicJob]
-    PeriodicJobModelAdmin = admin.ModelAdmin[PeriodicJob]
 else:
     PeriodicJobModelForm = forms.ModelForm
-    PeriodicJobModelAdmin = admin.ModelAdmin
 
 #: Runs ahead that the page of a job shows.
 UPCOMING = 5
@@ -73,7 +73,7 @@ class PeriodicChangeList(ChangeList):
 
 
 @admin.register(PeriodicJob)
-class PeriodicJobAdmin(PeriodicJobModelAdmin):
+class PeriodicJobAdmin(RecordedAdmin):
     form = PeriodicJobForm
     list_display = ("name", "queue_shown", "schedule", "enabled", "next_run", "last_run", "problem")
     list_filter = ("enabled", ("last_error", admin.EmptyFieldListFilter))
@@ -149,11 +149,12 @@ class PeriodicJobAdmin(PeriodicJobModelAdmin):
     def run_now(self, request: HttpRequest, queryset: QuerySet[PeriodicJob]) -> None:
         for job in queryset:
             try:
-                id = operations.run_now(job)
+                with transaction.atomic():
+                    id = operations.run_now(job)
+                    self.log_done(request, job, "run", f"Run now: message {id}.", f"message {id}")
             except (*REFUSALS, ValueError) as error:
                 self.message_user(request, f"Could not run {job}: {error}", messages.ERROR)
                 continue
-            self.log_change(request, job, f"Run now: message {id}.")
             text = f"Published {job} as message {id}."
             pages = message_pages([] if id is None else [id])
             self.message_user(request, link(pages, id, text), messages.SUCCESS)
@@ -170,9 +171,10 @@ class PeriodicJobAdmin(PeriodicJobModelAdmin):
         word = "Enabled" if enabled else "Disabled"
         for job in queryset:
             try:
-                operations.set_enabled(job, enabled)
+                with transaction.atomic():
+                    operations.set_enabled(job, enabled)
+                    self.log_done(request, job, "enable" if enabled else "disable", f"{word}.")
             except (*REFUSALS, ValueError) as error:
                 self.message_user(request, f"Could not change {job}: {error}", messages.ERROR)
                 continue
-            self.log_change(request, job, f"{word}.")
             self.message_user(request, f"{word} {job}.", messages.SUCCESS)

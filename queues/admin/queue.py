@@ -9,17 +9,19 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
 
-from queues import operations
+from queues import operations, operators
 from queues.addresses import name_problem
 from queues.admin.confirm import REFUSALS, ConfirmedDeletion, confirm_page, confirmed
+from queues.admin.recorded import operator
 from queues.admin.worker import workers_of
 from queues.counts import QueueCounts, many_counts, queue_counts
-from queues.models import Queue
+from queues.models import Queue, QueueKind
 
 if TYPE_CHECKING:
     QueueModelForm = forms.ModelForm[Queue]
@@ -73,7 +75,7 @@ def messages_link(queue: int, text: object, state: int | None = None) -> str:
 class QueueAdmin(ConfirmedDeletion):
     form = QueueForm
     list_display = ("name", "is_delivering", "ready", "leased", "delayed", "dead", "published")
-    list_filter = ("kind", "paused")
+    list_filter = ("kind", "paused", "audited")
     search_fields = ("name",)
     show_full_result_count = False
     actions = ("pause", "resume", "purge", "delete_selected")
@@ -84,7 +86,7 @@ class QueueAdmin(ConfirmedDeletion):
         ("Retries", {"fields": ("max_attempts", "retry_backoff", "retry_backoff_cap", "dead_letter_queue")}),
         ("Jobs", {"fields": ("allow_job_overrides",)}),
         ("Limits", {"fields": ("message_ttl", "max_length", "overflow")}),
-        ("History", {"fields": ("retention",)}),
+        ("History", {"fields": ("retention", "audited")}),
     )
     counts_fieldset = (
         "Messages",
@@ -101,7 +103,12 @@ class QueueAdmin(ConfirmedDeletion):
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> tuple[str, ...]:
         if obj is None:
             return ()
-        return ("name", "ready", "leased", "delayed", "dead", "published", "settled", "completed", "workers")
+        fixed = ("name", "ready", "leased", "delayed", "dead", "published", "settled", "completed", "workers")
+        return (*fixed, "audited") if obj.kind == QueueKind.MAILBOX else fixed
+
+    def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
+        operators.declare(operator(request))  # it may begin or end to be audited
+        super().save_model(request, obj, form, change)
 
     @admin.display(description="delivering", boolean=True)
     def is_delivering(self, queue: Queue) -> bool:
@@ -142,39 +149,44 @@ class QueueAdmin(ConfirmedDeletion):
     @admin.action(description="Pause", permissions=["change"])
     def pause(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
         for queue in queryset:
-            operations.pause_queue(queue.name)
-            self.log_change(request, queue, "Paused.")
+            with transaction.atomic():
+                operations.pause_queue(queue.name)
+                self.log_done(request, queue, "pause", "Paused.")
         self.message_user(request, f"Paused {_names(queryset)}.", messages.SUCCESS)
 
     @admin.action(description="Resume", permissions=["change"])
     def resume(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
         for queue in queryset:
-            operations.resume_queue(queue.name)
-            self.log_change(request, queue, "Resumed.")
+            with transaction.atomic():
+                operations.resume_queue(queue.name)
+                self.log_done(request, queue, "resume", "Resumed.")
         self.message_user(request, f"Resumed {_names(queryset)}.", messages.SUCCESS)
 
     @admin.action(description="Purge: remove what is ready or delayed", permissions=["delete"])
     def purge(self, request: HttpRequest, queryset: QuerySet[Queue]) -> HttpResponse | None:
         queues = list(queryset)
+        counts = many_counts(queue.pk for queue in queues)
+        waiting = {queue: _shown(counts.get(queue.pk, QueueCounts()), "ready", "delayed") for queue in queues}
         if not confirmed(request):
-            counts = many_counts(queue.pk for queue in queues)
-            lines = [f"{q.name}: {_shown(counts.get(q.pk, QueueCounts()), 'ready', 'delayed')}" for q in queues]
+            lines = [f"{queue.name}: {shown}" for queue, shown in waiting.items()]
             return confirm_page(
                 self, request, "Are you sure?", "This removes the messages that wait for delivery. Dead letters stay.",
                 lines, "Yes, purge", "purge", [queue.pk for queue in queues],
             )  # fmt: skip
         for queue in queues:
+            self.record_action(request, "purge", queue, waiting[queue])
             try:
-                gone = operations.purge(queue.name)
+                gone = operations.purge(queue.name, by=operator(request))
             except REFUSALS as error:
+                self.record_action(request, "failed", queue, f"purge: {error}")
                 self.message_user(request, str(error), messages.ERROR)
                 continue
-            self.log_change(request, queue, f"Purged {gone} messages.")
+            self.log_only(request, queue, f"Purged {gone} messages.")
             self.message_user(request, f"Removed {gone:,} messages from {queue.name}.", messages.SUCCESS)
         return None
 
-    def delete_one(self, obj: Queue) -> int:
-        return operations.delete_queue(obj.name, force=True)
+    def delete_by(self, obj: Queue, by: str) -> int:
+        return operations.delete_queue(obj.name, force=True, by=by)
 
     def deletion_lines(self, objects: Sequence[Queue]) -> list[str]:
         counts = many_counts(queue.pk for queue in objects)

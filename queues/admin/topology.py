@@ -14,15 +14,14 @@ from django.http import HttpRequest
 from queues import operations, routes
 from queues.admin.confirm import ConfirmedDeletion
 from queues.admin.queue import CountedChangeList, messages_link
+from queues.admin.recorded import RecordedAdmin
 from queues.counts import QueueCounts, many_counts
 from queues.models import Route, Subscription
 
 if TYPE_CHECKING:
     RouteModelForm = forms.ModelForm[Route]
-    RouteModelAdmin = admin.ModelAdmin[Route]
 else:
     RouteModelForm = forms.ModelForm
-    RouteModelAdmin = admin.ModelAdmin
 
 
 class SubscriptionChangeList(CountedChangeList):
@@ -73,8 +72,8 @@ class SubscriptionAdmin(ConfirmedDeletion):
     def dead(self, subscription: Any) -> str:
         return messages_link(subscription.queue_id, subscription.counts.dead, 3)
 
-    def delete_one(self, obj: Subscription) -> int:
-        return operations.delete_subscription(obj.pk)
+    def delete_by(self, obj: Subscription, by: str) -> int:
+        return operations.delete_subscription(obj.pk, by=by)
 
     def deletion_lines(self, objects: Sequence[Subscription]) -> list[str]:
         counts = many_counts(subscription.queue_id for subscription in objects)
@@ -99,7 +98,7 @@ class RouteForm(RouteModelForm):
 
 
 @admin.register(Route)
-class RouteAdmin(RouteModelAdmin):
+class RouteAdmin(RecordedAdmin):
     form = RouteForm
     list_display = ("source", "target", "created_at")
     search_fields = ("source", "target")

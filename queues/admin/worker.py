@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
@@ -15,13 +15,9 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from queues.admin.links import job_message, link, message_pages, queue_pages
+from queues.admin.recorded import RecordedAdmin
 from queues.models import Worker
 from queues.times import duration, relative
-
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[Worker]
-else:
-    ModelAdmin = admin.ModelAdmin
 
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> SafeString:
@@ -53,7 +49,7 @@ def _page(worker: Worker) -> str:
 
 
 @admin.register(Worker)
-class WorkerAdmin(ModelAdmin):
+class WorkerAdmin(RecordedAdmin):
     list_display = ("wid", "address", "node", "connected", "queues", "active", "requests", "seen")
     list_filter = ("node",)
     list_select_related = ("node",)

@@ -20,6 +20,13 @@ FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--window-size=1400,1000",
 )  # fmt: skip
+#: Notes the messages of each page for `until_said`: one that loads itself again shows them for a moment only.
+LISTEN = """
+addEventListener("DOMContentLoaded", () => {
+  const said = document.querySelector(".messagelist");
+  if (said) sessionStorage.setItem("said", (sessionStorage.getItem("said") ?? "") + said.textContent);
+});
+"""
 
 
 @pytest.fixture
@@ -34,6 +41,7 @@ def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
     for flag in (*FLAGS, f"--user-data-dir={tmp_path}"):
         options.add_argument(flag)
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": LISTEN})
     yield driver
     driver.quit()
 

@@ -13,6 +13,7 @@ from selenium.webdriver.support import expected_conditions as seen
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from queues.models import Message, PeriodicJob, Worker
+from tests.browser.test_peers_and_audit import until_said
 from tests.queues.store import make_node, make_queue
 
 
@@ -70,4 +71,4 @@ def test_the_page_of_a_worker_follows_what_it_does(operator: webdriver.Chrome, l
     Worker.objects.update(subscriptions=[{**subscription, "credits": 17}])
     wait.until(seen.text_to_be_present_in_element(credits, "17"))
     worker.delete()
-    wait.until(seen.text_to_be_present_in_element((By.CLASS_NAME, "messagelist"), "is not connected any more"))
+    until_said(operator, "is not connected any more")

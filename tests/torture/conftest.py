@@ -28,7 +28,7 @@ def torture(torture_database: TortureDatabase) -> Torture:
     """Run clients against faults, so many of each kind; what the run prints is shown when the test fails."""
 
     def run(faults: dict[FaultKind, int], seed: int = 1, **options: object) -> Report:
-        plan = Plan(seed=seed, faults=faults, seconds=80.0, **options)  # type: ignore[arg-type]
+        plan = Plan(seed=seed, faults=faults, seconds=400.0, **options)  # type: ignore[arg-type]
         report = Run(torture_database, plan, print).run()
         print("\n".join(describe(report)))
         return report

@@ -37,6 +37,7 @@ WRITER = "select pid from pg_stat_activity where application_name = 'fivewire wr
 STORED = "select count(*) from queues_message m join queues_queue q on q.id = m.queue_id where q.name like %s"
 #: Seconds for which an answer that must not come is waited for.
 QUIET = 1.0
+PATIENCE = 60.0
 
 
 @pytest.fixture
@@ -75,15 +76,15 @@ def test_no_pong_comes_while_the_writer_is_frozen_in_its_commit(
         subscription = client.subscribe("frozen-topic")
         client.publish("frozen-topic", b"held")
         ponged = executor.submit(client.flush)
-        torture_database.wait_for(WRITER_WAITS)
+        torture_database.wait_for(WRITER_WAITS, PATIENCE)
         (writer,) = held.execute(WRITER).fetchone() or (0,)
         with torture_database.frozen([writer]):
             held.execute(f"select pg_advisory_unlock({LOCK})".encode())
             assert not wait([ponged], QUIET).done, "a PONG came before the commit could have ended"
             assert stored(torture_database, "%/frozen-topic") == 0
-        ponged.result(20)
+        ponged.result(PATIENCE)
         assert stored(torture_database, "%/frozen-topic") == 1
-        message = client.poll(subscription, timeout=5)
+        message = client.poll(subscription, timeout=PATIENCE)
         assert message is not None
         assert message.body == b"held"
         client.ack(message)
@@ -96,7 +97,7 @@ def test_no_message_comes_while_all_of_the_database_is_frozen(
         answered = threading.Event()
 
         def receive() -> bytes:
-            message = client.receive(timeout=20)
+            message = client.receive(timeout=PATIENCE)
             answered.set()
             assert message is not None
             client.confirm()
@@ -107,4 +108,4 @@ def test_no_message_comes_while_all_of_the_database_is_frozen(
                 client.send(b"held")
                 payload = executor.submit(receive)
                 assert not answered.wait(QUIET), "the message came before it could have been committed"
-            assert payload.result(20) == b"held"
+            assert payload.result(PATIENCE) == b"held"

@@ -29,7 +29,7 @@ from queues.engine.access import key_digest
 from wire.blipmq import codec as blipmq
 from wire.sspq import codec as sspq
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which something that should have happened has not."""
 
 KEY = "dev-key"
@@ -38,6 +38,10 @@ KEY = "dev-key"
 READY, LEASED, DELAYED, DEAD = range(4)
 
 EVERY_LISTENER = ("--overhop", "127.0.0.1:0", "--blipmq", "127.0.0.1:0", "--sspq", "127.0.0.1:0")
+
+#: What brokers are told unless a test says otherwise: whoever stands still for a moment with a BlipMQ message in its
+#: hand is not to get it again.
+ENVIRONMENT = {"BROKER_BLIPMQ_RETRY_BACKOFF": "30"}
 
 Address = tuple[str, int]
 
@@ -122,6 +126,23 @@ class Database:
         wanted = Counter({names.index(name): count for name, count in counts.items() if count})
         wait_until(lambda: self.states(queue) == wanted, lambda: f"{counts} (now {dict(self.states(queue))})")
 
+    def wait_until_obeyed(self, *brokers: Broker) -> None:
+        """Wait until brokers obey all that was changed in queues so far: they read them anew in the order of the
+        changes, and this one can be seen from outside. The queue `sspq` must be empty and nobody wait at it."""
+        queue = self.queue("sspq")
+        self.change_queue(queue, paused=True, refuse_when_paused=True)
+        for broker in brokers:
+            with Sspq(broker.sspq) as probe:
+                assert probe.receive() == NO_RECEIVE
+        self.change_queue(queue, paused=False, refuse_when_paused=False)
+        for broker in brokers:
+            with Sspq(broker.sspq) as probe:
+                put(broker.sspq, b"probe")
+                probe.receive_message()
+                probe.confirm()
+                probe.hang_up()
+        self.wait_for_states(queue)
+
     @contextlib.contextmanager
     def unwritable_messages(self) -> Iterator[None]:
         """Within it no transaction can change a message: every commit of the broker waits."""
@@ -186,11 +207,10 @@ class Broker:
         """`arguments` come after those that open each listener on a free port; `environment` overrides settings."""
         self.url = database if isinstance(database, str) else database.url
         self.arguments = (*EVERY_LISTENER, *arguments)
-        self.environment = {name: str(value) for name, value in environment.items()}
+        self.environment = ENVIRONMENT | {name: str(value) for name, value in environment.items()}
         self.lines: list[str] = []
         self.addresses: dict[str, Address] = {}
-        self.log = ""
-        """What it has written to standard error, once it has ended."""
+        self._log = ""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `wait`
         self._ready = threading.Event()
         self.process = subprocess.Popen(
@@ -201,8 +221,16 @@ class Broker:
             stderr=self._stderr,
             text=True,
         )
+        RUNNING.add(self)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
+
+    @property
+    def log(self) -> str:
+        """What it has written to standard error."""
+        if self._stderr.closed:
+            return self._log
+        return os.pread(self._stderr.fileno(), os.fstat(self._stderr.fileno()).st_size, 0).decode()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -218,7 +246,7 @@ class Broker:
 
     def wait_ready(self) -> Self:
         """Wait until it accepts connections."""
-        self._ready.wait(30)
+        self._ready.wait(PATIENCE)
         if "ready" not in self.lines:
             self.stop()
             raise AssertionError(f"not ready: {self.lines} {self.log}")
@@ -245,7 +273,7 @@ class Broker:
     def wait(self) -> int:
         """Wait for the end; the exit status."""
         try:
-            status = self.process.wait(30)
+            status = self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -254,10 +282,9 @@ class Broker:
             self._reader.join()
             assert self.process.stdout is not None
             self.process.stdout.close()
-            if not self._stderr.closed:
-                self._stderr.seek(0)
-                self.log = self._stderr.read().decode()
-                self._stderr.close()
+            self._log = self.log
+            self._stderr.close()
+            RUNNING.discard(self)
         return status
 
     def restarted(self) -> Broker:
@@ -274,6 +301,10 @@ class Broker:
         self.stop()
         if error is not None:
             sys.stderr.write(self.log)
+
+
+#: Those that have not been waited for: when a test fails, what they have said is shown beside it.
+RUNNING: set[Broker] = set()
 
 
 def run_wire(database: Database | str, *arguments: str, **environment: Any) -> tuple[int, str]:
@@ -475,6 +506,11 @@ class Sspq(Raw):
         """RECEIVE and its answer."""
         self.send(sspq.RECEIVE_PACKET)
         return self.read()
+
+    def receive_message(self) -> Packet:
+        """RECEIVE until it is not refused: a broker may not have heard yet that a pause is over."""
+        packet: Packet = wait_until(lambda: (answer := self.receive()) != NO_RECEIVE and answer, "a message")
+        return packet
 
     def dead_receive(self) -> Packet:
         """DEAD_RECEIVE and its answer."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import uvloop
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Expect(NamedTuple):

@@ -21,7 +21,7 @@ EVENT_LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loo
 def run_scenario(event_loop: str, scenario: Coroutine[Any, Any, None]) -> None:
     """Run a scenario under one of the event loops, and bound it."""
     with asyncio.Runner(loop_factory=EVENT_LOOPS[event_loop]) as runner:
-        runner.run(asyncio.wait_for(scenario, 15))
+        runner.run(asyncio.wait_for(scenario, 60))
 
 
 class Recorder:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.wire.broker import KEY, Broker, Database, wait_until
+from tests.wire.broker import KEY, PATIENCE, Broker, Database, wait_until
 from tests.wire.scripted import CLIENT_KINDS, clients
 from wire.blipmq import client as blipmq
 from wire.sspq import client as sspq
@@ -45,7 +45,7 @@ def test_publish_flush_poll_ack(blip: Connect, store: Database) -> None:
         subscription = client.subscribe("tour/✓")
         client.publish("tour/✓", b"hi")
         client.flush()
-        message = client.poll(subscription, timeout=5)
+        message = client.poll(subscription, timeout=PATIENCE)
         assert message == blipmq.Message("tour/✓", b"hi", 1, subscription, 1)
         client.ack(message)
         client.flush()
@@ -64,7 +64,7 @@ def test_a_thousand_messages_in_bursts_come_once_and_in_order(blip: Connect) -> 
         publisher.flush()
         bodies: list[bytes] = []
         while len(bodies) < 1000:
-            messages = consumer.poll_many(subscription, 100, timeout=5)
+            messages = consumer.poll_many(subscription, 100, timeout=PATIENCE)
             assert messages
             consumer.ack(*messages)
             bodies += [message.body for message in messages]
@@ -78,11 +78,14 @@ def test_iterating_over_messages_ends_when_none_comes(blip: Connect) -> None:
         client.publish("iterate", b"a")
         client.publish("iterate", b"b")
         client.flush()
-        bodies = []
-        for message in client.messages(subscription, timeout=0.3):
+        bodies: list[bytes] = []
+        for message in client.messages(subscription, timeout=PATIENCE):
             client.ack(message)
             bodies.append(message.body)
+            if len(bodies) == 2:
+                break
         assert bodies == [b"a", b"b"]
+        assert list(client.messages(subscription, timeout=0.1)) == []
 
 
 def test_what_is_published_before_closing_is_durable(blip: Connect, store: Database) -> None:
@@ -116,7 +119,7 @@ def test_a_wrong_key_is_told(blip: Connect) -> None:
 def test_send_receive_confirm(simple: Connect, store: Database) -> None:
     with simple() as client:
         client.send(b"hello")
-        message = client.receive(timeout=5)
+        message = client.receive(timeout=PATIENCE)
         assert message == sspq.Message(b"hello", 3)
         client.confirm()
         assert client.receive(timeout=0.1) is None
@@ -127,26 +130,34 @@ def test_iterating_confirms_each_message(simple: Connect, store: Database) -> No
     with simple() as sender:
         for n in range(50):
             sender.send(b"%d" % n)
+        sender.send(b"end")
+    received: list[bytes] = []
     with simple() as client:
-        assert [message.payload for message in client.messages(timeout=0.3)] == [b"%d" % n for n in range(50)]
+        for message in client.messages(timeout=PATIENCE):
+            if message.payload == b"end":
+                client.confirm()
+                break
+            received.append(message.payload)
+        assert received == [b"%d" % n for n in range(50)]
+        assert list(client.messages(timeout=0.1)) == []
     store.wait_for_states(store.queue("sspq"))
 
 
 def test_closing_gives_an_unconfirmed_message_back(simple: Connect) -> None:
     with simple() as client:
         client.send(b"x", retries=1)
-        assert client.receive(timeout=5) == sspq.Message(b"x", 1)
+        assert client.receive(timeout=PATIENCE) == sspq.Message(b"x", 1)
     with simple() as client:
-        assert client.receive(timeout=5) == sspq.Message(b"x", 0)
+        assert client.receive(timeout=PATIENCE) == sspq.Message(b"x", 0)
         client.confirm()
 
 
 def test_dead_letters_that_are_switched_off_are_declined(simple: Connect) -> None:
     with simple() as client:
         with pytest.raises(sspq.Declined):
-            client.dead_receive(timeout=5)
+            client.dead_receive(timeout=PATIENCE)
         client.send(b"x")
-        assert client.receive(timeout=5) == sspq.Message(b"x", 3)
+        assert client.receive(timeout=PATIENCE) == sspq.Message(b"x", 3)
         client.confirm()
 
 
@@ -156,7 +167,7 @@ def test_each_sspq_listener_serves_its_own_queue(broker: Broker, store: Database
     host, port = addresses[1].split(":")
     with sspq.Client(host, int(port)) as client:
         client.send(b"for the second")
-        assert client.receive(timeout=5) == sspq.Message(b"for the second", 3)
+        assert client.receive(timeout=PATIENCE) == sspq.Message(b"for the second", 3)
         assert store.payloads(store.queue("second")) == [b"for the second"]
         client.confirm()
     wait_until(lambda: not store.states(store.queue("second")))

@@ -30,6 +30,18 @@ def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wire.connection.LINGER", 0.05)
 
 
+@pytest.fixture
+def no_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at the connections but the test, at times of its own: it may stand still as long as it likes."""
+    monkeypatch.setattr("wire.limits.ListenerOptions.sweep_interval", lambda options: 3600)
+
+
+def look(server: Server, now: float) -> None:
+    """Look at every connection, as the listener does, as if it were this time."""
+    for connection in tuple(server.listener.connections):
+        connection.check(now)
+
+
 # Data
 
 
@@ -130,7 +142,11 @@ def test_a_client_that_resets_is_counted_as_such(run: Run) -> None:
 # The end
 
 
-def test_the_last_answer_arrives_although_the_client_had_sent_more(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_last_answer_arrives_although_the_client_had_sent_more(
+    run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wire.connection.LINGER", 3600)
+
     class Refuse(Recorder):
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -215,7 +231,7 @@ def test_an_error_in_a_session_ends_that_connection_only(
         async with serving(Broken) as server, client(server) as (_, writer), client(server) as (_, other):
             session, other_session = await server.sessions.get(), await server.sessions.get()
             if method == "drain":
-                await server.listener.stop(5)
+                await server.listener.stop(30)
             else:
                 writer.write(b"x")
                 writer.write_eof()
@@ -270,7 +286,7 @@ def test_a_session_may_close_before_it_is_made(run: Run) -> None:
 # Time
 
 
-def test_a_client_that_never_says_hello_is_closed(run: Run) -> None:
+def test_a_client_that_never_says_hello_is_closed(run: Run, no_sweeps: None) -> None:
     class Greeting(Recorder):
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -278,13 +294,16 @@ def test_a_client_that_never_says_hello_is_closed(run: Run) -> None:
 
     async def scenario() -> None:
         async with (
-            serving(Greeting, handshake_timeout=0.1) as server,
+            serving(Greeting, handshake_timeout=1000) as server,
             client(server) as (polite, writer),
-            client(server) as (silent, _),
+            client(server) as (silent, silent_writer),
         ):
             writer.write(b"hello")
             await (await server.sessions.get()).has_data(b"hello")
+            await server.sessions.get()
+            look(server, asyncio.get_running_loop().time() + 1001)
             assert await silent.read() == b""
+            silent_writer.close()
             await server.closed(Closure.HANDSHAKE_TIMEOUT)
             assert len(server.listener.connections) == 1
             assert not polite.at_eof()
@@ -312,18 +331,23 @@ class Ready(Recorder):
         connection.handshake_done()
 
 
-def test_an_idle_connection_is_closed_and_a_busy_one_is_not(run: Run) -> None:
+def test_an_idle_connection_is_closed_and_a_busy_one_is_not(run: Run, no_sweeps: None) -> None:
     async def scenario() -> None:
         async with (
-            serving(Ready, idle_timeout=0.2) as server,
+            serving(Ready, idle_timeout=1000) as server,
             client(server) as (_, busy),
-            client(server) as (idle, _),
+            client(server) as (idle, idle_writer),
         ):
-            reading = asyncio.ensure_future(idle.read())
-            while not reading.done():
+            busy_session = await server.sessions.get()
+            await server.sessions.get()
+            now = asyncio.get_running_loop().time()
+            for count in (1, 2, 3):
                 busy.write(b".")
-                await asyncio.wait([reading], timeout=0.02)
-            assert await reading == b""
+                await busy_session.has_data(b"." * count)
+                assert len(server.listener.connections) == 2
+                look(server, now + 400 * count)
+            assert await idle.read() == b""
+            idle_writer.close()
             await server.closed(Closure.IDLE_TIMEOUT)
             assert len(server.listener.connections) == 1
 
@@ -331,10 +355,14 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not(run: Run) -> None:
 
 
 def test_a_consumer_may_wait_in_silence_until_its_message_is_there(run: Run) -> None:
+    class FirstWaits(Ready):
+        def __init__(self, connection: Connection) -> None:
+            super().__init__(connection)
+            connection.waiting = len(connection.listener.connections) == 1
+
     async def scenario() -> None:
-        async with serving(Ready, idle_timeout=0.1) as server, client(server) as (reader, _), client(server):
+        async with serving(FirstWaits, idle_timeout=0.1) as server, client(server) as (reader, _), client(server):
             session = await server.sessions.get()
-            session.connection.waiting = True
             await server.closed(Closure.IDLE_TIMEOUT)  # of the other one
             assert session.connection in server.listener.connections
             session.connection.waiting = False
@@ -458,20 +486,21 @@ def test_a_client_that_never_reads_is_aborted(run: Run) -> None:
     run(scenario())
 
 
-def test_a_slow_client_that_takes_a_little_now_and_then_is_kept(run: Run) -> None:
+def test_a_slow_client_that_takes_a_little_now_and_then_is_kept(run: Run, no_sweeps: None) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        async with serving(write_high_water=100_000, write_timeout=0.3) as server:
+        async with serving(write_high_water=100_000, write_timeout=1000) as server:
             with slow_reader(server) as sock:
                 session = await server.sessions.get()
                 session.connection.write(MORE_THAN_THE_KERNEL_HOLDS)
                 assert WRITE in session.connection.pause_reasons
-                start = loop.time()
-                while loop.time() - start < 1.0:
-                    await loop.sock_recv(sock, 2_000)
-                    await asyncio.sleep(0.02)
-                assert WRITE in session.connection.pause_reasons
-                assert session.connection in server.listener.connections
+                start, taken = loop.time(), 0
+                for count in range(1, 6):
+                    while taken < count * 20_000:  # more than the client's side of the kernel holds
+                        taken += len(await loop.sock_recv(sock, 2_000))
+                    look(server, start + count * 900)
+                    assert WRITE in session.connection.pause_reasons
+                    assert not session.connection.is_closing
 
     run(scenario())
 

@@ -12,10 +12,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from queues.engine import Engine, EngineOptions
+from queues.metrics import ENGINE_COUNTERS
 from tests.wire.serving import Recorder, client, is_turned_away, serving
 from wire.limits import Closure
 from wire.listener import Listener
-from wire.metrics import ENGINE_COUNTERS, WireCollector, register, unregister
+from wire.metrics import WireCollector, register, unregister
 from wire.server import Server
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

@@ -21,7 +21,7 @@ from wire import processes
 from wire.management.commands.runwire import Command
 from wire.processes import FIRST_PAUSE, LIVED, LONGEST_PAUSE, Child, StartFailed, child_arguments
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 # Command lines.
 

@@ -66,7 +66,8 @@ async def test_an_asyncio_operation_waits_for_all_of_its_answer() -> None:
 
 def test_a_blocking_send_to_a_server_that_never_reads_is_given_up(deaf: tuple[str, int]) -> None:
     core = Echoes()
-    link = Link(core, *deaf, 0.2)
+    link = Link(core, *deaf, PATIENCE)
+    link._timeout = 0.2  # not for connecting
     core.outgoing += bytes(MORE_THAN_SOCKETS_BUFFER)
     with pytest.raises(ReplyTimeout, match=r"^the broker took nothing for 0\.2 s$"):
         link.send()
@@ -76,8 +77,9 @@ def test_a_blocking_send_to_a_server_that_never_reads_is_given_up(deaf: tuple[st
 
 async def test_an_asyncio_send_to_a_server_that_never_reads_is_given_up(deaf: tuple[str, int]) -> None:
     core = Echoes()
-    link = AsyncLink(core, 0.2)
+    link = AsyncLink(core, PATIENCE)
     await link.connect(*deaf)
+    link._timeout = 0.2  # not for connecting
     core.outgoing += bytes(MORE_THAN_SOCKETS_BUFFER)
     with pytest.raises(ReplyTimeout, match=r"^the broker took nothing for 0\.2 s$"):
         await link.send()
@@ -101,7 +103,7 @@ def test_a_broker_that_writes_before_it_reads_is_read_from_while_sending() -> No
         broker.start()
         core = Echoes()
         host, port = listener.getsockname()
-        link = Link(core, host, port, 2)
+        link = Link(core, host, port, PATIENCE)
         try:
             answer = link.run(core.ask(bytes(size), size, PATIENCE))
         finally:

@@ -227,7 +227,8 @@ class BlipMQSession:
             self._poll(frames[at][1], subscription)
             return at + 1
         topic, out, buffer = known.prefix, self._replies.begin(), known.buffer
-        deliveries = buffer.deliver_many(monotonic(), count)
+        assert self._grant is not None
+        deliveries = buffer.deliver_many(monotonic(), count, self._grant.id)
         for tag, body, _, _ in deliveries:
             length = 9 + len(topic) + len(body)
             if length > MAX_FRAME_SIZE:
@@ -374,7 +375,8 @@ class BlipMQSession:
         if known.transient:
             self._deliver_transient(cid, known)
             return True
-        delivery = known.buffer.deliver(monotonic(), True)
+        assert self._grant is not None
+        delivery = known.buffer.deliver(monotonic(), True, self._grant.id)
         if delivery is None:
             return False
         try:

@@ -41,11 +41,11 @@ class Claim:
     """What the engine sees of a subscription: a consumer that is pushed to (`queues.engine.pusher.Worker`)."""
 
     __slots__ = (
-        "_names", "_owner", "_writer", "active", "buffer", "credits", "kept_credits", "largest", "queue", "sid",
+        "_names", "_owner", "_writer", "active", "buffer", "credits", "kept_credits", "key", "largest", "queue", "sid",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner, queue: str, buffer: QueueBuffer, largest: int) -> None:
-        """`largest` is the most bytes that a payload may have to go into a frame."""
+    def __init__(self, owner: Owner, queue: str, buffer: QueueBuffer, largest: int, key: int | None) -> None:
+        """`largest` is the most bytes that a payload may have to go into a frame, `key` the client's API key."""
         self.sid = str(uuid4())
         self.queue = queue
         self.buffer = buffer
@@ -54,6 +54,7 @@ class Claim:
         self.kept_credits = 0
         self.active = 0
         self.largest = largest
+        self.key = key
         self._owner = owner
         self._names = JobNames(queue, buffer.policy.uuid)
         self._writer = QuestWriter(self.sid, queue)

@@ -15,7 +15,7 @@ DIGITS = [digits.encode() for digits in HEX]
 
 
 class JobNames:
-    """Makes the jids of one queue: `<queue>:<uuid>`, as `queues.jobs.job_uuid` has them."""
+    """Makes the jids of one queue: `<queue>:<uuid>`, as `queues.engine.uuids.message_uuid` has them."""
 
     __slots__ = ("_head", "_prefix")
 

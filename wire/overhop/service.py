@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ from wire.overhop.payloads import JobNames
 
 if TYPE_CHECKING:
     from wire.overhop.session import OverhopSession
+
+logger = logging.getLogger(__name__)
 
 #: Seconds between two snapshots of the workers, for the admin.
 SNAPSHOT = 1.0
@@ -60,6 +62,7 @@ class OverhopService:
         self._tasks: list[asyncio.Task[None]] = []
         self._written: dict[str, str] = {}
         self._stale_grant = True
+        self._key_changes = 0
         engine.on_key_change.append(self._key_changed)
 
     @property
@@ -91,6 +94,7 @@ class OverhopService:
     def _key_changed(self, key: int) -> None:
         """What clients may do has changed: they connect anew."""
         self._stale_grant = True
+        self._key_changes += 1
         if self.grant is not None and self.grant.id == key:
             for session in (*self.anonymous, *self.workers.values()):
                 session.connection.abort()
@@ -99,9 +103,10 @@ class OverhopService:
         """Whether clients may "publish" to a queue, "consume" from it or "manage" it."""
         if self.options.api_key is None:
             return True
-        if self._stale_grant:
+        while self._stale_grant:
+            changes = self._key_changes
             self.grant = await self.engine.grant_named(self.options.api_key)
-            self._stale_grant = False
+            self._stale_grant = self._key_changes != changes
             self._targets.clear()
         grant = self.grant
         return grant is not None and grant.for_protocol("overhop") and grant.may(action, queue.encode())
@@ -151,10 +156,14 @@ class OverhopService:
             now = {wid: json.dumps(session.snapshot()) for wid, session in self.workers.items()}
             changed = [json.loads(text) for wid, text in now.items() if self._written.get(wid) != text]
             gone = [wid for wid in self._written if wid not in now]
-            with contextlib.suppress(StoreUnavailable):
+            try:
                 if changed or gone:
                     await self.engine.request("write_workers", node=node, workers=json.dumps(changed), gone=gone)
                 self._written = now
+            except StoreUnavailable:
+                pass  # the next one tells all of it
+            except Exception:  # whatever it is, others will be written
+                logger.exception("the list of workers was not written")
 
 
 def oldest_jobs(session: OverhopSession) -> list[dict[str, Any]]:

@@ -55,7 +55,8 @@ class Work:
                 raise DomainError(Code.DUPLICATE_SUBSCRIPTION, f"this worker has subscribed to {wanted.q} already")
             earlier.withdraw()  # it was for a queue that has been removed since
             del self.claims[earlier.sid]
-        claim = Claim(self, wanted.q, buffer, service.largest_payload)
+        key = None if service.grant is None else service.grant.id
+        claim = Claim(self, wanted.q, buffer, service.largest_payload, key)
         self.claims[claim.sid] = claim
         return claim
 

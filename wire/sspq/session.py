@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass
 
@@ -29,6 +30,18 @@ class SspqQueue:
     queue: QueueBuffer
     dead_letters: DeadLetterBuffer | None
     max_payload: int = codec.MAX_PAYLOAD
+    _looking: asyncio.Task[None] | None = None
+
+    def look_again(self, engine: Engine) -> None:
+        """The queue was deleted: if another of its name has been made, serve that from now on."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look(engine))
+
+    async def _look(self, engine: Engine) -> None:
+        name = self.address.name.decode()
+        with contextlib.suppress(EngineError):
+            dead_letters = None if self.dead_letters is None else await engine.dead_letters(name)
+            self.queue, self.dead_letters = await engine.queue(name), dead_letters
 
 
 class SspqSession:
@@ -160,6 +173,8 @@ class SspqSession:
             buffer.give_back(tag, count=not self._stopping, delay=0.0, error="the consumer disconnected")
 
     def _wait(self, buffer: QueueBuffer) -> None:
+        if buffer.closed:
+            self._serves.look_again(self._engine)
         if self._stopping or buffer.closed:
             self._act(self._slot.on(Event.REFUSED))
             return

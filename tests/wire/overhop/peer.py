@@ -177,6 +177,13 @@ def error_code(message: Message) -> Code:
 _names = (f"queue-{number}" for number in itertools.count(1))
 
 
+def change_policy(peer: Peer, store: Database, queue: str, **policy: Any) -> None:
+    """Change a queue's policy as an operator does; this peer's broker obeys it from now on."""
+    store.change_queue(store.queue(queue), **policy)
+    peer.ask(Type.PAUSE, q=queue)  # which has the policy read anew
+    peer.ask(Type.RESUME, q=queue)
+
+
 def make_queue(peer: Peer, store: Database, config: Payload | None = None, **policy: Any) -> str:
     """ADDQUEUE; `policy` are columns that an operator has changed before anybody uses the queue. Its name."""
     name = next(_names)

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from wire.overhop.codec import PUSH_RID, Decoder, Message, Type, encode, format_timestamp
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 WID = "6f1c0a52-0c60-4d06-9c8d-5c4a0c1f2b11"
 SID = "0b8b1f0e-4d0c-4a57-8a39-2d8f5b3f7a10"
 NOISE = (Type.ACK, Type.CREDIT, Type.BEAT)
@@ -153,6 +153,21 @@ class Broker:
         finally:
             for connection in self._connections:
                 connection.close()
+
+
+class Nobody:
+    """An address where nobody listens, and nobody can as long as the context lasts."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        self.host, self.port = self._socket.getsockname()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._socket.close()
 
 
 def talking(script: Callable[[Peer], object]) -> Broker:

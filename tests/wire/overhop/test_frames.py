@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queues.jobs import first_id, job_uuid
+from queues.engine.uuids import first_id, message_uuid
 from wire.overhop import codec
 from wire.overhop.frames import JOB_PAYLOAD, OkWriter, QuestWriter
 from wire.overhop.payloads import DIGITS, HEX, JobNames
@@ -23,7 +23,7 @@ QUEUES = st.text(min_size=1, max_size=255).filter(lambda text: text.isprintable(
 def test_a_jid_is_the_uuid_of_the_message(id: int, queue: str) -> None:
     jid = JobNames(queue, str(UUID_OF_QUEUE)).jid(id)
     name, _, uuid = jid.rpartition(":")
-    assert (name, UUID(uuid)) == (queue, job_uuid(UUID_OF_QUEUE, id))
+    assert (name, UUID(uuid)) == (queue, message_uuid(UUID_OF_QUEUE, id))
     assert str(UUID(uuid)) == uuid
     assert first_id(UUID(uuid)) == id
 

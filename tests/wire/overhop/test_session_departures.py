@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.wire.broker import PATIENCE, Broker, Database, wait_until
+from tests.wire.broker import Broker, Database, wait_until
 from tests.wire.overhop.peer import Peer, make_queue
 from wire.overhop.codec import Type
 
@@ -37,7 +37,7 @@ def test_a_worker_that_disconnects_leaves_its_jobs_to_others(
         leaver.ended()
     leaver.close()
     quests = other.quests(2)
-    assert 0.15 < time.monotonic() - gone < PATIENCE
+    assert time.monotonic() - gone >= 0.2
     assert [(quest["jid"], quest["attempt"]) for quest in quests] == [(jids[0], 2), (jids[1], 2)]
     assert other.record(jids[0])["error"] == "the worker disconnected"
 

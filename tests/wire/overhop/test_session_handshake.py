@@ -143,37 +143,49 @@ def test_status_tells_how_many_are_registered(broker: Broker, client: Peer, work
     wait_until(lambda: worker.ask(Type.STATUS)["pools"] == {"anonymous": 1, "worker": 2})
 
 
-# Time. A heartbeat looks every 0.4 s, so that a deadline passes between two looks.
+# Time. What a client does within a limit has some seconds for it: it may be held up. A heartbeat looks as often as the
+# shortest limit says.
 
-UNHELLOED, UNREGISTERED, IDENT = 0.8, 0.4, 1.0
+UNHELLOED = 0.8
+HELLO_IN_TIME, UNREGISTERED, IDENT = 4.5, 0.4, 4.2
+RARELY, IDENT_BETWEEN_LOOKS = 3.5, 3.8
+
+
+def limits(unhelloed: float, unregistered: float, ident: float) -> dict[str, float]:
+    return {
+        "BROKER_OVERHOP_UNHELLOED_MAX_LIFETIME": unhelloed,
+        "BROKER_OVERHOP_HELLOED_UNREGISTERED_MAX_LIFETIME": unregistered,
+        "BROKER_OVERHOP_IDENT_REGISTER_TIMEOUT": ident,
+    }
 
 
 @pytest.fixture(scope="module")
 def hasty(store: Database) -> Iterator[Broker]:
-    with Broker(
-        store,
-        BROKER_OVERHOP_UNHELLOED_MAX_LIFETIME=UNHELLOED,
-        BROKER_OVERHOP_HELLOED_UNREGISTERED_MAX_LIFETIME=UNREGISTERED,
-        BROKER_OVERHOP_IDENT_REGISTER_TIMEOUT=IDENT,
-    ) as running:
+    with Broker(store, **limits(HELLO_IN_TIME, UNREGISTERED, IDENT)) as running:
         yield running
 
 
-def challenged(hasty: Broker) -> tuple[Peer, datetime]:
+def challenged(hasty: Broker, seconds: int = 5) -> tuple[Peer, datetime]:
     """A connection that was sent IDENT, and its deadline."""
     client = Peer(hasty.overhop, register=False)
     client.hello()
     ident = client.read()
     assert (ident.t, ident.rid) == (Type.IDENT, "0")
     assert set(ident.p) == {"register_timeout_seconds", "reply_deadline"}
-    assert ident.p["register_timeout_seconds"] == 1
+    assert ident.p["register_timeout_seconds"] == seconds
     return client, moment(ident.p["reply_deadline"])
 
 
+@pytest.fixture(scope="module")
+def hasty_about_hello(store: Database) -> Iterator[Broker]:
+    with Broker(store, **limits(UNHELLOED, 10, 10)) as running:
+        yield running
+
+
 @pytest.mark.parametrize("said", [b"", BYTES["HELLO rid-1"][:-1], b"\0\0\1\0"])
-def test_who_does_not_say_hello_in_time_is_dropped_without_a_word(hasty: Broker, said: bytes) -> None:
+def test_who_does_not_say_hello_in_time_is_dropped_without_a_word(hasty_about_hello: Broker, said: bytes) -> None:
     began = time.monotonic()
-    with Peer(hasty.overhop, register=False) as client:
+    with Peer(hasty_about_hello.overhop, register=False) as client:
         client.send(said)
         client.ended()
     assert UNHELLOED <= time.monotonic() - began < PATIENCE
@@ -206,16 +218,20 @@ def test_only_register_answers_a_challenge(hasty: Broker, t: Type) -> None:
         client.violation(t)
 
 
-def test_register_after_the_deadline_is_too_late_also_before_anybody_has_looked(hasty: Broker) -> None:
-    client, deadline = challenged(hasty)
-    with client:
-        wait_until(lambda: datetime.now(UTC) > deadline)
-        message = client.reply(client.request(Type.REGISTER))
-        assert error_code(message) is Code.REGISTER_TIMEOUT
-        client.ended()
+def test_register_after_the_deadline_is_too_late_also_before_anybody_has_looked(store: Database) -> None:
+    with Broker(store, **limits(10, RARELY, IDENT_BETWEEN_LOOKS)) as broker:
+        client, deadline = challenged(broker, 4)
+        with client:
+            wait_until(lambda: datetime.now(UTC) > deadline)  # and the next look is in some seconds
+            message = client.reply(client.request(Type.REGISTER))
+            assert error_code(message) is Code.REGISTER_TIMEOUT
+            client.ended()
 
 
 def test_a_worker_may_be_silent_for_as_long_as_it_likes(hasty: Broker) -> None:
-    with Peer(hasty.overhop) as client:
-        assert client.is_silent(UNHELLOED + UNREGISTERED + IDENT + 0.5)
+    with Peer(hasty.overhop, register=False) as client:
+        client.send(BYTES["HELLO rid-1"], BYTES["REGISTER r2"])  # in one go, so that it is not challenged
+        assert client.read().t == Type.HI
+        assert client.read().rid == "r2"
+        assert client.is_silent(max(HELLO_IN_TIME, UNREGISTERED + IDENT) + 0.5)
         client.ask(Type.PING)

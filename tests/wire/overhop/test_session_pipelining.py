@@ -170,6 +170,7 @@ def test_a_worker_pipelines_done_and_credit(worker: Peer, other: Peer, store: Da
     sid = worker.subscribe(queue, 10)
     payloads = list(range(2000))
     other.enqueue_many(queue, payloads)
+    other.wait_for_stats(queue, active=10, new=1990)  # none is in memory, or on its way back from there
     seen: list[int] = []
     rids: list[str] = []
     while len(seen) < len(payloads):

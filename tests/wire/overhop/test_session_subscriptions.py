@@ -190,6 +190,7 @@ def test_first_in_is_first_out(worker: Peer, other: Peer, queue: str) -> None:
     sid = worker.subscribe(queue, 250)
     assert [quest["job_payload"] for quest in worker.quests(250)] == list(range(250))
     other.enqueue_many(queue, list(range(500, 1000)))
+    other.wait_for_stats(queue, active=250, new=750)  # none is in memory, or on its way back from there
     worker.ask(Type.CREDIT, sid=sid, credits=750)
     assert [quest["job_payload"] for quest in worker.quests(750)] == list(range(250, 1000))
 
@@ -198,7 +199,7 @@ def test_first_in_is_first_out(worker: Peer, other: Peer, queue: str) -> None:
 def test_higher_priorities_come_first_and_each_in_its_order(
     worker: Peer, other: Peer, queue: str, subscribed: bool
 ) -> None:
-    if subscribed:  # what comes within a second of a demand is kept in memory
+    if subscribed:
         sid = worker.subscribe(queue, 1)
         other.enqueue(queue)
         worker.quest()
@@ -206,7 +207,9 @@ def test_higher_priorities_come_first_and_each_in_its_order(
     for number, priority in enumerate(priorities):
         other.enqueue(queue, [priority, number], priority=priority)
     if subscribed:
-        worker.ask(Type.CREDIT, sid=sid, credits=10)
+        other.wait_for_stats(queue, active=1, new=10)  # none is in memory any more, or on its way back from there
+        worker.ask(Type.CREDIT, sid=sid, credits=1)  # and now all but one are again
+        worker.ask(Type.CREDIT, sid=sid, credits=9)
     else:
         worker.subscribe(queue, 10)
     expected = sorted(([p, n] for n, p in enumerate(priorities)), key=lambda job: (-job[0], job[1]))
@@ -214,23 +217,28 @@ def test_higher_priorities_come_first_and_each_in_its_order(
 
 
 def test_a_higher_priority_overtakes_thousands_in_memory(worker: Peer, other: Peer, queue: str) -> None:
-    sid = worker.subscribe(queue, 1)
-    other.enqueue_many(queue, list(range(3000)))
-    assert worker.quest()["job_payload"] == 0
+    sid = worker.subscribe(queue, 1000)
+    other.enqueue_many(queue, list(range(4000)))
+    assert [quest["job_payload"] for quest in worker.quests(1000)] == list(range(1000))
+    other.wait_for_stats(queue, active=1000, new=3000)  # none is on its way back from memory
+    worker.ask(Type.CREDIT, sid=sid, credits=1)
+    assert worker.quest()["job_payload"] == 1000  # twice as many as the worker has are in memory now
     other.enqueue(queue, "urgent", priority=1)
     worker.ask(Type.CREDIT, sid=sid, credits=2999)
     jobs = [quest["job_payload"] for quest in worker.quests(2999)]
     assert jobs[0] == "urgent"
-    assert jobs[1:] == list(range(1, 2999))
+    assert jobs[1:] == list(range(1001, 3999))
 
 
 def test_a_higher_priority_overtakes_a_memory_that_is_full(store: Database) -> None:
     with Broker(store, BROKER_PREFETCH=200) as small, Peer(small.overhop) as worker, Peer(small.overhop) as other:
         queue = make_queue(worker, store)
-        sid = worker.subscribe(queue, 1)
-        for start in range(0, 1000, 100):
-            other.enqueue_many(queue, list(range(start, start + 100)))
-        assert worker.quest()["job_payload"] == 0
+        sid = worker.subscribe(queue, 100)
+        other.enqueue_many(queue, list(range(1100)))
+        assert [quest["job_payload"] for quest in worker.quests(100)] == list(range(100))
+        other.wait_for_stats(queue, active=100, new=1000)  # none is on its way back from memory
+        worker.ask(Type.CREDIT, sid=sid, credits=1)
+        assert worker.quest()["job_payload"] == 100  # twice as many as the worker has would be in memory, with room
         other.enqueue(queue, "urgent", priority=7)
         other.enqueue(queue, "more urgent", priority=8)
         other.enqueue(queue, "less urgent", priority=-1)
@@ -244,7 +252,7 @@ def test_a_higher_priority_overtakes_a_memory_that_is_full(store: Database) -> N
         assert {"urgent", "more urgent"} <= set(jobs[:3])  # a claim or two may be under way when they come
         assert jobs.index("more urgent") < jobs.index("urgent")
         assert jobs[-1] == "less urgent"
-        assert [job for job in jobs if isinstance(job, int)] == list(range(1, 1000))
+        assert [job for job in jobs if isinstance(job, int)] == list(range(101, 1100))
 
 
 def test_a_higher_priority_comes_first_after_a_delay_and_after_a_failure(worker: Peer, other: Peer, queue: str) -> None:
@@ -254,6 +262,6 @@ def test_a_higher_priority_comes_first_after_a_delay_and_after_a_failure(worker:
     other.enqueue(queue, "behind")
     for jid in failing:
         worker.ask(Type.FAIL, jid=jid, retry_in_ms=0)
-    wait_until(lambda: all(other.record(jid)["status"] == "new" for jid in failing))
+    other.wait_for_stats(queue, new=3)  # none is in memory, or on its way back from there
     worker.ask(Type.CREDIT, sid=sid, credits=3)
     assert [quest["job_payload"] for quest in worker.quests(3)] == ["high", "behind", "low"]

@@ -269,10 +269,10 @@ def test_the_strangers_beats_keep_its_jobs_and_its_goodbye_hands_them_back(
     program: Path, broker: Broker, client: Client, store: Database
 ) -> None:
     client.create_queue("held")
-    store.change_queue(store.queue("held"), ack_timeout=timedelta(seconds=0.3))
+    store.change_queue(store.queue("held"), ack_timeout=timedelta(seconds=5))  # a pause of seconds is no lost job
     with Stranger(program, broker, "held") as worker:
         jids = [client.enqueue("held", {"text": "", "hold": True}) for _ in range(4)]
-        worker.until("beat", 24)  # eight for each job, and three would keep it for one deadline
+        worker.until("beat", 15)  # five for each job, and three would keep it for one deadline
         assert [said["jid"] for said in worker.until("quest")] == jids[:3]  # three credits
         assert worker.stop() == 0
         worker.until("goodbye")

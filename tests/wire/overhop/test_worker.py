@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import logging
 import signal
-import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.wire.overhop.scripted import NOISE, PATIENCE, SID, Broker, Peer, jid
+from tests.wire.overhop.scripted import NOISE, PATIENCE, SID, Broker, Nobody, Peer, jid
 from tests.wire.test_tls import Authority
 from wire.overhop import worker as module
 from wire.overhop.codec import Type
@@ -396,6 +395,7 @@ def test_a_worker_does_the_jobs_of_several_queues(start: Any) -> None:
 
 def test_stopping_lets_jobs_finish_and_gives_back_what_has_not_begun(start: Any) -> None:
     begun, go_on = threading.Event(), threading.Event()
+    started: Future[Running] = Future()
     seen: list[str] = []
 
     def play(broker: Broker) -> None:
@@ -404,7 +404,7 @@ def test_stopping_lets_jobs_finish_and_gives_back_what_has_not_begun(start: Any)
         peer.push(1)
         peer.serve(Type.ACK)
         assert begun.wait(PATIENCE)
-        running.worker.stop()
+        started.result(PATIENCE).worker.stop()
         unsubscribe = peer.expect(Type.UNSUBSCRIBE, {"sid": SID})
         peer.push(2)  # it was on its way
         peer.answer(unsubscribe)
@@ -421,6 +421,7 @@ def test_stopping_lets_jobs_finish_and_gives_back_what_has_not_begun(start: Any)
 
     with Broker(play) as broker:
         running = start(broker, handler, concurrency=2)
+        started.set_result(running)
         running.end()
     assert seen == [jid(1)]
 
@@ -511,16 +512,14 @@ def test_a_worker_stops_while_it_tries_to_connect(start: Any, caplog: pytest.Log
         def emit(self, record: logging.LogRecord) -> None:
             tried.set()
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = listener.getsockname()
-    broker = type("Nobody", (), {"host": address[0], "port": address[1]})
     logger = logging.getLogger(module.__name__)
     logger.addHandler(tell := Tell())
     try:
-        running = start(broker, lambda job: None)
-        assert tried.wait(PATIENCE)
-        running.worker.stop()
-        running.end()
+        with Nobody() as nobody:
+            running = start(nobody, lambda job: None)
+            assert tried.wait(PATIENCE)
+            running.worker.stop()
+            running.end()
     finally:
         logger.removeHandler(tell)
 
@@ -663,11 +662,16 @@ def test_an_idle_worker_asks_whether_the_broker_is_still_there(
 ) -> None:
     monkeypatch.setattr(module, "QUIET", 0.05)
     over = threading.Event()
+    started: Future[Running] = Future()
 
     def play(broker: Broker) -> None:
         first = broker.accept()
         first.take_worker()
-        first.pong()
+        ping = first.expect(Type.PING)
+        worker = started.result(PATIENCE).worker
+        connection = getattr(worker, "_worker", worker)._connection
+        connection.core.timeout = 0.3  # from here on: all that came before takes as long as it takes
+        first.answer(ping, {"server_time": "2026-01-02T03:04:05+00:00"}, Type.PONG)
         first.expect(Type.PING)  # which stays unanswered
         second = broker.accept()
         second.take_worker()
@@ -675,7 +679,8 @@ def test_an_idle_worker_asks_whether_the_broker_is_still_there(
         leave_with_pings(second)
 
     with Broker(play) as broker:
-        running = start(broker, lambda job: None, timeout=0.3)
+        running = start(broker, lambda job: None)
+        started.set_result(running)
         assert over.wait(PATIENCE)
         running.worker.stop()
         running.end()

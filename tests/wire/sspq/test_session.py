@@ -14,6 +14,7 @@ import pytest
 from tests.wire.broker import (
     DEAD,
     NO_RECEIVE,
+    Blip,
     Broker,
     Database,
     Sspq,
@@ -21,6 +22,8 @@ from tests.wire.broker import (
     put,
     wait_until,
 )
+from tests.wire.overhop.peer import Peer
+from wire.overhop.codec import Type
 from wire.sspq import codec
 from wire.sspq.codec import CONFIRM_PACKET, DEAD_RECEIVE_PACKET, RECEIVE_PACKET, encode_send
 
@@ -327,9 +330,10 @@ def test_receive_waits_on_an_empty_queue(client: Sspq, other: Sspq) -> None:
 def test_waiters_are_served_first_come_first_served(broker: Broker, store: Database) -> None:
     with contextlib.ExitStack() as stack:
         waiting = [stack.enter_context(Sspq(broker.sspq)) for _ in range(5)]
+        clock = stack.enter_context(Blip(broker.blipmq))
         for waiter in waiting:
             waiter.send(RECEIVE_PACKET)
-            assert waiter.is_silent(0.02)
+            assert clock.ask() == []  # the broker's one loop has seen it, too, before what the next sends
         put(broker.sspq, *(b"%d" % n for n in range(5)))
         assert [waiter.read().payload for waiter in waiting] == [b"%d" % n for n in range(5)]
         for waiter in waiting:
@@ -441,30 +445,17 @@ def test_a_paused_queue_that_refuses_answers_no_receive(client: Sspq, other: Ssp
     client.confirm()
 
 
-def test_a_paused_queue_that_does_not_refuse_lets_wait(client: Sspq, other: Sspq, store: Database, queue: int) -> None:
-    store.change_queue(queue, paused=True)
-    wait_until_paused(other)
+def test_a_paused_queue_that_does_not_refuse_lets_wait(
+    broker: Broker, client: Sspq, other: Sspq, store: Database, queue: int
+) -> None:
+    with Peer(broker.overhop) as operator:
+        operator.ask(Type.PAUSE, q="sspq")  # which the broker obeys once it is answered
     other.send(encode_send(b"x", 3))
     client.send(RECEIVE_PACKET)
     assert client.is_silent(0.3)
     store.change_queue(queue, paused=False)
-    client.socket.settimeout(1)
     assert client.read() == message(b"x", 3)
     client.confirm()
-
-
-def wait_until_paused(client: Sspq) -> None:
-    """Send and ask until the pause has been heard; then nothing comes. Leaves the queue empty."""
-
-    def paused() -> bool:
-        client.send(encode_send(b"probe", 3), RECEIVE_PACKET)
-        if client.is_silent(0.1):
-            return True
-        client.read()
-        client.confirm()
-        return False
-
-    wait_until(paused)
 
 
 # The barrier.
@@ -497,3 +488,25 @@ def test_the_answer_to_receive_waits_for_the_commit_of_what_was_sent_before(
         client.confirm()
         warm.hang_up()
     assert b"new" in store.payloads(queue)
+
+
+# A queue that goes.
+
+
+def test_a_queue_that_is_deleted_and_made_again_is_served_again(store: Database) -> None:
+    with (
+        Broker(store, "--sspq-queue", "comes-and-goes") as broker,
+        Peer(broker.overhop) as operator,
+        Sspq(broker.sspq) as consumer,
+    ):
+        put(broker.sspq, b"before")
+        assert consumer.receive_message().payload == b"before"
+        consumer.confirm()
+        wait_until(lambda: not store.states(store.queue("comes-and-goes")))
+        operator.ask(Type.RMQUEUE, q="comes-and-goes")
+        wait_until(lambda: consumer.receive() == NO_RECEIVE)
+        operator.ask(Type.ADDQUEUE, name="comes-and-goes")
+        put(broker.sspq, b"after")
+        assert consumer.receive_message().payload == b"after"
+        consumer.confirm()
+        consumer.hang_up()

@@ -1,0 +1,249 @@
+"""The audit chains: how long each is, what vouches for it, whether it was found right; and finding out. Read only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from queues.admin.audit_links import rows_address
+from queues.admin.recorded import RecordedAdmin
+from queues.admin.worker import html_table
+from queues.models import AuditAnchor, AuditChain, AuditVerification
+from queues.store import query
+from queues.times import relative
+from queues.verifications import Running, verifier
+
+#: Verifications and anchors that a chain's page shows.
+SHOWN = 10
+#: Seconds after which a page that shows a running verification loads itself again.
+REFRESH = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What audit_overview.sql says of a chain, and the verification that runs."""
+
+    rows: int
+    hash: str
+    last_at: datetime | None
+    dropped: int
+    waiting: int
+    anchor_seq: int | None
+    anchor_at: datetime | None
+    anchor_key: str | None
+    verified_at: datetime | None
+    ok: bool | None
+    verified_rows: int | None
+    broken_seq: int | None
+    finding: str | None
+    seconds: float | None
+    running: Running | None
+    failure: str
+
+
+def overviews(chains: list[AuditChain]) -> None:
+    """Give chains their overviews, in two queries."""
+    running = verifier.running()
+    found = {id: rest for id, *rest in query("audit_overview", "default", chains=[chain.pk for chain in chains])}
+    for chain in chains:
+        rows, last_hash, *rest = found[chain.pk]
+        hash_hex = bytes(last_hash).hex() if last_hash is not None else ""
+        values = [rows, hash_hex, *rest, running.get(chain.pk), verifier.failure(chain.pk)]
+        chain.overview = Overview(*values)  # type: ignore[attr-defined]
+
+
+class ChainList(ChangeList):
+    """Adds the overviews of the chains on the page."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = list(self.result_list)
+        overviews(self.result_list)
+
+    @property
+    def refresh(self) -> int | None:
+        """Seconds after which the page is to be loaded again; None: it need not be."""
+        return REFRESH if any(chain.overview.running for chain in self.result_list) else None
+
+
+@admin.register(AuditChain)
+class AuditChainAdmin(RecordedAdmin):
+    list_display = ("name", "rows", "hash_shown", "last_row", "waiting", "anchor", "right", "verified", "verify_now")
+    search_fields = ("name",)
+    show_full_result_count = False
+    sortable_by = ("name",)
+    actions = None
+    change_list_template = "admin/queues/audit_change_list.html"
+    change_form_template = "admin/queues/audit_change_form.html"
+    fieldsets = (
+        (None, {"fields": ("name", "rows", "head_hash", "last_row", "waiting", "created_at")}),
+        ("Verification", {"fields": ("verified", "verify_now", "verifications")}),
+        ("Anchors", {"fields": ("anchor", "anchors")}),
+    )
+    readonly_fields = (
+        "rows", "head_hash", "last_row", "waiting", "created_at", "verified", "verify_now", "verifications", "anchor",
+        "anchors",
+    )  # fmt: skip
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_verify_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may have a chain verified, which takes a processor for a while."""
+        return self.has_view_permission(request) and request.user.has_perm("queues.add_auditverification")
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return ChainList
+
+    def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
+        return self.list_display if self.has_verify_permission(request) else self.list_display[:-1]
+
+    def get_fieldsets(self, request: HttpRequest, obj: AuditChain | None = None) -> Any:
+        if self.has_verify_permission(request):
+            return self.fieldsets
+        head, _, anchors = self.fieldsets
+        return (head, ("Verification", {"fields": ("verified", "verifications")}), anchors)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> AuditChain | None:
+        chain: AuditChain | None = super().get_object(request, object_id, from_field)
+        if chain is not None:
+            overviews([chain])
+        return chain
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.verify_view)
+        return [path("<int:id>/verify/", view, name="queues_auditchain_verify"), *super().get_urls()]
+
+    def verify_view(self, request: HttpRequest, id: int) -> HttpResponse:
+        """Begin to verify a chain, unless somebody is at it; its page shows how far that has come."""
+        if not self.has_verify_permission(request):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        chain = AuditChain.objects.filter(pk=id).first()
+        if chain is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, str(id))  # type: ignore[attr-defined, no-any-return]
+        try:
+            started = verifier.start(id)
+        except OSError as error:
+            self.message_user(request, f"The verification could not be started: {error}", messages.ERROR)
+        else:
+            if started:
+                with transaction.atomic():
+                    self.log_done(request, chain, "verify", "Verification started.")
+            text = f"Verifying {chain}." if started else f"Somebody is verifying {chain} already."
+            self.message_user(request, text, messages.SUCCESS if started else messages.WARNING)
+        return HttpResponseRedirect(reverse("admin:queues_auditchain_change", args=[id]))
+
+    # What is shown.
+
+    @admin.display
+    def rows(self, chain: Any) -> SafeString:
+        overview: Overview = chain.overview
+        shown = format_html('<a href="{}">{}</a>', rows_address(chain.pk), f"{overview.rows:,}")
+        dropped = f", of which {overview.dropped:,} were dropped by retention"
+        return format_html("{}{}", shown, dropped) if overview.dropped else shown
+
+    @admin.display(description="head")
+    def hash_shown(self, chain: Any) -> SafeString:
+        return format_html('<code title="{}">{}…</code>', chain.overview.hash, chain.overview.hash[:12])
+
+    @admin.display
+    def head_hash(self, chain: Any) -> SafeString:
+        return format_html("<code>{}</code>", chain.overview.hash)
+
+    @admin.display
+    def last_row(self, chain: Any) -> str:
+        return _moment(chain.overview.last_at)
+
+    @admin.display(description="waiting in the journal")
+    def waiting(self, chain: Any) -> str:
+        return f"{chain.overview.waiting:,}"
+
+    @admin.display(description="last anchor")
+    def anchor(self, chain: Any) -> SafeString:
+        overview: Overview = chain.overview
+        if overview.anchor_at is None or overview.anchor_key is None:
+            return format_html("{}", "none yet")
+        age = relative(overview.anchor_at, timezone.now())
+        key = overview.anchor_key
+        return format_html('seq {}, {}, key <code title="{}">{}…</code>', f"{overview.anchor_seq:,}", age, key, key[:8])
+
+    @admin.display(description="right", boolean=True)
+    def right(self, chain: Any) -> bool | None:
+        ok: bool | None = chain.overview.ok
+        return ok
+
+    @admin.display(description="last verification")
+    def verified(self, chain: Any) -> SafeString:
+        overview: Overview = chain.overview
+        if overview.verified_at is None:
+            return format_html("{}", "never")
+        rate = _rate(overview.verified_rows or 0, overview.seconds or 0.0)
+        at = relative(overview.verified_at, timezone.now())
+        if overview.ok:
+            return format_html("{}: {} rows are right ({})", at, f"{overview.verified_rows:,}", rate)
+        return format_html(
+            '{}: <strong class="error">broken at seq {}: {}</strong> ({})',
+            at, overview.broken_seq, overview.finding, rate,
+        )  # fmt: skip
+
+    @admin.display(description="now")
+    def verify_now(self, chain: Any) -> SafeString:
+        overview: Overview = chain.overview
+        if (running := overview.running) is not None and not running.total:
+            return format_html("{}", "verifying: it has just begun")
+        if running is not None:
+            return format_html(
+                '<progress max="100" value="{0}"></progress> verifying: {0} %, {1} of {2} rows',
+                running.percent, f"{running.done:,}", f"{running.total:,}",
+            )  # fmt: skip
+        address = reverse("admin:queues_auditchain_verify", args=[chain.pk])
+        button = format_html('<button class="button" formaction="{}">Verify now</button>', address)
+        failure = overview.failure
+        return format_html('{} <strong class="error">{}</strong>', button, failure) if failure else button
+
+    @admin.display(description="verifications")
+    def verifications(self, chain: AuditChain) -> SafeString:
+        newest = AuditVerification.objects.filter(chain=chain)[:SHOWN]
+        return html_table(
+            ("When", "Result", "Rows", "Seconds", "Rows a second"),
+            (
+                (
+                    _moment(one.at), "right" if one.ok else f"broken at seq {one.broken_seq}: {one.finding}",
+                    f"{one.rows:,}", f"{one.seconds:.2f}", _rate(one.rows, one.seconds),
+                )
+                for one in newest
+            ),
+        )  # fmt: skip
+
+    @admin.display(description="newest anchors")
+    def anchors(self, chain: AuditChain) -> SafeString:
+        newest = AuditAnchor.objects.filter(chain=chain).order_by("-number")[:SHOWN]
+        rows = ((one.number, f"{one.seq:,}", _moment(one.at), one.get_kind_display(), one.key) for one in newest)
+        return html_table(("Number", "Seq", "When", "Why", "Key"), rows)
+
+
+def _moment(at: datetime | None) -> str:
+    return "-" if at is None else f"{at:%Y-%m-%d %H:%M:%S}, {relative(at, timezone.now())}"
+
+
+def _rate(rows: int, seconds: float) -> str:
+    return f"{rows / seconds:,.0f} rows/s" if seconds > 0 else "-"

@@ -1,0 +1,235 @@
+"""Charts as inline SVG, drawn here: columns by the hour, lines by the hour, bars by name. No request, no database.
+
+Each says in words what it shows and has its exact figures in a table beside it; its colours, and the patterns of its
+lines, are told apart by people with any colour vision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from django.template.loader import render_to_string
+from django.utils.safestring import SafeString
+
+WIDTH, HEIGHT = 720, 220
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 28
+#: Of a bar with a name; names stand left of bars.
+BAR, GAP, NAMES = 18, 8, 200
+#: Lines across the chart, and moments named below it, at most.
+TICKS, MOMENTS = 4, 8
+#: Okabe's and Ito's colours, and the patterns of lines in them.
+COLOURS = ("#0072b2", "#e69f00", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
+DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2", "10 4")
+LONGEST_NAME = 26
+
+Format = Callable[[float], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Figures of one kind, one for each place; None: there is none."""
+
+    label: str
+    values: Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A rectangle and what it stands for."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    colour: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line through the figures of a series, in pieces where there are none."""
+
+    points: str
+    colour: str
+    dash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A word at a place."""
+
+    x: float
+    y: float
+    text: str
+    anchor: str = "middle"
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What the template draws; `rows` is the table beside it."""
+
+    id: str
+    title: str
+    words: str
+    height: float
+    series: list[tuple[str, str, str]]
+    heads: list[str]
+    rows: list[list[str]]
+    marks: list[Mark] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    levels: list[float] = field(default_factory=list)
+    labels: list[Label] = field(default_factory=list)
+    left: float = LEFT
+    width: float = WIDTH
+    right: float = WIDTH - RIGHT
+
+    def __html__(self) -> SafeString:
+        return render_to_string("admin/queues/chart.html", {"chart": self})
+
+    __str__ = __html__
+
+
+def number(value: float) -> str:
+    """A count as people write it: 1,250 or 3.2 M."""
+    for size, sign in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if value >= size:
+            return f"{value / (1000 if sign == ' k' else size):,.1f}".rstrip("0").rstrip(".") + sign
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+def seconds(value: float) -> str:
+    """A time: 4 ms, 1.5 s, 3 min, 2 h."""
+    for size, sign in ((3600.0, "h"), (60.0, "min"), (1.0, "s")):
+        if value >= size:
+            return f"{value / size:.3g} {sign}"
+    return f"{value * 1000:.3g} ms"
+
+
+def columns(id: str, title: str, places: Sequence[str], series: Sequence[Series], form: Format = number) -> Chart:
+    """A column for each place, the series on top of each other."""
+    shown = _used(series)
+    totals = [sum(one.values[n] or 0 for one in series) for n in range(len(places))]
+    levels = scale(max(totals, default=0))
+    step = (WIDTH - LEFT - RIGHT) / max(1, len(places))
+    marks = []
+    for n, place in enumerate(places):
+        below = 0.0
+        for label, colour, _, values in shown:
+            if value := values[n]:
+                top, bottom = _height(below + value, levels), _height(below, levels)
+                words = f"{place}: {form(value)} {label}"
+                marks.append(Mark(round(LEFT + n * step, 2), top, _inner(step), round(bottom - top, 2), colour, words))
+                below += value
+    return Chart(
+        id, title, _words(title, places, series, form), HEIGHT, [one[:3] for one in shown],
+        ["", *(one.label for one in series)], _table(places, series, form), marks=marks,
+        levels=[_height(level, levels) for level in levels], labels=_axes(places, levels, step, form),
+    )  # fmt: skip
+
+
+def lines(id: str, title: str, places: Sequence[str], series: Sequence[Series], form: Format = seconds) -> Chart:
+    """A line for each series."""
+    shown = _used(series)
+    levels = scale(max((value for one in series for value in one.values if value is not None), default=0))
+    step = (WIDTH - LEFT - RIGHT) / max(1, len(places))
+    drawn = [
+        Line(piece, colour, dash)
+        for _, colour, dash, values in shown
+        for piece in _pieces([None if value is None else _height(value, levels) for value in values], step)
+    ]
+    return Chart(
+        id, title, _words(title, places, series, form), HEIGHT, [one[:3] for one in shown],
+        ["", *(one.label for one in series)], _table(places, series, form), lines=drawn,
+        levels=[_height(level, levels) for level in levels], labels=_axes(places, levels, step, form),
+    )  # fmt: skip
+
+
+def bars(id: str, title: str, names: Sequence[str], series: Sequence[Series], form: Format = number) -> Chart:
+    """A bar for each name, the series behind each other."""
+    shown = _used(series)
+    totals = [sum(one.values[n] or 0 for one in series) for n in range(len(names))]
+    unit = (WIDTH - NAMES - RIGHT - LEFT) / (max(totals, default=0) or 1)
+    marks, labels = [], []
+    for n, name in enumerate(names):
+        x, y = float(NAMES), n * (BAR + GAP) + GAP
+        for label, colour, _, values in shown:
+            if value := values[n]:
+                words = f"{name}: {form(value)} {label}"
+                marks.append(Mark(round(x, 2), y, round(value * unit, 2), BAR, colour, words))
+                x += value * unit
+        short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+        labels.append(Label(NAMES - 8, y + BAR - 5, short, "end"))
+        labels.append(Label(round(x + 6, 2), y + BAR - 5, form(totals[n]), "start"))
+    return Chart(
+        id, title, _words(title, names, series, form), len(names) * (BAR + GAP) + GAP, [one[:3] for one in shown],
+        ["", *(one.label for one in series)], _table(names, series, form), marks=marks, labels=labels, left=NAMES,
+    )  # fmt: skip
+
+
+def scale(highest: float) -> list[float]:
+    """Round levels from 0 to one that is as high as the highest figure, five at most."""
+    if not highest > 0:
+        return [0.0, 1.0]
+    rough = highest / TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * (1 - 1e-9))
+    return [n * step for n in range(math.ceil(highest / step - 1e-9) + 1)]
+
+
+def _used(series: Sequence[Series]) -> list[tuple[str, str, str, Sequence[float | None]]]:
+    """The series that have any figure, with colour and pattern; these do not depend on what others have."""
+    dressed = zip(series, COLOURS, DASHES, strict=False)
+    return [(one.label, colour, dash, one.values) for one, colour, dash in dressed if any(one.values)]
+
+
+def _height(value: float, levels: Sequence[float]) -> float:
+    return round(HEIGHT - BOTTOM - value / levels[-1] * (HEIGHT - TOP - BOTTOM), 2)
+
+
+def _inner(step: float) -> float:
+    """The width of a column: a little air between two of them where there is room."""
+    return round(max(step - 2, step * 0.8), 2)
+
+
+def _pieces(heights: Sequence[float | None], step: float) -> list[str]:
+    """Runs of figures as points; one that stands alone is a short line."""
+    pieces: list[list[tuple[float, float]]] = [[]]
+    for n, height in enumerate(heights):
+        if height is None:
+            pieces.append([])
+        else:
+            pieces[-1].append((LEFT + (n + 0.5) * step, height))
+    long = [piece if len(piece) > 1 else [(piece[0][0] - 3, piece[0][1]), (piece[0][0] + 3, piece[0][1])]
+            for piece in pieces if piece]  # fmt: skip
+    return [" ".join(f"{x:.2f},{y:g}" for x, y in piece) for piece in long]
+
+
+def _axes(places: Sequence[str], levels: Sequence[float], step: float, form: Format) -> list[Label]:
+    across = [Label(LEFT - 6, _height(level, levels) + 4, form(level) if level else "0", "end") for level in levels]
+    every = max(1, math.ceil(len(places) / MOMENTS))
+    below = [
+        Label(round(LEFT + (n + 0.5) * step, 2), HEIGHT - 8, places[n]) for n in range(every // 2, len(places), every)
+    ]
+    return across + below
+
+
+def _table(places: Sequence[str], series: Sequence[Series], form: Format) -> list[list[str]]:
+    def cell(value: float | None) -> str:
+        if not value:
+            return "-" if value is None else "0"
+        return f"{value:,}" if form is number else form(value)
+
+    return [[place, *(cell(one.values[n]) for one in series)] for n, place in enumerate(places)]
+
+
+def _words(title: str, places: Sequence[str], series: Sequence[Series], form: Format) -> str:
+    """The chart for somebody who does not see it."""
+    parts = []
+    for one in series:
+        figures = [(value, place) for value, place in zip(one.values, places, strict=True) if value]
+        if figures:
+            value, place = max(figures)
+            parts.append(f"{one.label} is highest at {place} with {form(value)}")
+    return f"{title}. {'; '.join(parts)}." if parts else f"{title}. There are no figures."

@@ -1,0 +1,164 @@
+"""What the pages of ETL runs show of a run: its figures in words, its progress, its charts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.contrib import admin
+from django.template.defaultfilters import filesizeformat
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from queues.admin import charts
+from queues.admin.etl_progress import in_order, progress_of, run_seconds
+from queues.admin.rollup import rollup_charts, span
+from queues.models import EtlRun, EtlState
+from queues.times import relative
+
+#: Hours before a run's end that its page shows.
+HOURS = 24
+#: What is exported, in the order in which it is told.
+TABLES = ("messages", "audit", "live")
+#: Characters of a reason that the list shows.
+SHORT = 80
+
+
+class RunColumns:
+    """Columns of the list, and fields of a run's page."""
+
+    @admin.display(description="run")
+    def number_shown(self, run: EtlRun) -> str:
+        return f"Run {run.pk}"
+
+    @admin.display(description="state")
+    def state_shown(self, run: EtlRun) -> SafeString:
+        words = "cancelling" if run.cancelling and not run.is_finished else run.get_state_display()
+        bad = run.state in (EtlState.FAILED, EtlState.LOST)
+        return format_html('<strong class="error">{}</strong>' if bad else "{}", words)
+
+    @admin.display
+    def started(self, run: EtlRun) -> SafeString:
+        if run.started_at is None:
+            return format_html("{}", "-")
+        ago = relative(run.started_at, timezone.now())
+        return format_html('<span title="{}">{}</span>', f"{run.started_at:%Y-%m-%d %H:%M:%S} UTC", ago)
+
+    @admin.display(description="transactions")
+    def window(self, run: EtlRun) -> str:
+        if not run.window_to:
+            return "-"
+        before = run.window_from.partition(":")[0]
+        return f"{before or 'the beginning'} to {run.window_to.split(':')[1]}"
+
+    @admin.display(description="rows in → out")
+    def rows(self, run: EtlRun) -> str:
+        return f"{run.rows_in:,} → {run.rows_out:,}"
+
+    @admin.display(description="rows in")
+    def rows_in_shown(self, run: EtlRun) -> str:
+        return _counts(run, "rows_in")
+
+    @admin.display(description="rows out")
+    def rows_out_shown(self, run: EtlRun) -> str:
+        return _counts(run, "rows_out")
+
+    @admin.display(description="written")
+    def size(self, run: EtlRun) -> str:
+        return filesizeformat(run.bytes)
+
+    @admin.display(description="duration")
+    def took(self, run: EtlRun) -> str:
+        taken = run_seconds(run)
+        return "-" if taken is None else charts.seconds(taken)
+
+    @admin.display(description="progress")
+    def how_far(self, run: EtlRun) -> SafeString:
+        return render_to_string("admin/queues/etlrun/bar.html", {"progress": progress_of(run)})
+
+    @admin.display(description="problem")
+    def problem(self, run: EtlRun) -> SafeString:
+        text = run.error or (f"{len(run.warnings)} warnings" if run.warnings else "-")
+        return format_html('<span title="{}">{}</span>', run.error, text if len(text) <= SHORT else f"{text[:SHORT]}…")
+
+    @admin.display(description="progress")
+    def progress(self, run: EtlRun) -> SafeString:
+        address = reverse("admin:queues_etlrun_progress", args=[run.pk])
+        return format_html(
+            '<div id="etl-progress" data-address="{}" data-finished="{}" aria-live="polite">{}</div>',
+            address, "yes" if run.is_finished else "no", progress_html(run),
+        )  # fmt: skip
+
+    @admin.display(description="restart of")
+    def restart_shown(self, run: EtlRun) -> SafeString:
+        if run.restart_of_id is None:
+            return format_html("{}", "-")
+        return format_html('<a href="{}">run {}</a>', page(run.restart_of_id), run.restart_of_id)
+
+    @admin.display(description="audit chains")
+    def audit(self, run: EtlRun) -> str:
+        verdicts = run.figures.get("audit", {})
+        broken = [f"{name} is broken at seq {one['broken_seq']}" for name, one in verdicts.items() if not one["ok"]]
+        if broken or not verdicts:
+            return "; ".join(broken) or "not verified"
+        return f"{len(verdicts)} right, {sum(one['rows'] for one in verdicts.values()):,} rows"
+
+    @admin.display(description="warnings")
+    def warnings_shown(self, run: EtlRun) -> str:
+        return "\n".join(run.warnings) or "-"
+
+    @admin.display(description="process")
+    def looked_after(self, run: EtlRun) -> str:
+        if run.pid is None or run.heartbeat_at is None:
+            return "none"
+        return f"{run.pid} on {run.host}, last sign of life {relative(run.heartbeat_at, timezone.now())}"
+
+    @admin.display(description="figures")
+    def charts(self, run: EtlRun) -> SafeString:
+        if run.ended_at is None:
+            return format_html("{}", "They appear when the run has ended.")
+        drawn = _run_charts(run)
+        if run.state == EtlState.SUCCEEDED:
+            # Rounded up: an hour that has just begun belongs to those before the end.
+            drawn += rollup_charts(span(run.ended_at + timedelta(seconds=1), HOURS))
+        return format_html("{}" * len(drawn), *drawn) if drawn else format_html("{}", "It has left no figures.")
+
+
+def page(id: int) -> str:
+    """The address of a run's page."""
+    return reverse("admin:queues_etlrun_change", args=[id])
+
+
+def progress_html(run: EtlRun) -> SafeString:
+    """The part of a run's page that is kept up to date."""
+    context = {"run": run, "progress": progress_of(run, log=True)}
+    return render_to_string("admin/queues/etlrun/progress.html", context)
+
+
+def _counts(run: EtlRun, what: str) -> str:
+    """Rows over all tables, and of each where there are several."""
+    tables = {name: one[what] for name, one in _tables(run).items() if one[what]}
+    parts = ", ".join(f"{name} {count:,}" for name, count in tables.items())
+    total = f"{getattr(run, what):,}"
+    return f"{total} ({parts})" if len(tables) > 1 else total
+
+
+def _tables(run: EtlRun) -> dict[str, dict[str, int]]:
+    """Figures by table; what the database keeps has no order."""
+    found = run.figures.get("tables", {})
+    return {name: found[name] for name in (*TABLES, *found) if name in found}
+
+
+def _run_charts(run: EtlRun) -> list[charts.Chart]:
+    """What the run itself has told."""
+    drawn = []
+    if taken := run.figures.get("seconds"):
+        stages = in_order(taken)
+        series = [charts.Series("seconds", [taken[name] for name in stages])]
+        drawn.append(charts.bars("stages", "Time by stage", stages, series, charts.seconds))
+    if tables := _tables(run):
+        rows = [charts.Series("rows", [one["rows_out"] for one in tables.values()])]
+        drawn.append(charts.bars("tables", "Rows written by table", list(tables), rows))
+    return drawn

@@ -1,0 +1,248 @@
+"""Peers: whose names they are, who is connected where, and what waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from queues import mailboxes
+from queues.admin.audit_links import rows_address, rows_of_peer
+from queues.admin.confirm import REFUSALS, ConfirmedDeletion, confirm_page, confirmed
+from queues.admin.queue import CountedChangeList, messages_link
+from queues.admin.worker import html_table
+from queues.counts import QueueCounts, many_counts, queue_counts
+from queues.models import Mailbox
+from queues.times import relative
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """What an operator can do to a peer by name, after a question."""
+
+    do: Callable[[str], object]
+    question: str
+    button: str
+    log: str
+    #: What the record calls it.
+    event: str
+
+
+ACTIONS = {
+    "disconnect": Action(
+        do=mailboxes.disconnect,
+        question="This ends the connections. Nothing is lost; a peer may come back at once, as long as its key allows:",
+        button="Yes, disconnect",
+        log="Disconnected",
+        event="disconnect",
+    ),
+    "free_name": Action(
+        do=mailboxes.free_name,
+        question=(
+            "The next API key that comes has the name, and is given every letter that waits. Who is connected now is "
+            "disconnected:"
+        ),
+        button="Yes, free the name",
+        log="Freed the name",
+        event="free",
+    ),
+}
+
+
+class ConnectedFilter(admin.SimpleListFilter):
+    """Peers that are connected, or those that are away."""
+
+    title = "connection"
+    parameter_name = "connected"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "connected"), ("no", "away")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(node__isnull=self.value() == "no") if self.value() in ("yes", "no") else queryset
+
+
+class MailboxChangeList(CountedChangeList):
+    """Adds the counts of the peers' queues."""
+
+    queue_of = staticmethod(lambda row: row.queue_id)
+
+
+@admin.register(Mailbox)
+class MailboxAdmin(ConfirmedDeletion):
+    list_display = ("name", "owner", "connected", "connection_shown", "node_shown", "pending", "in_flight", "dead")
+    list_filter = (ConnectedFilter,)
+    search_fields = ("name",)
+    show_full_result_count = False
+    actions = ("disconnect", "free_name", "delete_selected")
+    change_form_template = "admin/queues/peer_change_form.html"
+    fields = (
+        "name", "owner_shown", "connection_shown", "node_shown", "connected_at", "left_at", "created_at", "pending",
+        "in_flight", "dead", "audit",
+    )  # fmt: skip
+    readonly_fields = (
+        "owner_shown", "connection_shown", "node_shown", "created_at", "pending", "in_flight", "dead", "audit",
+    )  # fmt: skip
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return MailboxChangeList
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Mailbox]:
+        found: QuerySet[Mailbox] = super().get_queryset(request)
+        return found.select_related("queue", "owner", "node")
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.action_view)
+        own = [
+            path(f"<int:id>/{name.replace('_', '-')}/", view, {"name": name}, name=f"queues_mailbox_{name}")
+            for name in ACTIONS
+        ]
+        return [*own, *super().get_urls()]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_operate_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may end connections and free names."""
+        return request.user.has_perm("queues.change_mailbox")
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        context = {**(extra_context or {}), "may_operate": self.has_operate_permission(request)}
+        return super().change_view(request, object_id, form_url, context)
+
+    def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
+        """Its page, loading itself again, has found that it is gone."""
+        self.message_user(request, "There is no such peer any more.", messages.WARNING)
+        return HttpResponseRedirect(reverse("admin:queues_mailbox_changelist"))
+
+    # What is shown.
+
+    @admin.display(boolean=True)
+    def connected(self, mailbox: Mailbox) -> bool:
+        return mailbox.node_id is not None
+
+    @admin.display(description="owner")
+    def owner_shown(self, mailbox: Mailbox) -> SafeString:
+        if mailbox.owner is None:
+            return format_html("{}", "nobody: the next API key to come may have the name")
+        return format_html('<a href="{}">{}</a>', _page("apikey", mailbox.owner.pk), mailbox.owner)
+
+    @admin.display(description="connection")
+    def connection_shown(self, mailbox: Mailbox) -> str:
+        now = timezone.now()
+        if mailbox.node_id is not None and mailbox.connected_at is not None:
+            return f"connected {relative(mailbox.connected_at, now)}"
+        return f"left {relative(mailbox.left_at, now)}" if mailbox.left_at is not None else "never connected"
+
+    @admin.display(description="node")
+    def node_shown(self, mailbox: Mailbox) -> SafeString:
+        if mailbox.node is None:
+            return format_html("{}", mailboxes.node_of(mailbox) or "-")
+        return format_html('<a href="{}">{}</a>', _page("node", mailbox.node.pk), mailbox.node)
+
+    @admin.display
+    def pending(self, mailbox: Mailbox) -> str:
+        return messages_link(mailbox.queue_id, f"{_counts(mailbox).ready:,}", 0)
+
+    @admin.display(description="in flight")
+    def in_flight(self, mailbox: Mailbox) -> str:
+        return f"{_counts(mailbox).leased:,}"
+
+    @admin.display
+    def dead(self, mailbox: Mailbox) -> str:
+        return messages_link(mailbox.queue_id, f"{_counts(mailbox).dead:,}", 3)
+
+    @admin.display(description="newest audit rows")
+    def audit(self, mailbox: Mailbox) -> SafeString:
+        chain, rows = rows_of_peer(mailbox)
+        if chain is None:
+            return format_html("{}", "none")
+        lines = (
+            (
+                f"{row.seq:,}", f"{row.at:%Y-%m-%d %H:%M:%S}", row.event,
+                format_html('<a href="{}">{}</a>', rows_address(chain, f"id:{row.record_id}"), row.record_id),
+                row.sender, row.recipient,
+            )
+            for row in rows
+        )  # fmt: skip
+        return html_table(("Seq", "When", "Event", "Id", "From", "To"), lines)
+
+    # What can be done.
+
+    @admin.action(description="Disconnect", permissions=["operate"])
+    def disconnect(self, request: HttpRequest, queryset: QuerySet[Mailbox]) -> HttpResponse | None:
+        return self._act(request, queryset, "disconnect", "disconnect")
+
+    @admin.action(description="Free the name for another API key", permissions=["operate"])
+    def free_name(self, request: HttpRequest, queryset: QuerySet[Mailbox]) -> HttpResponse | None:
+        return self._act(request, queryset, "free_name", "free_name")
+
+    def action_view(self, request: HttpRequest, id: int, name: str) -> HttpResponse:
+        """One of ACTIONS, for the peer of one page."""
+        if not self.has_operate_permission(request):
+            raise PermissionDenied
+        mailbox = self.get_object(request, str(id))
+        if mailbox is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, str(id))
+        return self._act(request, [mailbox], name) or HttpResponseRedirect(_page("mailbox", id))
+
+    def _act(
+        self, request: HttpRequest, peers: Iterable[Mailbox], name: str, action: str = ""
+    ) -> HttpResponse | None:
+        """Ask, or do it; `action` is that of the list of peers, which shows the question's answer to itself."""
+        what, chosen = ACTIONS[name], list(peers)
+        if not confirmed(request):
+            return confirm_page(
+                self, request, "Are you sure?", what.question, self.deletion_lines(chosen), what.button, action,
+                [peer.pk for peer in chosen],
+            )  # fmt: skip
+        for peer in chosen:
+            try:
+                with transaction.atomic():
+                    what.do(peer.name)
+                    self.log_done(request, peer, what.event, f"{what.log}.")
+            except REFUSALS as error:
+                self.message_user(request, str(error), messages.ERROR)
+                continue
+            self.message_user(request, f"{what.log}: {peer.name}.", messages.SUCCESS)
+        return None
+
+    def delete_one(self, obj: Mailbox) -> int:
+        return mailboxes.delete_mailbox(obj.name, force=True)
+
+    def deletion_lines(self, objects: Sequence[Mailbox]) -> list[str]:
+        counts = many_counts(peer.queue_id for peer in objects)
+        return [f"{peer}: {self.connection_shown(peer)}, {_shown(counts.get(peer.queue_id))}" for peer in objects]
+
+
+def _shown(counts: QueueCounts | None) -> str:
+    counts = counts or QueueCounts()
+    return f"{counts.ready:,} pending, {counts.leased:,} in flight, {counts.dead:,} dead"
+
+
+def _counts(mailbox: Any) -> QueueCounts:
+    """The counts that the page has fetched, or those of a peer shown alone."""
+    if not hasattr(mailbox, "counts"):
+        mailbox.counts = queue_counts(mailbox.queue_id)
+    counts: QueueCounts = mailbox.counts
+    return counts
+
+
+def _page(model: str, pk: int) -> str:
+    return reverse(f"admin:queues_{model}_change", args=[pk])

@@ -1,0 +1,34 @@
+"""Users and groups, as Django's admin has them: what is done to them is recorded, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.contrib import admin
+from django.contrib.auth.admin import GroupAdmin
+from django.contrib.auth.admin import UserAdmin as StockUserAdmin
+from django.contrib.auth.models import Group, User
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+
+from queues.admin.recorded import RecordedAdmin
+
+if TYPE_CHECKING:
+    UserAdmin = StockUserAdmin[User]
+else:
+    UserAdmin = StockUserAdmin
+
+admin.site.unregister((User, Group))
+
+
+@admin.register(User)
+class RecordedUserAdmin(RecordedAdmin, UserAdmin):
+    def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
+        with transaction.atomic():
+            response: HttpResponse = super().user_change_password(request, id, form_url)
+        return response
+
+
+@admin.register(Group)
+class RecordedGroupAdmin(RecordedAdmin, GroupAdmin):
+    pass

@@ -1,0 +1,67 @@
+"""What operators do in the admin is recorded in the audit chain "operators", with who did it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.db import transaction
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+
+from queues import operators
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+
+def operator(request: HttpRequest) -> str:
+    """Who is at work."""
+    return request.user.get_username()
+
+
+class RecordedAdmin(ModelAdmin):
+    """Records additions, changes and deletions in their transactions; actions call `record_action` or `log_done`."""
+
+    def record_action(self, request: HttpRequest, event: str, obj: Model, detail: str = "") -> None:
+        """Record that the user does something to an object."""
+        operators.record(operator(request), event, operators.record_id(obj), detail)
+
+    def log_done(self, request: HttpRequest, obj: Model, event: str, text: str, detail: str = "") -> None:
+        """Record an action, and note it in Django's own log; to be called in the action's transaction."""
+        self.record_action(request, event, obj, detail)
+        self.log_only(request, obj, text)
+
+    def log_only(self, request: HttpRequest, obj: Model, text: str) -> None:
+        """Note an action in Django's own log; it is recorded already."""
+        super().log_change(request, obj, text)
+
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> LogEntry:
+        self.record_action(request, "add", obj)
+        return super().log_addition(request, obj, message)
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> LogEntry:
+        """Of a form the fields that changed, never their values; of an action what it says."""
+        if message:
+            self.record_action(request, "change", obj, message if isinstance(message, str) else _changed(message))
+        return super().log_change(request, obj, message)
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        with transaction.atomic():
+            self.record_action(request, "delete", obj)
+            super().delete_model(request, obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        with transaction.atomic():
+            for obj in queryset:
+                self.record_action(request, "delete", obj)
+            super().delete_queryset(request, queryset)
+
+
+def _changed(message: list[dict[str, dict[str, Any]]]) -> str:
+    """The fields in a message that the admin has made of a form."""
+    fields = [field for part in message for what in part.values() for field in what.get("fields", ())]
+    return ", ".join(map(str, fields))

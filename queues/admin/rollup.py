@@ -1,0 +1,110 @@
+"""What went through the queues, by the hour, as charts. The figures are those that ETL runs have left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db.models import Count, Max, QuerySet, Sum
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+
+from queues.admin.charts import Chart, Series, bars, columns, lines
+from queues.admin.recorded import RecordedAdmin
+from queues.models import Rollup
+
+#: How far back the page may look, in hours.
+SPANS = {24: "last 24 hours", 168: "last 7 days"}
+#: Columns of a rollup that say how messages ended.
+OUTCOMES = ("acknowledged", "expired", "purged", "dropped", "removed", "dead_letters")
+LATENCIES = ("deliver_p50", "deliver_p95", "deliver_p99", "settle_p50", "settle_p95", "settle_p99")
+#: Queues with a bar of their own.
+MOST_QUEUES = 15
+
+HOUR = timedelta(hours=1)
+Figures = Mapping[str, Any]
+
+
+def span(until: datetime, hours: int) -> list[datetime]:
+    """The hours, the last one the one in which `until` is."""
+    last = until.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    return [last - n * HOUR for n in reversed(range(hours))]
+
+
+def rollup_charts(hours: Sequence[datetime], queue: str = "") -> list[Chart]:
+    """The charts of some hours in a row, of one queue or of all; two queries."""
+    found = Rollup.objects.filter(hour__gte=hours[0], hour__lte=hours[-1])
+    if queue:
+        found = found.filter(queue=queue)
+    sums = {name: Sum(name) for name in OUTCOMES}
+    by_hour = {
+        row["hour"]: row
+        for row in found.order_by().values("hour").annotate(
+            queues=Count("id"), **sums, **{name: Max(name) for name in LATENCIES}
+        )
+    }
+    by_queue = list(found.order_by().values("queue").annotate(**sums))
+    places = [f"{hour:%H:%M}" if len(hours) <= 24 else f"{hour:%a %H:%M}" for hour in hours]
+    rows: list[Figures] = [by_hour.get(hour, {}) for hour in hours]
+    slowest = "" if queue else ", the slowest queue's"
+    return [
+        columns("messages", "Messages by the hour (UTC) in which they ended", places, _series(rows, OUTCOMES)),
+        lines("settle", f"From publish to acknowledgement{slowest}", places, _percentiles(rows, "settle")),
+        lines("deliver", f"From publish to the last delivery{slowest}", places, _percentiles(rows, "deliver")),
+        _outcomes_by_queue(by_queue),
+    ]
+
+
+def _outcomes_by_queue(rows: Sequence[Figures]) -> Chart:
+    ordered = sorted(rows, key=lambda row: (-sum(row[name] for name in OUTCOMES), row["queue"]))
+    shown, others = ordered[:MOST_QUEUES], ordered[MOST_QUEUES:]
+    names = [row["queue"] for row in shown]
+    if others:
+        names.append(f"{len(others)} others")
+        shown.append({name: sum(row[name] for row in others) for name in OUTCOMES})
+    return bars("queues", "Outcomes by queue", names, _series(shown, OUTCOMES))
+
+
+def _series(rows: Sequence[Figures], names: Sequence[str]) -> list[Series]:
+    return [Series(name.replace("_", " "), [row.get(name, 0) for row in rows]) for name in names]
+
+
+def _percentiles(rows: Sequence[Figures], name: str) -> list[Series]:
+    return [Series(f"p{one}", [row.get(f"{name}_p{one}") for row in rows]) for one in (50, 95, 99)]
+
+
+@admin.register(Rollup)
+class RollupAdmin(RecordedAdmin):
+    """Read only; its list is a page of charts."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        given = request.GET.get("hours", "")
+        hours = span(timezone.now(), int(given) if given in map(str, SPANS) else min(SPANS))
+        queue = request.GET.get("queue", "")
+        names = _queues(Rollup.objects.filter(hour__gte=hours[0], hour__lte=hours[-1]))
+        context = {
+            **self.admin_site.each_context(request), "title": "Charts", "opts": self.opts, "queue": queue,
+            "queues": names if queue in names or not queue else [queue, *names],
+            "spans": SPANS, "hours": len(hours), "charts": rollup_charts(hours, queue),
+            "computed_at": Rollup.objects.aggregate(last=Max("computed_at"))["last"], **(extra_context or {}),
+        }  # fmt: skip
+        return TemplateResponse(request, "admin/queues/rollup_charts.html", context)
+
+
+def _queues(found: QuerySet[Rollup]) -> list[str]:
+    return list(found.order_by("queue").values_list("queue", flat=True).distinct())

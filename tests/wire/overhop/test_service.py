@@ -1,0 +1,86 @@
+"""What Overhop's connections share, on an engine that is not there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from queues.engine import Grant
+from wire.overhop.service import OverhopOptions, OverhopService
+
+PATIENCE = 60.0
+BEFORE = Grant(1, "clients", ("overhop",), ("*",), ("*",), ())
+AFTER = Grant(1, "clients", ("overhop",), (), (), ())
+
+
+class FakeEngine:
+    """Answers what it is told to; `asked` says what for."""
+
+    node = 1
+    options = SimpleNamespace()
+
+    def __init__(self) -> None:
+        self.on_key_change: list[Any] = []
+        self.answers: list[Any] = []
+        self.asked = asyncio.Queue[str]()
+
+    async def _answer(self, what: str) -> Any:
+        self.asked.put_nowait(what)
+        answer = self.answers.pop(0)
+        if callable(answer):
+            answer = answer()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def grant_named(self, name: str) -> Any:
+        return await self._answer(name)
+
+    async def request(self, name: str, **parameters: Any) -> Any:
+        return await self._answer(name)
+
+
+@pytest.fixture
+async def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def service(engine: Any) -> Iterator[OverhopService]:
+    service = OverhopService(engine, OverhopOptions(api_key="clients"))
+    yield service
+    service.clerk.close()
+
+
+async def test_a_key_that_is_changed_while_it_is_looked_up_is_looked_up_again(
+    engine: FakeEngine, service: OverhopService
+) -> None:
+    def changed_meanwhile() -> Grant:
+        for told in engine.on_key_change:
+            told(1)
+        return BEFORE
+
+    engine.answers = [changed_meanwhile, AFTER]
+    assert not await service.may("publish", "q")
+    assert engine.asked.qsize() == 2
+    assert not await service.may("publish", "q")
+    assert engine.asked.qsize() == 2
+
+
+async def test_a_list_of_workers_that_could_not_be_written_is_not_the_last(
+    engine: FakeEngine, service: OverhopService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("wire.overhop.service.SNAPSHOT", 0.01)
+    worker: Any = SimpleNamespace(snapshot=lambda: {"wid": "1"})
+    service.workers["1"] = worker
+    engine.answers = [RuntimeError("the transaction is read-only"), None]
+    writing = asyncio.create_task(service._write_snapshots())
+    for _ in range(2):
+        assert await asyncio.wait_for(engine.asked.get(), PATIENCE) == "write_workers"
+    writing.cancel()
+    await asyncio.wait([writing])
+    assert "the list of workers was not written" in caplog.text
