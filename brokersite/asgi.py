@@ -1,10 +1,37 @@
-"""The web server's entry: ``daphne brokersite.asgi:application``."""
+"""The web server's entry: ``daphne brokersite.asgi:application``, or any other ASGI server's."""
 
 import os
+import sys
 
-from channels.routing import ProtocolTypeRouter
+from channels.routing import ProtocolTypeRouter, URLRouter
 from django.core.asgi import get_asgi_application
+from django.urls import re_path
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "brokersite.settings")
 
-application = ProtocolTypeRouter({"http": get_asgi_application()})
+django = get_asgi_application()  # before the imports below: they need the applications to be loaded
+
+from prometheus_client import REGISTRY  # noqa: E402
+
+from peers import lifespan  # noqa: E402
+from peers.consumer import PeerbusConsumer  # noqa: E402
+from peers.metrics import PeersCollector  # noqa: E402
+from peers.office import Office, options_from_settings  # noqa: E402
+from peers.session import PeerSession  # noqa: E402
+
+if "daphne.server" in sys.modules:
+    from peers.daphne import install
+
+    install()
+
+office = Office(options_from_settings)
+PeerbusConsumer.session_factory = lambda transport, scope: PeerSession(transport, scope, office)
+lifespan.on_shutdown.append(office.stop)
+REGISTRY.register(PeersCollector(office))
+
+# Peerbus is at /ws/peerbus, but its clients dial any path, so it gets all that no route before it takes. The Origin is
+# not checked, although the admin is on the same one: programs send none, and it protects nothing here, since peerbus
+# looks at no cookie. A page elsewhere that a browser has open gets nowhere without a token of its own.
+websockets = URLRouter([re_path(r"", PeerbusConsumer.as_asgi())])  # type: ignore[arg-type, list-item]
+
+application = ProtocolTypeRouter({"http": django, "websocket": websockets, "lifespan": lifespan.application})

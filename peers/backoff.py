@@ -1,0 +1,21 @@
+"""How long a client waits before it connects again. No I/O."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+
+class Backoff(NamedTuple):
+    """Delays in seconds: from `first` on each is twice the one before, up to `most`, less up to half by chance."""
+
+    first: float = 0.1
+    most: float = 5.0
+    chance: Callable[[], float] = random.random
+    """From 0 up to 1; so that the clients of a broker that comes back do not all come at once."""
+
+    def delays(self) -> Iterator[float]:
+        """Yield the delay before each attempt in a row, without end."""
+        delay = self.first
+        while True:
+            yield delay * (1 - self.chance() / 2)
+            delay = min(2 * delay, self.most)

@@ -1,0 +1,183 @@
+"""A peer's connection over a blocking WebSocket, made again whenever it is lost. What `PeerClient` stands on."""
+
+import contextlib
+import ssl
+import time
+from typing import Final
+
+from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
+from websockets.sync.client import ClientConnection, connect
+from websockets.uri import parse_uri
+
+from peers.backoff import Backoff
+from peers.client_core import ClientCore
+from peers.envelope import MAX_FRAME
+from peers.errors import ClientError, ConnectionLost, NoAnswer, ProtocolViolation, ReplyTimeout, again
+
+LINGER: Final = 5.0
+"""Seconds a closing client waits for the broker to close too."""
+
+
+def check_url(url: str) -> None:
+    """Raise ValueError if this is no WebSocket URL."""
+    try:
+        parse_uri(url)
+    except InvalidURI as error:
+        raise ValueError(f"{url!r} is no WebSocket URL, such as ws://127.0.0.1:8000/ws/peerbus") from error
+
+
+def close_of(closed: ConnectionClosed) -> tuple[int | None, str]:
+    """Return the code and the reason of the broker's close frame, None and "" if there was none."""
+    return (None, "") if closed.rcvd is None else (closed.rcvd.code, closed.rcvd.reason)
+
+
+def deadline_in(timeout: float | None) -> float | None:
+    """Return the moment when so many seconds from now are over; None for never."""
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def seconds_to(deadline: float | None) -> float | None:
+    """Return the seconds that are left until then, 0 if it is over."""
+    return None if deadline is None else max(deadline - time.monotonic(), 0.0)
+
+
+class Connection:
+    """Carries out what a core wants, for one thread at a time."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        url: str,
+        *,
+        timeout: float,
+        prefetch: int,
+        tls: ssl.SSLContext | None,
+        backoff: Backoff,
+    ) -> None:
+        """Nothing happens yet: `connect`. Raises ValueError for a URL that is none."""
+        check_url(url)
+        self._core = core
+        self._url = url
+        self._timeout = timeout
+        self._prefetch = prefetch
+        self._tls = tls
+        self._backoff = backoff
+        self._delays = backoff.delays()
+        self._next_attempt = 0.0
+        self._resources = contextlib.ExitStack()
+        self._socket: ClientConnection | None = None
+        self._wanted = False
+
+    def connect(self) -> None:
+        """Connect and register. Raises OSError, Rejected, ConnectionLost, ReplyTimeout, ProtocolViolation."""
+        self._socket = self._open()
+        try:
+            self._register(self._socket)
+        except BaseException:
+            self._drop(None)
+            raise
+        self._wanted = True
+        self._delays = self._backoff.delays()
+
+    def push(self) -> None:
+        """Send what is to be sent, if there is a connection or one can be made now. Raises what ended the client."""
+        self.check()
+        if self._socket is None:
+            self._reconnect(deadline_in(0.0))
+        self._send()
+
+    def step(self, deadline: float | None) -> bool:
+        """Send what is to be sent and take one frame, or connect again. False when the time is over."""
+        self.check()
+        if self._socket is None:
+            return self._reconnect(deadline)
+        self._send()
+        return self._receive(deadline)
+
+    def step_or_raise(self, deadline: float | None) -> None:
+        """The same, but NoAnswer is raised when the time is over."""
+        if not self.step(deadline):
+            raise NoAnswer("the broker has not answered in time")
+
+    def check(self) -> None:
+        """Raise what ended the client, or ConnectionLost if it is closed."""
+        if self._core.error is not None:
+            raise again(self._core.error)
+        if not self._wanted:
+            raise ConnectionLost("not connected")
+
+    def close(self) -> None:
+        """Disconnect for good."""
+        self._wanted = False
+        self._drop(None)
+
+    def _open(self) -> ClientConnection:
+        try:
+            opening = connect(
+                self._url, ssl=self._tls, compression=None, max_size=MAX_FRAME, max_queue=self._prefetch,
+                open_timeout=self._timeout, close_timeout=LINGER,
+            )  # fmt: skip
+        except WebSocketException as error:
+            raise ProtocolViolation(f"no WebSocket there: {error}") from error
+        return self._resources.enter_context(opening)
+
+    def _register(self, socket: ClientConnection) -> None:
+        deadline = deadline_in(self._timeout)
+        self._core.connected()
+        try:
+            socket.send(self._core.outgoing.popleft(), text=True)
+            while not self._core.established:
+                self._take(socket.recv(seconds_to(deadline)))
+        except ConnectionClosed as closed:
+            raise self._drop(closed) or ConnectionLost(str(closed)) from closed
+        except TimeoutError:
+            raise ReplyTimeout(f"no answer to the register for {self._timeout} s") from None
+
+    def _reconnect(self, deadline: float | None) -> bool:
+        """Try once, when it is time to. False if that is after the deadline."""
+        delay = max(self._next_attempt - time.monotonic(), 0.0)
+        left = seconds_to(deadline)
+        if left is not None and delay > left:
+            time.sleep(left)
+            return False
+        time.sleep(delay)
+        try:
+            self.connect()
+        except (OSError, ClientError):
+            self._postpone()
+        return True
+
+    def _postpone(self) -> None:
+        self._next_attempt = time.monotonic() + next(self._delays)
+        self.check()
+
+    def _send(self) -> None:
+        outgoing = self._core.outgoing
+        try:
+            while outgoing and self._socket is not None:
+                self._socket.send(outgoing.popleft(), text=True)
+        except ConnectionClosed as closed:
+            self._drop(closed)
+            self._postpone()
+
+    def _receive(self, deadline: float | None) -> bool:
+        if self._socket is None:
+            return True
+        try:
+            self._take(self._socket.recv(seconds_to(deadline)))
+        except TimeoutError:
+            return False
+        except ConnectionClosed as closed:
+            self._drop(closed)
+            self._postpone()
+        return True
+
+    def _take(self, message: str | bytes) -> None:
+        if isinstance(message, str):  # a binary message means nothing
+            self._core.received(message.encode())
+
+    def _drop(self, closed: ConnectionClosed | None) -> Exception | None:
+        """There is no connection any more; return how we were rejected, if we were."""
+        self._socket = None
+        self._resources.close()
+        return self._core.disconnected(*(close_of(closed) if closed else (None, "")))

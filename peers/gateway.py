@@ -1,0 +1,51 @@
+"""Messages of queues and topics for peers: what a route brings becomes an envelope that the gateway signs."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+from typing import Any
+
+from msgpack import unpackb  # type: ignore[import-untyped]
+
+from peers.envelope import build, encode, timestamp
+from peers.errors import InvalidEnvelope, MessageTooLarge, WeakSecret
+from queues.engine import Content, Letter, Undeliverable
+
+SOURCE = "fivewire"
+
+
+def wrap(letter: Letter, to: str, secret: str) -> bytes:
+    """The envelope of a message for a peer, the same each time. Raises Undeliverable.
+
+    Its id is the message's for ever, `from` and `source` are "fivewire". The body is the message's value if it is JSON
+    or MessagePack, a string if it is bytes that are UTF-8, and else {"base64": …}.
+    """
+    if not secret:
+        raise Undeliverable("PEERBUS_HMAC_SECRET is not set, so that it cannot be signed")
+    moment = datetime.datetime.fromtimestamp(letter.published, datetime.UTC)
+    try:
+        envelope = build(
+            sender=letter.sender, to=to, body=_body(letter), secret=secret, source=SOURCE, id=letter.key,
+            ts=timestamp(moment),
+        )  # fmt: skip
+    except (InvalidEnvelope, MessageTooLarge, WeakSecret) as error:
+        raise Undeliverable(str(error)) from error
+    return envelope.text
+
+
+def _body(letter: Letter) -> bytes:
+    payload = letter.payload
+    if letter.content in (Content.JSON, Content.LETTER):
+        return payload
+    if letter.content == Content.MSGPACK:
+        return json.dumps(unpackb(payload), default=_bytes, ensure_ascii=False, separators=(",", ":")).encode()
+    try:
+        return encode(payload.decode())
+    except UnicodeDecodeError:
+        return encode(_bytes(payload))
+
+
+def _bytes(value: Any) -> dict[str, str]:
+    return {"base64": base64.b64encode(value).decode()}

@@ -1,0 +1,129 @@
+"""``manage.py peer``: a peer of peerbus at the terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg
+from django.core.management.base import CommandError, CommandParser
+from django.db import InterfaceError, OperationalError, ProgrammingError, transaction
+
+from peers.client import Message, PeerClient
+from peers.management.peering import add_peer_arguments, explained, peer_options
+from peers.signing import canonical
+from queues import mailboxes
+from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number, seconds
+from queues.operators import record, shell_operator
+
+
+class Command(SubcommandCommand):
+    """Send, listen and list as a peer; free and disconnect as an operator, who needs the database and no token."""
+
+    help = (
+        "Speak peerbus at the terminal (send, listen, list), or see to its peers in the database (free, disconnect). "
+        "Exit status: 0 done, 1 refused, unreachable or not confirmed, 2 usage, 130 interrupted."
+    )
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        do = parser.add_subparsers(dest="do", required=True, metavar="send|listen|list|free|disconnect")
+        send = do.add_parser("send", help="send a message, and wait until it is stored; prints its id")
+        listen = do.add_parser("listen", help="print each message as a line of JSON, and acknowledge it; until Ctrl-C")
+        listing = do.add_parser("list", help="show who is connected, this command included")
+        for one in (send, listen, listing):
+            add_peer_arguments(one)
+        send.add_argument("to", metavar="TO", help="a peer's name, queue:NAME, topic:NAME, or * for all connected")
+        send.add_argument("body", nargs="?", metavar="BODY", help="JSON; standard input without it")
+        send.add_argument("--text", action="store_true", help="the body is a text, not JSON")
+        send.add_argument("--id", metavar="ID", help="of a message that is sent again; the broker takes it once")
+        listen.add_argument("--count", type=number(1), metavar="N", help="end after so many messages")
+        listen.add_argument("--timeout", type=seconds, metavar="S", help="end when nothing has come for so long")
+        listing.add_argument("--json", action="store_true", help="as a JSON list")
+        free = do.add_parser("free", help="let the next API key have a name, with what waits; ends the connection")
+        free.add_argument("--yes", action="store_true", help="do not ask")
+        disconnect = do.add_parser("disconnect", help="end a peer's connection; it may come back, and nothing is lost")
+        for one in (free, disconnect):
+            one.add_argument("peer", metavar="NAME", help="the peer's name")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        with explained():
+            super().handle(*args, **options)
+
+    def do_send(self, options: dict[str, Any]) -> None:
+        given = peer_options(options)
+        body = self._body(options)
+        with PeerClient(**given) as peer:
+            self.say(peer.send(options["to"], body, id=options["id"], confirm=True))
+
+    def do_listen(self, options: dict[str, Any]) -> None:
+        left: int | None = options["count"]
+        # Ctrl-C is how one stops listening. What was printed is acknowledged, or comes again.
+        with suppress(KeyboardInterrupt), PeerClient(**peer_options(options)) as peer:
+            while left != 0 and (message := peer.receive(options["timeout"])) is not None:
+                self.say(_line(message))
+                self.stdout.flush()
+                peer.ack(message)
+                left = None if left is None else left - 1
+
+    def do_list(self, options: dict[str, Any]) -> None:
+        with PeerClient(**peer_options(options)) as peer:
+            names = peer.peers()
+        if options["json"]:
+            self.say_json(names)
+        else:
+            for name in names:
+                self.say(name)
+
+    def do_free(self, options: dict[str, Any]) -> None:
+        name = options["peer"]
+        with _database():
+            owner = mailboxes.get_mailbox(name).owner
+            whose = f"belongs to the API key {owner}" if owner is not None else "belongs to nobody already"
+            self.ask(f"{name} {whose}. Let the next key have it, with the letters that wait?", options["yes"])
+            with transaction.atomic():
+                ended = mailboxes.free_name(name)
+                record(shell_operator(), "free", f"peer:{name}")
+        self.say(f"freed {name}, which was connected" if ended else f"freed {name}")
+
+    def do_disconnect(self, options: dict[str, Any]) -> None:
+        with _database(), transaction.atomic():
+            mailboxes.disconnect(options["peer"])
+            record(shell_operator(), "disconnect", f"peer:{options['peer']}")
+        self.say(f"disconnected {options['peer']}")
+
+    @staticmethod
+    def _body(options: dict[str, Any]) -> Any:
+        text: str = sys.stdin.read() if options["body"] is None else options["body"]
+        if options["text"]:
+            return text
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise CommandError(f"The body is no JSON: {error}. With --text it need not be.", returncode=USAGE) from None
+
+
+@contextmanager
+def _database() -> Iterator[None]:
+    """Say in words that the database is away, or has no tables yet."""
+    try:
+        yield
+    except (OperationalError, InterfaceError) as error:
+        raise CommandError(f"The database is away: {str(error).strip()}", returncode=REFUSED) from error
+    except ProgrammingError as error:
+        if not isinstance(error.__cause__, psycopg.errors.UndefinedTable):
+            raise
+        raise CommandError("The database is not up to date; run manage.py migrate.", returncode=REFUSED) from error
+
+
+def _line(message: Message) -> str:
+    """The message without its signature; the body as it was sent."""
+    envelope = message.envelope
+    fields = {
+        "protocol_version": envelope.protocol_version, "id": envelope.id, "from": envelope.sender, "to": envelope.to,
+        "ts": envelope.ts, "source": envelope.source, "kind": envelope.kind,
+    }  # fmt: skip
+    return canonical(fields, envelope.raw_body).decode()

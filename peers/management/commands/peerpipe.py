@@ -1,0 +1,49 @@
+"""``manage.py peerpipe``: peerbus over standard input and output."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
+
+from peers.envelope import MAX_FRAME
+from peers.management.peering import add_url_argument, checked_url, explained
+from peers.pipe import Pipe
+from queues.management.shell import REFUSED
+
+
+class Command(BaseCommand):
+    """Bridge lines of JSON to peerbus and back."""
+
+    help = (
+        "Bridge standard input and output to a peerbus WebSocket: each line is a frame, in both directions, byte for "
+        "byte. The first line is your register. The end of input closes the connection. Exit status: 0 at the end of "
+        "input, 1 when the broker closes (its reason is on standard error), 2 usage, 130 interrupted."
+    )
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        add_url_argument(parser)
+        parser.add_argument("--token", metavar="KEY", help="put into the register if that has no token")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        with explained():
+            try:
+                self._bridge(checked_url(options["url"]), options["token"])
+            except WebSocketException as error:
+                raise CommandError(f"No WebSocket there: {error}", returncode=REFUSED) from error
+            except BrokenPipeError:  # whoever reads our output has seen enough; what is buffered goes nowhere
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    @staticmethod
+    def _bridge(url: str, token: str | None) -> None:
+        def write(data: bytes) -> None:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+
+        with connect(url, compression=None, max_size=MAX_FRAME) as connection:
+            Pipe(connection, lambda size: os.read(sys.stdin.fileno(), size), write, token).run()

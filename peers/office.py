@@ -1,0 +1,118 @@
+"""What the peerbus connections of one process share: the engine, which starts with the first of them, and counters."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from queues.engine import Engine, EngineError, EngineOptions, StoreUnavailable
+
+if TYPE_CHECKING:
+    from peers.session import PeerSession
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that an orderly stop has to write what is pending.
+STOP_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerOptions:
+    """Times are seconds, sizes bytes."""
+
+    window_bytes: int = 2 << 20
+    handshake_timeout: float = 10.0
+    slow_timeout: float = 15.0
+    max_connections: int = 10_000
+    secret: str = ""
+
+
+def options_from_settings() -> tuple[EngineOptions, PeerOptions]:
+    """What Django's settings give."""
+    from django.conf import settings
+
+    from queues.engine import options_from_settings as engine_options
+
+    return engine_options("peerbus"), PeerOptions(
+        window_bytes=settings.BROKER_PEERBUS_WINDOW_BYTES,
+        handshake_timeout=settings.BROKER_PEERBUS_HANDSHAKE_TIMEOUT,
+        slow_timeout=settings.BROKER_PEERBUS_SLOW_TIMEOUT,
+        max_connections=settings.BROKER_MAX_CONNECTIONS,
+        secret=settings.PEERBUS_HMAC_SECRET,
+    )
+
+
+class Office:
+    """One process's part of peerbus. `make_options` is called when the first connection comes."""
+
+    def __init__(self, make_options: Callable[[], tuple[EngineOptions, PeerOptions]]) -> None:
+        self._make_options = make_options
+        self.options = PeerOptions()
+        self.sessions: set[PeerSession] = set()
+        #: Frames that were dropped, by reason.
+        self.ignored: Counter[str] = Counter()
+        #: Connections that were closed, by reason.
+        self.closed: Counter[str] = Counter()
+        self.engine_now: Engine | None = None
+        self._starting: asyncio.Task[Engine] | None = None
+
+    async def engine(self) -> Engine:
+        """The process's engine, started if need be. Raises StoreUnavailable, or another EngineError."""
+        if self.engine_now is None:
+            if self._starting is None:
+                self._starting = asyncio.create_task(self._start(), name="peerbus engine")
+            await asyncio.shield(self._starting)
+        assert self.engine_now is not None
+        if not self.engine_now.available:
+            raise StoreUnavailable()
+        return self.engine_now
+
+    async def _start(self) -> Engine:
+        engine_options, _ = self._make_options()
+        engine = Engine(replace(engine_options, mailroom=True))
+        try:
+            await engine.start()
+        except (EngineError, psycopg.Error, OSError) as error:
+            logger.error("peerbus cannot start: %s", str(error).strip().split("\n")[0])
+            raise error if isinstance(error, EngineError) else StoreUnavailable(str(error)) from error
+        finally:
+            self._starting = None
+        engine.on_saturation.append(self._saturate)
+        engine.on_key_change.append(self._key_changed)
+        self.engine_now = engine
+        return engine
+
+    def admit(self, session: PeerSession) -> bool:
+        """A connection has come; False when there are too many."""
+        if not self.sessions:
+            _, self.options = self._make_options()
+        if len(self.sessions) >= self.options.max_connections:
+            return False
+        self.sessions.add(session)
+        return True
+
+    def forget(self, session: PeerSession) -> None:
+        """A connection has ended."""
+        self.sessions.discard(session)
+
+    async def stop(self) -> None:
+        """Write what is pending, hand back what is held, and leave."""
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+        engine, self.engine_now = self.engine_now, None
+        if engine is not None:
+            await engine.stop(STOP_TIMEOUT)
+
+    def _saturate(self, saturated: bool) -> None:
+        for session in self.sessions:
+            session.saturate(saturated)
+
+    def _key_changed(self, key: int) -> None:
+        for session in tuple(self.sessions):
+            session.key_changed(key)

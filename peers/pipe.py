@@ -1,0 +1,89 @@
+"""Peerbus over standard input and output: a bridge between lines and a WebSocket, byte for byte.
+
+For programs that can write lines but speak no WebSocket. They speak the protocol themselves, from the register on;
+only a token that their register leaves out is put in, so that they need not know it.
+"""
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection
+
+from peers.errors import ConnectionLost, LineTooLong
+from peers.lines import LineDecoder, line
+from peers.parsing import MalformedJson, loads
+
+READ_SIZE: Final = 64 * 1024
+
+
+def with_token(register: bytes, token: str | None) -> bytes:
+    """Return a register frame with the token in it, if it has none; any other frame as it is."""
+    try:
+        fields = loads(register)
+    except MalformedJson:
+        return register
+    if token is None or not isinstance(fields, dict) or fields.get("type") != "register" or fields.get("token"):
+        return register
+    return json.dumps(fields | {"token": token}).encode()
+
+
+class Pipe:
+    """Both directions of the bridge; `read` gives up to so many bytes, none at the end, and `write` takes all."""
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        read: Callable[[int], bytes],
+        write: Callable[[bytes], object],
+        token: str | None,
+    ) -> None:
+        self._connection = connection
+        self._read = read
+        self._write = write
+        self._token = token
+        self._finished = False
+        self._error: LineTooLong | None = None
+
+    def run(self) -> None:
+        """Bridge until the end of input; what the broker sends until then is written.
+
+        Raises ConnectionLost with the broker's reason if it closes before, LineTooLong for a line over 1 MiB.
+        """
+        # A daemon: nothing can wake a thread that waits for input, when the broker has closed.
+        threading.Thread(target=self._send_lines, daemon=True).start()
+        try:
+            while True:
+                message = self._connection.recv()
+                if isinstance(message, str):  # a binary message means nothing
+                    self._write(line(message.encode()))
+        except ConnectionClosed as closed:
+            if self._error is not None:
+                raise self._error from None
+            if not self._finished:
+                raise ConnectionLost(_how(closed)) from None
+
+    def _send_lines(self) -> None:
+        decoder = LineDecoder()
+        try:
+            while decoder.error is None and (data := self._read(READ_SIZE)):
+                self._send(decoder.feed(data))
+            self._send(decoder.finish())
+            self._error = decoder.error
+            self._finished = True
+            self._connection.close()
+        except ConnectionClosed:
+            pass  # the other direction says why
+
+    def _send(self, frames: list[bytes]) -> None:
+        for frame in frames:
+            self._connection.send(with_token(frame, self._token) if self._token else frame, text=True)
+            self._token = None  # only the first frame is a register
+
+
+def _how(closed: ConnectionClosed) -> str:
+    if closed.rcvd is None:
+        return "the connection to the broker is lost"
+    return f"the broker closed the connection: {closed.rcvd.reason or 'no reason given'} ({closed.rcvd.code})"

@@ -1,0 +1,313 @@
+"""The broker's side of a peerbus connection (docs/protocols/peerbus.md): what its frames do, and what it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from peers import gateway
+from peers.codec import (
+    BROADCAST,
+    INVALID_TOKEN,
+    NAME_CLAIMED,
+    NO_FRAME,
+    PERSISTENCE_FAILED,
+    SLOW_CONSUMER,
+    TAKEN_OVER,
+    Ack,
+    Envelope,
+    Frame,
+    Ignored,
+    Rejection,
+    deliver_frame,
+    handshake,
+    parse_frame,
+    peers_frame,
+)
+from peers.codec import Register as RegisterFrame
+from peers.machine import Action, Conversation, Event, State
+from peers.office import Office
+from peers.transports import Transport
+from queues.engine import Address, Engine, EngineError, Grant, Letter, Mailbox, MailboxClaimed, Mailroom
+
+logger = logging.getLogger(__name__)
+
+NOT_ALLOWED = Rejection(1008, "name not allowed for this token")
+KEY_CHANGED = Rejection(1008, "api key changed")
+TOO_MANY = Rejection(1013, "too many connections")
+EVICTED = Rejection(1008, "disconnected by an operator")
+STORE_AWAY = Rejection(1011, "message store unavailable")
+
+FORBIDDEN = Ignored("recipient not allowed for this token")
+BINARY = Ignored("binary message")
+
+#: Frames and bytes kept of a client that does not wait for the answer to its register; then it is not read from.
+MOST_HELD = 1000
+MOST_HELD_BYTES = 4 << 20
+
+
+class PeerSession:
+    """One connection. It is a `Receiver` of its transport, and holds its peer's mailbox."""
+
+    def __init__(self, transport: Transport, scope: Mapping[str, Any], office: Office) -> None:
+        self._transport = transport
+        self._office = office
+        self._conversation = Conversation()
+        self._held: deque[tuple[Frame, int]] = deque()
+        self._held_bytes = 0
+        self._engine: Engine | None = None
+        self._mailroom: Mailroom
+        self._mailbox: Mailbox | None = None
+        self._grant: Grant | None = None
+        self._binding: asyncio.Task[None] | None = None
+        self._ended = False
+        self._sent = 0
+        #: Answers that wait until the client reads; meanwhile it is not read from.
+        self._owed = 0
+        self._names: list[str] = []
+        self._saturated = False
+        self._slow_timer: asyncio.TimerHandle | None = None
+        self._handshake_timer: asyncio.TimerHandle | None = None
+        if not office.admit(self):
+            self._close(TOO_MANY)
+            return
+        self._options = office.options
+        self._handshake_timer = asyncio.get_running_loop().call_later(
+            self._options.handshake_timeout, self._no_frame
+        )
+
+    # What arrives.
+
+    def text_received(self, text: bytes) -> None:
+        """A text message has arrived."""
+        conversation = self._conversation
+        if conversation.state is State.AWAITING_REGISTER:
+            self._first(text)
+            return
+        frame = parse_frame(text)
+        action = conversation.on_frame(frame)
+        if action is Action.HOLD:
+            self._hold(frame, len(text))
+        else:
+            self._act(action, frame)
+
+    def binary_received(self) -> None:
+        """A binary message has arrived: it has no meaning, but as the first it is an error."""
+        if self._conversation.state is State.AWAITING_REGISTER:
+            self._first(None)
+        else:
+            self._count(BINARY)
+
+    def connection_lost(self) -> None:
+        """The connection has ended: its peer is away, unless it has come back by another one."""
+        self._end()
+
+    def _act(self, action: Action, frame: Frame) -> None:
+        mailbox, engine = self._mailbox, self._engine
+        if mailbox is None or engine is None:
+            return
+        if action is Action.ROUTE:
+            assert isinstance(frame, Envelope)
+            self._route(mailbox, frame)
+            engine.check_saturation()
+        elif action is Action.ACKNOWLEDGE:
+            assert isinstance(frame, Ack)
+            self._mailroom.acknowledge(mailbox, frame.key)
+        elif action is Action.LIST:
+            self._mailroom.ask(mailbox)
+        elif action is Action.COUNT:
+            self._count(frame if isinstance(frame, Ignored) else Ignored("repeated register"))
+
+    def _route(self, mailbox: Mailbox, envelope: Envelope) -> None:
+        """Seed section 3, "Broker routing": by the connection's own name, whatever the envelope says it is from."""
+        grant, to = self._grant, envelope.to
+        assert grant is not None
+        kind, colon, name = to.partition(":")
+        if colon and kind in ("queue", "topic"):
+            # Names that begin with _ are the system's: _peer/bob would have the gateway sign what anybody sends.
+            if name and not name.startswith("_") and grant.may("publish", name.encode()):
+                self._mailroom.forward(mailbox, envelope.id, Address(kind, name.encode()), envelope.text)
+                return
+        elif grant.may("publish", f"peer:{to}".encode()):
+            self._mailroom.post(mailbox, envelope.id, None if to == BROADCAST else to, envelope.text)
+            return
+        self._count(FORBIDDEN)
+
+    def _count(self, ignored: Ignored) -> None:
+        self._office.ignored[ignored.reason] += 1
+
+    # The handshake.
+
+    def _first(self, text: bytes | None) -> None:
+        frame = handshake(text)
+        if self._handshake_timer is not None:
+            self._handshake_timer.cancel()
+        if isinstance(frame, Rejection):
+            self._conversation.on(Event.UNFIT)
+            self._close(frame)
+        else:
+            self._conversation.on(Event.REGISTER)
+            self._binding = asyncio.create_task(self._bind(frame))
+
+    def _no_frame(self) -> None:
+        if self._conversation.on(Event.NO_FRAME) is Action.REJECT:
+            self._close(NO_FRAME)
+
+    async def _bind(self, register: RegisterFrame) -> None:
+        """Ask whether the token may have the name, then for the mailbox."""
+        try:
+            engine = await self._office.engine()
+            grant = await engine.authenticate(register.token, "peerbus")
+        except EngineError:
+            self._refuse(PERSISTENCE_FAILED)
+            return
+        if grant is None:
+            self._refuse(INVALID_TOKEN)
+        elif not grant.may("consume", f"peer:{register.name}".encode()):
+            self._refuse(NOT_ALLOWED)
+        elif self._conversation.state is State.REGISTERING:
+            assert engine.mailroom is not None
+            self._engine, self._mailroom, self._grant = engine, engine.mailroom, grant
+            self._mailbox = engine.mailroom.take(register.name, grant.id, self)
+
+    def _refuse(self, rejection: Rejection) -> None:
+        if self._conversation.on(Event.REFUSED) is Action.REJECT:
+            self._close(rejection)
+
+    def _hold(self, frame: Frame, size: int) -> None:
+        self._held.append((frame, size))
+        self._held_bytes += size
+        self._read_or_wait()
+
+    # What the mailroom says.
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes of letters that may be sent now."""
+        return self._options.window_bytes - self._transport.unsent
+
+    def taken(self, names: list[str]) -> None:
+        """The mailbox is this connection's: answer the register, then look at what came meanwhile."""
+        if self._conversation.on(Event.REGISTERED) is not Action.WELCOME:
+            return
+        self._transport.send([peers_frame(names)])
+        held, self._held, self._held_bytes = self._held, deque(), 0
+        for frame, _ in held:
+            self._act(self._conversation.on_frame(frame), frame)
+        self._read_or_wait()
+
+    def refused(self, error: EngineError) -> None:
+        """The mailbox is not this connection's, or the store is away for too long."""
+        claimed = isinstance(error, MailboxClaimed)
+        if self._conversation.state is State.REGISTERING:
+            self._refuse(NAME_CLAIMED if claimed else PERSISTENCE_FAILED)
+        else:
+            self._close(STORE_AWAY)
+
+    def displaced(self) -> None:
+        """The peer has come by another connection."""
+        self._close(TAKEN_OVER)
+
+    def evicted(self) -> None:
+        """An operator wants the peer to go."""
+        self._close(EVICTED)
+
+    def deliver(self, letters: list[Letter]) -> None:
+        """Send letters (section 2.4)."""
+        if self._ended:
+            return
+        self._send([deliver_frame(letter.key, letter.payload) for letter in letters])
+
+    def wrap(self, letter: Letter) -> bytes:
+        """Make an envelope of what a route has brought."""
+        assert self._mailbox is not None
+        return gateway.wrap(letter, self._mailbox.name, self._options.secret)
+
+    def answer(self, names: list[str]) -> None:
+        """Answer a request for the peers (section 2.3), when the client reads."""
+        self._owed += 1
+        self._names = names
+        self._answer_what_is_owed()
+
+    def _answer_what_is_owed(self) -> None:
+        frame = peers_frame(self._names) if self._owed and self.room_bytes > 0 else b""
+        while self._owed and self.room_bytes > 0 and not self._ended:
+            self._owed -= 1
+            self._send([frame])
+        self._read_or_wait()
+
+    def _send(self, frames: list[bytes]) -> None:
+        self._sent += sum(map(len, frames))
+        self._transport.send(frames)
+        if self._slow_timer is None and self._transport.unsent:
+            self._watch()
+
+    def _read_or_wait(self) -> None:
+        """Read from the client, unless it is owed answers or its welcome, or too much waits for the database."""
+        held = len(self._held) > MOST_HELD or self._held_bytes > MOST_HELD_BYTES
+        if self._ended:
+            return
+        if self._owed or held or self._saturated:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    # A client that does not read.
+
+    def drained(self) -> None:
+        """Everything that was sent has left."""
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+            self._slow_timer = None
+        self._answer_what_is_owed()
+        if self._mailbox is not None and self._engine is not None:
+            self._mailroom.drained(self._mailbox)
+
+    def _watch(self) -> None:
+        """Look again in a while: if nothing has left by then, the client does not read."""
+        gone = self._sent - self._transport.unsent
+        self._slow_timer = asyncio.get_running_loop().call_later(self._options.slow_timeout, self._look, gone)
+
+    def _look(self, gone: int) -> None:
+        self._slow_timer = None
+        unsent = self._transport.unsent
+        if unsent and self._sent - unsent <= gone:
+            self._close(SLOW_CONSUMER)
+        elif unsent:
+            self._watch()
+
+    # What the office says.
+
+    def saturate(self, saturated: bool) -> None:
+        """Too much waits for the database, or no longer."""
+        self._saturated = saturated
+        self._read_or_wait()
+
+    def key_changed(self, key: int) -> None:
+        """An API key was changed or revoked: its connections have to show it again."""
+        if self._grant is not None and self._grant.id == key:
+            self._close(KEY_CHANGED)
+
+    # The end.
+
+    def _close(self, rejection: Rejection) -> None:
+        if not self._ended:
+            self._office.closed[rejection.reason] += 1
+            self._transport.close(*rejection)
+            self._end()
+
+    def _end(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._conversation.on(Event.DISCONNECT)
+        self._office.forget(self)
+        self._held.clear()
+        for timer in (self._handshake_timer, self._slow_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._mailbox is not None:
+            self._mailroom.leave(self._mailbox)

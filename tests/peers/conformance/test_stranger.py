@@ -1,0 +1,248 @@
+"""A JavaScript peer, written from docs/protocols/peerbus.md alone, and peers in Python understand each other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from peers import signing
+from peers.backoff import Backoff
+from peers.client import PeerClient
+from tests.peers.running import PATIENCE, TAKEN_OVER, Daphne, Join, compact, pending, unique
+from tests.peers.vectors import SECRET, SIGNED
+from tests.wire.broker import KEY, Database, wait_until
+
+STRANGER = Path(__file__).with_name("stranger")
+SECONDS_TO_INSTALL = 100
+
+
+def unavailable(reason: str) -> None:
+    """Nothing is skipped where the tests are to say whether all is well."""
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def program(request: pytest.FixtureRequest) -> Path:
+    """The peer with what it needs installed beside it; that is kept until the lock file changes."""
+    if not shutil.which("node") or not shutil.which("npm"):
+        unavailable("The JavaScript peer needs Node.js 20 or later: node and npm are not installed.")
+    lock = (STRANGER / "package-lock.json").read_bytes()
+    assert request.config.cache is not None
+    place = request.config.cache.mkdir(f"peerbus-stranger-{hashlib.sha256(lock).hexdigest()[:16]}")
+    for file in ("package.json", "package-lock.json", "peer.mjs"):
+        shutil.copy(STRANGER / file, place)
+    installed = place / "installed"
+    if not installed.exists():
+        npm = subprocess.run(
+            ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retry-mintimeout=1000"],
+            cwd=place, capture_output=True, text=True, timeout=SECONDS_TO_INSTALL, check=False,
+        )  # fmt: skip
+        if npm.returncode:
+            unavailable(f"npm ci, which needs the network once, failed:\n{npm.stderr}")
+        installed.touch()
+    return place / "peer.mjs"
+
+
+class Stranger:
+    """The JavaScript peer as a process, and what it has said."""
+
+    def __init__(self, program: Path, broker: Daphne, name: str, secret: str = SECRET) -> None:
+        self.name = name
+        self.said: list[dict[str, Any]] = []
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.process = subprocess.Popen(
+            ["node", str(program), broker.uri(), KEY, name, secret],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+    def do(self, what: str, **more: Any) -> None:
+        """Give it a command."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": what, **more}) + "\n")
+        self.process.stdin.flush()
+
+    def until(self, event: str, count: int = 1) -> list[dict[str, Any]]:
+        """Wait until it has said this so many times; those."""
+        while len(found := [said for said in self.said if said["event"] == event]) < count:
+            line = self._lines.get(timeout=PATIENCE)
+            assert line, f"it has ended: {self.said}"
+            self.said.append(json.loads(line))
+        return found
+
+    def __enter__(self) -> Self:
+        self.until("registered")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+Meet = Callable[..., Stranger]
+
+
+@pytest.fixture
+def meet(program: Path, broker: Daphne) -> Iterator[Meet]:
+    """Starts a stranger; its name is made the test's own unless it is to be `exact`."""
+    strangers: list[Stranger] = []
+
+    def start(name: str, exact: bool = False, at: Daphne = broker, **options: Any) -> Stranger:
+        strangers.append(Stranger(program, at, name if exact else unique(name), **options))
+        return strangers[-1].__enter__()
+
+    yield start
+    for stranger in strangers:
+        stranger.__exit__()
+
+
+@pytest.fixture
+def client(broker: Daphne) -> Iterator[PeerClient]:
+    """The project's own client, which verifies."""
+    with PeerClient(broker.uri(), KEY, unique("client"), secret=SECRET, timeout=PATIENCE) as connected:
+        yield connected
+
+
+BODIES = [
+    "null", "[]", "0", "-0.0", "1.0", "1E5", "12345678901234567890123", '""',
+    '"é😀\u2028<>&"', r'"\u003c\/\ud83d\ude00\u0000"',
+    '{"z":1,"a":{"a":1,"a":2}}', '{ "z" : [ 1 , 2 ] ,\n"s":" <{[ \\" " }',
+]  # fmt: skip
+
+
+def test_what_the_stranger_signs_our_client_verifies(meet: Meet, client: PeerClient) -> None:
+    stranger = meet("stranger")
+    for body in BODIES:
+        stranger.do("send", to=client.name, body=body)
+    messages = [client.receive(PATIENCE) for _ in BODIES]
+    assert client.dropped == {}
+    assert [message and message.envelope.raw_body for message in messages] == [
+        signing.escape(signing.compact(body.encode())) for body in BODIES
+    ]
+    assert {message and message.sender for message in messages} == {stranger.name}
+
+
+def test_what_our_client_signs_the_stranger_verifies(meet: Meet, client: PeerClient) -> None:
+    stranger = meet("stranger")
+    bodies = [json.loads(body) for body in BODIES]
+    for body in bodies:
+        client.send(stranger.name, body)
+    client.broadcast("to all")
+    said = stranger.until("message", len(bodies) + 1)
+    assert [json.loads(each["body"]) for each in said] == [*bodies, "to all"]
+    assert [each["to"] for each in said] == [stranger.name] * len(bodies) + ["*"]
+    assert {each["from"] for each in said} == {client.name}
+
+
+@pytest.mark.parametrize("signed", SIGNED[:2] + SIGNED[3:])
+def test_the_stranger_takes_what_other_implementations_have_signed(
+    meet: Meet, join: Join, store: Database, signed: Any
+) -> None:
+    store.execute("delete from queues_letterseen where id = %s", signed.fields["id"].encode())
+    stranger, alice = meet("bob", exact=True), join("alice", exact=True)
+    text = compact(signed.fields)[:-1] + b',"body":' + signed.body + b',"hmac":"' + signed.hmac.encode() + b'"}'
+    alice.send(text)
+    (said,) = stranger.until("message")
+    assert said["body"].encode() == signed.body
+    wait_until(lambda: alice.peers() and pending(store, "bob") == [], "its acknowledgement")
+
+
+def test_the_stranger_neither_takes_nor_acknowledges_what_is_forged(meet: Meet, join: Join, store: Database) -> None:
+    stranger, mallory = meet("stranger"), join("mallory")
+    forged = mallory.say(stranger.name)
+    assert stranger.until("forged") == [{"event": "forged", "id": forged}]
+    stranger.do("ask")
+    stranger.until("confirmed")
+    assert pending(store, stranger.name) == [forged]
+
+
+def test_a_stranger_with_another_secret_takes_nothing(meet: Meet, client: PeerClient) -> None:
+    stranger = meet("stranger", secret="another secret of 32 bytes or more")
+    sent = client.send(stranger.name, "hello")
+    assert stranger.until("forged") == [{"event": "forged", "id": sent}]
+    stranger.do("send", to=client.name, body="1")
+    wait_until(lambda: client.receive(0.01) is None and sum(client.dropped.values()) == 1, "the drop")
+
+
+def test_what_was_consumed_and_not_acknowledged_comes_again_and_is_not_taken_twice(
+    meet: Meet, client: PeerClient, store: Database
+) -> None:
+    stranger = meet("stranger")
+    cut = client.send(stranger.name, {"cut": True})
+    stranger.until("registered", 2)
+    assert stranger.until("duplicate") == [{"event": "duplicate", "id": cut}]
+    after = client.broadcast("after", confirm=True)
+    assert [said["id"] for said in stranger.until("message", 2)] == [cut, after]
+    wait_until(lambda: pending(store, stranger.name) == [], "its acknowledgements")
+
+
+def test_what_is_not_consumed_stays_until_it_is(meet: Meet, client: PeerClient, store: Database) -> None:
+    stranger = meet("stranger")
+    held = client.send(stranger.name, {"hold": True})
+    stranger.until("message")
+    stranger.do("cut")
+    assert stranger.until("held already") == [{"event": "held already", "id": held}]
+    assert pending(store, stranger.name) == [held]
+    stranger.do("finish", id=held)
+    wait_until(lambda: pending(store, stranger.name) == [], "its acknowledgement")
+
+
+def test_the_stranger_and_our_client_talk_on_over_kills_of_the_broker(
+    program: Path, store: Database, meet: Meet
+) -> None:
+    broker = Daphne(store).wait_ready()
+    try:
+        with PeerClient(
+            broker.uri(), KEY, unique("client"), secret=SECRET, timeout=PATIENCE, backoff=Backoff(0.05, 0.2)
+        ) as client:
+            stranger = meet("stranger", at=broker)
+            received: list[Any] = []
+            for n in range(300):
+                stranger.do("send", to=client.name, body=str(n))
+                client.send(stranger.name, n)
+                if n in (100, 200):
+                    broker = broker.killed()
+            stranger.do("ask")
+            stranger.until("confirmed")
+            client.flush()
+            while len(received) < 300:
+                message = client.receive(PATIENCE)
+                assert message is not None
+                assert signing.verify(message.envelope.text, SECRET)
+                received.append(message.body)
+                client.ack(message)
+            assert received == list(range(300))
+            assert [json.loads(said["body"]) for said in stranger.until("message", 300)] == received
+    finally:
+        broker.stop()
+
+
+def test_a_stranger_that_is_taken_over_does_not_come_back(meet: Meet, join: Join) -> None:
+    stranger = meet("stranger")
+    new = join(stranger.name, exact=True)
+    assert stranger.until("closed") == [{"event": "closed", **TAKEN_OVER._asdict()}]
+    assert stranger.process.wait(PATIENCE) == 1
+    assert stranger.name in new.peers()

@@ -1,0 +1,23 @@
+"""How much memory a broker takes."""
+
+from __future__ import annotations
+
+from tests.peers.running import Daphne
+
+MIB = 1 << 20
+#: A receive buffer that makes a client slow at once.
+SMALL = 4096
+
+
+class Watch:
+    """How much memory a broker takes beyond what it had."""
+
+    def __init__(self, broker: Daphne) -> None:
+        self.broker = broker
+        self.before = broker.rss
+        self.most = 0
+
+    def grown(self) -> int:
+        """Bytes more than at first, at most so far."""
+        self.most = max(self.most, self.broker.rss - self.before)
+        return self.most

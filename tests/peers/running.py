@@ -1,0 +1,399 @@
+"""Real brokers for tests of peerbus: daphne as a process, peers that see every byte, and what the store has of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, NamedTuple, Self, cast
+
+import psutil
+import pytest
+from django.conf import settings
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from brokersite.environment import CHECKOUT
+from queues.audit.events import GENESIS, Event, hash_after
+from tests.peers.web.serving import CLOSE, TEXT, Raw, frame
+from tests.wire.broker import KEY, Database
+
+PATIENCE = 60.0
+"""Seconds after which something that should have happened has not."""
+
+DELIVER = re.compile(
+    rb'\{"protocol_version":"v1","type":"deliver","delivery_key":("(?:[^"\\]|\\.)+"),"envelope":(.*)\}', re.DOTALL
+)
+
+_numbers = itertools.count(1)
+
+
+class Daphne:
+    """A daphne process with the project's own application, on a port of 127.0.0.1."""
+
+    context = None  # it does not speak TLS
+
+    def __init__(self, database: Database | str, *, port: int = 0, **environment: Any) -> None:
+        """`environment` overrides settings. With a port another one like it can follow on the same address."""
+        self.url = database if isinstance(database, str) else database.url
+        self.environment = {name: str(value) for name, value in environment.items()}
+        self.address: tuple[str, int] = ("127.0.0.1", port)
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "daphne", "-b", "127.0.0.1", "-p", str(port), "brokersite.asgi:application"],
+            cwd=CHECKOUT,
+            env={**os.environ, "DATABASE_URL": self.url, "SECRET_KEY": settings.SECRET_KEY, **self.environment},
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        self.lines.extend(self.process.stderr)
+
+    @property
+    def log(self) -> str:
+        """What it has written to standard error."""
+        return "".join(self.lines)
+
+    @property
+    def rss(self) -> int:
+        """Bytes of memory that it has in use."""
+        return int(psutil.Process(self.process.pid).memory_info().rss)
+
+    def uri(self, path: str = "/ws/peerbus") -> str:
+        return f"ws://{self.address[0]}:{self.address[1]}{path}"
+
+    def wait_ready(self) -> Self:
+        """Wait until it accepts connections."""
+        deadline = time.monotonic() + PATIENCE
+        while not self._listens():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise AssertionError(f"not ready: {self.log}")
+            time.sleep(0.01)
+        return self
+
+    def _listens(self) -> bool:
+        for connection in psutil.Process(self.process.pid).net_connections("tcp4"):
+            if connection.status == psutil.CONN_LISTEN:
+                self.address = (str(connection.laddr[0]), int(connection.laddr[1]))
+                return True
+        return False
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end; the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(PATIENCE)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self._reader.join()
+            assert self.process.stderr is not None
+            self.process.stderr.close()
+
+    def killed(self) -> Daphne:
+        """Kill it with -9, and start another on the same port."""
+        assert self.stop(signal.SIGKILL) == -signal.SIGKILL
+        return Daphne(self.url, port=self.address[1], **self.environment).wait_ready()
+
+    def connect(self, path: str = "/ws/peerbus", **options: Any) -> ClientConnection:
+        """A client of the websockets package."""
+        given = {
+            "compression": None, "max_size": None, "max_queue": None, "ping_interval": None,
+            "open_timeout": PATIENCE, "close_timeout": PATIENCE,
+        } | options  # fmt: skip
+        return connect(self.uri(path), **given)
+
+    def __enter__(self) -> Self:
+        return self.wait_ready()
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+        if error[0] is not None:
+            sys.stderr.write(self.log)
+
+
+def compact(value: Any) -> bytes:
+    """JSON without whitespace."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def register(name: str, token: str = KEY, /, **changed: Any) -> bytes:
+    """A register frame; what is `changed` to None is absent."""
+    fields = {"protocol_version": "v1", "type": "register", "token": token, "name": name} | changed
+    return compact({field: value for field, value in fields.items() if value is not None})
+
+
+def ack(key: str) -> bytes:
+    return compact({"protocol_version": "v1", "type": "ack", "id": key})
+
+
+PEERS = b'{"protocol_version":"v1","type":"peers"}'
+
+
+def unique(word: str = "m") -> str:
+    """An id or name that no other test has."""
+    return f"{word}-{next(_numbers)}"
+
+
+def envelope(to: str, id: str, sender: str = "somebody", body: Any = None, **changed: Any) -> bytes:
+    """An envelope; its signature is of the right form only, which is all that concerns the broker."""
+    fields = {
+        "protocol_version": "v1", "id": id, "from": sender, "to": to, "ts": "2026-05-18T12:00:00Z",
+        "source": "peer-bus", "kind": "broadcast" if to == "*" else "msg", "body": body, "hmac": "0" * 64,
+    } | changed  # fmt: skip
+    return compact({field: value for field, value in fields.items() if value is not ...})
+
+
+class Letter(NamedTuple):
+    """A delivery: the key it is acknowledged by, and the envelope as it came."""
+
+    key: str
+    text: bytes
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(self.text)
+        return value
+
+    @property
+    def id(self) -> str:
+        return str(self.fields["id"])
+
+
+class Close(NamedTuple):
+    """How a connection was closed."""
+
+    code: int
+    reason: str
+
+
+TAKEN_OVER = Close(1008, "taken over by a new connection")
+
+
+class Peer:
+    """A connection, registered unless `token` is None. `letters` has what was delivered and is not taken yet."""
+
+    def __init__(
+        self,
+        broker: Daphne,
+        name: str,
+        token: str | None = KEY,
+        path: str = "/ws/peerbus",
+        patience: float = PATIENCE,
+    ) -> None:
+        self.name = name
+        self.patience = patience
+        self._open = ExitStack()
+        self.socket = self._open.enter_context(broker.connect(path))
+        self.letters: deque[Letter] = deque()
+        self.names: list[str] = []
+        if token is not None:
+            self.send(register(name, token))
+            try:
+                self.names = self.answer()
+            except BaseException:
+                self.close()
+                raise
+
+    def send(self, *texts: bytes) -> None:
+        """Send text messages."""
+        for text in texts:
+            self.socket.send(text, text=True)
+
+    def read(self) -> bytes:
+        """The next message, which is a text."""
+        message = self.socket.recv(self.patience, decode=False)
+        json.loads(message)
+        return bytes(message)
+
+    def answer(self) -> list[str]:
+        """The names in the next `peers`; what is delivered before it is kept."""
+        while True:
+            text = self.read()
+            if found := DELIVER.fullmatch(text):
+                self.letters.append(Letter(json.loads(found[1]), found[2]))
+                continue
+            frame = json.loads(text)
+            assert list(frame) == ["protocol_version", "type", "names"], text
+            assert (frame["protocol_version"], frame["type"]) == ("v1", "peers")
+            names: list[str] = frame["names"]
+            return names
+
+    def peers(self) -> list[str]:
+        """Ask who is connected: everything sent before is stored then."""
+        self.send(PEERS)
+        return self.answer()
+
+    def say(self, to: Peer | str, body: Any = None, id: str | None = None, **changed: Any) -> str:
+        """Send an envelope; its id."""
+        id = id or unique()
+        self.send(envelope(to.name if isinstance(to, Peer) else to, id, self.name, body, **changed))
+        return id
+
+    def get(self) -> Letter:
+        """The next delivery."""
+        while not self.letters:
+            found = DELIVER.fullmatch(text := self.read())
+            assert found, text
+            self.letters.append(Letter(json.loads(found[1]), found[2]))
+        return self.letters.popleft()
+
+    def ids(self, count: int) -> list[str]:
+        """The ids of the next deliveries."""
+        return [self.get().id for _ in range(count)]
+
+    def consume(self, count: int) -> list[str]:
+        """Get and acknowledge so many; their ids. It is durable."""
+        letters = [self.get() for _ in range(count)]
+        self.ack(*(letter.key for letter in letters))
+        self.peers()
+        return [letter.id for letter in letters]
+
+    def ack(self, *keys: str) -> None:
+        self.send(*map(ack, keys))
+
+    def close_seen(self) -> Close:
+        """How the broker has closed, after whatever it had sent before."""
+        with pytest.raises(ConnectionClosed) as caught:
+            self._read_on()
+        return close_of(caught.value)
+
+    def _read_on(self) -> None:
+        while True:
+            if found := DELIVER.fullmatch(self.read()):
+                self.letters.append(Letter(json.loads(found[1]), found[2]))
+
+    def close(self) -> None:
+        self._open.close()
+
+    def drop(self) -> None:
+        """End the TCP connection without a close frame."""
+        self.socket.socket.shutdown(socket.SHUT_RDWR)
+        self.close()
+
+
+class RawPeer(Raw):
+    """A registered connection of which every byte is in the test's hands, perhaps with little room for what comes."""
+
+    def __init__(self, broker: Daphne, name: str, token: str = KEY, buffer: int = 0) -> None:
+        super().__init__(cast(Any, broker), "/ws/peerbus", buffer)
+        self.name = name
+        self.send_texts(register(name, token))
+        opcode, text = self.read()
+        assert (opcode, json.loads(text)["type"]) == (TEXT, "peers"), text
+
+    def send_texts(self, *texts: bytes) -> None:
+        self.send(*map(frame, texts))
+
+    def get(self) -> Letter | Close:
+        """The next delivery, or how the broker closes."""
+        opcode, payload = self.read()
+        if opcode == CLOSE:
+            return Close(int.from_bytes(payload[:2]), payload[2:].decode())
+        found = DELIVER.fullmatch(payload)
+        assert found, payload
+        return Letter(json.loads(found[1]), found[2])
+
+    def letter(self) -> Letter:
+        """The next delivery."""
+        letter = self.get()
+        assert isinstance(letter, Letter), letter
+        return letter
+
+    def hang_up(self) -> None:
+        """Send a close frame, as an answer or not, and see the end: everything sent before has been looked at."""
+        self.send(frame(b"\x03\xe8", CLOSE))
+        self.rest()
+        self.socket.close()
+
+
+def close_of(closed: ConnectionClosed) -> Close:
+    """What was in the broker's close frame."""
+    assert closed.rcvd is not None, "the connection was dropped without a close frame"
+    return Close(closed.rcvd.code, closed.rcvd.reason)
+
+
+def closed_after(broker: Daphne, *messages: bytes | str, path: str = "/ws/peerbus") -> Close:
+    """How a connection is closed, unanswered, whose first messages are these; bytes are sent as binary."""
+    with broker.connect(path) as client:
+        for message in messages:
+            client.send(message)
+        with pytest.raises(ConnectionClosed) as caught:
+            client.recv(PATIENCE)
+    return close_of(caught.value)
+
+
+# What the store has.
+
+MAILBOX = "select queue_id from queues_mailbox where name = %s"
+
+
+def pending(store: Database, name: str) -> list[str]:
+    """The keys of the letters that a peer has not acknowledged, in order."""
+    rows = store.rows(f"select key from queues_message where queue_id = ({MAILBOX}) order by id", name)
+    return [key for (key,) in rows]
+
+
+def events(store: Database, id: str) -> list[Event]:
+    """What the audit chain says of one key."""
+    query = "select event, record_id, sender, recipient from queues_audit where record_id = %s order by seq"
+    return [Event(*row) for row in store.rows(query, id)]
+
+
+def chain(store: Database) -> list[Event]:
+    """The whole chain `peerbus`, each of whose hashes is right."""
+    rows = store.rows(
+        "select seq, event, record_id, sender, recipient, hash from queues_audit"
+        " where chain_id = (select id from queues_auditchain where name = 'peerbus') order by seq"
+    )
+    before, found = GENESIS, []
+    for expected, (seq, *event, hash) in enumerate(rows):
+        found.append(Event(*event))
+        before = hash_after(before, found[-1])
+        assert (seq, bytes(hash).hex()) == (expected, before)
+    return found
+
+
+def stored_keys(store: Database) -> list[str]:
+    """The keys of all letters that were ever stored: those that wait, and those in the archive."""
+    rows = store.rows(
+        "select key from queues_message join queues_mailbox using (queue_id)"
+        " union all select key from queues_archive join queues_mailbox using (queue_id) order by 1"
+    )
+    return [key for (key,) in rows]
+
+
+def connected(store: Database) -> list[str]:
+    """Who is connected, as the store has it."""
+    return [name for (name,) in store.rows("select name from queues_mailbox where node_id is not null order by name")]
+
+
+Join = Callable[..., Peer]
+
+
+def manage(store: Database | str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a management command on a database."""
+    url = store if isinstance(store, str) else store.url
+    return subprocess.run(
+        [sys.executable, "manage.py", *arguments],
+        cwd=CHECKOUT,
+        env={**os.environ, "DATABASE_URL": url, "SECRET_KEY": settings.SECRET_KEY},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
