@@ -1,0 +1,241 @@
+"""Hydra's nodes: who leads, who votes, who is linked to whom. Read only but for what can be asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.safestring import SafeString
+
+from hydra import operations
+from hydra.admin.requests import FORGET, REQUESTS
+from hydra.admin.view import JOINED, NOBODY, NodeView, electorate_of, moment, vote_of
+from hydra.models import Link, Node
+from queues import operators
+from queues.admin.confirm import REFUSALS, confirm_page, confirmed
+from queues.admin.recorded import RecordedAdmin, operator
+from queues.times import relative
+
+
+@admin.register(Node)
+class NodeAdmin(RecordedAdmin):
+    list_display = (
+        "name", "state", "term", "leader_shown", "current_id", "votes", "links", "irc_shown", "lease", "seen",
+    )  # fmt: skip
+    search_fields = ("name",)
+    show_full_result_count = False
+    actions = ("forget_selected",)
+    change_form_template = "admin/hydra/node_change_form.html"
+    readonly_fields = (
+        "state", "leader_shown", "votes", "irc_shown", "lease", "seen", "network", "links_table", "members_table",
+        "votes_table", "events_table", "process", "started", "listens_on", "position", "pledge_shown",
+        "electorate_shown",
+    )  # fmt: skip
+    fieldsets = (
+        (None, {"fields": ("name", "state", "term", "leader_shown", "current_id", "votes", "irc_shown", "lease")}),
+        ("Network", {"fields": ("network", "members_table", "links_table")}),
+        ("What happened", {"fields": ("events_table",)}),
+        ("Promises", {"fields": ("voter", "pledge_shown", "electorate_shown", "votes_table")}),
+        ("Process", {"fields": ("process", "listens_on", "started", "seen", "position")}),
+    )
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.request_view)
+        own = [
+            path("<int:id>/resign/", view, {"name": "resign"}, name="hydra_node_resign"),
+            path("<int:id>/drop/<int:number>/", view, {"name": "drop"}, name="hydra_node_drop"),
+            path(
+                "<int:id>/close-link/<int:number>/", view, {"name": "disconnect_link"},
+                name="hydra_node_disconnect_link",
+            ),
+        ]  # fmt: skip
+        return [*own, *super().get_urls()]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_operate_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may ask running nodes to do something."""
+        return request.user.has_perm("hydra.change_node")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Node]:
+        links = Link.objects.filter(node=OuterRef("pk"), state=JOINED).values("node")
+        count = Subquery(links.annotate(count=Count("pk")).values("count"))
+        return Node.objects.with_running().annotate(link_count=Coalesce(count, 0))
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        node = super().get_object(request, object_id, from_field)
+        if node is not None:
+            node.view = NodeView(node, node.running, self.has_operate_permission(request))
+        return node
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        context = dict(extra_context or {})
+        node = self.get_object(request, object_id)
+        if node is not None:
+            context["may_resign"] = node.view.operable and node.view.leads
+            context["may_forget"] = not node.running and self.has_delete_permission(request, node)
+        # The button "Forget" is among the others: Django's own at the end of the form would be offered for all nodes.
+        return super().change_view(request, object_id, form_url, {**context, "show_delete": False})
+
+    def record_action(self, request: HttpRequest, event: str, obj: Any, detail: str = "") -> None:
+        operators.record(operator(request), event, f"hydra:{obj}", detail)
+
+    def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
+        self.message_user(request, "There is no such Hydra node any more.", messages.WARNING)
+        return HttpResponseRedirect(reverse("admin:hydra_node_changelist"))
+
+    # What is shown.
+
+    @admin.display(description="state", ordering="role")
+    def state(self, node: Any) -> str:
+        return node.get_role_display() if node.running else "not running"
+
+    @admin.display(description="leader", ordering="leader_name")
+    def leader_shown(self, node: Any) -> str:
+        return str(node.leader_name or node.leader or NOBODY) if node.running else NOBODY
+
+    @admin.display(description="vote")
+    def votes(self, node: Node) -> str:
+        return vote_of(node)
+
+    @admin.display(description="links", ordering="link_count")
+    def links(self, node: Any) -> str:
+        return f"{node.link_count:,}" if node.running else NOBODY
+
+    @admin.display(description="IRC", ordering="irc")
+    def irc_shown(self, node: Any) -> str:
+        return node.get_irc_display() if node.running else "off"
+
+    @admin.display(description="lease", ordering="lease_until")
+    def lease(self, node: Any) -> str:
+        if not node.running or node.lease_until is None:
+            return NOBODY
+        return f"ends {relative(node.lease_until, timezone.now())}, unless renewed"
+
+    @admin.display(description="last seen", ordering="seen_at")
+    def seen(self, node: Node) -> str:
+        return "never" if node.seen_at is None else relative(node.seen_at, timezone.now())
+
+    @admin.display(description="picture")
+    def network(self, node: Any) -> SafeString:
+        return _view(node).picture()
+
+    @admin.display(description="links")
+    def links_table(self, node: Any) -> SafeString:
+        return _view(node).links_table()
+
+    @admin.display(description="nodes")
+    def members_table(self, node: Any) -> SafeString:
+        return _view(node).members_table()
+
+    @admin.display(description="votes on record")
+    def votes_table(self, node: Any) -> SafeString:
+        return _view(node).votes_table()
+
+    @admin.display(description="events, newest first")
+    def events_table(self, node: Any) -> SafeString:
+        return _view(node).events_table()
+
+    @admin.display(description="process")
+    def process(self, node: Node) -> str:
+        return NOBODY if node.pid is None else f"{node.pid} on {node.host}"
+
+    @admin.display(description="started")
+    def started(self, node: Node) -> str:
+        return moment(node.started_at)
+
+    @admin.display(description="listens on")
+    def listens_on(self, node: Node) -> str:
+        return ", ".join(node.listen) or NOBODY
+
+    @admin.display(description="last line stored")
+    def position(self, node: Node) -> str:
+        return "none" if node.position_term is None else f"{node.position_idx} of term {node.position_term}"
+
+    @admin.display(description="pledge")
+    def pledge_shown(self, node: Node) -> str:
+        return f"none in term {node.term}" if node.pledge is None else f"to {node.pledge} in term {node.term}"
+
+    @admin.display(description="electorate")
+    def electorate_shown(self, node: Node) -> str:
+        electorate = electorate_of(node)
+        if electorate is None:
+            return "not known"
+        voters = f"{len(electorate.voters):,} voters, {electorate.quorum:,} are a majority"
+        return f"{voters}: version {electorate.version} of term {electorate.term}"
+
+    # What can be done.
+
+    def request_view(self, request: HttpRequest, id: int, name: str, number: int | None = None) -> HttpResponse:
+        """One of REQUESTS, for the node of one page."""
+        if not self.has_operate_permission(request):
+            raise PermissionDenied
+        node = self.get_object(request, str(id))
+        if node is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, str(id))
+        asked = REQUESTS[name]
+        words = {"node": node, "number": number, "name": node.view.name_of_id(number)}
+        if not confirmed(request):
+            return confirm_page(
+                self, request, "Are you sure?", asked.question, [asked.line.format(**words)], asked.button
+            )
+        try:
+            with transaction.atomic():
+                operations.ask(node, asked.action, operator(request), number)
+                text = asked.done.format(**words)
+                self.log_done(request, node, name, text, "" if number is None else asked.line.format(**words))
+        except REFUSALS as error:
+            self.message_user(request, str(error), messages.ERROR)
+        else:
+            self.message_user(request, text, messages.SUCCESS)
+        return HttpResponseRedirect(reverse("admin:hydra_node_change", args=[node.pk]))
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        node = self.get_object(request, object_id)
+        if node is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+        if not self.has_delete_permission(request, node):
+            raise PermissionDenied
+        return self._forget(request, [node]) or HttpResponseRedirect(reverse("admin:hydra_node_changelist"))
+
+    @admin.action(description="Forget", permissions=["delete"])
+    def forget_selected(self, request: HttpRequest, queryset: QuerySet[Node]) -> HttpResponse | None:
+        return self._forget(request, list(queryset), "forget_selected")
+
+    def _forget(self, request: HttpRequest, nodes: Sequence[Any], action: str = "") -> HttpResponse | None:
+        if not confirmed(request):
+            lines = [f"{node}: {self.state(node)}, vote {vote_of(node)}, last seen {self.seen(node)}" for node in nodes]
+            return confirm_page(
+                self, request, "Are you sure?", FORGET, lines, "Yes, forget", action, [node.pk for node in nodes]
+            )
+        for node in nodes:
+            try:
+                with transaction.atomic():
+                    self.log_done(request, node, "forget", "Forgot the node.", f"voter {node.voter}, term {node.term}")
+                    operations.forget_node(node)
+            except REFUSALS as error:
+                self.message_user(request, str(error), messages.ERROR)
+            else:
+                self.message_user(request, f"Forgot {node}.", messages.SUCCESS)
+        return None
+
+
+def _view(node: Any) -> NodeView:
+    view: NodeView = node.view
+    return view

@@ -1,0 +1,26 @@
+"""How fast lines may be sent: servers disconnect clients that flood them. No I/O."""
+
+from __future__ import annotations
+
+
+class Pace:
+    """A bucket of tokens: `burst` lines at once after a pause, then one every `interval` seconds; 0 means any number.
+
+    Times are those of a clock that never goes back.
+    """
+
+    __slots__ = ("_burst", "_full_at", "_interval")
+
+    def __init__(self, burst: int, interval: float) -> None:
+        self._burst = burst
+        self._interval = interval
+        self._full_at = 0.0
+        """When the bucket will be full if nothing is sent before."""
+
+    def wait(self, now: float) -> float:
+        """Seconds until a line may be sent; 0 if now."""
+        return max(0.0, self._full_at - now - (self._burst - 1) * self._interval)
+
+    def spend(self, now: float) -> None:
+        """A line is sent, whether it was its time or not."""
+        self._full_at = max(self._full_at, now) + self._interval

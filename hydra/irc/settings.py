@@ -1,0 +1,114 @@
+"""Where and how a node connects to IRC."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+MAX_NAME: Final = 200
+"""Bytes of a nick, a channel, a password or another word of a registration; servers allow far fewer."""
+
+
+class IrcSettingsError(ValueError):
+    """A nick, a channel, a password or a time cannot be one; the message says which, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class IrcServer:
+    """A server of an IRC network."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+    password: str = ""
+    """Sent with PASS, if there is one."""
+
+    def __post_init__(self) -> None:
+        _check_text("a password", self.password)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class IrcUser:
+    """Who is to be on IRC, and where."""
+
+    nick: str
+    channels: Sequence[str] = ()
+    """What to join: `#name`, or `#name key`."""
+    username: str = "hydra"
+    realname: str = "Hydra"
+    other_nicks: bool = True
+    """Whether another nick will do when this one is in use."""
+
+    def __post_init__(self) -> None:
+        check_nick(self.nick)
+        for channel in self.channels:
+            _check_channel(channel)
+        _check_word("a user name", self.username)
+        _check_text("a real name", self.realname)
+
+
+@dataclass(frozen=True, slots=True)
+class IrcTimes:
+    """How long things take, in seconds, and how fast lines may be sent."""
+
+    connect: float = 10.0
+    """Until the TCP connection (and TLS) stands."""
+    register: float = 30.0
+    """From then until the server has welcomed this client."""
+    ping: float = 30.0
+    """Between two PINGs of one's own."""
+    silence: float = 90.0
+    """A server that says nothing for so long is taken for dead."""
+    join: float = 30.0
+    """After which a channel that could not be joined is tried again; the connection stands without it meanwhile."""
+    burst: int = 5
+    """Lines that may be sent at once after a pause."""
+    interval: float = 2.0
+    """Between two lines when more are to be sent; 0 means as fast as the server reads."""
+    queue: int = 1000
+    """Lines that may wait to be sent."""
+
+    def __post_init__(self) -> None:
+        for name in ("connect", "register", "ping", "silence", "join"):
+            if not getattr(self, name) > 0:
+                raise IrcSettingsError(f"the time {name!r} must be more than 0 s, not {getattr(self, name)}")
+        if self.interval < 0:
+            raise IrcSettingsError(f"the time between two lines must be 0 s or more, not {self.interval}")
+        if self.burst < 1 or self.queue < 1:
+            raise IrcSettingsError("at least one line must be allowed at once, and one to wait")
+
+
+def check_nick(nick: str) -> None:
+    """Raise IrcSettingsError for what cannot be a nick on any server."""
+    _check_word("a nick", nick)
+    if nick[0] in "#&+!:$~0123456789-" or any(each in nick for each in "!@*?,"):
+        raise IrcSettingsError(f"{nick!r} is no nick: write letters, digits and -_[]{{}}\\`^|, beginning with a letter")
+
+
+def _check_channel(text: str) -> None:
+    name, _, key = text.partition(" ")
+    _check_word("a channel", name)
+    if name[0] not in "#&+!" or "," in name:
+        raise IrcSettingsError(f"{name!r} is no channel: write one that begins with #, &, + or !, without a comma")
+    if key:
+        _check_word("a channel's key", key)
+        if key.startswith(":") or "," in key:
+            raise IrcSettingsError(f"the key of channel {name} must not begin with a colon nor have a comma in it")
+
+
+def _check_word(what: str, text: str) -> None:
+    _check_text(what, text)
+    if not text or " " in text:
+        raise IrcSettingsError(f"{what} must be one word, not {text!r}")
+
+
+def _check_text(what: str, text: str) -> None:
+    if not text.isprintable():
+        raise IrcSettingsError(f"{what} must not have control characters in it")
+    if len(text.encode()) > MAX_NAME:
+        raise IrcSettingsError(f"{what} must not have more than {MAX_NAME} bytes")

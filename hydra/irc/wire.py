@@ -1,0 +1,195 @@
+"""One TCP connection to an IRC server: the `irc` package's, made fit for a leader.
+
+The package connects, registers and reads messages. What it would do otherwise is done here:
+
+- A line is handed on as it came, before it is looked at. Bytes that are not UTF-8, such as a character that a server
+  has cut in two at the 512th byte, become U+FFFD each; the package would end the connection.
+- What the package cannot parse is no event, and nothing worse.
+- A line that does not end is not kept for ever.
+- Lines are sent as they are; the package refuses those of more than 510 bytes, which some servers take.
+- Nothing is sent or closed behind the owner's back: neither PONG, nor QUIT, nor a flush when the connection ends.
+- Passwords are not written to the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import socket
+import struct
+import termios
+from typing import Final, Protocol, cast
+
+from irc.client import Event  # type: ignore[import-untyped]
+from irc.client_aio import AioConnection, AioReactor, IrcProtocol  # type: ignore[import-untyped]
+from irc.connection import AioFactory  # type: ignore[import-untyped]
+
+from hydra.irc.settings import IrcServer, IrcUser
+
+logger = logging.getLogger("hydra.irc")
+
+MAX_LINE: Final = 16_384
+"""Bytes of a line that has no end yet. The longest line that servers send has 8,191 bytes of tags and 512 others."""
+
+_FIRST: Final = -1000
+"""Before the package's own handlers."""
+
+
+class Owner(Protocol):
+    """What is done with what comes from a server."""
+
+    def line(self, line: str) -> None:
+        """A line, as it came, without its end."""
+
+    def event(self, event: Event) -> None:
+        """The same line, as the package understands it. A line may be no event, or several."""
+
+    def too_long(self) -> None:
+        """A line does not end."""
+
+    def ended(self, error: Exception | None) -> None:
+        """The connection is over. Not called after `Wire.abort`."""
+
+    def writable(self) -> None:
+        """What was written has left; `Wire.choked` was true before."""
+
+
+class _Lines(AioConnection.buffer_class):  # type: ignore[misc]
+    errors = "replace"
+
+
+class _Transport(IrcProtocol):  # type: ignore[misc]
+    """Tells the wire what happens to the transport, also before the package's `connect` has returned."""
+
+    connection: Wire
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.connection.opened(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.connection.closed(exc)
+
+    def pause_writing(self) -> None:
+        self.connection.choked = True
+
+    def resume_writing(self) -> None:
+        self.connection.choked = False
+        self.connection.owner.writable()
+
+
+class Wire(AioConnection):  # type: ignore[misc]
+    """A connection that hands its owner lines and events. For one use."""
+
+    buffer_class = _Lines
+    protocol_class = _Transport
+
+    def __init__(self, owner: Owner) -> None:
+        reactor = AioReactor(loop=asyncio.get_running_loop())
+        reactor.add_global_handler("all_events", self._collect, _FIRST)
+        super().__init__(reactor)
+        self.owner = owner
+        self.choked = False
+        """Whether something that was written has not been taken by the kernel yet."""
+        self.transport: asyncio.Transport | None = None
+        self._events: list[Event] = []
+        self._aborted = False
+
+    async def register(self, server: IrcServer, user: IrcUser) -> None:
+        """Connect, and send PASS, NICK and USER. Raises OSError or ValueError."""
+        password = server.password
+        if " " in password or password.startswith(":"):
+            password = f":{password}"
+        factory = AioFactory(ssl=server.tls)
+        await self.connect(server.host, server.port, user.nick, password, user.username, user.realname, factory)
+
+    @property
+    def own_nick(self) -> str:
+        """The nick that this client has, as the server says."""
+        return str(self.real_nickname)
+
+    def take_nick(self, nick: str) -> None:
+        """Ask for another nick."""
+        self.send_raw(f"NICK {nick}")
+
+    # What the protocol and the package call.
+
+    def opened(self, transport: asyncio.BaseTransport) -> None:
+        """The transport stands."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=0)
+
+    def closed(self, error: Exception | None) -> None:
+        """The transport is gone."""
+        if not self._aborted:
+            self._aborted = True
+            self.owner.ended(error)
+
+    def process_data(self, new_data: bytes) -> None:
+        """Bytes have come."""
+        self.buffer.feed(new_data)
+        for line in self.buffer:
+            if self._aborted:
+                return
+            if line:
+                self._read(line)
+        if len(self.buffer) > MAX_LINE and not self._aborted:
+            self.owner.too_long()
+
+    def _read(self, line: str) -> None:
+        self.owner.line(line)
+        try:
+            self._process_line(line)
+        except (AttributeError, IndexError, TypeError, ValueError) as error:
+            logger.debug("a line from IRC that the parser cannot read: %r", error)
+        events, self._events = self._events, []
+        for event in events:
+            if not self._aborted:
+                self.owner.event(event)
+
+    def _collect(self, connection: AioConnection, event: Event) -> str:
+        if event.type != "all_raw_messages":
+            self._events.append(event)
+        return "NO MORE"  # the package's own handlers, which would answer PING, are not to hear of it
+
+    def send_raw(self, string: str) -> None:
+        """Write a line as it is, with its end."""
+        if self.transport is not None and not self._aborted:
+            self.transport.write(string.encode(errors="replace") + b"\r\n")
+
+    # The end.
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the server has not acknowledged; those in the kernel only where that can tell."""
+        transport = self.transport
+        if transport is None:
+            return 0
+        waiting = transport.get_write_buffer_size()
+        try:
+            answer = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+        except (OSError, ValueError):  # not on this system, or the socket is closed already
+            return waiting
+        return waiting + int(struct.unpack("i", answer)[0])
+
+    def abort(self, farewell: str | None = None) -> None:
+        """Close at once: nothing more leaves, nothing more is heard.
+
+        `farewell` is said before if everything before it has arrived and it can be sent without waiting. Otherwise what
+        the kernel still holds is thrown away too, so that it does not arrive minutes later when a network heals.
+        """
+        if self._aborted:
+            return
+        transport = self.transport
+        if transport is not None:
+            if self.unsent:
+                _discard(transport)
+            elif farewell is not None:
+                self.send_raw(farewell)
+            transport.abort()
+        self._aborted = True
+
+
+def _discard(transport: asyncio.Transport) -> None:
+    """Let the socket be reset when it is closed: the kernel forgets what it holds."""
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

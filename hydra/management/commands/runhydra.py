@@ -1,0 +1,133 @@
+"""``manage.py runhydra``: one Hydra node."""
+
+from __future__ import annotations
+
+import argparse
+import ssl
+from typing import Any
+
+import psycopg
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from hydra.irc.settings import IrcServer, IrcSettingsError, IrcUser
+from hydra.options import HydraOptions, options_from_settings
+from hydra.runner import run
+from hydra.store import StoreError
+from hydra.transports import check
+from hydra.transports.address import Address, AddressError, parse_address
+from hydra.transports.base import TransportError
+from queues.engine import EngineError
+from wire.address import AddressError as WireAddressError
+from wire.address import parse_address as parse_host_and_port
+from wire.tls import TlsConfigurationError
+
+DEFAULT_LISTEN = "127.0.0.1:6174"
+
+
+def address(text: str) -> Address:
+    """An argument that says where a node is."""
+    try:
+        return parse_address(text)
+    except AddressError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def server(text: str) -> tuple[str, int]:
+    """An argument HOST:PORT."""
+    try:
+        where = parse_host_and_port(text)
+    except WireAddressError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return where.host, where.port
+
+
+def queue_or_off(text: str) -> str | None:
+    """An argument that is a queue's name, or the word off."""
+    if not text or len(text) > 255:
+        raise argparse.ArgumentTypeError("a queue's name has 1 to 255 characters")
+    return None if text == "off" else text
+
+
+class Command(BaseCommand):
+    """Run one Hydra node until SIGTERM or Ctrl-C."""
+
+    help = (
+        "Run one Hydra node until SIGTERM or Ctrl-C. The nodes elect a leader, which holds the one connection to IRC. "
+        "A node without --link founds a network when it is started for the first time; all others are given at least "
+        "one --link. Addresses are HOST:PORT, udp://HOST:PORT, fifo:///DIRECTORY/NAME or irc://SERVER:PORT/NICK. "
+        "Prints where it listens and then 'ready'."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--listen", type=address, action="append", metavar="ADDRESS",
+            help=f"where other nodes connect; may be given several times (default: {DEFAULT_LISTEN})",
+        )  # fmt: skip
+        parser.add_argument(
+            "--link", type=address, action="append", default=[], metavar="ADDRESS",
+            help="a node to connect to; may be given several times",
+        )  # fmt: skip
+        parser.add_argument(
+            "--name", help="the stable key of this node; its promises are kept under it (default: --listen)"
+        )
+        parser.add_argument(
+            "--found", action="store_true",
+            help="begin a network although there are --links, to nodes that will join it: one node alone, at first",
+        )  # fmt: skip
+        parser.add_argument(
+            "--irc", type=server, default=settings.BROKER_HYDRA_IRC or None, metavar="HOST:PORT",
+            help="the IRC server that the leader connects to; a node without one leads only if no other has one",
+        )  # fmt: skip
+        parser.add_argument("--irc-tls", action="store_true", help="connect to IRC with TLS")
+        parser.add_argument(
+            "--nick", default=settings.BROKER_HYDRA_NICK, help="the leader's nick on IRC (default: %(default)s)"
+        )
+        parser.add_argument(
+            "--join", action="append", metavar="CHANNEL",
+            help="a channel that the leader joins; may be given several times",
+        )  # fmt: skip
+        parser.add_argument(
+            "--recv", type=queue_or_off, default="hydra.recv", metavar="QUEUE|off",
+            help="the queue that lines from IRC go to (default: %(default)s)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--send", type=queue_or_off, default="hydra.send", metavar="QUEUE|off",
+            help="the queue whose messages are lines for IRC (default: %(default)s)",
+        )  # fmt: skip
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            chosen = self._options(options)
+            for address in chosen.links:
+                check(address, chosen.transport)
+            run(chosen, self._say)
+        except psycopg.OperationalError as error:
+            raise CommandError(f"The database cannot be reached: {str(error).strip()}") from error
+        except (EngineError, StoreError, TransportError, TlsConfigurationError, OSError, ValueError) as error:
+            raise CommandError(str(error)) from error
+
+    def _say(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()
+
+    @staticmethod
+    def _options(options: dict[str, Any]) -> HydraOptions:
+        listen = options["listen"] or [parse_address(DEFAULT_LISTEN)]
+        irc = None
+        if options["irc"] is not None:
+            host, port = options["irc"]
+            tls = ssl.create_default_context() if options["irc_tls"] else None
+            try:
+                irc = (
+                    IrcServer(host, port, tls, settings.BROKER_HYDRA_IRC_PASSWORD),
+                    IrcUser(options["nick"], tuple(options["join"] or settings.BROKER_HYDRA_JOIN)),
+                )
+            except IrcSettingsError as error:
+                raise CommandError(str(error)) from error
+        elif options["join"]:
+            raise CommandError("--join needs --irc.")
+        return options_from_settings(
+            name=options["name"] or str(listen[0]), listen=tuple(listen), links=tuple(options["link"]),
+            found=options["found"], irc=irc, recv=options["recv"], send=options["send"],
+        )  # fmt: skip

@@ -1,0 +1,224 @@
+"""Hydra in PostgreSQL: what nodes have promised, what they show of themselves, and which lines are stored already.
+
+`NodeStore` (store.py) writes all of it with SQL of its own; the ORM only reads, and forgets nodes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import connections, models
+from django.db.models import Q
+from django.db.models.expressions import RawSQL
+from django.db.models.functions import Now
+
+from hydra.database import LOCK_CLASS
+
+_HELD: Final = """
+    coalesce("hydra_node"."id" in (
+        select objid::bigint from pg_locks
+        where locktype = 'advisory' and granted and objsubid = 2 and classid = %s::bigint::oid
+            and database = (select oid from pg_database where datname = current_database())), false)
+"""
+
+
+class NodeRole(models.TextChoices):
+    """`hydra.protocol.roles.Role` by its lower-case names."""
+
+    OUTSIDE = "outside", "outside"
+    WAITING = "waiting", "waiting"
+    FOLLOWING = "following", "following"
+    NOMINEE = "nominee", "nominee"
+    CALLING = "calling", "calling"
+    LEADING = "leading", "leading"
+
+
+class IrcState(models.TextChoices):
+    """`hydra.protocol.irclease.State` by its lower-case names."""
+
+    OFF = "off", "off"
+    CONNECTING = "connecting", "connecting"
+    ON = "on", "on"
+
+
+class NodeQuerySet(models.QuerySet["Node"]):
+    """Nodes, and whether they run."""
+
+    def with_running(self) -> NodeQuerySet:
+        """Adds `running`: whether a process holds the node's lock now."""
+        held = RawSQL(_HELD, (LOCK_CLASS,), output_field=models.BooleanField())
+        return self.annotate(**{"running": held})
+
+    def try_lock(self, node: int) -> bool:
+        """Keep any process from running a node until the transaction ends; False if one runs it."""
+        with connections[self.db].cursor() as cursor:
+            cursor.execute("select pg_try_advisory_xact_lock(%s, %s)", [LOCK_CLASS, node])
+            return bool(cursor.fetchone()[0])
+
+
+class Node(models.Model):
+    """A Hydra node by its stable name. It runs as long as a process holds the advisory lock of its id.
+
+    `voter`, `term`, `pledge` and `electorate` are what it must not forget. A trigger refuses a term that goes back, and
+    another pledge for the same term. Everything from `role` on is what a running node shows, or showed when it ended.
+    """
+
+    id = models.AutoField(primary_key=True)
+    name = models.CharField(max_length=255, unique=True, help_text="Its stable name: its promises are kept under it.")
+    voter = models.CharField(max_length=16, unique=True, help_text="Its lasting key, which its votes count under.")
+    term = models.BigIntegerField(default=0, db_default=0, help_text="The latest term that it knows of.")
+    pledge = models.BigIntegerField(null=True, help_text="The nominee that it has pledged to vote for in this term.")
+    electorate = models.TextField(
+        blank=True, default="", db_default="", help_text="Who has a vote: TERM.VERSION:KEY,KEY. Empty: not known."
+    )
+    run = models.UUIDField(null=True, help_text="The process that runs it, or ran it last.")
+    host = models.CharField(max_length=255, default="", db_default="")
+    pid = models.IntegerField(null=True)
+    started_at = models.DateTimeField(null=True)
+    seen_at = models.DateTimeField(null=True, verbose_name="last seen")
+    listen = ArrayField(models.TextField(), default=list, db_default=models.Value("{}"), verbose_name="listens on")
+    role = models.CharField(max_length=9, choices=NodeRole, default=NodeRole.OUTSIDE, db_default=NodeRole.OUTSIDE)
+    current_id = models.BigIntegerField(
+        null=True, verbose_name="id", help_text="It draws another whenever it joins anew."
+    )
+    leader = models.BigIntegerField(null=True, help_text="The id of the leader that it follows or is.")
+    leader_name = models.TextField(blank=True, default="", db_default="")
+    lease_until = models.DateTimeField(null=True, verbose_name="lease", help_text="How long it leads, unless renewed.")
+    irc = models.CharField(
+        max_length=10, choices=IrcState, default=IrcState.OFF, db_default=IrcState.OFF, verbose_name="IRC"
+    )
+    position_term = models.BigIntegerField(null=True)
+    position_idx = models.BigIntegerField(null=True, help_text="The last line from IRC that it has delivered.")
+
+    objects = NodeQuerySet.as_manager()
+
+    running: bool
+    """Whether a process runs it now; `with_running` sets it."""
+
+    class Meta:
+        verbose_name = "Hydra node"
+        ordering = ("name",)
+        constraints = (
+            models.CheckConstraint(condition=~Q(name=""), name="hydra_node_name_not_empty"),
+            models.CheckConstraint(condition=Q(voter__regex=r"^[0-9a-f]{16}$"), name="hydra_node_voter"),
+            models.CheckConstraint(condition=Q(term__gte=0), name="hydra_node_term"),
+            models.CheckConstraint(condition=Q(role__in=NodeRole.values), name="hydra_node_role"),
+            models.CheckConstraint(condition=Q(irc__in=IrcState.values), name="hydra_node_irc"),
+            models.CheckConstraint(
+                condition=Q(position_term__isnull=True, position_idx__isnull=True)
+                | Q(position_term__isnull=False, position_idx__isnull=False),
+                name="hydra_node_position",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Link(models.Model):
+    """A link that a node has, or had when it ended."""
+
+    id = models.BigAutoField(primary_key=True)
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="links", db_index=False)
+    number = models.BigIntegerField(help_text="1, 2, 3 and so on, as long as the node's process lives.")
+    target = models.TextField(blank=True, help_text="The address that was dialled; empty if it was accepted.")
+    origin = models.TextField(blank=True, help_text="Where it was accepted from; empty if it was dialled.")
+    peer = models.BigIntegerField(null=True, help_text="The neighbour's id, once it is known.")
+    peer_tag = models.TextField(blank=True, help_text="The neighbour's friendly name, if it has told one.")
+    state = models.CharField(max_length=8, help_text="How far its handshake is: joined, or not yet.")
+    extended = models.BooleanField(help_text="Whether the neighbour knows attributes.")
+    opened_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("number",)
+        constraints = (models.UniqueConstraint(fields=("node", "number"), name="hydra_link_number"),)
+
+    def __str__(self) -> str:
+        return f"link {self.number}"
+
+
+class Member(models.Model):
+    """Another node of the network, as a node knows it."""
+
+    id = models.BigAutoField(primary_key=True)
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="members", db_index=False)
+    member = models.BigIntegerField(help_text="Its id.")
+    voter = models.CharField(max_length=16, blank=True, help_text="Its lasting key; empty: it knows no attributes.")
+    tag = models.TextField(blank=True, help_text="Its friendly name, if it has told one.")
+    hops = models.IntegerField(help_text="How many links away it is; 0: not known.")
+    via = models.BigIntegerField(null=True, help_text="The number of the link that the way to it begins with.")
+    answered_at = models.DateTimeField(null=True, help_text="Its last answer; only its leader looks at that.")
+    voting = models.BooleanField(help_text="Whether it has a vote.")
+
+    class Meta:
+        ordering = ("hops", "tag", "member")
+        constraints = (models.UniqueConstraint(fields=("node", "member"), name="hydra_member_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.tag or 'node'} ({self.member})"
+
+
+class Vote(models.Model):
+    """Whom a lasting key has pledged to vote for in a term. Rows stay, also when the node is forgotten."""
+
+    id = models.BigAutoField(primary_key=True)
+    voter = models.CharField(max_length=16)
+    term = models.BigIntegerField()
+    pledge = models.BigIntegerField(help_text="The id of the nominee.")
+    name = models.CharField(max_length=255, help_text="The node's stable name.")
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        ordering = ("voter", "-term")
+        constraints = (models.UniqueConstraint(fields=("voter", "term"), name="hydra_vote_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.voter} pledged to {self.pledge} in term {self.term}"
+
+
+class Event(models.Model):
+    """Something that happened to a node, for its operator. The oldest are removed by age and by number."""
+
+    id = models.BigAutoField(primary_key=True)
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="events", db_index=False)
+    at = models.DateTimeField()
+    kind = models.CharField(max_length=32)
+    term = models.BigIntegerField()
+    text = models.TextField()
+
+    class Meta:
+        ordering = ("-id",)
+        indexes = (models.Index(fields=("node", "id"), name="hydra_event_node"),)
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+class RecordedLine(models.Model):
+    """A line from IRC that was put into a queue: nodes that share a database store it once. Kept for a day."""
+
+    pk = models.CompositePrimaryKey("queue", "term", "idx")
+    queue = models.TextField()
+    term = models.BigIntegerField()
+    idx = models.BigIntegerField()
+    recorded_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        indexes = (models.Index(fields=("recorded_at",), name="hydra_recordedline_at"),)
+
+    def __str__(self) -> str:
+        return f"{self.queue}: {self.term}.{self.idx}"
+
+
+class SentLine(models.Model):
+    """A message of a queue that was given to IRC, or to a leader elsewhere: whatever happens, not once more."""
+
+    message = models.BigIntegerField(primary_key=True, help_text="The first id of the message.")
+    sent_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        indexes = (models.Index(fields=("sent_at",), name="hydra_sentline_at"),)
+
+    def __str__(self) -> str:
+        return f"message {self.message}"

@@ -1,0 +1,51 @@
+"""What operators do to Hydra's nodes, over Django's connection."""
+
+from __future__ import annotations
+
+from django.db import transaction
+
+from hydra.control import Action, Command, send
+from hydra.models import Link, Member, Node, NodeRole
+from queues.backlog import OperationError
+
+
+class NodeRunning(OperationError):
+    """The node runs."""
+
+
+class NodeNotRunning(OperationError):
+    """The node does not run."""
+
+
+class NotPossible(OperationError):
+    """The node is not in a state for this any more."""
+
+
+def forget_node(node: Node) -> None:
+    """Delete a node's row, with all that it has promised; its votes stay on record. Raises NodeRunning.
+
+    Started again under its name it is another voter.
+    """
+    with transaction.atomic():
+        if not Node.objects.try_lock(node.pk):
+            raise NodeRunning(f"The node {node.name!r} runs: stop it first.")
+        Node.objects.filter(pk=node.pk).delete()
+
+
+def ask(node: Node, action: Action, by: str, number: int | None = None) -> Command:
+    """Ask a running node to do something, at the commit; returns what was asked.
+
+    Raises NodeNotRunning, and NotPossible if what it shows says that it cannot.
+    """
+    now = Node.objects.with_running().filter(pk=node.pk).first()
+    if now is None or not now.running or now.run is None:
+        raise NodeNotRunning(f"The node {node.name!r} does not run.")
+    if action is not Action.DISCONNECT_LINK and now.role != NodeRole.LEADING:
+        raise NotPossible(f"The node {node.name!r} does not lead.")
+    if action is Action.DROP and not Member.objects.filter(node=now, member=number or 0).exists():
+        raise NotPossible(f"The node {node.name!r} knows no node {number} any more.")
+    if action is Action.DISCONNECT_LINK and not Link.objects.filter(node=now, number=number or 0).exists():
+        raise NotPossible(f"The node {node.name!r} has no link {number} any more.")
+    command = Command(node=now.name, run=now.run, action=action, by=by, number=number)
+    send(command)
+    return command

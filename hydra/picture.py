@@ -1,0 +1,96 @@
+"""A network as a picture: where its nodes and links are drawn. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from math import cos, pi, sin
+from typing import Final, NamedTuple
+
+MOST: Final = 24
+"""Nodes that a picture shows."""
+WIDTH: Final = 760
+HEIGHT: Final = 400
+RADIUS_X: Final = 230
+RADIUS_Y: Final = 145
+LABEL: Final = 26
+LONGEST_LABEL: Final = 24
+
+Edge = frozenset[int]
+"""The ids of two nodes."""
+
+
+class Station(NamedTuple):
+    """A node to be drawn."""
+
+    id: int
+    name: str
+    note: str
+    """A few words under the name."""
+    leads: bool
+    here: bool
+    """Whether it is the node that the picture is seen from."""
+
+
+class Dot(NamedTuple):
+    """A node in the picture."""
+
+    station: Station
+    x: float
+    y: float
+    label_x: float
+    label_y: float
+    anchor: str
+    """SVG's `text-anchor`."""
+
+    @property
+    def label(self) -> str:
+        """As much of the name as there is room for."""
+        name = self.station.name
+        return name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 1]}…"
+
+
+class Line(NamedTuple):
+    """A link, or, if it is not `direct`, a way over links that the node does not know."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    direct: bool
+
+
+class Picture(NamedTuple):
+    """What the template draws."""
+
+    width: int
+    height: int
+    dots: list[Dot]
+    lines: list[Line]
+    left_out: int
+    """Nodes that there is no room for."""
+
+
+def draw(stations: Sequence[Station], links: Collection[Edge], ways: Collection[Edge]) -> Picture:
+    """Put the stations on an ellipse, the first on top, and the lines between those that are shown.
+
+    A way is left out where a link is known.
+    """
+    shown = stations[:MOST]
+    dots = {station.id: _dot(station, n, len(shown)) for n, station in enumerate(shown)}
+    lines = []
+    for edge in sorted({*links, *ways}, key=sorted):
+        if len(edge) == 2 and edge <= dots.keys():
+            one, other = (dots[id] for id in sorted(edge))
+            lines.append(Line(one.x, one.y, other.x, other.y, edge in links))
+    return Picture(WIDTH, HEIGHT, [*dots.values()], lines, len(stations) - len(shown))
+
+
+def _dot(station: Station, n: int, count: int) -> Dot:
+    angle = 2 * pi * n / count - pi / 2
+    across, down = cos(angle), sin(angle)
+    x, y = WIDTH / 2 + RADIUS_X * across, HEIGHT / 2 + RADIUS_Y * down
+    if abs(across) < 0.2:
+        label_x, anchor, label_y = x, "middle", y - LABEL - 16 if down < 0 else y + LABEL + 4
+    else:
+        label_x, anchor, label_y = x + (LABEL if across > 0 else -LABEL), "start" if across > 0 else "end", y - 2
+    return Dot(station, round(x, 1), round(y, 1), round(label_x, 1), round(label_y, 1), anchor)

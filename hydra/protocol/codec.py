@@ -1,0 +1,284 @@
+"""Hydra's lines (docs/protocols/hydra.md, "Lines on the wire"). No I/O.
+
+    PONG 1.7 12345 0 alpha                                      what the document says
+    @voter=5f3c09a1b2c3d4e5;stamp=1.3 PONG 1.7 12345 0 alpha    the same with attributes
+
+`LineDecoder` cuts a stream into lines, `parse` reads one, `encode` writes one. Attributes are written for peers that
+know them only; a peer shows that by the lasting key at the end of the tag of its KNOCK (`join_tag`, `split_tag`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from hydra.protocol.electorate import Stamp, parse_electorate
+from hydra.protocol.messages import (
+    Ask,
+    Call,
+    Drop,
+    Elect,
+    Hello,
+    Knock,
+    Meet,
+    Message,
+    Nominate,
+    Ping,
+    Pledge,
+    Pong,
+    Recv,
+    Send,
+    Welcome,
+)
+
+MAX_LINE: Final = 2048
+"""Bytes of a line without its end."""
+MAX_ID: Final = 2**32 - 1
+MAX_NUMBER: Final = 2**63 - 1
+"""The greatest term, index or count."""
+
+_DIGITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
+_VOTER: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_KEYED_TAG: Final = re.compile(r"(.*)@([0-9a-f]{16})", re.ASCII)
+_STAMP: Final = re.compile(r"([0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
+_WORD: Final = re.compile(r"[!-:<-~]{1,200}", re.ASCII)
+
+
+class LinkError(ValueError):
+    """What came over a link cannot be lines of this protocol: the link is to be closed."""
+
+
+class LineTooLong(LinkError):
+    """A line has more than 2048 bytes."""
+
+    def __str__(self) -> str:
+        return f"a line has more than {MAX_LINE} bytes"
+
+
+class NotText(LinkError):
+    """A line is not UTF-8."""
+
+    def __str__(self) -> str:
+        return "a line is not UTF-8"
+
+
+class Ignored(ValueError):
+    """A line means nothing: it is ignored."""
+
+
+class UnknownCommand(Ignored):
+    """A line has a command that is none of ours."""
+
+
+class MalformedMessage(Ignored):
+    """A line has a known command and fields that cannot be its own."""
+
+
+class MessageTooLong(ValueError):
+    """A message does not fit into a line."""
+
+
+class LineDecoder:
+    """Takes a stream of bytes in any pieces and gives its lines, without their ends; empty ones are skipped."""
+
+    __slots__ = ("_pending", "error")
+
+    def __init__(self) -> None:
+        self._pending = b""
+        self.error: LinkError | None = None
+        """Set when the stream is none of lines: nothing more is decoded then."""
+
+    def feed(self, data: bytes) -> list[str]:
+        """Return the lines that are complete now; then look at `error`."""
+        lines: list[str] = []
+        if self.error is not None:
+            return lines
+        *ends, rest = (self._pending + data).split(b"\n")
+        self._pending = rest
+        try:
+            for end in ends:
+                line = end.removesuffix(b"\r")
+                _check_length(line)
+                if line:
+                    lines.append(line.decode())
+            _check_length(rest.removesuffix(b"\r"))
+        except UnicodeDecodeError:
+            self._fail(NotText())
+        except LineTooLong as error:
+            self._fail(error)
+        return lines
+
+    def _fail(self, error: LinkError) -> None:
+        self.error = error
+        self._pending = b""
+
+
+def _check_length(line: bytes) -> None:
+    if len(line) > MAX_LINE:
+        raise LineTooLong
+
+
+def _number(text: str) -> int:
+    if not _DIGITS.fullmatch(text):
+        raise MalformedMessage(f"{text!r} is no number")
+    number = int(text)
+    if number > MAX_NUMBER:
+        raise MalformedMessage(f"{text} is too great")
+    return number
+
+
+def _id(text: str) -> int:
+    number = _number(text)
+    if number > MAX_ID:
+        raise MalformedMessage(f"{text} has more than 32 bits")
+    return number
+
+
+def _word(text: str) -> str:
+    if not text:
+        raise MalformedMessage("an empty field")
+    return text
+
+
+def _attribute_word(text: str) -> str:
+    if not is_word(text):
+        raise MalformedMessage(f"{text!r} is no word")
+    return text
+
+
+def _voter(text: str) -> str:
+    if not _VOTER.fullmatch(text):
+        raise MalformedMessage(f"{text!r} is no voter's key")
+    return text
+
+
+def _stamp(text: str) -> Stamp:
+    match = _STAMP.fullmatch(text)
+    if match is None:
+        raise MalformedMessage(f"{text!r} is no stamp")
+    return _number(match[1]), _number(match[2])
+
+
+def _write_stamp(stamp: Stamp) -> str:
+    return f"{stamp[0]}.{stamp[1]}"
+
+
+class _Form(NamedTuple):
+    """How a command's fields are read; a rest runs to the end of the line."""
+
+    make: Callable[..., Message]
+    fields: tuple[Callable[[str], Any], ...]
+    rest: str = ""
+    """The name of the last field if that is a line, a tag or a reason."""
+    rest_needed: bool = False
+    attributes: tuple[str, ...] = ()
+
+
+_FORMS: Final[dict[str, _Form]] = {
+    "PING": _Form(Ping, (_number, _word, _id), attributes=("voter", "next", "electorate")),
+    "PONG": _Form(Pong, (_word, _id, _number), rest="tag", attributes=("voter", "stamp", "irc")),
+    "RECV": _Form(Recv, (_number,), rest="line", rest_needed=True, attributes=("term", "first")),
+    "SEND": _Form(Send, (_id,), rest="line", rest_needed=True, attributes=("term", "message")),
+    "DROP": _Form(Drop, (_id,), rest="reason"),
+    "NOMINATE": _Form(Nominate, (_number, _id), attributes=("voter", "electorate")),
+    "PLEDGE": _Form(Pledge, (_number, _id, _id), attributes=("voter",)),
+    "CALL": _Form(Call, (_number,)),
+    "ELECT": _Form(Elect, (_number, _id, _id), attributes=("voter",)),
+    "KNOCK": _Form(Knock, (_id,), rest="tag"),
+    "MEET": _Form(Meet, (_id, _id), attributes=("voter",)),
+    "WELCOME": _Form(Welcome, (_id,)),
+    "HELLO": _Form(Hello, (_id, _id), attributes=("voter",)),
+    "ASK": _Form(Ask, (_number, _number)),
+}
+_COMMANDS: Final = {form.make: command for command, form in _FORMS.items()}
+
+_ATTRIBUTES: Final[dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]]] = {
+    "voter": (_voter, str),
+    "next": (_number, str),
+    "electorate": (parse_electorate, str),
+    "stamp": (_stamp, _write_stamp),
+    "irc": (_number, str),
+    "term": (_number, str),
+    "first": (_number, str),
+    "message": (_attribute_word, str),
+}
+
+
+def parse(line: str) -> Message:
+    """Read one line. Raises Ignored for what means nothing.
+
+    Attributes that the command does not have are skipped, so that later versions can add some.
+    """
+    attributes = ""
+    if line.startswith("@"):
+        attributes, _, line = line[1:].partition(" ")
+    command, _, rest = line.partition(" ")
+    form = _FORMS.get(command)
+    if form is None:
+        raise UnknownCommand(f"unknown command {command[:20]!r}")
+    values = _fields(form, rest)
+    return form.make(*values, **_attributes(form, attributes)) if attributes else form.make(*values)
+
+
+def _fields(form: _Form, text: str) -> list[Any]:
+    count = len(form.fields)
+    words = text.split(" ", count) if form.rest else text.split(" ")
+    if len(words) == count and form.rest and not form.rest_needed:
+        words.append("")
+    if len(words) != count + bool(form.rest) or (form.rest_needed and not words[-1]):
+        raise MalformedMessage("a wrong number of fields")
+    values = [read(word) for read, word in zip(form.fields, words, strict=False)]
+    return [*values, words[-1]] if form.rest else values
+
+
+def _attributes(form: _Form, text: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for attribute in text.split(";"):
+        name, _, value = attribute.partition("=")
+        if name in form.attributes:
+            try:
+                found[name] = _ATTRIBUTES[name][0](value)
+            except ValueError as error:
+                raise MalformedMessage(f"attribute {name}: {error}") from None
+    return found
+
+
+def encode(message: Message, *, attributes: bool) -> bytes:
+    r"""Write one message as a line with its end, `\r\n`. Raises MessageTooLong."""
+    command = _COMMANDS[type(message)]
+    form = _FORMS[command]
+    width = len(form.fields) + bool(form.rest)
+    words = [command, *(str(value) for value in message[:width])]
+    if form.rest and not words[-1]:
+        words.pop()
+    if attributes and (given := _given(form, message[width:])):
+        words.insert(0, f"@{';'.join(given)}")
+    line = " ".join(words).encode()
+    if len(line) > MAX_LINE:
+        raise MessageTooLong(f"{command} would have {len(line)} bytes, {MAX_LINE} is the limit")
+    return line + b"\r\n"
+
+
+def _given(form: _Form, values: tuple[Any, ...]) -> list[str]:
+    return [
+        f"{name}={_ATTRIBUTES[name][1](value)}"
+        for name, value in zip(form.attributes, values, strict=True)
+        if value is not None
+    ]
+
+
+def is_word(text: str) -> bool:
+    """Whether a text can be the value of an attribute that is a word."""
+    return _WORD.fullmatch(text) is not None
+
+
+def join_tag(name: str, voter: str) -> str:
+    """The tag of a node that knows attributes: its friendly name and its lasting key."""
+    return f"{name}@{voter}"
+
+
+def split_tag(tag: str) -> tuple[str, str | None]:
+    """Return the friendly name and the lasting key in a tag; the key is None if it has none."""
+    match = _KEYED_TAG.fullmatch(tag)
+    return (match[1], match[2]) if match else (tag, None)

@@ -1,0 +1,265 @@
+"""Inductions: how a server becomes a node. No I/O.
+
+docs/protocols/hydra.md, "Inductions". The node that a server knocks at is its mediator: it asks all others, one
+induction at a time, and welcomes the server when all have met it. A voter that comes back needs no new decision.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hydra.protocol import links
+from hydra.protocol.codec import split_tag
+from hydra.protocol.core import Core
+from hydra.protocol.links import Link, State
+from hydra.protocol.messages import Drop, Hello, Knock, Meet, Welcome
+from hydra.protocol.roles import Role
+
+MAX_KNOCKS: Final = 64
+"""Inductions that may be in progress in the whole network, as far as one node takes part in them."""
+
+
+class Mediation:
+    """One induction of which this node is the mediator."""
+
+    __slots__ = ("ends", "ind", "link", "missing", "tag")
+
+    def __init__(self, ind: int, tag: str, link: Link, missing: set[int], ends: float) -> None:
+        self.ind = ind
+        self.tag = tag
+        self.link = link
+        self.missing = missing
+        """The nodes that have not agreed yet."""
+        self.ends = ends
+
+
+class Induction:
+    """A node's part in inductions: as mediator, as one of those who are asked, and as the one who knocks."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.mediation: Mediation | None = None
+        self.waiting: dict[int, str] = {}
+        """The links that knocked meanwhile, and their tags."""
+        self.knocks: dict[int, tuple[str, float]] = {}
+        """The servers that others mediate for: their tags, and until when they may be welcomed."""
+
+    # As the mediator.
+
+    def on_own_knock(self, message: Knock, link: Link) -> None:
+        """The other side of a link asks to be a node."""
+        core = self.core
+        if link.on(links.Event.KNOCK) is not links.Action.CONSIDER:
+            return
+        _, voter = split_tag(message.tag)
+        link.extended = voter is not None
+        if message.ind == core.id or voter == core.voter:
+            core.close(link, f"{message.ind} is this node")
+        elif voter is not None and core.members.is_dropped(message.ind, core.now):
+            core.answer(link, Drop(message.ind, "dropped before"))
+        else:
+            if link.peer not in (None, message.ind):
+                self.forget_link(link.number)  # it has given up what it asked for under its former id
+            link.peer = message.ind
+            self._decide(message, link, voter)
+
+    def _decide(self, message: Knock, link: Link, voter: str | None) -> None:
+        core = self.core
+        member = core.members.get(message.ind)
+        voters = core.electorate.voters if core.electorate is not None else frozenset()
+        if member is not None and member.voter != voter:
+            core.close(link, f"{message.ind} is another node's id")
+        elif member is not None:
+            member.heard = core.now
+            self._admit(message.ind, link)
+        elif voter in voters and core.role is not Role.OUTSIDE:
+            self._readmit(message, link, voter)
+        else:
+            self.waiting[link.number] = message.tag
+            # Not at once after one's own knock: two that are both outside would answer each other without end.
+            if core.role is Role.OUTSIDE and voter is not None and (not link.asked or core.now >= link.knock_at):
+                self.knock(link)
+            self.proceed()
+
+    def _readmit(self, message: Knock, link: Link, voter: str | None) -> None:
+        """Let a server in at once: a majority has agreed to this voter before, or nobody can be asked."""
+        core = self.core
+        if core.members.register(message.ind, voter, core.now) is None:
+            core.close(link, f"{message.ind} cannot be registered")
+            return
+        core.say(message)
+        self._admit(message.ind, link)
+        core.say(Welcome(message.ind))
+        core.say(Hello(message.ind, core.id, core.voter))
+
+    def _admit(self, ind: int, link: Link) -> None:
+        """Answer on the link alone, also when it is asked again because an answer was lost."""
+        core = self.core
+        core.answer(link, Meet(ind, core.id, core.voter))
+        core.answer(link, Welcome(ind))
+        core.answer(link, Hello(ind, core.id, core.voter))
+        link.on(links.Event.ADMITTED)
+        core.links.sort()
+
+    def proceed(self) -> None:
+        """Begin with the next server that knocked, if this node is free and in term."""
+        core = self.core
+        if core.orphaned and core.role is not Role.OUTSIDE:
+            self._adopt()
+        while self.mediation is None and self.waiting and core.leader is not None:
+            number, tag = next(iter(self.waiting.items()))
+            del self.waiting[number]
+            link = core.links.get(number)
+            if link is None or link.peer is None or link.state is State.JOINED:
+                continue
+            if link.peer in core.members:
+                self._admit(link.peer, link)
+            else:
+                self._mediate(link.peer, tag, link)
+
+    def _adopt(self) -> None:
+        """Nobody leads, so that nobody can agree: let in who knows attributes, without a vote.
+
+        The voters may be unable to reach each other but through a node that has lost its disk.
+        """
+        for number, tag in list(self.waiting.items()):
+            link = self.core.links.get(number)
+            voter = split_tag(tag)[1]
+            if link is not None and link.peer is not None and voter is not None:
+                del self.waiting[number]
+                self._readmit(Knock(link.peer, tag), link, voter)
+
+    def _mediate(self, ind: int, tag: str, link: Link) -> None:
+        core = self.core
+        missing = {member.id for member in core.members}
+        self.mediation = Mediation(ind, tag, link, missing, core.now + core.times.max_meet)
+        core.say(Knock(ind, tag))
+        core.answer(link, Meet(ind, core.id, core.voter))
+        self._welcome_if_agreed()
+
+    def _welcome_if_agreed(self) -> None:
+        core, mediation = self.core, self.mediation
+        if mediation is None or mediation.missing:
+            return
+        self.mediation = None
+        if core.members.welcome(mediation.ind, split_tag(mediation.tag)[1], core.now) is None:
+            core.close(mediation.link, f"{mediation.ind} cannot be registered")
+            return
+        welcome, hello = Welcome(mediation.ind), Hello(mediation.ind, core.id, core.voter)
+        core.answer(mediation.link, welcome)
+        core.say(welcome)
+        core.answer(mediation.link, hello)
+        core.say(hello)
+        mediation.link.on(links.Event.ADMITTED)
+        core.links.sort()
+
+    def forget_node(self, id: int) -> None:
+        """A node was dropped: nobody waits for its agreement."""
+        if self.mediation is not None:
+            self.mediation.missing.discard(id)
+            self._welcome_if_agreed()
+
+    def forget_link(self, number: int) -> None:
+        """A link was closed, and with it the server's request."""
+        self.waiting.pop(number, None)
+        if self.mediation is not None and self.mediation.link.number == number:
+            self.mediation = None
+
+    def expire(self) -> None:
+        """Let go of what has taken longer than MAX_MEET."""
+        core, mediation = self.core, self.mediation
+        if mediation is not None and core.now >= mediation.ends:
+            self.mediation = None
+            core.close(mediation.link, f"{len(mediation.missing)} nodes have not agreed within MAX_MEET")
+        while self.knocks and core.now >= next(iter(self.knocks.values()))[1]:
+            del self.knocks[next(iter(self.knocks))]
+        self.proceed()
+
+    # As one who is asked.
+
+    def on_knock(self, message: Knock, link: Link) -> None:
+        """A mediator asks on behalf of a server."""
+        core = self.core
+        voter = split_tag(message.tag)[1]
+        if message.ind == core.id or len(self.knocks) >= MAX_KNOCKS or not core.is_new(message):
+            return
+        core.relay(message, link)
+        member = core.members.get(message.ind)
+        if member is not None and member.voter != voter:
+            return
+        self.knocks.pop(message.ind, None)
+        self.knocks[message.ind] = (message.tag, core.now + core.times.max_meet)
+        if core.electorate is None or voter not in core.electorate.voters:
+            core.say(Meet(message.ind, core.id, core.voter))
+
+    def on_meet(self, message: Meet, link: Link) -> None:
+        core, mediation = self.core, self.mediation
+        if message.ind == core.id:
+            self._met(message, link)
+        if not core.knows(message.id, message.voter, link) or not core.is_new(message):
+            return
+        core.relay(message, link)
+        if mediation is not None and message.ind == mediation.ind:
+            core.answer(mediation.link, message)
+            mediation.missing.discard(message.id)
+            self._welcome_if_agreed()
+
+    def on_welcome(self, message: Welcome, link: Link) -> None:
+        """All have agreed to a server: greet it."""
+        core = self.core
+        knock = self.knocks.pop(message.ind, None)
+        if knock is None or not core.is_new(message):
+            return
+        core.relay(message, link)
+        self._register(message.ind, knock[0])
+        core.say(Hello(message.ind, core.id, core.voter))
+
+    def on_hello(self, message: Hello, link: Link) -> None:
+        core = self.core
+        if message.ind == core.id:
+            self._met(message, link)
+        elif message.ind not in core.members and message.ind not in self.knocks:
+            return
+        if not core.knows(message.id, message.voter, link) or not core.is_new(message):
+            return
+        core.relay(message, link)
+        knock = self.knocks.get(message.ind)
+        if knock is not None:
+            self._register(message.ind, knock[0])
+
+    def _register(self, ind: int, tag: str) -> None:
+        core = self.core
+        name, voter = split_tag(tag)
+        member = core.members.welcome(ind, voter, core.now)
+        if member is not None:
+            member.name = name
+
+    # As the one who knocks.
+
+    def knock(self, link: Link) -> None:
+        """Ask the other side of a link to be let in."""
+        core = self.core
+        link.asked = True
+        link.knock_at = core.now + core.times.knock_interval
+        core.answer(link, Knock(core.id, core.tag))
+
+    def on_answer(self, message: Meet | Welcome | Hello, link: Link) -> bool:
+        """The other side has answered a knock: return whether it says that all have agreed."""
+        if message.ind != self.core.id:
+            return False
+        if isinstance(message, Welcome):
+            joined = link.on(links.Event.WELCOMED) is links.Action.JOIN
+            self.core.links.sort()
+            return joined
+        self._met(message, link)
+        return False
+
+    def _met(self, message: Meet | Hello, link: Link) -> None:
+        """A node agrees to this one or greets it; the first on a link is the neighbour itself."""
+        core = self.core
+        if link.asked and link.peer is None:
+            link.peer = message.id
+        if link.asked and message.voter is not None and not link.extended:
+            link.extended = True
+            core.links.sort()
+        core.members.register(message.id, message.voter if link.extended else None, core.now)

@@ -1,0 +1,43 @@
+"""IRC lines: which may come from IRC and which may go there (docs/protocols/hydra.md, "Lines"). No I/O."""
+
+from __future__ import annotations
+
+from typing import Final
+
+E_SEND: Final = frozenset({"JOIN", "PART", "PRIVMSG", "NOTICE", "MODE", "TOPIC", "KICK"})
+"""The commands that nodes may send to IRC."""
+E_RECV: Final = E_SEND | {"QUIT"}
+"""The commands that the leader passes on from IRC."""
+
+MAX_LINE: Final = 1900
+"""Bytes that a line may have, so that it fits into a message with its attributes."""
+
+
+MAX_IRC: Final = 510
+"""Bytes of a line for IRC (RFC 2812, 2.3), without its end."""
+
+
+def command(line: str) -> str:
+    """Return the command of an IRC line in capitals, or "" if it has none.
+
+    Tags (`@...`) and a source (`:...`) may stand before it, each with a space after it.
+    """
+    rest = line
+    for mark in "@:":
+        if rest.startswith(mark):
+            rest = rest.partition(" ")[2].lstrip(" ")
+    return rest.partition(" ")[0].upper()
+
+
+def passes(line: str, commands: frozenset[str]) -> bool:
+    """Whether a line is one line, not too long, and of one of these commands."""
+    return (
+        command(line) in commands
+        and len(line.encode(errors="replace")) <= MAX_LINE
+        and not any(each in line for each in "\r\n\0")
+    )
+
+
+def is_sendable(line: str) -> bool:
+    """Whether an IRC server would take a line that a node may send."""
+    return passes(line, E_SEND) and len(line.encode(errors="replace")) <= MAX_IRC

@@ -1,0 +1,148 @@
+"""A node's role in the network as a table (docs/protocols/hydra.md, "Roles"). No I/O.
+
+    OUTSIDE --INDUCTED--> WAITING --TIME_IS_UP--> NOMINEE --PLEDGES_IN--> CALLING --VOTES_IN--> LEADING
+                             |  ^                                                                  |
+                LEADER_HEARD |  | LEADER_SILENT, NOMINATION                  LEASE_OVER, NOMINATION |
+                             v  |                                                                  v
+                          FOLLOWING                                                             WAITING
+
+`TABLE` says for every role and every event what the node does, in order, and which role it has then; what is not in it
+does nothing and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import Final
+
+
+class Role(Enum):
+    """What a node is."""
+
+    OUTSIDE = auto()
+    """No node yet, or not any more: it knocks."""
+    WAITING = auto()
+    """A node that knows of no leader; it may have pledged to vote for one."""
+    FOLLOWING = auto()
+    """A node in term."""
+    NOMINEE = auto()
+    """It has nominated itself and waits for pledges."""
+    CALLING = auto()
+    """It has the pledges of a majority and waits for their votes."""
+    LEADING = auto()
+    """It was elected, and its lease has not ended."""
+
+
+class Event(Enum):
+    """What happens to a node."""
+
+    INDUCTED = auto()
+    """It was welcomed, or is known as a voter."""
+    LEADER_HEARD = auto()
+    """A heartbeat of this term's leader, or of a later term's."""
+    LEADER_SILENT = auto()
+    """None for MAX_PING, or the leader was dropped."""
+    NOMINATION = auto()
+    """The first nomination of a term that has no leader, or of a later term."""
+    TIME_IS_UP = auto()
+    """The time for an election has passed, and it may stand itself."""
+    PLEDGES_IN = auto()
+    VOTES_IN = auto()
+    LEASE_OVER = auto()
+    """No majority has answered the leader's heartbeats for so long that others may elect another."""
+    RIVAL = auto()
+    """A heartbeat of somebody else for the term that it leads."""
+    DROPPED = auto()
+    """It was removed from the network."""
+
+
+class Action(Enum):
+    """What a node does."""
+
+    AWAIT = auto()
+    """Give the election some time, then stand."""
+    FOLLOW = auto()
+    """Answer the heartbeat, and promise its sender to pledge to nobody for MAX_PING."""
+    CONSIDER = auto()
+    """Pledge to vote for the nominee, as soon as no promise forbids it, if its electorate is not outdated."""
+    STAND = auto()
+    """Begin a new term: nominate oneself and pledge to oneself."""
+    STAND_AGAIN = auto()
+    """The same, but in the same term if nobody else was heard in it."""
+    CALL = auto()
+    """Call for the votes, and vote."""
+    LEAD = auto()
+    """Begin the term with a heartbeat."""
+    RESIGN = auto()
+    """Leave IRC, at once."""
+    REJOIN = auto()
+    """Draw a new id, close all links, and knock again."""
+
+
+_Row = Mapping[Event, tuple[tuple[Action, ...], Role]]
+
+_FOLLOW = ((Action.FOLLOW,), Role.FOLLOWING)
+_AWAIT = ((Action.AWAIT,), Role.WAITING)
+_CONSIDER = ((Action.CONSIDER,), Role.WAITING)
+_STAND = ((Action.STAND,), Role.NOMINEE)
+_LEAD = ((Action.LEAD,), Role.LEADING)
+_REJOIN = ((Action.REJOIN,), Role.OUTSIDE)
+
+TABLE: Final[Mapping[Role, _Row]] = MappingProxyType(
+    {
+        Role.OUTSIDE: {
+            Event.INDUCTED: _AWAIT,
+            Event.DROPPED: _REJOIN,
+        },
+        Role.WAITING: {
+            Event.LEADER_HEARD: _FOLLOW,
+            Event.NOMINATION: _CONSIDER,
+            Event.TIME_IS_UP: _STAND,
+            Event.DROPPED: _REJOIN,
+        },
+        Role.FOLLOWING: {
+            Event.LEADER_HEARD: _FOLLOW,
+            Event.LEADER_SILENT: _AWAIT,
+            Event.NOMINATION: _CONSIDER,
+            Event.DROPPED: _REJOIN,
+        },
+        Role.NOMINEE: {
+            Event.LEADER_HEARD: _FOLLOW,
+            Event.NOMINATION: _CONSIDER,
+            Event.TIME_IS_UP: ((Action.STAND_AGAIN,), Role.NOMINEE),
+            Event.PLEDGES_IN: ((Action.CALL,), Role.CALLING),
+            Event.VOTES_IN: _LEAD,
+            Event.DROPPED: _REJOIN,
+        },
+        Role.CALLING: {
+            Event.LEADER_HEARD: _FOLLOW,
+            Event.NOMINATION: _CONSIDER,
+            Event.TIME_IS_UP: _STAND,
+            Event.VOTES_IN: _LEAD,
+            Event.DROPPED: _REJOIN,
+        },
+        Role.LEADING: {
+            Event.LEADER_HEARD: ((Action.RESIGN, Action.FOLLOW), Role.FOLLOWING),
+            Event.NOMINATION: ((Action.RESIGN, Action.CONSIDER), Role.WAITING),
+            Event.LEASE_OVER: ((Action.RESIGN, Action.AWAIT), Role.WAITING),
+            Event.RIVAL: ((Action.RESIGN, Action.STAND), Role.NOMINEE),
+            Event.DROPPED: ((Action.RESIGN, Action.REJOIN), Role.OUTSIDE),
+        },
+    }
+)
+
+
+class Candidacy:
+    """One node's place in the table."""
+
+    __slots__ = ("role",)
+
+    def __init__(self) -> None:
+        self.role = Role.OUTSIDE
+
+    def on(self, event: Event) -> tuple[Action, ...]:
+        """Something has happened: return what to do, in order. What is not in the table leaves the role as it is."""
+        actions, self.role = TABLE[self.role].get(event, ((), self.role))
+        return actions

@@ -1,0 +1,67 @@
+"""``python -m hydra.simulator``: run the simulator from the shell."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from hydra.protocol.node import Node
+from hydra.simulator.checker import Violation
+from hydra.simulator.holes import HOLES
+from hydra.simulator.runner import Report, run_seeds
+from hydra.simulator.scale import table
+from hydra.simulator.scenario import Scenario, draw_scenario, parse_scenario
+from hydra.simulator.world import World
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the arguments ask for; 0 if all promises were kept, 1 if not."""
+    options = _parser().parse_args(arguments)
+    if options.table:
+        print(table(options.runs))
+        return 0
+    if options.case is not None:
+        return _trace(parse_scenario(options.case.read_text()), options)
+    if options.seed is not None:
+        return _trace(draw_scenario(options.seed), options)
+    report = Report()
+    first = options.first
+    for outcome in run_seeds(range(first, first + options.seeds), hole=options.hole, jobs=options.jobs):
+        report.add(outcome)
+    print(report)
+    return 0 if report.passed else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m hydra.simulator", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many seeds (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="the first of them (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
+    parser.add_argument("--seed", type=int, metavar="N", help="one seed: show its scenario")
+    parser.add_argument("--case", type=Path, metavar="FILE", help="one scenario from a file")
+    parser.add_argument("--trace", action="store_true", help="with --seed or --case: show everything that happens")
+    parser.add_argument("--hole", choices=HOLES, help="nodes that break a rule")
+    parser.add_argument("--table", action="store_true", help="messages and takeovers by the number of nodes")
+    parser.add_argument(
+        "--runs", type=int, default=5, metavar="N", help="with --table: runs a row (default: %(default)s)"
+    )
+    return parser
+
+
+def _trace(scenario: Scenario, options: argparse.Namespace) -> int:
+    print(scenario)
+    node_class = HOLES[options.hole] if options.hole else Node
+    world = World(scenario, node_class=node_class, trace=print if options.trace else None)
+    try:
+        world.run()
+    except Violation as violation:
+        print(violation)
+        return 1
+    found = "none" if world.found_after is None else f"{world.found_after:.1f} s after healing"
+    print(f"all promises were kept; {len(world.checker.leaders)} terms; the last leader was found: {found}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""Looks after every event whether a promise is broken.
+
+It goes by what leaves a node: messages, connections to IRC, lines that were said or delivered. What a node merely
+thinks, and forgets in a crash, is nobody's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hydra.protocol.effects import ConnectIrc, Deliver, Effect, LeaveIrc, Missed, Say, Stored, Transmit
+from hydra.protocol.messages import Elect, Message, Nominate, Ping, Pledge, Pong
+from hydra.protocol.node import Node
+
+ONE_LEADER = "at most one leader in a term"
+ONE_VOTE = "no node votes for two in a term"
+TERMS_RISE = "terms never go back on a node"
+ONE_ON_IRC = "at most one node holds IRC"
+MAJORITY = "a leader had a majority"
+SAME_LINES = "a line is the same for all who have it"
+NO_GAP = "lines have no gap"
+SAID_ONCE = "a line reaches IRC at most once"
+INDUCTION_ENDS = "an induction ends within MAX_MEET"
+BOUNDED = "a network does not flood itself"
+LEADER_FOUND = "a leader is found after healing"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation(Exception):
+    """A promise was broken: which, when, and by what."""
+
+    promise: str
+    at: float
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.promise}: {self.detail} (at {self.at:.3f} s)"
+
+
+class Checker:
+    """What has left the nodes of one run so far."""
+
+    def __init__(self, only: str | None = None) -> None:
+        """With `only` no other promise matters."""
+        self.only = only
+        self.now = 0.0
+        self.leaders: dict[int, int] = {}
+        """The id of each term's leader."""
+        self.on_irc: int | None = None
+        self.said: set[str] = set()
+        self.lines: dict[tuple[int, int], str] = {}
+        self._votes: dict[tuple[str, int], int] = {}
+        self._elected: dict[tuple[int, int], set[str]] = {}
+        self._terms: dict[str, int] = {}
+        self._next: dict[tuple[int, int], int] = {}
+
+    def fail(self, promise: str, detail: str) -> None:
+        """Raise the Violation."""
+        if self.only in (None, promise):
+            raise Violation(promise, self.now, detail)
+
+    def effect(self, host: int, node: Node, effect: Effect) -> None:
+        """A node's effect is carried out. Raises Violation."""
+        match effect:
+            case Transmit():
+                self._transmit(node, effect.message)
+            case ConnectIrc():
+                if self.on_irc is not None:
+                    self.fail(ONE_ON_IRC, f"node {host} connects while node {self.on_irc} is there")
+                self.on_irc = host
+            case LeaveIrc():
+                self.off_irc(host)
+            case Say():
+                if effect.message in self.said:
+                    self.fail(SAID_ONCE, f"node {host} says {effect.message} again")
+                self.said.add(effect.message)
+            case Deliver():
+                self._deliver(host, effect)
+            case Missed():
+                self._next[host, effect.term] = effect.last + 1
+            case _:
+                pass
+
+    def off_irc(self, host: int) -> None:
+        """A node is off IRC, or dead."""
+        if self.on_irc == host:
+            self.on_irc = None
+
+    def after_event(self, host: int, node: Node) -> None:
+        """An event was handled. Raises Violation."""
+        voter = node.core.voter
+        if node.term < self._terms.get(voter, 0):
+            self.fail(TERMS_RISE, f"node {host} went back from term {self._terms[voter]} to {node.term}")
+        mediation = node.induction.mediation
+        if mediation is not None and node.core.now > mediation.ends:
+            self.fail(INDUCTION_ENDS, f"node {host} still asks for {mediation.ind}")
+
+    def written(self, stored: Stored) -> None:
+        """A row is on disk. Raises Violation."""
+        if stored.pledge is not None:
+            self._vote(stored.voter, stored.term, stored.pledge)
+
+    def lost_disk(self, host: int) -> None:
+        """A node has forgotten what it had delivered."""
+        for key in [key for key in self._next if key[0] == host]:
+            del self._next[key]
+
+    def _transmit(self, node: Node, message: Message) -> None:
+        """A message leaves; what is only relayed says nothing about its relayer."""
+        if getattr(message, "id", None) != node.id:
+            return
+        match message:
+            case Ping():
+                self._said_term(node, message.term)
+                self._lead(node, message)
+            case Pong():
+                self._said_term(node, int(message.val.partition(".")[0]))
+            case Nominate():
+                self._said_term(node, message.term)
+            case Pledge() | Elect():
+                self._said_term(node, message.term)
+                self._vote(node.core.voter, message.term, message.nom)
+                if isinstance(message, Elect):
+                    self._elected.setdefault((message.term, message.nom), set()).add(node.core.voter)
+            case _:
+                pass
+
+    def _said_term(self, node: Node, term: int) -> None:
+        voter = node.core.voter
+        self._terms[voter] = max(term, self._terms.get(voter, 0))
+
+    def _vote(self, voter: str, term: int, nominee: int) -> None:
+        former = self._votes.setdefault((voter, term), nominee)
+        if former != nominee:
+            self.fail(ONE_VOTE, f"{voter} votes for {nominee} after {former} in term {term}")
+
+    def _lead(self, node: Node, message: Ping) -> None:
+        if (former := self.leaders.get(message.term)) == message.id:
+            return
+        if former is not None:
+            self.fail(ONE_LEADER, f"{message.id} and {former} lead term {message.term}")
+        self.leaders[message.term] = message.id
+        votes = self._elected.get((message.term, message.id), set())
+        if self._votes.get((node.core.voter, message.term)) == message.id:
+            votes = votes | {node.core.voter}  # a node alone tells nobody
+        if not node.core.base.agrees(votes):
+            self.fail(MAJORITY, f"{message.id} leads term {message.term} with {len(votes)} votes")
+
+    def _deliver(self, host: int, effect: Deliver) -> None:
+        if self.lines.setdefault((effect.term, effect.idx), effect.line) != effect.line:
+            self.fail(SAME_LINES, f"node {host} has another line {effect.idx} of term {effect.term}")
+        expected = self._next.get((host, effect.term), effect.idx)
+        if effect.idx != expected:
+            self.fail(NO_GAP, f"node {host} has line {effect.idx} of term {effect.term} instead of {expected}")
+        self._next[host, effect.term] = effect.idx + 1

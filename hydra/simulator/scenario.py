@@ -1,0 +1,261 @@
+"""What happens to a network in one run, drawn from a seed or read from a text (`str` writes it)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import combinations
+from random import Random
+from typing import Final
+
+
+class Kind(Enum):
+    """What can be done to a network."""
+
+    CRASH = "crash"
+    """A node dies; its disk remains."""
+    LOSE = "lose"
+    """A node dies, and its disk with it."""
+    RESTART = "restart"
+    LEAVE = "leave"
+    """A node stops in order."""
+    SPLIT = "split"
+    """Only nodes of one group reach each other."""
+    ISOLATE_LEADER = "isolate-leader"
+    """Nobody reaches the leader, whoever that is then."""
+    CRASH_LEADER = "crash-leader"
+    HEAL = "heal"
+    """All nodes reach each other, and all that are down start."""
+    CUT = "cut"
+    """All links break once."""
+    IRC_LOST = "irc-lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is done to the network, in seconds after the beginning."""
+
+    at: float
+    kind: Kind
+    nodes: tuple[int, ...] = ()
+    """Who it is done to; the one group of a split."""
+
+    def __str__(self) -> str:
+        return " ".join(["at", f"{self.at:.2f}", self.kind.value, *map(str, self.nodes)])
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One run: a network, and what is done to it. At `end` it is healed, and then has to find a leader."""
+
+    seed: int
+    nodes: int
+    links: tuple[tuple[int, int], ...]
+    """Who dials whom."""
+    voters: int
+    """How many nodes, from 0 on, have a vote on their disks at first; if none has, node 0 founds the network."""
+    ordered: bool = True
+    """Whether messages on a link keep their order, and are lost only with it."""
+    delay: tuple[float, float] = (0.001, 0.05)
+    """Seconds that a message takes."""
+    loss: float = 0.0
+    """The part of the messages that is lost."""
+    lasting_loss: float = 0.0
+    """The part that is lost when all else is healed."""
+    duplicates: float = 0.0
+    late: float = 0.0
+    """Seconds by which a duplicate may be late."""
+    disk: tuple[float, float] = (0.001, 0.02)
+    """Seconds that a write to disk takes."""
+    rates: tuple[float, ...] = ()
+    """How fast each node's clock runs."""
+    faults: tuple[Fault, ...] = ()
+    end: float = 45.0
+
+    def __str__(self) -> str:
+        lines = [
+            f"seed {self.seed}",
+            f"nodes {self.nodes}",
+            "links " + " ".join(f"{a}-{b}" for a, b in self.links),
+            f"voters {self.voters}",
+            f"ordered {'yes' if self.ordered else 'no'}",
+            f"delay {self.delay[0]:g} {self.delay[1]:g}",
+            f"loss {self.loss:g}",
+            f"lasting-loss {self.lasting_loss:g}",
+            f"duplicates {self.duplicates:g}",
+            f"late {self.late:g}",
+            f"disk {self.disk[0]:g} {self.disk[1]:g}",
+            "rates " + " ".join(f"{rate:g}" for rate in self.rates),
+            *map(str, self.faults),
+            f"end {self.end:g}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _pair(words: list[str]) -> tuple[float, float]:
+    least, most = map(float, words)
+    return least, most
+
+
+def _links(words: list[str]) -> tuple[tuple[int, int], ...]:
+    pairs = [word.split("-") for word in words]
+    return tuple((int(a), int(b)) for a, b in pairs)
+
+
+_READERS: Final[dict[str, Callable[[list[str]], object]]] = {
+    "seed": lambda words: int(words[0]),
+    "nodes": lambda words: int(words[0]),
+    "links": _links,
+    "voters": lambda words: int(words[0]),
+    "ordered": lambda words: words == ["yes"],
+    "delay": _pair,
+    "loss": lambda words: float(words[0]),
+    "lasting-loss": lambda words: float(words[0]),
+    "duplicates": lambda words: float(words[0]),
+    "late": lambda words: float(words[0]),
+    "disk": _pair,
+    "rates": lambda words: tuple(map(float, words)),
+    "end": lambda words: float(words[0]),
+}
+
+
+def parse_scenario(text: str) -> Scenario:
+    """Read what `str` has written; lines that begin with # are for people. Raises ValueError for anything else."""
+    found: dict[str, object] = {}
+    faults = []
+    for line in text.splitlines():
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if words[0] == "at":
+            faults.append(Fault(float(words[1]), Kind(words[2]), tuple(map(int, words[3:]))))
+        elif words[0] in _READERS:
+            found[words[0].replace("-", "_")] = _READERS[words[0]](words[1:])
+        else:
+            raise ValueError(f"no part of a scenario: {line!r}")
+    return Scenario(**found, faults=tuple(faults))  # type: ignore[arg-type]
+
+
+def draw_scenario(seed: int) -> Scenario:
+    """The scenario that belongs to a seed."""
+    return _Draw(Random(seed)).scenario(seed)
+
+
+@dataclass(slots=True)
+class _Draw:
+    """Draws a scenario, keeping in mind who is down."""
+
+    rng: Random
+    nodes: int = 0
+    down: set[int] = field(default_factory=set)
+    losses: int = 0
+
+    def scenario(self, seed: int) -> Scenario:
+        rng = self.rng
+        self.nodes = rng.choice((2, 3, 3, 3, 3, 4, 5, 5, 5, 5, 6, 7))
+        self.losses = (self.nodes - 1) // 2 if rng.random() < 0.3 else 0
+        end = rng.uniform(30, 100)
+        slow = rng.random() < 0.15
+        ordered = rng.random() < 0.5
+        loss = 0.0 if ordered else rng.choice((0.0, 0.02, 0.1, 0.3))
+        return Scenario(
+            seed=seed,
+            nodes=self.nodes,
+            links=self._topology(),
+            voters=rng.choice((0, rng.randint(1, self.nodes), *[self.nodes] * 4)),
+            ordered=ordered,
+            delay=(0.01, rng.uniform(0.3, 1.0)) if slow else (0.001, rng.uniform(0.01, 0.3)),
+            loss=loss,
+            lasting_loss=min(loss, 0.1),
+            duplicates=0.0 if ordered else rng.choice((0.0, 0.05, 0.2)),
+            late=0.0 if ordered else rng.choice((0.0, 1.0, 30.0)),
+            disk=(0.001, rng.choice((0.01, 0.05, 0.3) if slow else (0.01, 0.05, 0.3, 1.5))),
+            rates=tuple(round(rng.uniform(0.9, 1.1), 3) for _ in range(self.nodes)),
+            faults=self._faults(end),
+            end=round(end, 2),
+        )
+
+    def _topology(self) -> tuple[tuple[int, int], ...]:
+        rng, nodes = self.rng, self.nodes
+        every = list(combinations(range(nodes), 2))
+        shape = rng.choice(("mesh", "mesh", "star", "ring", "tree", "some"))
+        if shape == "mesh" and nodes <= 5:
+            chosen = every
+        elif shape == "star":
+            chosen = [(0, each) for each in range(1, nodes)]
+        elif shape == "ring":
+            chosen = [(each, each + 1) for each in range(nodes - 1)] + [(0, nodes - 1)]
+        else:
+            chosen = [(rng.randrange(each), each) for each in range(1, nodes)]
+            if shape == "some":
+                chosen += rng.sample(sorted(set(every) - set(chosen)), min(2, len(every) - len(chosen)))
+        # Whoever joins later dials.
+        return tuple((b, a) for a, b in chosen)
+
+    def _faults(self, end: float) -> tuple[Fault, ...]:
+        rng = self.rng
+        times = [rng.uniform(2, end) for _ in range(rng.randint(1, round(end / 6)))]
+        # What happens shortly after something else, and shortly before the healing, is the hardest to bear.
+        times += [at + rng.expovariate(1.0) for at in times if rng.random() < 0.3]
+        times += [end - rng.uniform(0, 12) for _ in range(rng.randint(0, 2))]
+        moments = sorted(round(at, 2) for at in times if at < end)
+        faults = [fault for at in moments if (fault := self._fault(at)) is not None]
+        if rng.random() < 0.4:
+            faults += rng.choice((self._baton, self._return))(rng.uniform(2, max(end - 30, 3)))
+        return tuple(sorted((fault for fault in faults if fault.at < end), key=lambda fault: fault.at))
+
+    def _baton(self, at: float) -> list[Fault]:
+        """One node is away until it is bound by no promise; when it is back, the leader is away instead."""
+        rng = self.rng
+        away, restarted = rng.sample(range(self.nodes), 2)
+        back = at + rng.uniform(9, 20)
+        faults = [Fault(round(at, 2), Kind.SPLIT, (away,)), Fault(round(back, 2), Kind.ISOLATE_LEADER)]
+        if rng.random() < 0.5:
+            faults += [
+                Fault(round(back - rng.uniform(0.1, 1), 2), Kind.CRASH, (restarted,)),
+                Fault(round(back + rng.uniform(0, 1), 2), Kind.RESTART, (restarted,)),
+            ]
+        return faults
+
+    def _return(self, at: float) -> list[Fault]:
+        """A few nodes are down until they have lost their votes; then they are back, with one of the others."""
+        rng = self.rng
+        order = rng.sample(range(self.nodes), self.nodes)
+        down = order[: max(self.nodes // 2, 1)]
+        back = round(at + rng.uniform(15, 30), 2)
+        return [
+            *[Fault(round(at, 2), Kind.CRASH, (node,)) for node in down],
+            Fault(back, Kind.SPLIT, tuple(sorted([*down, order[-1]]))),
+            *[Fault(back, Kind.RESTART, (node,)) for node in down],
+        ]
+
+    def _fault(self, at: float) -> Fault | None:
+        rng = self.rng
+        kind = rng.choice(_LIKELY)
+        if kind in (Kind.CRASH, Kind.LEAVE, Kind.LOSE):
+            up = sorted(set(range(self.nodes)) - self.down)
+            if (kind is Kind.LOSE and self.losses == 0) or not up:
+                return None
+            self.losses -= kind is Kind.LOSE
+            node = rng.choice(up)
+            self.down.add(node)
+            return Fault(at, kind, (node,))
+        if kind is Kind.RESTART:
+            if not self.down:
+                return None
+            node = rng.choice(sorted(self.down))
+            self.down.remove(node)
+            return Fault(at, kind, (node,))
+        if kind is Kind.SPLIT:
+            group = rng.sample(range(self.nodes), rng.randint(1, self.nodes - 1))
+            return Fault(at, kind, tuple(sorted(group)))
+        if kind is Kind.HEAL:
+            self.down.clear()
+        return Fault(at, kind)
+
+
+_LIKELY: Final = (
+    *[Kind.CRASH] * 4, Kind.LOSE, *[Kind.RESTART] * 4, Kind.LEAVE, *[Kind.SPLIT] * 4, *[Kind.ISOLATE_LEADER] * 3,
+    *[Kind.CRASH_LEADER] * 3, *[Kind.HEAL] * 4, Kind.CUT, Kind.IRC_LOST,
+)  # fmt: skip

@@ -1,0 +1,199 @@
+"""What a node shows of itself, and what has happened between two looks at it. No I/O.
+
+Moments are those of the node's clock, in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from hydra.protocol.codec import split_tag
+from hydra.protocol.electorate import parse_electorate
+from hydra.protocol.node import Node
+from hydra.protocol.roles import Role
+
+FARTHEST: Final = 2**31 - 1
+"""Neighbours may claim any number of hops; tables hold this much."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """A link. It has a target if it was dialled, and an origin if it was accepted."""
+
+    number: int
+    target: str
+    origin: str
+    peer: int | None
+    """The neighbour's id, once it is known."""
+    peer_tag: str
+    """The neighbour's friendly name, or nothing."""
+    state: str
+    """`hydra.protocol.links.State` in lower case."""
+    extended: bool
+    """Whether the neighbour knows attributes."""
+    opened: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """Another node."""
+
+    id: int
+    voter: str
+    """Its lasting key; empty if it knows no attributes."""
+    tag: str
+    """Its friendly name, or nothing."""
+    hops: int
+    """How many links away it is; 0: not known."""
+    via: int | None
+    """The number of the link that the way to it begins with."""
+    answered: float | None
+    """When it answered last; None unless this node leads, since the leader only looks at that."""
+    voting: bool
+
+    def __str__(self) -> str:
+        return f"{self.tag} ({self.id})" if self.tag else str(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A node at one moment."""
+
+    now: float
+    name: str
+    id: int
+    voter: str
+    role: str
+    """`hydra.protocol.roles.Role` in lower case."""
+    term: int
+    leader: int | None
+    leader_name: str
+    lease_until: float | None
+    """None unless it leads."""
+    irc: str
+    """`hydra.protocol.irclease.State` in lower case."""
+    electorate: str
+    """As `Electorate` writes itself; empty if none is known."""
+    links: tuple[LinkStatus, ...]
+    members: tuple[MemberStatus, ...]
+
+    @property
+    def standing(self) -> tuple[str, int, int | None, str]:
+        """What an operator should see at once when it changes."""
+        return self.role, self.term, self.leader, self.irc
+
+
+def snapshot(node: Node, now: float) -> Snapshot:
+    """Look at a node; `now` is a moment of its clock."""
+    core, reign = node.core, node.termtime.reign
+    leader = node.members.get(node.leader)
+    return Snapshot(
+        now=now,
+        name=core.name,
+        id=node.id,
+        voter=core.voter,
+        role=node.role.name.lower(),
+        term=node.term,
+        leader=node.leader,
+        leader_name=core.name if node.leader == node.id else "" if leader is None else _friendly(leader.name),
+        lease_until=None if reign is None else reign.lease_until,
+        irc=node.bridge.irc.state.name.lower(),
+        electorate="" if node.electorate is None else str(node.electorate),
+        links=tuple(_links(node)),
+        members=tuple(_members(node)),
+    )
+
+
+def _links(node: Node) -> Iterator[LinkStatus]:
+    for link in node.core.links:
+        peer = node.members.get(link.peer)
+        yield LinkStatus(
+            number=link.number,
+            target=link.target or "",
+            origin=link.origin if link.target is None else "",
+            peer=link.peer,
+            peer_tag="" if peer is None else _friendly(peer.name),
+            state=link.state.name.lower(),
+            extended=link.extended,
+            opened=link.opened,
+        )
+
+
+def _members(node: Node) -> Iterator[MemberStatus]:
+    voters = node.core.base.voters
+    leading = node.role is Role.LEADING
+    for member in node.members:
+        yield MemberStatus(
+            id=member.id,
+            voter=member.voter or "",
+            tag=_friendly(member.name),
+            hops=min(member.hops, FARTHEST),
+            via=member.link,
+            answered=member.heard if leading else None,
+            voting=member.identity in voters,
+        )
+
+
+def _friendly(tag: str) -> str:
+    return split_tag(tag)[0]
+
+
+class Occurrence(NamedTuple):
+    """Something that an operator may want to know."""
+
+    kind: str
+    """One or two words, such as "role" or "link closed"."""
+    term: int
+    text: str
+
+
+def occurrences(before: Snapshot | None, after: Snapshot) -> list[Occurrence]:
+    """What has happened between two looks: roles and leaders, nodes that came and went, and votes.
+
+    Links and IRC are not among it: who closes them knows why.
+    """
+    found: list[tuple[str, str]] = []
+    if before is None or (before.role, before.term, before.leader) != (after.role, after.term, after.leader):
+        found.append(("role", _role(after)))
+    if before is not None and before.id != after.id:
+        found.append(("id", f"{after.id} from now on, {before.id} before"))
+    found += _comings_and_goings(before, after)
+    if (before.electorate if before is not None else "") != after.electorate:
+        found.append(("electorate", _electorate(before, after)))
+    return [Occurrence(kind, after.term, text) for kind, text in found]
+
+
+def _role(node: Snapshot) -> str:
+    if node.role == "leading":
+        return f"leads term {node.term}"
+    if node.role == "following":
+        return f"follows {node.leader_name or node.leader} in term {node.term}"
+    if node.role == "outside":
+        return "is outside the network"
+    if node.role == "waiting":
+        return f"waits in term {node.term}: there is no leader"
+    return f"stands for election in term {node.term}" + (", calls for the votes" if node.role == "calling" else "")
+
+
+def _comings_and_goings(before: Snapshot | None, after: Snapshot) -> Iterator[tuple[str, str]]:
+    known = {} if before is None else {member.id: member for member in before.members}
+    here = {member.id: member for member in after.members}
+    for id, member in here.items():
+        if id not in known:
+            yield "joined", f"{member} is a node of the network"
+    for id, member in known.items():
+        if id not in here:
+            yield "left", f"{member} is no node of the network any more"
+
+
+def _electorate(before: Snapshot | None, after: Snapshot) -> str:
+    if not after.electorate:
+        return "nobody agrees on who votes"
+    electorate = parse_electorate(after.electorate)
+    names = {after.voter: after.name} | {one.voter: one.tag or one.voter for one in after.members}
+    for one in () if before is None else before.members:
+        names.setdefault(one.voter, one.tag or one.voter)
+    voters = ", ".join(sorted(names.get(voter, voter) for voter in electorate.voters))
+    return f"{electorate.term}.{electorate.version}: {voters}"

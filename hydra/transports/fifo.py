@@ -1,0 +1,240 @@
+"""Links over two named pipes (docs/protocols/hydra.md, "Transports"): one at a time, with the proof of a shared secret.
+
+Who listens reads NAME.in and writes NAME.out; who dials does it the other way round, and holds a lock on NAME.out as
+long as the link lasts, so that nobody else dials meanwhile. All pipes are opened without waiting:
+
+- Who dials opens NAME.out for reading first, then NAME.in for writing, which fails if nobody listens, and writes a mark
+  (`marks.py`). Who listens opens NAME.out when the mark has come, and answers with the same one. A link is open then.
+- A pipe that is read has ended when nobody has it open for writing, and would be reported as readable for ever. So who
+  reads has it open for writing, too, as long as there is no link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+from typing import Final
+
+from hydra.transports.address import FifoAddress
+from hydra.transports.base import Accept, TransportError, TransportOptions
+from hydra.transports.marks import TOKEN_SIZE, Mark, Marks
+from hydra.transports.pipes import PipeReader, PipeWriter, make_pipe, open_writer
+from hydra.transports.stream import StreamLink
+from hydra.transports.words import CLOSED
+from wire.limits import LogThrottle
+
+logger = logging.getLogger(__name__)
+
+RETRY: Final = 1.0
+"""Seconds after which a listener whose pipes were taken away tries again to make them."""
+
+
+async def dial_fifo(address: FifoAddress, options: TransportOptions, opened: Accept) -> None:
+    """Link to whoever listens on these pipes. Raises TransportError."""
+    try:
+        dialler = _Dialler(address, options, opened)
+        try:
+            async with asyncio.timeout(options.connect_timeout):
+                await dialler.answered
+            await dialler.opened()
+        except BaseException:
+            dialler.give_up()
+            raise
+    except TimeoutError as error:
+        raise TransportError(f"{address}: no answer within {options.connect_timeout:g} s") from error
+    except TransportError as error:
+        raise TransportError(f"{address}: {error}") from error
+
+
+async def listen_fifo(address: FifoAddress, options: TransportOptions, accept: Accept) -> FifoListener:
+    """Listen on two pipes, which are made if they are missing. Raises TransportError."""
+    return FifoListener(address, options, accept)
+
+
+class FifoListener:
+    """Accepts one link at a time."""
+
+    def __init__(self, address: FifoAddress, options: TransportOptions, accept: Accept) -> None:
+        """Raises TransportError."""
+        self._address = address
+        self._options = options
+        self._accept = accept
+        self._loop = asyncio.get_running_loop()
+        self._made: list[str] = []
+        self._pipe: PipeReader | None = None
+        self._link: StreamLink | None = None
+        self._marks = Marks()
+        self._listening = True
+        self._retry: asyncio.TimerHandle | None = None
+        self._throttle = LogThrottle()
+        self._open()
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return str(self._address)
+
+    async def close(self) -> None:
+        """Accept nothing more, and remove the pipes that were made here; a link that is open goes on."""
+        self._listening = False
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._pipe is not None:
+            self._remove()
+        if self._link is not None:
+            self._link.give_up("the listener is closed")  # one that is open stays so
+        if self._link is None:
+            self._close_pipe()
+
+    # The pipes.
+
+    def _open(self) -> None:
+        try:
+            for path in (self._address.inward, self._address.outward):
+                if make_pipe(path):
+                    self._made.append(path)
+            self._pipe = PipeReader(self._address.inward, "another node listens there")
+        except BaseException:
+            self._remove()
+            raise
+        self._pipe.start(self._received)
+
+    def _close_pipe(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+
+    def _remove(self) -> None:
+        while self._made:
+            with contextlib.suppress(OSError):
+                os.unlink(self._made.pop())
+
+    def _reopen(self) -> None:
+        self._close_pipe()
+        self._made = [path for path in self._made if path != self._address.inward]  # it is gone, or somebody else's
+        try:
+            self._open()
+        except TransportError as error:
+            logger.error("%s: nobody can link for %g s: %s", self._address, RETRY, error)
+            self._retry = self._loop.call_later(RETRY, self._reopen)
+
+    def _received(self, data: bytes) -> None:
+        if not data:
+            self._left()
+            return
+        for part in self._marks.feed(data):
+            if isinstance(part, Mark):
+                self._end_link("another link has begun")
+                self._begin(part)
+            elif self._link is not None:
+                self._link.data_received(part)
+
+    def _left(self) -> None:
+        """All who wrote to the pipe have closed it."""
+        self._end_link(CLOSED)
+        if self._pipe is None:
+            return
+        try:
+            self._pipe.keep()
+        except TransportError as error:
+            logger.warning("%s; the pipes are made anew", error)
+            self._reopen()
+
+    # The link.
+
+    def _begin(self, mark: Mark) -> None:
+        if not mark.token or not self._listening or self._pipe is None:
+            return
+        try:
+            fd = open_writer(self._address.outward)
+        except TransportError as error:
+            self._refused(str(error))  # who wrote the mark is gone again, or does not read
+            return
+        self._pipe.release()
+        writer = PipeWriter(fd, broken=lambda: self._end_link(CLOSED), closed=self._link_closed)
+        self._link = StreamLink(writer, str(self._address), self._options, self._accept, dialled=False)
+        self._link.outcome.add_done_callback(self._report)
+        writer.write(bytes(mark))
+        self._link.start()
+
+    def _end_link(self, why: str) -> None:
+        if self._link is not None:
+            self._link.lost(why)
+
+    def _link_closed(self) -> None:
+        self._link = None
+        if not self._listening:
+            self._close_pipe()
+
+    def _report(self, outcome: asyncio.Future[None]) -> None:
+        if (error := outcome.exception()) is not None:
+            self._refused(str(error))
+
+    def _refused(self, why: str) -> None:
+        if count := self._throttle.admit("refused", self._loop.time()):
+            logger.warning("%s refused %d link(s): %s", self._address, count, why)
+
+
+class _Dialler:
+    """The other end: it has no more than its one link."""
+
+    def __init__(self, address: FifoAddress, options: TransportOptions, opened: Accept) -> None:
+        """Raises TransportError."""
+        self._address = address
+        self._options = options
+        self._opened = opened
+        self._link: StreamLink | None = None
+        self._marks = Marks()
+        self._mark = Mark(secrets.token_hex(TOKEN_SIZE))
+        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when whoever listens has answered."""
+        self._pipe = PipeReader(address.outward, "another node is linked there")
+        try:
+            fd = open_writer(address.inward)
+        except BaseException:
+            self._pipe.close()
+            raise
+        self._writer = PipeWriter(fd, broken=self._left, closed=self._pipe.close)
+        self._pipe.start(self._received)
+        self._writer.write(bytes(self._mark))
+
+    async def opened(self) -> None:
+        """Return when the link is open. Raises TransportError."""
+        assert self._link is not None  # it was answered
+        await self._link.outcome
+
+    def give_up(self) -> None:
+        """Close everything if the link is not open."""
+        if self._link is None:
+            self._writer.close()
+        else:
+            self._link.give_up("no longer wanted")
+
+    def _received(self, data: bytes) -> None:
+        if not data:
+            self._left()
+            return
+        for part in self._marks.feed(data):
+            if isinstance(part, Mark):
+                self._marked(part)
+            elif self._link is not None:
+                self._link.data_received(part)
+
+    def _marked(self, mark: Mark) -> None:
+        if self._link is not None:
+            self._link.lost("another link has begun")
+        elif mark == self._mark and not self.answered.done():
+            self.answered.set_result(None)
+            self._pipe.release()
+            self._link = StreamLink(self._writer, str(self._address), self._options, self._opened, dialled=True)
+            self._link.start()
+
+    def _left(self) -> None:
+        """Whoever listens has closed its end."""
+        if self._link is not None:
+            self._link.lost(CLOSED)
+        elif not self.answered.done():
+            self.answered.set_exception(TransportError(CLOSED))

@@ -1,0 +1,155 @@
+r"""The proof that both ends of a link know the same secret (docs/protocols/hydra.md, "The secret"). No I/O.
+
+    -> CHALLENGE 5f3c...    32 random bytes, in hexadecimal digits; both sides send theirs at once
+    <- CHALLENGE 90b1...
+    -> PROOF 77aa...        who has dialled proves first
+    <- PROOF 13d0...
+
+A proof is HMAC-SHA256, with the secret as its key, over `hydra link`, the word `dialled` or `accepted` for who proves,
+the challenge of the side that has dialled and that of the other, with a zero byte after each of the first two. So a
+proof is good for one link and one direction. Who has accepted says nothing that is made of the secret to somebody who
+has not proved to know it, so that nobody can connect and take something home to try secrets on.
+
+Nothing else is said before, by either side. What follows is not protected: where others can write to the network, use
+TLS as well.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Mapping
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import Final, NoReturn
+
+NONCE_SIZE: Final = 32
+"""Bytes of a challenge."""
+MAX_LINE: Final = 76
+r"""Bytes of the longest line of a proof, without its end (a CHALLENGE and `\r`, and one to spare)."""
+
+_LINE: Final = re.compile(rb"(CHALLENGE|PROOF) ([0-9a-fA-F]{64})\r?", re.ASCII)
+
+
+class State(Enum):
+    """Where a side stands."""
+
+    WAITING = auto()
+    """Has sent its challenge; the other's has not come."""
+    CHALLENGED = auto()
+    """The other's challenge has come; its proof has not."""
+    PROVED = auto()
+    """The other side knows the secret."""
+    FAILED = auto()
+    """It does not, or says something else."""
+
+
+class Event(Enum):
+    """What the other side says."""
+
+    CHALLENGE = auto()
+    PROOF = auto()
+
+
+class Action(Enum):
+    """What a side does."""
+
+    ANSWER = auto()
+    """Note the challenge; who has dialled proves now."""
+    JUDGE = auto()
+    """Fail if the proof is wrong; who has accepted proves now."""
+
+
+TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = MappingProxyType(
+    {
+        State.WAITING: {Event.CHALLENGE: (Action.ANSWER, State.CHALLENGED)},
+        State.CHALLENGED: {Event.PROOF: (Action.JUDGE, State.PROVED)},
+        State.PROVED: {},
+        State.FAILED: {},
+    }
+)
+"""Whatever is not in it fails."""
+
+
+class SecretError(Exception):
+    """The other side has not proved that it knows the secret; the message says what it did instead."""
+
+
+class Proof:
+    """One side's half. Send `greeting` at once, and what `feed` returns; then look at `proved` and `rest`."""
+
+    __slots__ = ("_dialled", "_nonce", "_other", "_pending", "_secret", "rest", "state")
+
+    def __init__(self, secret: bytes, *, dialled: bool, nonce: bytes) -> None:
+        """`nonce` are 32 bytes that were drawn for this link by a generator fit for secrets."""
+        if not secret or len(nonce) != NONCE_SIZE:
+            raise ValueError(f"a proof needs a secret and a challenge of {NONCE_SIZE} bytes")
+        self._secret = secret
+        self._dialled = dialled
+        self._nonce = nonce
+        self._other = b""
+        self._pending = b""
+        self.state = State.WAITING
+        self.rest = b""
+        """What came after the proof: the first of what the link is for."""
+
+    @property
+    def greeting(self) -> bytes:
+        """What is sent first."""
+        return b"CHALLENGE %s\r\n" % self._nonce.hex().encode()
+
+    @property
+    def proved(self) -> bool:
+        """Whether the other side knows the secret."""
+        return self.state is State.PROVED
+
+    def feed(self, data: bytes) -> bytes:
+        """Bytes have come; return what to send. Raises SecretError; the link is to be closed then."""
+        answer = b""
+        self._pending += data
+        while self.state in (State.WAITING, State.CHALLENGED):
+            line, end, rest = self._pending.partition(b"\n")
+            if len(line) > MAX_LINE:
+                self._fail(f"it sent more than {MAX_LINE} bytes in a line before its proof")
+            if not end:
+                return answer
+            self._pending = rest
+            answer += self._take(line)
+        self.rest, self._pending = self._pending, b""
+        return answer
+
+    def _take(self, line: bytes) -> bytes:
+        match = _LINE.fullmatch(line)
+        if match is None:
+            self._fail("it began to speak without proving that it knows the secret; it may have none")
+        action, state = TABLE[self.state].get(Event[match[1].decode()], (None, State.FAILED))
+        if action is None:
+            self._fail(f"it sent a {match[1].decode()} out of turn")
+        value = bytes.fromhex(match[2].decode())
+        answer = self._answer(value) if action is Action.ANSWER else self._judge(value)
+        self.state = state
+        return answer
+
+    def _answer(self, nonce: bytes) -> bytes:
+        if hmac.compare_digest(nonce, self._nonce):
+            self._fail("it sent this side's own challenge back")
+        self._other = nonce
+        return self._proof() if self._dialled else b""
+
+    def _judge(self, proof: bytes) -> bytes:
+        if not hmac.compare_digest(proof, self._digest(dialled=not self._dialled)):
+            self._fail("it knows another secret")
+        return b"" if self._dialled else self._proof()
+
+    def _proof(self) -> bytes:
+        return b"PROOF %s\r\n" % self._digest(dialled=self._dialled).hex().encode()
+
+    def _digest(self, *, dialled: bool) -> bytes:
+        role = b"dialled" if dialled else b"accepted"
+        nonces = (self._nonce, self._other) if self._dialled else (self._other, self._nonce)
+        return hmac.digest(self._secret, b"\0".join((b"hydra link", role, b"".join(nonces))), "sha256")
+
+    def _fail(self, reason: str) -> NoReturn:
+        self.state = State.FAILED
+        self._pending = b""
+        raise SecretError(reason)

@@ -1,0 +1,169 @@
+"""A link over a stream of bytes: first the proof of the secret, then what the link is for; bounded, and never waiting.
+
+TCP and named pipes give it a `Channel` and tell it what comes (`data_received`) and when it is over (`lost`).
+
+    PROVING --proved, or there is no secret--> OPEN --closed by either side--> CLOSED
+    PROVING --wrong, too late, closed--> CLOSED, and nobody ever hears of the link
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from enum import Enum, auto
+from typing import Protocol
+
+from hydra.transports.base import MAX_QUEUED, Accept, Handler, TransportError, TransportOptions
+from hydra.transports.secret import NONCE_SIZE, Proof, SecretError
+
+
+class Channel(Protocol):
+    """What carries the bytes: an asyncio transport, or something like it."""
+
+    def write(self, data: bytes) -> None:
+        """Send without waiting, or queue."""
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes in the queue."""
+
+    def close(self) -> None:
+        """Send what is in the queue, then close."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+
+class State(Enum):
+    """Where a link stands."""
+
+    PROVING = auto()
+    OPEN = auto()
+    CLOSED = auto()
+
+
+class StreamLink:
+    """One link (`hydra.transports.base.Link`). Call `start` when the channel can be written to."""
+
+    def __init__(
+        self, channel: Channel, origin: str, options: TransportOptions, opened: Accept, *, dialled: bool
+    ) -> None:
+        self._channel = channel
+        self._origin = origin
+        self._options = options
+        self._opened = opened
+        self._loop = asyncio.get_running_loop()
+        self._handler: Handler | None = None
+        self._proof: Proof | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.state = State.PROVING
+        self.outcome: asyncio.Future[None] = self._loop.create_future()
+        """Done when the link is open; TransportError if it never will be."""
+        if options.secret:
+            self._proof = Proof(options.secret, dialled=dialled, nonce=secrets.token_bytes(NONCE_SIZE))
+
+    @property
+    def origin(self) -> str:
+        """Whence it was accepted, or where it leads to."""
+        return self._origin
+
+    def start(self) -> None:
+        """Begin with the proof, or, without a secret, with what the link is for."""
+        if self._proof is None:
+            self._open()
+            return
+        timeout = self._options.proof_timeout
+        self._timer = self._loop.call_later(
+            timeout, self.give_up, f"it has not proved within {timeout:g} s that it knows the secret; it may have none"
+        )
+        self._channel.write(self._proof.greeting)
+
+    # What the node does.
+
+    def write(self, data: bytes) -> None:
+        """Send lines. When more than `MAX_QUEUED` bytes would wait, the link is closed instead."""
+        if self.state is not State.OPEN:
+            return
+        if self._channel.get_write_buffer_size() + len(data) <= MAX_QUEUED:
+            self._channel.write(data)
+            return
+        self.state = State.CLOSED
+        self._channel.abort()
+        self._loop.call_soon(self._tell, "does not read")
+
+    def close(self) -> None:
+        """End it; the handler hears no more."""
+        self._handler = None
+        if self.state is not State.OPEN:
+            return
+        self.state = State.CLOSED
+        if self._channel.get_write_buffer_size():
+            self._channel.abort()  # the other side would have to be waited for
+        else:
+            self._channel.close()
+
+    # What happens to the channel.
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come."""
+        if self.state is State.PROVING and self._proof is not None:
+            data = self._prove(self._proof, data)
+        if data and self.state is State.OPEN and self._handler is not None:
+            self._handler.received(data)
+
+    def lost(self, reason: str) -> None:
+        """The channel is over."""
+        if self.state is State.PROVING:
+            self.give_up(f"{reason} before it had proved that it knows the secret; it may know another")
+        elif self.state is State.OPEN:
+            self.state = State.CLOSED
+            self._channel.abort()
+            self._tell(reason)
+
+    def give_up(self, reason: str) -> None:
+        """Close a link that is not open yet."""
+        if self.state is not State.PROVING:
+            return
+        self.state = State.CLOSED
+        self._stop_timer()
+        self._channel.abort()
+        if not self.outcome.done():  # it may have been cancelled
+            self.outcome.set_exception(TransportError(reason))
+            self.outcome.exception()  # seen, even if nobody waits for it any more
+
+    def _prove(self, proof: Proof, data: bytes) -> bytes:
+        """Return what is behind the proof."""
+        try:
+            answer = proof.feed(data)
+        except SecretError as error:
+            self.give_up(str(error))
+            return b""
+        if answer:
+            self._channel.write(answer)
+        if not proof.proved:
+            return b""
+        self._stop_timer()
+        self._open()
+        return proof.rest
+
+    def _open(self) -> None:
+        self.state = State.OPEN
+        handler: Handler | None = None
+        try:
+            handler = self._opened(self)
+        finally:
+            if not self.outcome.done():
+                self.outcome.set_result(None)
+            if handler is None:
+                self.close()
+        if self.state is State.OPEN:  # it may have been closed at once
+            self._handler = handler
+
+    def _tell(self, reason: str) -> None:
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.closed(reason)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

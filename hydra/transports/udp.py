@@ -1,0 +1,126 @@
+"""Links over UDP: one socket for all that are accepted, and for those that are dialled (docs/protocols/hydra.md).
+
+A link is open as soon as it is dialled, or when a datagram comes from an address that has none and one of its lines
+means something, so that noise costs no link. It is over when nothing has come for `idle` seconds, or when the other
+side's machine says that nobody listens there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Sequence
+from typing import Any, Final
+
+from hydra.transports.address import UdpAddress
+from hydra.transports.base import Accept, Listener, TransportError, TransportOptions
+from hydra.transports.icmp import ask_for_refusals
+from hydra.transports.udpsocket import UdpSocket
+from hydra.transports.words import reason
+
+_NOT_HERE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+"""A name such as localhost may stand for an IPv6 address on a machine without IPv6."""
+
+
+def check_udp(address: UdpAddress, options: TransportOptions) -> None:
+    """Raise TransportError if links over UDP cannot keep what the options promise."""
+    if options.secret:
+        raise TransportError(
+            f"{address}: a shared secret cannot protect datagrams, which anybody can send in anybody's name: use TCP"
+        )
+
+
+async def dial_udp(
+    address: UdpAddress, options: TransportOptions, opened: Accept, *, listeners: Sequence[Listener] = ()
+) -> None:
+    """Open a link, from the socket of one of these listeners if it can reach the address. Raises TransportError.
+
+    Whether somebody is there is not known before something comes.
+    """
+    check_udp(address, options)
+    sockets = [sock for listener in listeners if isinstance(listener, UdpListener) for sock in listener.sockets]
+    found = await _resolve(address)
+    for family, remote in found:
+        for shared in sockets:
+            if shared.reaches(family, remote):
+                shared.open(remote, opened)
+                return
+    family, remote = found[0]
+    try:
+        own = await _open_socket(family, None, options, None)
+    except OSError as error:
+        raise TransportError(f"{address}: {reason(error)}") from error
+    own.close_when_unused()
+    own.open(remote, opened)
+
+
+async def listen_udp(address: UdpAddress, options: TransportOptions, accept: Accept) -> UdpListener:
+    """Listen on every IP address that the host stands for, all on the same port. Raises TransportError."""
+    check_udp(address, options)
+    sockets: list[UdpSocket] = []
+    port = address.port
+    failure: OSError | None = None
+    for family, (host, _, *rest) in await _resolve(address, socket.AI_PASSIVE):
+        try:
+            sockets.append(await _open_socket(family, (host, port, *rest), options, accept))
+        except OSError as error:
+            failure = error
+            if error.errno not in _NOT_HERE:
+                break
+        else:
+            port = sockets[0].port
+    else:
+        if sockets:
+            return UdpListener(UdpAddress(address.host, port), sockets)
+    for each in sockets:
+        each.close_when_unused()
+    raise TransportError(f"{address}: {reason(failure)}") from failure
+
+
+async def _resolve(address: UdpAddress, flags: int = 0) -> list[tuple[int, Any]]:
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM, flags=flags)
+    except OSError as error:
+        raise TransportError(f"{address}: {reason(error)}") from error
+    return list(dict.fromkeys((family, sockaddr) for family, _, _, _, sockaddr in found))
+
+
+async def _open_socket(family: int, local: Any, options: TransportOptions, accept: Accept | None) -> UdpSocket:
+    sock = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        sock.setblocking(False)
+        ask_for_refusals(sock)
+        if local is not None:
+            if family == socket.AF_INET6:
+                # [::] means everywhere, over IPv4 too; any other IPv6 address means just itself.
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, local[0] != "::")
+            sock.bind(local)
+        _, protocol = await asyncio.get_running_loop().create_datagram_endpoint(
+            lambda: UdpSocket(sock, options, accept), sock=sock
+        )
+    except BaseException:
+        sock.close()
+        raise
+    return protocol
+
+
+class UdpListener:
+    """Accepts links over UDP."""
+
+    def __init__(self, address: UdpAddress, sockets: list[UdpSocket]) -> None:
+        self._address = address
+        self.sockets = sockets
+        """One for each IP address that the host stands for."""
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return str(self._address)
+
+    async def close(self) -> None:
+        """Accept nothing more; a socket is closed with its last link."""
+        sockets, self.sockets = self.sockets, []
+        for sock in sockets:
+            sock.close_when_unused()

@@ -1,0 +1,217 @@
+"""A UDP socket and its links, each of which is all that goes to and comes from one address and port.
+
+Nothing is queued here: what the kernel does not take at once is lost, as anything may be on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Any, Final
+
+from hydra.transports.address import UdpAddress
+from hydra.transports.base import Accept, Handler, TransportError, TransportOptions
+from hydra.transports.datagrams import Packer, has_message, whole_lines
+from hydra.transports.icmp import take_refusals
+from hydra.transports.words import reason
+from wire.address import ip_address
+from wire.limits import LogThrottle
+
+logger = logging.getLogger(__name__)
+
+MAX_ACCEPTED: Final = 64
+"""Links that one socket accepts. Datagrams may bear any address: they must not take up all links of a node."""
+ATTEMPTS: Final = 4
+"""How often a datagram is given to the kernel, which may report an earlier one's refusal instead of sending it."""
+
+
+class UdpSocket(asyncio.DatagramProtocol):
+    """A socket, and its links by their remote addresses."""
+
+    def __init__(self, sock: socket.socket, options: TransportOptions, accept: Accept | None) -> None:
+        self._sock = sock
+        self._options = options
+        self._accept = accept
+        self._links: dict[Any, UdpLink] = {}
+        self._transport: asyncio.BaseTransport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._throttle = LogThrottle()
+        self._wanted = True
+
+    @property
+    def port(self) -> int:
+        """The port that it is bound to."""
+        port: int = self._sock.getsockname()[1]
+        return port
+
+    def reaches(self, family: int, remote: Any) -> bool:
+        """Whether an address can be written to from the address that this is bound to."""
+        if family != self._sock.family:
+            return False
+        bound, there = (ip_address(each[0].partition("%")[0]) for each in (self._sock.getsockname(), remote))
+        return bound.is_unspecified or bound.is_loopback == there.is_loopback
+
+    def open(self, remote: Any, opened: Accept) -> None:
+        """Open a link to an address. It takes the place of one that was accepted from there."""
+        before = self._links.get(remote)
+        if before is not None:
+            if before.dialled:
+                raise TransportError(f"{UdpAddress(remote[0], remote[1])}: there is a link already")
+            before.end("this node has dialled the same address")
+        self._add(remote, opened, dialled=True)
+
+    def close_when_unused(self) -> None:
+        """Accept nothing more, and close with the last link."""
+        self._accept = None
+        self._wanted = False
+        self._loop.call_soon(self._close_if_unused)
+
+    def send(self, link: UdpLink, datagram: bytes) -> None:
+        """Send a datagram, or lose it."""
+        for _ in range(ATTEMPTS):
+            try:
+                self._sock.sendto(datagram, link.remote)
+            except BlockingIOError:
+                return
+            except ConnectionRefusedError:
+                self._note_refusals()
+            except OSError as error:
+                link.end(reason(error))
+                return
+            else:
+                return
+
+    def forget(self, link: UdpLink) -> None:
+        """A link is over."""
+        if self._links.get(link.remote) is link:
+            del self._links[link.remote]
+        if not self._wanted:
+            self._loop.call_soon(self._close_if_unused)
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, remote: Any) -> None:
+        link = self._links.get(remote)
+        if link is None and self._accept is not None and has_message(data):
+            link = self._admit(remote, self._accept)
+        if link is not None:
+            link.datagram_received(data)
+
+    def error_received(self, error: Exception) -> None:
+        self._note_refusals()
+
+    # Inside.
+
+    def _admit(self, remote: Any, accept: Accept) -> UdpLink | None:
+        accepted = sum(not link.dialled for link in self._links.values())
+        if accepted < MAX_ACCEPTED:
+            return self._add(remote, accept, dialled=False)
+        if count := self._throttle.admit("full", self._loop.time()):
+            logger.warning("UDP port %d refused %d link(s): %d are open already", self.port, count, accepted)
+        return None
+
+    def _add(self, remote: Any, opened: Accept, *, dialled: bool) -> UdpLink | None:
+        link = UdpLink(self, remote, self._options.idle, dialled=dialled)
+        self._links[remote] = link
+        link.start(opened)
+        return link if link.is_open else None
+
+    def _note_refusals(self) -> None:
+        for remote in take_refusals(self._sock):
+            link = self._links.get(remote)
+            if link is not None:
+                link.end("refused")
+
+    def _close_if_unused(self) -> None:
+        if not self._links and self._transport is not None:
+            self._transport.close()
+            self._transport = None
+
+
+class UdpLink:
+    """One link (`hydra.transports.base.Link`)."""
+
+    def __init__(self, socket: UdpSocket, remote: Any, idle: float, *, dialled: bool) -> None:
+        self.remote = remote
+        self.dialled = dialled
+        self.is_open = True
+        self._socket = socket
+        self._idle = idle
+        self._handler: Handler | None = None
+        self._packer = Packer()
+        self._loop = asyncio.get_running_loop()
+        self._heard = self._loop.time()
+        self._timer = self._loop.call_later(idle, self._look)
+        self._flush_soon: asyncio.Handle | None = None
+
+    @property
+    def origin(self) -> str:
+        """The IP address of the other side."""
+        return str(ip_address(self.remote[0]))
+
+    def start(self, opened: Accept) -> None:
+        """Tell of it."""
+        handler: Handler | None = None
+        try:
+            handler = opened(self)
+        finally:
+            if handler is None:
+                self.close()
+        if self.is_open:
+            self._handler = handler
+
+    def write(self, data: bytes) -> None:
+        """Send lines: those of one turn of the event loop go together."""
+        if not self.is_open:
+            return
+        for datagram in self._packer.add(data):
+            self._socket.send(self, datagram)
+        if self._flush_soon is None:
+            self._flush_soon = self._loop.call_soon(self._flush)
+
+    def close(self) -> None:
+        """End it; the handler hears no more."""
+        self._handler = None
+        if self.is_open:
+            self._flush()
+            self._over()
+
+    def datagram_received(self, data: bytes) -> None:
+        """Something has come."""
+        self._heard = self._loop.time()
+        if self._handler is not None:
+            self._handler.received(whole_lines(data))
+
+    def end(self, reason: str) -> None:
+        """It is over; the handler is told later."""
+        if self.is_open:
+            self._over()
+            self._loop.call_soon(self._tell, reason)
+
+    def _tell(self, reason: str) -> None:
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.closed(reason)
+
+    def _over(self) -> None:
+        self.is_open = False
+        self._timer.cancel()
+        if self._flush_soon is not None:
+            self._flush_soon.cancel()
+        self._socket.forget(self)
+
+    def _flush(self) -> None:
+        self._flush_soon = None
+        if self.is_open and (datagram := self._packer.take()):
+            self._socket.send(self, datagram)
+
+    def _look(self) -> None:
+        silent_at = self._heard + self._idle
+        if self._loop.time() >= silent_at:
+            self.end(f"silent for {self._idle:g} s")
+        else:
+            self._timer = self._loop.call_at(silent_at, self._look)

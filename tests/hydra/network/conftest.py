@@ -1,0 +1,56 @@
+"""A database, an IRC server and a way to publish for tests with real nodes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pytest_django.plugin import DjangoDbBlocker
+
+from brokersite.databases import connection_parameters
+from tests.hydra.irc.server import IrcServerProcess
+from tests.hydra.network.people import Person
+from tests.hydra.network.stores import Publish, copied, publishing
+from tests.wire.broker import Database, create_database, drop_databases, migrate
+
+
+@pytest.fixture(scope="package")
+def migrated() -> Iterator[dict[str, Any]]:
+    """A database with every migration applied and nobody connected, to be copied."""
+    server = connection_parameters()
+    name = f"fivewire_hydra_{os.getpid()}"
+    drop_databases(server, name)
+    parameters = create_database(server, name)
+    migrate(parameters)
+    yield parameters
+    drop_databases(server, name)
+
+
+@pytest.fixture(scope="module")
+def store(migrated: dict[str, Any]) -> Iterator[Database]:
+    """A database of this module's own."""
+    with copied(migrated) as database:
+        yield database
+
+
+@pytest.fixture(scope="module")
+def publish_there(store: Database, django_db_blocker: DjangoDbBlocker) -> Iterator[Publish]:
+    """Publishes lines in the module's database."""
+    with publishing(store, django_db_blocker) as publish_line:
+        yield publish_line
+
+
+@pytest.fixture(scope="module")
+def irc() -> Iterator[IrcServerProcess]:
+    """A real IRC server."""
+    with IrcServerProcess() as server:
+        yield server
+
+
+@pytest.fixture
+def person(irc: IrcServerProcess) -> Iterator[Person]:
+    """Somebody in the channel before anybody else."""
+    with Person((irc.host, irc.port)) as somebody:
+        yield somebody

@@ -1,0 +1,381 @@
+"""Hydra nodes as processes: `manage.py runhydra`, started, killed and frozen, and what the database says of them.
+
+with Network(store, irc=server) as network:
+    network.ring("alpha", "beta", "gamma")
+    leader = network.leader()
+    leader.kill()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final, Self
+
+import psutil
+from django.conf import settings
+
+from brokersite.environment import CHECKOUT
+from hydra.database import LOCK_CLASS
+from hydra.protocol.times import Times
+from tests.hydra.irc.server import IrcServerProcess
+from tests.hydra.network.forge import Child, Forge
+from tests.wire.broker import Database
+
+PATIENCE: Final = 40.0
+"""Seconds after which something that should have happened has not."""
+
+CHANNEL: Final = "#hydra"
+
+TIMES: Final = Times(max_ping=1.0, max_vote_min=0.2, max_vote_max=0.6, max_meet=1.0)
+
+STEADY: Final = replace(TIMES, max_ping=6.0)
+"""For networks that are to keep their leader, although any process may stand still for three seconds."""
+
+_RUNNING: Final = f"""
+    exists (select from pg_locks where locktype = 'advisory' and granted and objsubid = 2
+            and classid = {LOCK_CLASS} and objid = node.id
+            and database = (select oid from pg_database where datname = current_database()))
+"""
+
+
+def settings_for(times: Times, **more: Any) -> dict[str, Any]:
+    """The environment of nodes with these times, which speak to IRC as fast as it reads."""
+    return {
+        "BROKER_HYDRA_MAX_PING": times.max_ping,
+        "BROKER_HYDRA_MAX_VOTE_MIN": times.max_vote_min,
+        "BROKER_HYDRA_MAX_VOTE_MAX": times.max_vote_max,
+        "BROKER_HYDRA_MAX_MEET": times.max_meet,
+        "BROKER_HYDRA_IRC_INTERVAL": 0,
+        # Nodes that are killed again and again all have one address here.
+        "BROKER_HYDRA_MAX_DISCONNECTS": 10_000,
+    } | more
+
+
+def wait_until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
+    """Look again and again until `condition` gives something true; return that."""
+    deadline = time.monotonic() + patience
+    while not (result := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} has not happened")
+        time.sleep(0.01)
+    return result
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, and that are not given to who connects somewhere; nodes keep them over restarts."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(10_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(port)
+    return found
+
+
+class RunHydra:
+    """A `manage.py runhydra` process."""
+
+    def __init__(
+        self, url: str, *arguments: str, inside: Iterable[str] = (), forge: Forge | None = None, **environment: Any
+    ) -> None:
+        """`inside` is a command that it is run by; `environment` overrides settings, if no `forge` has them already."""
+        self.lines: list[str] = []
+        self.log = ""
+        """What it has written to standard error, once it has ended."""
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `wait`
+        self._ready = threading.Event()
+        self.process: subprocess.Popen[str] | Child
+        if forge is not None:
+            self.process = forge.fork(["runhydra", *arguments], self._stderr.fileno())
+        else:
+            self.process = subprocess.Popen(
+                [*inside, sys.executable, "manage.py", "runhydra", *arguments],
+                cwd=CHECKOUT, env=full_environment(url, environment),
+                stdout=subprocess.PIPE, stderr=self._stderr, text=True,
+            )  # fmt: skip
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            if line == "ready\n":
+                self._ready.set()
+        self._ready.set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has said so."""
+        return "ready" in self.lines
+
+    def wait_ready(self) -> Self:
+        """Wait until it accepts links."""
+        self._ready.wait(PATIENCE)
+        if not self.ready:
+            self.stop()
+            raise AssertionError(f"not ready: {self.lines} {self.log}")
+        return self
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens."""
+        return [line.removeprefix("hydra ") for line in self.lines if line.startswith("hydra ")]
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process.poll() is None
+
+    @property
+    def rss(self) -> int:
+        """Bytes of memory that it has in use."""
+        return int(psutil.Process(self.process.pid).memory_info().rss)
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        assert self.stop(signal.SIGKILL) == -signal.SIGKILL, self.log
+
+    def freeze(self) -> None:
+        """Stop it in the middle of whatever it does."""
+        self.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self.send_signal(signal.SIGCONT)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end; the exit status."""
+        if self.alive:
+            self.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for the end; the exit status."""
+        try:
+            status = self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+        finally:
+            self._reader.join()
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+            if not self._stderr.closed:
+                self._stderr.seek(0)
+                self.log = self._stderr.read().decode()
+                self._stderr.close()
+        return status
+
+    def end(self) -> None:
+        """Be gone, whatever state it is in."""
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                self.thaw()
+            self.send_signal(signal.SIGKILL)
+        self.wait()
+
+
+def full_environment(url: str, environment: dict[str, Any]) -> dict[str, str]:
+    """The environment of a process that is to use a database."""
+    given = {name: str(value) for name, value in environment.items()}
+    return {**os.environ, "DATABASE_URL": url, "SECRET_KEY": settings.SECRET_KEY, **given}
+
+
+def run_hydra(url: str, *arguments: str, **environment: Any) -> tuple[int, str]:
+    """Run a node that is to end by itself; its exit status and standard error."""
+    process = RunHydra(url, *arguments, **environment)
+    status = process.wait()
+    return status, process.log
+
+
+class Node(RunHydra):
+    """A node of a network, with a stable name and a port that it keeps over restarts."""
+
+    def __init__(self, network: Network, name: str, port: int, *arguments: str, **options: Any) -> None:
+        self.network = network
+        self.name = name
+        self.port = port
+        self.more = arguments
+        self.options = options
+        where = () if "--listen" in arguments else ("--listen", f"127.0.0.1:{port}")
+        if not options:  # it is like the others
+            options = {"forge": network.forge}
+        super().__init__(
+            options.pop("url", network.store.url), "--name", name, *where, *network.irc_arguments(), *arguments,
+            **(network.environment | options),
+        )  # fmt: skip
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        return "127.0.0.1", self.port
+
+    def again(self) -> Node:
+        """Start it once more, as it was started before."""
+        node = Node(self.network, self.name, self.port, *self.more, **self.options)
+        self.network.nodes[self.name] = node
+        return node
+
+
+class Network:
+    """Nodes that use one database and one IRC server, and how they are linked."""
+
+    def __init__(
+        self, store: Database, irc: IrcServerProcess | tuple[str, int] | None = None, *, times: Times = TIMES,
+        nick: str = "hydra", channel: str = CHANNEL, recv: str = "hydra.recv", send: str = "hydra.send",
+        **environment: Any,
+    ) -> None:  # fmt: skip
+        self.store = store
+        self.irc = (irc.host, irc.port) if isinstance(irc, IrcServerProcess) else irc
+        self.times = times
+        self.nick = nick
+        self.channel = channel
+        self.recv = recv
+        self.send = send
+        self.environment = settings_for(times, **environment)
+        self.nodes: dict[str, Node] = {}
+        self._forge: Forge | None = None
+
+    @property
+    def forge(self) -> Forge:
+        """Makes the nodes that are like each other."""
+        if self._forge is None:
+            self._forge = Forge(full_environment(self.store.url, self.environment))
+        return self._forge
+
+    def irc_arguments(self) -> tuple[str, ...]:
+        """What every node is told of IRC and of the queues."""
+        queues = ("--recv", self.recv, "--send", self.send)
+        if self.irc is None:
+            return queues
+        return ("--irc", f"{self.irc[0]}:{self.irc[1]}", "--nick", self.nick, "--join", self.channel, *queues)
+
+    def start(self, name: str, *arguments: str, port: int = 0, **options: Any) -> Node:
+        """Start a node."""
+        node = Node(self, name, port or free_ports(1)[0], *arguments, **options)
+        self.nodes[name] = node
+        return node
+
+    def linked(self, links: dict[str, str]) -> None:
+        """Start nodes: each name with the names, with spaces between them, of those it dials. The first one founds."""
+        ports = dict(zip(links, free_ports(len(links)), strict=True))
+        for name, others in links.items():
+            arguments = [word for other in others.split() for word in ("--link", f"127.0.0.1:{ports[other]}")]
+            first = name == next(iter(links))
+            self.start(name, *arguments, *(["--found"] if first and others else []), port=ports[name])
+        for name in links:
+            self.nodes[name].wait_ready()
+
+    # What the database says.
+
+    def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        return self.store.rows(query, *parameters)
+
+    def leaders(self) -> list[str]:
+        """The names of the running nodes that lead."""
+        query = f"select name from hydra_node node where role = 'leading' and {_RUNNING}"
+        return [name for (name,) in self.rows(query) if name in self.nodes]
+
+    def leader(self) -> Node:
+        """Wait until one node leads and is on IRC, if there is one; return it."""
+        query = f"select name from hydra_node node where role = 'leading' and irc = any(%s) and {_RUNNING}"
+        states = ["on"] if self.irc is not None else ["off", "connecting", "on"]
+        found = wait_until(
+            lambda: [name for (name,) in self.rows(query, states) if name in self.nodes], "a leader on IRC"
+        )
+        return self.nodes[found[0]]
+
+    def roles(self) -> dict[str, str]:
+        """The roles of the running nodes."""
+        return dict(self.rows(f"select name, role from hydra_node node where {_RUNNING}"))
+
+    def terms(self) -> dict[str, int]:
+        """The latest term that each node knows of."""
+        return dict(self.rows("select name, term from hydra_node where name = any(%s)", list(self.nodes)))
+
+    def voters(self) -> int:
+        """How many votes there are, in the newest electorate of all."""
+        rows = self.rows("select electorate from hydra_node where name = any(%s)", list(self.nodes))
+        known = [electorate.split(":") for (electorate,) in rows if electorate]
+        stamped = [([int(part) for part in stamp.split(".")], voters) for stamp, voters in known]
+        return len(max(stamped)[1].split(",")) if stamped else 0
+
+    def in_term(self) -> bool:
+        """Whether one node leads and all others follow it."""
+        query = f"select role, leader, term from hydra_node node where {_RUNNING}"
+        rows = self.rows(query)
+        roles = sorted(role for role, _, _ in rows)
+        alike = len({(leader, term) for _, leader, term in rows}) == 1
+        return alike and roles == ["following"] * (len(rows) - 1) + ["leading"]
+
+    def wait_in_term(self, voters: int = 0) -> Node:
+        """Wait until all nodes that run are in one term, and so many have a vote; return the leader."""
+        alive = [node for node in self.nodes.values() if node.alive]
+        wait_until(
+            lambda: len(self.roles()) == len(alive) and self.in_term() and self.voters() >= voters,
+            f"one term of {len(alive)} nodes with {voters} votes",
+        )
+        return self.leader()
+
+    def survives(self) -> bool:
+        """Whether the network, in one term, would elect another leader if it lost this one now."""
+        query = f"select voter, role, electorate from hydra_node node where {_RUNNING}"
+        rows = self.rows(query)
+        electorates = {electorate for _, _, electorate in rows}
+        if not self.in_term() or len(electorates) != 1:
+            return False
+        keys = electorates.pop().partition(":")[2].split(",")
+        others = [voter for voter, role, _ in rows if role == "following" and voter in keys]
+        return len(others) > len(keys) // 2
+
+    def received(self, term: int | None = None) -> list[tuple[int, int, str]]:
+        """What lies in the queue of lines from IRC, in its order: term, index, line."""
+        rows = self.rows(
+            "select (headers->>'hydra.term')::bigint, (headers->>'hydra.idx')::bigint, payload from queues_message"
+            " where queue_id = (select id from queues_queue where name = %s) order by id",
+            self.recv,
+        )
+        return [(at, idx, bytes(line).decode()) for at, idx, line in rows if term is None or at == term]
+
+    def waiting(self) -> int:
+        """How many lines for IRC are in their queue, dead letters aside."""
+        query = "select count(*) from queues_message where queue_id = any(select id from queues_queue where name = %s)"
+        return int(self.store.value(query + " and state < 3", self.send))
+
+    def sent(self) -> set[int]:
+        """The messages that were noted as sent to IRC."""
+        return {message for (message,) in self.rows("select message from hydra_sentline")}
+
+    def events(self, kind: str) -> list[str]:
+        """What nodes have noted for operators."""
+        return [text for (text,) in self.rows("select text from hydra_event where kind = %s order by id", kind)]
+
+    # The end.
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End all nodes; what they have logged can be seen with `pytest -s`."""
+        for node in self.nodes.values():
+            node.end()
+            sys.stderr.write(f"--- {node.name}\n{node.log}")
+        if self._forge is not None:
+            self._forge.stop()

@@ -1,0 +1,101 @@
+"""What a node does when its database goes and comes back, without the database."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hydra.gate import LineGate
+from hydra.irc.pace import Pace
+from hydra.protocol.roles import Role
+from hydra.runner import Runner
+from hydra.transports.base import TransportError
+
+PATIENCE = 60.0
+
+
+class FakeDriver:
+    """A driver that only knows whether it is over."""
+
+    def __init__(self) -> None:
+        self.over = False
+        leader = SimpleNamespace(voter="of another database")
+        self.node: Any = SimpleNamespace(role=Role.FOLLOWING, term=3, leader=1, members={1: leader})
+
+    def silence(self, reason: str) -> None:
+        self.over = True
+
+    async def abandon(self, reason: str) -> None:
+        self.over = True
+
+
+@pytest.fixture
+async def runner() -> Any:
+    """A node that follows, as far as its database concerns it."""
+    made: Any = object.__new__(Runner)
+    made.driver = FakeDriver()
+    made.told = []
+    made.happened = lambda kind, text: made.told.append(f"{kind}: {text}")
+    made._gate = LineGate(None, Pace(1, 0))
+    made._gate.node = made.driver.node
+    made._loop = asyncio.get_running_loop()
+    made._sender, made._silence, made._tasks, made._beginning = None, None, set(), asyncio.Lock()
+    return made
+
+
+async def test_a_leader_elsewhere_is_known_although_the_database_was_away_when_it_was_elected(
+    runner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hydra.runner.STATUS", 0.01)
+    answers: list[Any] = [ConnectionError("the database is away"), False]
+
+    async def run(function: Any, *arguments: object) -> bool:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return bool(answer)
+
+    runner._database = SimpleNamespace(run=run)
+    await runner._look_for_leader(3)
+    assert runner._gate.leader_elsewhere
+
+
+async def test_a_node_that_is_silent_takes_no_lines_from_its_queue(runner: Any) -> None:
+    runner._gate.leader_elsewhere = True
+    assert runner._gate.is_open()
+    runner._be_silent("the database is away")
+    assert not runner._gate.is_open()
+
+
+async def test_a_node_that_begins_anew_and_cannot_listen_at_first_tries_again(
+    runner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On IRC the server may not have noticed yet that the node's former connection is gone."""
+    monkeypatch.setattr("hydra.runner.LISTEN_AGAIN", 0.01)
+    drivers, listening = [runner.driver], asyncio.Event()
+
+    async def settled() -> None:
+        pass
+
+    def new_driver() -> FakeDriver:
+        driver = FakeDriver()
+        drivers.append(driver)
+        runner._gate.node = driver.node
+        return driver
+
+    async def listen() -> None:
+        if len(drivers) < 4:
+            raise TransportError("irc://localhost/hydra: the nick hydra is in use")
+        listening.set()
+
+    runner.store = SimpleNamespace(lost=False, settled=settled)
+    runner._new_driver, runner._listen = new_driver, listen
+    runner._be_silent("the database is away")
+    runner._store_back()
+    await asyncio.wait_for(listening.wait(), PATIENCE)
+    assert [driver.over for driver in drivers] == [True, True, True, False]
+    assert runner._gate.node is drivers[-1].node
+    assert runner.told == ["listen failed: irc://localhost/hydra: the nick hydra is in use"] * 2
