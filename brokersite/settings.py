@@ -41,6 +41,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    "django_celery_results",
     "brokersite",
     "queues",
     "wire",
@@ -100,6 +101,39 @@ STORAGES = {
 }
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_ALLOW_ALL_ORIGINS = False
+
+# Celery: its messages are in the broker's own store, on the database of the site, so that a task published inside
+# transaction.atomic() leaves with the commit; results are there too. A task is acknowledged when it has ended: that of
+# a worker that died runs again, so tasks must stand being run twice. The beat needs no file: rows in the database
+# decide what becomes of what it publishes.
+CELERY_BROKER_URL = "fivewire://"
+CELERY_BROKER_TRANSPORT_OPTIONS = {"django_connection": "default"}
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_RESULT_BACKEND = "django-db"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_DEFAULT_QUEUE = "fivewire"
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_STORE_ERRORS_EVEN_IF_IGNORED = True
+CELERY_TASK_SOFT_TIME_LIMIT = 600
+CELERY_TASK_TIME_LIMIT = 660
+CELERY_WORKER_CONCURRENCY: int = env.BROKER_CELERY_CONCURRENCY
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_TIMEZONE = TIME_ZONE
+CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"
+# Tasks by the clock: seconds between two runs. One that has not begun when the next is due is not needed any more.
+CELERY_BEAT_SCHEDULE = {
+    task: {"task": task, "schedule": seconds, "options": {"expires": seconds}}
+    for task, seconds in {
+        "etl.run_due": 5.0,
+        "etl.recover": 60.0,
+        "upkeep.keep_archive": 3600.0,
+        "upkeep.keep_audit": env.BROKER_AUDIT_ANCHOR_INTERVAL,
+        "upkeep.return_leases": 60.0,
+        "upkeep.forget_old": 3600.0,
+    }.items()
+}
 
 # The site is plain HTTP on localhost unless a proxy in front of it says otherwise.
 SECURE_CONTENT_TYPE_NOSNIFF = True

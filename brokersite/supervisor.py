@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,11 +32,17 @@ class SupervisorError(Exception):
 
 @dataclass
 class Program:
-    """A program to keep running: a module or a .py file with its arguments, and where it then listens."""
+    """A program to keep running: a module or a .py file with its arguments, and where it then listens.
+
+    One that listens nowhere may have `answers`, which returns when it has answered. `ending` is the signal that it ends
+    upon in order.
+    """
 
     name: str
     arguments: Sequence[str]
-    addresses: Sequence[Address]
+    addresses: Sequence[Address] = ()
+    answers: Callable[[], Awaitable[None]] | None = None
+    ending: int = signal.SIGTERM
     process: asyncio.subprocess.Process | None = field(default=None, init=False)
 
     def signal(self, number: int) -> None:
@@ -74,12 +80,13 @@ class Supervisor:
         self._ready = False
 
     async def start(self) -> None:
-        """Start every program; return when all accept connections.
+        """Start every program; return when all accept connections, or answer.
 
         Raises SupervisorError when one ends before that or takes too long. Call :meth:`stop` all the same.
         """
         self._keepers = [asyncio.create_task(self._keep(program)) for program in self.programs]
         accepting = [asyncio.create_task(_accepts(a)) for program in self.programs for a in program.addresses]
+        accepting += [asyncio.create_task(_answers(p.answers)) for p in self.programs if p.answers is not None]
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 waiting: set[asyncio.Task[None]] = set(accepting)
@@ -97,10 +104,10 @@ class Supervisor:
         self._ready = True
 
     async def stop(self) -> None:
-        """Stop the programs, last first: SIGTERM, time to drain, then SIGKILL. Returns when none is left."""
+        """Stop the programs, last first: their signal, time to drain, then SIGKILL. Returns when none is left."""
         self._stopping.set()
         for program, keeper in reversed(list(zip(self.programs, self._keepers, strict=True))):
-            program.signal(signal.SIGTERM)
+            program.signal(program.ending)
             done, _ = await asyncio.wait([keeper], timeout=STOP_TIMEOUT)
             if not done:
                 self.say(f"{program.name} does not end after {STOP_TIMEOUT:.0f} s: killed")
@@ -110,7 +117,7 @@ class Supervisor:
     def restart(self) -> None:
         """Have every program end and start again."""
         for program in self.programs:
-            program.signal(signal.SIGTERM)
+            program.signal(program.ending)
 
     async def _keep(self, program: Program) -> None:
         """Start the program again and again until everything is to stop."""
@@ -118,9 +125,15 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
             begun = loop.time()
-            program.process = await _spawn(program)
+            try:
+                program.process = await _spawn(program)
+            except OSError as error:
+                if not self._ready:
+                    raise SupervisorError(f"{program.name} cannot be started: {error}") from error
+                backoff = await self._pause(f"{program.name} cannot be started: {error}; tried again", backoff)
+                continue
             if self._stopping.is_set():  # it was being started while the others were told to end
-                program.signal(signal.SIGTERM)
+                program.signal(program.ending)
             code = await program.process.wait()
             if self._stopping.is_set():
                 return
@@ -128,10 +141,14 @@ class Supervisor:
                 raise SupervisorError(f"{program.name} {_ended(code)} before everything was ready.")
             if loop.time() - begun > WELL_AFTER:
                 backoff = FIRST_BACKOFF
-            self.say(f"{program.name} {_ended(code)}: started again in {backoff:g} s")
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), backoff)
-            backoff = min(backoff * 2, LAST_BACKOFF)
+            backoff = await self._pause(f"{program.name} {_ended(code)}: started again", backoff)
+
+    async def _pause(self, what: str, backoff: float) -> float:
+        """Say what happens after a pause, and return after it; the next pause."""
+        self.say(f"{what} in {backoff:g} s")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), backoff)
+        return min(backoff * 2, LAST_BACKOFF)
 
 
 async def _spawn(program: Program) -> asyncio.subprocess.Process:
@@ -157,6 +174,10 @@ async def _accepts(address: Address) -> None:
             with suppress(OSError):
                 await writer.wait_closed()
             return
+
+
+async def _answers(answers: Callable[[], Awaitable[None]]) -> None:
+    await answers()
 
 
 def _ended(code: int) -> str:

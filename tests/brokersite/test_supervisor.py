@@ -17,6 +17,7 @@ import pytest
 from brokersite import supervisor
 from brokersite.environment import CHECKOUT
 from brokersite.supervisor import Program, Supervisor, SupervisorError, refuse_taken
+from tests.brokersite.processes import has_ended
 from wire.address import Address
 
 SERVER = """
@@ -96,9 +97,9 @@ def pid(program: Program) -> int:
     return program.process.pid
 
 
-async def gone(number: int) -> None:
-    async with asyncio.timeout(10):
-        while psutil.pid_exists(number) and psutil.Process(number).status() != psutil.STATUS_ZOMBIE:
+async def gone(process: psutil.Process) -> None:
+    async with asyncio.timeout(60):
+        while not has_ended(process):
             await asyncio.sleep(0.02)
 
 
@@ -106,6 +107,35 @@ async def test_start_returns_when_everything_accepts(run: Run, server: Callable[
     programs = [server("one"), server("slow", "import time; time.sleep(0.3)")]
     await run(*programs)
     assert [accepts(program) for program in programs] == [True, True]
+
+
+async def test_start_waits_for_an_answer_where_nothing_is_listened_on(said: Said, tmp_path: Path) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def answers() -> None:
+        asked.set()
+        await answer.wait()
+
+    path = tmp_path / "worker.py"
+    path.write_text("import signal; signal.pause()")
+    worker = Program("worker", [str(path)], answers=answers)
+    supervised = Supervisor([worker], said)
+    starting = asyncio.create_task(supervised.start())
+    async with asyncio.timeout(20):
+        await asked.wait()
+        assert not starting.done()
+        answer.set()
+        await starting
+    await supervised.stop()
+
+
+async def test_a_program_ends_upon_the_signal_that_it_asks_for(run: Run, server: Callable[..., Program]) -> None:
+    program = server("one", "signal.signal(signal.SIGQUIT, lambda *_: sys.exit(4))")
+    program.ending = signal.SIGQUIT
+    running = await run(program)
+    await running.stop()
+    assert program.process is not None
+    assert program.process.returncode == 4
 
 
 async def test_stop_ends_all_of_them(run: Run, server: Callable[..., Program], said: Said) -> None:
@@ -137,7 +167,7 @@ async def test_a_program_that_ignores_sigterm_is_killed_with_its_children(
     running = await run(deaf)
     (child,) = psutil.Process(pid(deaf)).children()
     await running.stop()
-    await gone(child.pid)
+    await gone(child)
     assert said.lines == ["deaf does not end after 0 s: killed"]
 
 
@@ -150,6 +180,30 @@ async def test_a_killed_program_is_started_again(run: Run, server: Callable[...,
     async with asyncio.timeout(20):
         while pid(program) == first or not accepts(program):
             await asyncio.sleep(0.05)
+
+
+async def test_a_program_that_cannot_be_started_again_for_a_moment_is_tried_again(
+    run: Run, server: Callable[..., Program], said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "FIRST_BACKOFF", 0.01)
+    program = server("one")
+    await run(program)
+    first, spawn = pid(program), supervisor._spawn
+
+    async def too_many(program: Program) -> asyncio.subprocess.Process:
+        monkeypatch.setattr(supervisor, "_spawn", spawn)
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(supervisor, "_spawn", too_many)
+    os.kill(first, signal.SIGKILL)
+    await said.wait_for("cannot")
+    async with asyncio.timeout(60):
+        while pid(program) == first or not accepts(program):
+            await asyncio.sleep(0.05)
+    assert said.lines == [
+        "one was killed by SIGKILL: started again in 0.01 s",
+        "one cannot be started: Resource temporarily unavailable; tried again in 0.02 s",
+    ]
 
 
 async def test_a_program_that_keeps_dying_waits_longer_each_time(
@@ -208,7 +262,7 @@ asyncio.run(main())
 """
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    child = int(parent.stdout.readline())
+    child = psutil.Process(int(parent.stdout.readline()))
     parent.kill()
     parent.communicate()
     await gone(child)

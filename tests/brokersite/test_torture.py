@@ -20,6 +20,7 @@ from brokersite.torture.runner import Plan, Report
 NOTHING = [f"--{name}=0" for name in ("kills", "database-kills", "cuts", "freezes", "stops")]
 
 
+@pytest.mark.timeout(300)
 def test_a_short_run_passes_and_leaves_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "manage.py", "torture", *NOTHING, "--kills=2", "--seed=7"],

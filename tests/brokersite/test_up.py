@@ -18,19 +18,24 @@ import pytest
 
 from brokersite import embedded
 from brokersite.environment import CHECKOUT
+from tests.brokersite.processes import has_ended
+
+#: It starts half a dozen programs, and each has a good deal to import.
+pytestmark = pytest.mark.timeout(300)
 
 Ports = dict[str, int]
+StartUp = Callable[..., "Up"]
 
 
 class Up:
     """A running `manage.py up`, and what it has printed."""
 
-    def __init__(self, data_dir: Path, ports: Ports) -> None:
+    def __init__(self, data_dir: Path, ports: Ports, *options: str) -> None:
         environ = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
         addresses = [text for name, port in ports.items() for text in (f"--{name}", f"127.0.0.1:{port}")]
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, "manage.py", "up", *addresses],
+            [sys.executable, "manage.py", "up", *addresses, *options],
             cwd=CHECKOUT,
             env={**environ, "DATA_DIR": str(data_dir)},
             stdout=subprocess.PIPE,
@@ -72,15 +77,16 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def ports(unused_tcp_port_factory: Callable[[], int]) -> Ports:
-    return {name: unused_tcp_port_factory() for name in ("http", "blipmq", "sspq")}
+    return {name: unused_tcp_port_factory() for name in ("http", "blipmq", "sspq", "hydra")}
 
 
 @pytest.fixture
-def start(data_dir: Path, ports: Ports) -> Iterator[Callable[[], Up]]:
+def start(data_dir: Path, ports: Ports) -> Iterator[StartUp]:
+    """Starts everything; without Celery, which takes a while to begin, unless told otherwise."""
     started: list[Up] = []
 
-    def start() -> Up:
-        started.append(Up(data_dir, ports))
+    def start(celery: str = "off") -> Up:
+        started.append(Up(data_dir, ports, f"--celery={celery}"))
         return started[-1]
 
     yield start
@@ -89,11 +95,6 @@ def start(data_dir: Path, ports: Ports) -> Iterator[Callable[[], Up]]:
             up.end()
         assert up.process.stdout is not None
         up.process.stdout.close()
-
-
-def gone(processes: list[psutil.Process]) -> bool:
-    _, alive = psutil.wait_procs(processes, timeout=20)
-    return all(process.status() == psutil.STATUS_ZOMBIE for process in alive)
 
 
 def accepts(port: int) -> bool:
@@ -107,10 +108,11 @@ def value(up: Up, label: str) -> str:
 
 
 def test_up_prints_where_everything_is_and_ctrl_c_leaves_no_process(
-    start: Callable[[], Up], ports: Ports, data_dir: Path
+    start: StartUp, ports: Ports, data_dir: Path
 ) -> None:
-    up = start()
+    up = start(celery="on")
     up.wait_until_ready()
+    assert re.fullmatch(r"worker up-\d+@\S+, 2 tasks at a time, with the beat", value(up, "celery"))
     assert value(up, "site") == f"http://127.0.0.1:{ports['http']}/admin/"
     assert value(up, "blipmq") == f"127.0.0.1:{ports['blipmq']}"
     assert all(accepts(port) for port in ports.values())
@@ -120,12 +122,12 @@ def test_up_prints_where_everything_is_and_ctrl_c_leaves_no_process(
     family = up.family()
     assert len(family) >= 2
     assert up.end() == 0
-    assert gone(family)
+    wait_for(lambda: all(map(has_ended, family)))
     assert not embedded.is_running(data_dir)
     assert not any(accepts(port) for port in ports.values())
 
 
-def test_a_second_up_prints_the_same_password_and_key(start: Callable[[], Up]) -> None:
+def test_a_second_up_prints_the_same_password_and_key(start: StartUp) -> None:
     first = start()
     first.wait_until_ready()
     assert first.end(signal.SIGTERM) == 0
@@ -136,7 +138,7 @@ def test_a_second_up_prints_the_same_password_and_key(start: Callable[[], Up]) -
 
 
 def test_a_killed_listener_and_a_killed_database_are_started_again(
-    start: Callable[[], Up], ports: Ports, data_dir: Path
+    start: StartUp, ports: Ports, data_dir: Path
 ) -> None:
     up = start()
     up.wait_until_ready()
@@ -150,7 +152,7 @@ def test_a_killed_listener_and_a_killed_database_are_started_again(
     wait_for(lambda: embedded.is_running(data_dir))
 
 
-def test_a_taken_port_is_named_before_anything_starts(start: Callable[[], Up], ports: Ports) -> None:
+def test_a_taken_port_is_named_before_anything_starts(start: StartUp, ports: Ports) -> None:
     with socket.create_server(("127.0.0.1", ports["sspq"])):
         up = start()
         up.read_until(f"127.0.0.1:{ports['sspq']} cannot be listened on: Address already in use")
@@ -158,12 +160,13 @@ def test_a_taken_port_is_named_before_anything_starts(start: Callable[[], Up], p
     assert "ready" not in up.lines
 
 
-def test_the_children_of_a_killed_up_end(start: Callable[[], Up]) -> None:
-    up = start()
+def test_the_children_of_a_killed_up_end(start: StartUp) -> None:
+    up = start(celery="on")
     up.wait_until_ready()
+    assert sum("celery" in process.cmdline() for process in up.family()) >= 3  # the worker, its two, the beat
     family = up.family()
     up.process.kill()
-    assert gone(family)
+    wait_for(lambda: all(map(has_ended, family)))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
-from brokersite import embedded, firstlook
+from brokersite import celeryworker, embedded, firstlook
 from brokersite.databases import connection_parameters
 from brokersite.environment import CHECKOUT
 from brokersite.supervisor import Program, Supervisor, SupervisorError, refuse_taken
@@ -20,6 +20,8 @@ from wire.address import Address, AddressError, parse_address
 
 #: The listeners of runwire and where they listen unless told otherwise.
 LISTENERS = {"overhop": "127.0.0.1:9876", "blipmq": "127.0.0.1:5555", "sspq": "127.0.0.1:8888"}
+
+HYDRA = "127.0.0.1:6174"
 
 #: Seconds between two looks whether the embedded PostgreSQL lives.
 DATABASE_POLL = 1.0
@@ -37,12 +39,12 @@ def address_or_off(text: str) -> Address | None:
 
 
 class Command(BaseCommand):
-    """Start the database, the site and the listeners; stop them on Ctrl-C or SIGTERM."""
+    """Start the database, the site, the listeners and the rest; stop them on Ctrl-C or SIGTERM."""
 
     help = (
         "Start everything for a first look: the embedded PostgreSQL (or that of DATABASE_URL), migrations, "
-        "an admin user, a development API key, the site and the listeners. Prints where they are, then one "
-        "line 'ready' when all accept connections. Ctrl-C stops everything."
+        "an admin user, a development API key, the site, the listeners, a Hydra node and a Celery worker. "
+        "Prints where they are, then one line 'ready' when all accept connections. Ctrl-C stops everything."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -55,19 +57,30 @@ class Command(BaseCommand):
                 f"--{name}", type=address_or_off, default=default, metavar="HOST:PORT|off",
                 help=f"where the {name} listener listens (default: %(default)s)",
             )  # fmt: skip
+        parser.add_argument(
+            "--celery", choices=("on", "off"), default="on",
+            help="whether a Celery worker runs, with the beat, for ETL and upkeep by the clock (default: %(default)s)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--hydra", type=address_or_off, default=HYDRA, metavar="HOST:PORT|off",
+            help="where the Hydra node listens (default: %(default)s)",
+        )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
         try:
             listeners = {name: options[name] for name in LISTENERS if options[name] is not None}
-            refuse_taken([options["http"], *listeners.values()])
+            hydra = options["hydra"]
+            refuse_taken([options["http"], *listeners.values(), *([hydra] if hydra is not None else [])])
             firstlook.migrate()
             admin = firstlook.ensure_admin(settings.DATA_DIR)
             key = firstlook.ensure_key(settings.DATA_DIR)
             connections.close_all()
-            banner = self._banner(options["http"], listeners, admin, key)
-            asyncio.run(self._run(_programs(options["http"], listeners), banner))
+            programs = _programs(options["http"], listeners, hydra)
+            if celery := options["celery"] == "on":
+                programs.append(celeryworker.program())
+            asyncio.run(self._run(programs, self._banner(options["http"], listeners, hydra, celery, admin, key)))
         except SupervisorError as error:
             raise CommandError(str(error)) from error
         except KeyboardInterrupt:
@@ -81,12 +94,17 @@ class Command(BaseCommand):
         self.stdout.write(line)
         self.stdout.flush()
 
-    def _banner(self, http: Address, listeners: dict[str, Address], admin: str, key: str) -> list[str]:
+    def _banner(
+        self, http: Address, listeners: dict[str, Address], hydra: Address | None, celery: bool, admin: str, key: str
+    ) -> list[str]:
         database = settings.DATABASES["default"]
         kind = "embedded" if settings.EMBEDDED_DATABASE else "DATABASE_URL"
         lines = [
             ("site", f"http://{http}/admin/"),
+            ("peerbus", f"ws://{http}/ws/peerbus"),
             *((name, str(listener)) for name, listener in listeners.items()),
+            *([("hydra", str(hydra))] if hydra is not None else []),
+            *([("celery", celeryworker.description())] if celery else []),
             ("PostgreSQL", f"{database['HOST']}:{database['PORT']} ({kind})"),
             ("log in", admin),
             ("API key", key),
@@ -150,13 +168,18 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _programs(http: Address, listeners: dict[str, Address]) -> list[Program]:
+def _programs(http: Address, listeners: dict[str, Address], hydra: Address | None) -> list[Program]:
     programs = []
     if listeners:
         flags = [f"--{name}={listeners.get(name, 'off')}" for name in LISTENERS]
         runwire = [str(CHECKOUT / "manage.py"), "runwire", *flags]
         programs.append(Program("runwire", runwire, list(listeners.values())))
-    site = ["daphne", "-v", "0", "--access-log", "/dev/null", "-b", http.host, "-p", str(http.port)]
+    if hydra is not None:
+        node = [str(CHECKOUT / "manage.py"), "runhydra", f"--listen={hydra}"]
+        programs.append(Program("runhydra", node, [hydra]))
+    # Peers stay as long as they like: daphne would close every WebSocket after a day.
+    quiet = ["-v", "0", "--access-log", "/dev/null", "--websocket_timeout", "-1"]
+    site = ["daphne", *quiet, "-b", http.host, "-p", str(http.port)]
     programs.append(Program("daphne", [*site, "brokersite.asgi:application"], [http]))
     return programs
 

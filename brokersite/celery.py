@@ -1,0 +1,48 @@
+"""The project's Celery application: ``celery -A brokersite worker -B``. Its broker is Fivewire's own store.
+
+Tasks of installed applications are in their `tasks` modules. What is published inside ``transaction.atomic()`` is
+delivered if and when that commits.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+from celery import Celery
+from celery.platforms import SecurityWarning
+from celery.signals import beat_init, worker_init
+
+import queues.kombu  # noqa: F401 - makes fivewire:// known
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "brokersite.settings")
+
+# Celery warns of workers that root runs, since messages might bring code to be run; these are JSON.
+warnings.filterwarnings("ignore", category=SecurityWarning)
+
+app = Celery("brokersite")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+app.autodiscover_tasks(["queues.etl"])
+
+
+@worker_init.connect  # type: ignore[untyped-decorator]
+@beat_init.connect  # type: ignore[untyped-decorator]
+def make_queue(**signal: Any) -> None:
+    """Make the project's own queue, unless there is one: of its messages, one every few seconds, nothing is kept."""
+    from django.conf import settings
+    from django.db import connection
+
+    from queues.models import Retention
+    from queues.operations import QueueExists, create_queue
+
+    try:
+        create_queue(
+            settings.CELERY_TASK_DEFAULT_QUEUE, max_attempts=0, retry_backoff=0, ack_timeout=None,
+            retention=Retention.NONE, by="celery",
+        )  # fmt: skip
+    except QueueExists:
+        pass
+    finally:
+        connection.close()

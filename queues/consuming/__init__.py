@@ -1,0 +1,1 @@
+"""Consuming from programs that are not asynchronous: the engine runs in a thread, messages wait in an inbox."""

@@ -1,0 +1,275 @@
+"""An engine in a thread of its own, for the consumers of a process that acknowledge.
+
+There is one for each database, however many connections a program makes. It outlives them: when Celery reconnects, its
+node, leases and connections are still there. Unused for a while it stops; so it does when the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from queues.consuming.inheritance import watch
+from queues.consuming.intake import Intake, QueueConsumer, Received, Settlement
+from queues.engine import Engine, EngineError, EngineOptions, Push, QueueBuffer, QueueNotFound
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Messages of a queue that are claimed ahead of what consumers may have, at most.
+READ_AHEAD = 16
+#: Seconds that acknowledgements are gathered before the engine is told.
+GATHER = 0.001
+#: Seconds that an engine without consumers goes on.
+IDLE = 10.0
+#: Seconds that a stop has to write what is pending.
+STOP = 5.0
+#: Seconds between looks for queues that were deleted and made anew.
+LOOK = 1.0
+#: Seconds that an answer of the thread may take.
+PATIENCE = 30.0
+FOR_EVER = 100 * 365 * 86_400.0
+#: Seconds that an engine has to reconnect before whoever begins to consume is told that the database is away.
+COMING_BACK = 5.0
+
+
+class EngineThread:
+    """An engine, its loop and its thread. Methods may be called from any thread unless they say otherwise."""
+
+    def __init__(self, conninfo: str, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        # How long things are kept is for the broker's own processes to say: this one drops and forgets nothing.
+        options = EngineOptions(
+            conninfo=conninfo, secret="", name=name, prefetch=READ_AHEAD, archive_days=0, dedupe_window=FOR_EVER
+        )
+        self.engine = Engine(options)
+        self.ended = False
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._gathering = False
+        self._intakes: set[Intake] = set()
+        self._idle_since = time.monotonic()
+        self._background: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=self._run, name="fivewire engine", daemon=True)
+
+    # Life.
+
+    def start(self) -> None:
+        """Connect. Raises what `Engine.start` does."""
+        watch(self)
+        self._thread.start()
+        try:
+            self.run(self._begin())
+        except BaseException:
+            self._end()
+            raise
+
+    async def _begin(self) -> None:
+        await self.engine.start()
+        self._spawn(self._look_after())
+
+    def stop(self) -> None:
+        """Write what is pending, hand back what is held, and end the thread."""
+        if not self.ended:
+            self._drain_here()
+            with contextlib.suppress(TimeoutError, EngineError, OSError):
+                self.run(self.engine.stop(STOP))
+            self._end()
+
+    def _end(self) -> None:
+        self.ended = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.close()
+
+    def descriptors(self) -> list[int]:
+        return self.engine.descriptors()
+
+    def disown(self) -> None:
+        self.ended = True
+
+    # Calls from other threads.
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run something in the loop and wait for its result."""
+        if self.ended:
+            coroutine.close()
+            raise EngineError("the engine has stopped")
+        result = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return result.result(PATIENCE)
+        except BaseException:
+            result.cancel()  # nobody waits any more: what it would get is to stay where it is
+            raise
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call something in the loop, after what was given before."""
+        self._calls.append((function, arguments))
+        self._signal(self._drain)
+
+    def settle(self, received: Received, how: Settlement) -> None:
+        """Settle a delivery, together with others of these milliseconds."""
+        self._calls.append((self._settle, (received, how)))
+        if not self._gathering:
+            self._gathering = True
+            self._signal(self._drain_soon)
+
+    def _signal(self, function: Callable[[], Any]) -> None:
+        if not self.ended:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the leases are others' by now
+                self.loop.call_soon_threadsafe(function)
+
+    # In the loop.
+
+    def _drain_soon(self) -> None:
+        self.loop.call_later(GATHER, self._drain)
+
+    def _drain(self) -> None:
+        self._gathering = False
+        while self._calls:
+            function, arguments = self._calls.popleft()
+            function(*arguments)
+
+    def _drain_here(self) -> None:
+        """Have everything done that was asked for until now."""
+
+        async def drain() -> None:
+            self._drain()
+
+        with contextlib.suppress(TimeoutError):
+            self.run(drain())
+
+    def _settle(self, received: Received, how: Settlement) -> None:
+        how(received.buffer, received.push.tag)
+        received.consumer.settled(received)
+
+    # For channels.
+
+    def intake(self, receive: Callable[[list[Received]], None]) -> Intake:
+        """Where a channel's consumers get their messages."""
+        intake = Intake(self.loop, receive, self.settle, self._paced)
+        self._intakes.add(intake)
+        return intake
+
+    def _paced(self) -> None:
+        """Claim more at a time for channels that work fast."""
+        self.engine.claimer.prefetch = READ_AHEAD + sum(intake.ahead for intake in self._intakes)
+
+    def forget(self, intake: Intake) -> None:
+        """The channel is closed."""
+        self._intakes.discard(intake)
+        self._idle_since = time.monotonic()
+
+    def consume(self, intake: Intake, consumer: QueueConsumer) -> None:
+        """Begin to consume. Raises QueueNotFound or StoreUnavailable."""
+
+        async def begin() -> None:
+            intake.add(consumer, await self._queue(consumer.queue))
+
+        self.run(begin())
+
+    def get(self, consumer: QueueConsumer) -> Received | None:
+        """The next message of a queue, or None when there is none. Raises QueueNotFound or StoreUnavailable."""
+
+        async def take() -> Received | None:
+            buffer = await self._queue(consumer.queue)
+            delivery = buffer.deliver(time.monotonic())
+            if delivery is None and buffer.may_refill:
+                refilled = asyncio.Event()
+                buffer.on_refill.append(refilled.set)
+                await refilled.wait()
+                delivery = buffer.deliver(time.monotonic())
+            if delivery is None:
+                return None
+            tag, payload, attempts, detail = delivery
+            return Received(consumer, buffer, Push(tag, 0, payload, attempts, detail))
+
+        return self.run(take())
+
+    async def _queue(self, name: str) -> QueueBuffer:
+        """A queue's buffer. When the database was away, the engine is given a moment to find it again."""
+        deadline = time.monotonic() + COMING_BACK
+        while not self.engine.available and time.monotonic() < deadline:  # noqa: ASYNC110 - it has no such event
+            await asyncio.sleep(0.02)
+        return await self.engine.queue(name)
+
+    async def _look_after(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK)
+            for intake in tuple(self._intakes):
+                for consumer in intake.closed():
+                    await self._reattach(intake, consumer)
+            if not self._intakes and time.monotonic() - self._idle_since > IDLE:
+                self._idle_since = time.monotonic()  # somebody may be quicker: then this goes on
+                threading.Thread(target=stop_idle, args=(self,), name="fivewire stop", daemon=True).start()
+
+    async def _reattach(self, intake: Intake, consumer: QueueConsumer) -> None:
+        with contextlib.suppress(QueueNotFound, EngineError):
+            intake.reattach(consumer, await self.engine.queue(consumer.queue))
+
+    def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(job)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    @property
+    def idle(self) -> bool:
+        return not self._intakes
+
+
+_threads: dict[str, EngineThread] = {}
+_lock = threading.Lock()
+
+
+def _in_child() -> None:
+    global _lock
+    _lock = threading.Lock()  # a thread that is not here may have had it
+    _threads.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def open_intake(
+    conninfo: str, receive: Callable[[list[Received]], None], name: str
+) -> tuple[EngineThread, Intake]:
+    """An intake of this process' engine for a database, started if need be. Raises what `Engine.start` does.
+
+    `name` says in the list of nodes what runs the engine.
+    """
+    with _lock:
+        thread = _threads.get(conninfo)
+        if thread is None or thread.ended:
+            thread = EngineThread(conninfo, name)
+            thread.start()
+            _threads[conninfo] = thread
+        return thread, thread.intake(receive)
+
+
+def stop_idle(thread: EngineThread) -> None:
+    """Stop an engine that nobody uses."""
+    with _lock:
+        if thread.idle:
+            thread.stop()
+
+
+@atexit.register
+def stop_all() -> None:
+    """Stop every engine of this process."""
+    with _lock:
+        while _threads:
+            _threads.popitem()[1].stop()

@@ -1,0 +1,52 @@
+"""Where the engine's thread puts messages for the thread that serves a connection: a queue that can be waited on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections import deque
+from typing import Any
+
+
+class Inbox:
+    """Items from other threads, in order. `fileno` is readable when there may be some."""
+
+    def __init__(self) -> None:
+        self._items: deque[Any] = deque()
+        self._signalled = False
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+        #: Closes both ends, at the latest when nobody has the inbox any more.
+        self.close = weakref.finalize(self, _close, self._reader, self._writer)
+
+    def fileno(self) -> int:
+        return self._reader
+
+    def put(self, items: list[Any]) -> None:
+        """Add items; any thread may."""
+        self._items.extend(items)
+        if not self._signalled and self.close.alive:
+            self._signalled = True
+            with contextlib.suppress(OSError):  # full: there is a signal already
+                os.write(self._writer, b"\0")
+
+    def get(self) -> Any | None:
+        """The next item, or None. The one thread that serves the connection calls it until there is none."""
+        if self._items:
+            return self._items.popleft()
+        if self._signalled and self.close.alive:
+            try:
+                os.read(self._reader, 64)
+            except BlockingIOError:  # whoever has said that there is a signal has yet to write it
+                return None
+            self._signalled = False  # what is put from here on signals again
+            if self._items:
+                return self._items.popleft()
+        return None
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

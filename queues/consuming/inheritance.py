@@ -1,0 +1,46 @@
+"""What a process forked from one with open connections must not do: use them, or end them.
+
+A forked child has the descriptors of its parent's connections to PostgreSQL. As long as it keeps them open a node that
+was killed does not look dead, since its lock lives as long as the connection; and a word said on one of them would be
+said in the middle of the parent's. So the child closes them at once, without a word to the server.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any, Protocol
+
+
+class Heirloom(Protocol):
+    """Something that has descriptors of connections."""
+
+    def descriptors(self) -> list[int]:
+        """The descriptors of its connections, as they are now."""
+
+    def disown(self) -> None:
+        """This process is a child: whoever has this is to make a new one."""
+
+
+_heirlooms: weakref.WeakSet[Any] = weakref.WeakSet()
+#: Kept for ever, so that nothing of them is finalized in the child.
+_disowned: list[Heirloom] = []
+
+
+def watch(heirloom: Heirloom) -> None:
+    """Have the children of this process disown it."""
+    _heirlooms.add(heirloom)
+
+
+def _in_child() -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for heirloom in tuple(_heirlooms):
+        _disowned.append(heirloom)
+        for descriptor in heirloom.descriptors():
+            os.dup2(null, descriptor)  # not closed: the number would soon be another file's
+        heirloom.disown()
+    os.close(null)
+    _heirlooms.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)

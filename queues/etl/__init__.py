@@ -1,0 +1,13 @@
+"""The way out for data: finished messages and audit rows as Parquet, rollups for charts, chains verified; by Spark.
+
+| module | what it does |
+|---|---|
+| `runs.py` | the life of a run: start, cancel, recover what was lost |
+| `runner.py` | one run: the Spark job as a child process, its progress, its time limit |
+| `options.py`, `jar.py` | what a run is given; where the JDBC driver is |
+| `verdict.py` | the chains' verdicts, from what the job has read in parallel |
+| `errors.py` | what can go wrong |
+| `bench.py`, `soak/` | how fast it is; whether it is exact and harmless under load |
+| `scratch.py` | a database of its own, for these two |
+| `job/` | what runs under Spark; it imports no Django |
+"""

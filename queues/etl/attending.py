@@ -1,0 +1,162 @@
+"""A run's row while the run lasts: whoever looks after a run tells it here what happens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, Self
+
+import psycopg
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, OperationalError, connections
+from django.db.models.functions import Now
+
+from queues.audit.errors import AuditError
+from queues.audit.verify import Progress
+from queues.etl.errors import EtlError, JobDied, TimedOut
+from queues.etl.job.chains import Proven
+from queues.etl.options import RunOptions, config_for
+from queues.etl.runner import PATIENCE, SAY_EVERY, here
+from queues.etl.verdict import sentences, verify_chains
+from queues.models import EtlRun, EtlState
+
+logger = logging.getLogger(__name__)
+AWAY = (OperationalError, InterfaceError)
+
+
+class Cancelled(Exception):
+    """Somebody has asked the run to end."""
+
+
+class Attendant:
+    """Looks after the row of a running run. A database that is away stops nothing: what is to be told waits."""
+
+    def __init__(self, run: EtlRun, using: str = DEFAULT_DB_ALIAS) -> None:
+        self.run = run
+        self.using = using
+        self.options = RunOptions.load(run.options)
+        self._waiting: dict[str, Any] = {}
+        self._warnings: list[str] = []
+        self._said = 0.0
+        self._cancelling = False
+
+    @classmethod
+    def take(cls, run_id: int, using: str = DEFAULT_DB_ALIAS) -> Self | None:
+        """Take over a queued run; None when it is not, or not any more."""
+        host, pid = here()
+        taken = EtlRun.objects.using(using).filter(pk=run_id, state=EtlState.QUEUED).update(
+            state=EtlState.RUNNING, started_at=Now(), heartbeat_at=Now(), host=host, pid=pid
+        )  # fmt: skip
+        return cls(EtlRun.objects.using(using).get(pk=run_id), using) if taken else None
+
+    def config_text(self, progress: Path) -> str:
+        """The job's configuration."""
+        return config_for(self.run.pk, self.run.output, self.options, progress, self.using).text()
+
+    def begins(self, log: Path) -> None:
+        self._tell(log=str(log))
+
+    def hears(self, line: dict[str, Any]) -> None:
+        """Something that the job has told."""
+        if "stage" in line:
+            self._tell(stage=line["stage"], done=line["done"], total=line["total"])
+        if "warning" in line:
+            self._warnings.append(line["warning"])
+            self._tell(warnings=self._warnings)
+
+    def _tell(self, **fields: Any) -> None:
+        self._waiting |= fields
+
+    def says(self) -> None:
+        """Write what waits to be told, once in a while, and hear whether the run is to end."""
+        if monotonic() - self._said < SAY_EVERY:
+            return
+        self._said = monotonic()
+        try:
+            rows = EtlRun.objects.using(self.using).filter(pk=self.run.pk, state=EtlState.RUNNING)
+            there = rows.update(**self._waiting, heartbeat_at=Now())
+            self._waiting = {}
+            self._cancelling = not there or rows.filter(cancelling=True).exists()
+        except AWAY as error:
+            logger.warning("the database is away: %s", " ".join(str(error).split()))
+            connections[self.using].close()
+
+    def is_cancelled(self) -> bool:
+        return self._cancelling
+
+    # The end
+
+    def conclude(self, outcome: dict[str, Any]) -> None:
+        """Write how the job has ended; if it has ended well, verify the audit chains first."""
+        result = outcome.get("result")
+        if outcome.get("cancelled"):
+            self.end_cancelled()
+        elif "error" in outcome:
+            self.end_failed(outcome["error"])
+        elif outcome.get("timeout"):
+            self.end_failed(str(TimedOut()))
+        elif result is None:
+            self.end_failed(str(JobDied(outcome["died"])))
+        else:
+            self._succeed(result)
+
+    def _succeed(self, result: dict[str, Any]) -> None:
+        tables = result["tables"].values()
+        self._tell(
+            number=result["number"], window_from=result["window_from"], window_to=result["window_to"],
+            late_rows=result["late_rows"], rows_in=sum(table["rows_in"] for table in tables),
+            rows_out=sum(table["rows_out"] for table in tables), bytes=sum(table["bytes"] for table in tables),
+        )  # fmt: skip
+        proven = [Proven(**one) for one in result.pop("proven")]
+        started = monotonic()
+        if self.options.verify == "all":
+            try:
+                result["audit"] = self._verify(proven)
+            except Cancelled:
+                return self.end_cancelled()
+            except (AuditError, OSError, EtlError, DatabaseError, psycopg.Error) as error:
+                self._warnings.append(f"The audit chains could not be verified: {error}")
+        result["seconds"]["verifying"] += round(monotonic() - started, 3)
+        self._end(EtlState.SUCCEEDED, figures=result, warnings=self._warnings)
+        return None
+
+    def _verify(self, proven: list[Proven]) -> dict[str, Any]:
+        outcomes = verify_chains(proven, self._shows, self.using)
+        self._warnings += sentences(outcomes)
+        return {
+            one.chain: {"ok": one.ok, "rows": one.rows, "broken_seq": one.finding.seq if one.finding else None}
+            for one in outcomes
+        }
+
+    def _shows(self, progress: Progress) -> None:
+        self._tell(stage="verifying", done=progress.done, total=progress.total)
+        self.says()
+        if self._cancelling:
+            raise Cancelled
+
+    def end_failed(self, error: str) -> None:
+        self._end(EtlState.FAILED, error=error)
+
+    def end_cancelled(self) -> None:
+        self._end(EtlState.CANCELLED)
+
+    def _end(self, state: EtlState, **fields: Any) -> None:
+        """Write the end, however long the database takes to come back."""
+        values = {**self._waiting, **fields, "state": state, "ended_at": Now(), "heartbeat_at": Now()}
+        rows = EtlRun.objects.using(self.using).filter(pk=self.run.pk, state=EtlState.RUNNING)
+        _patiently(lambda: rows.update(**values), self.using)
+
+
+def _patiently(action: Callable[[], Any], using: str) -> None:
+    """Do something in the database as soon as it is there. Raises OperationalError when it does not come back."""
+    deadline = monotonic() + PATIENCE
+    while True:
+        try:
+            action()
+            return
+        except AWAY:
+            connections[using].close()
+            if monotonic() > deadline:
+                raise
+            sleep(1.0)

@@ -1,0 +1,68 @@
+"""What can go wrong with a run; each class's docstring is its message."""
+
+from __future__ import annotations
+
+
+class EtlError(Exception):
+    """The run failed."""
+
+    def __init__(self, detail: str = "") -> None:
+        text = (type(self).__doc__ or "").strip().rstrip(".")
+        super().__init__(f"{text}: {detail}" if detail else text)
+        self.detail = detail
+
+
+class InvalidOptions(EtlError, ValueError):
+    """A run cannot have these options."""
+
+
+class OutputBusy(EtlError):
+    """Another run writes to this output."""
+
+
+class NoSuchRun(EtlError):
+    """There is no such run."""
+
+
+class NotRunning(EtlError):
+    """The run has ended."""
+
+
+class DatabaseAway(EtlError):
+    """The database is away."""
+
+
+class NoTcp(EtlError):
+    """Spark reaches the database over TCP only; DATABASE_URL must name a host."""
+
+
+class NoJava(EtlError):
+    """Spark could not be started; it needs Java 17 or later, found by JAVA_HOME or PATH."""
+
+
+class NoSpark(EtlError):
+    """Spark could not be started."""
+
+
+class OutputUnusable(EtlError):
+    """The output cannot be used."""
+
+
+class NewerOutput(EtlError):
+    """The output was written by a newer version of this program."""
+
+
+class RowsMissing(EtlError):
+    """Other rows were written than were read; nothing was kept, and the next run reads them again."""
+
+
+class ScratchBusy(EtlError):
+    """Another bench or soak is going on in this database."""
+
+
+class TimedOut(EtlError):
+    """The run took longer than BROKER_ETL_TIMEOUT allows and was ended; the next goes on from the last complete one."""
+
+
+class JobDied(EtlError):
+    """The Spark process died."""

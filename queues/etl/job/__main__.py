@@ -1,0 +1,64 @@
+"""The job as a process: ``python -m queues.etl.job CONFIG``. It ends with status 1 when it fails, and says why."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from queues.etl.errors import EtlError
+from queues.etl.job.config import Config
+from queues.etl.job.database import Database
+from queues.etl.job.pacing import paced
+from queues.etl.job.progress import Progress
+from queues.etl.job.session import session
+from queues.etl.job.stages import Job
+
+#: A run on this machine takes what processor time the broker leaves.
+NICENESS = 10
+#: Where Linux shares the processors among sessions first, and niceness counts only within one.
+SESSION = Path("/proc/self/autogroup")
+
+
+def step_back() -> None:
+    """Have this process, and its session if that is its own, come after others when processor time is short."""
+    os.nice(NICENESS)
+    if os.getsid(0) == os.getpid() and SESSION.exists():
+        with suppress(OSError):  # no such groups, or not for us
+            SESSION.write_text(str(NICENESS))
+
+
+def run(config: Config, progress: Progress) -> None:
+    """Connect, lock the output, start Spark, do the work. Raises EtlError."""
+    with ExitStack() as stack:
+        database = Database(config.database)
+        stack.callback(database.close)
+        database.lock(config.output)
+        if config.master.startswith("local"):
+            stack.enter_context(paced(config.busy_percent))
+        with progress.stage("starting Spark"):
+            spark = stack.enter_context(session(config))
+        progress.tell(result=Job(config, spark, database, progress).run())
+
+
+def main() -> None:
+    step_back()
+    config = Config.take(Path(sys.argv[1]))
+    progress = Progress(config.progress)
+    try:
+        run(config, progress)
+    except EtlError as error:
+        traceback.print_exc()
+        progress.tell(error=str(error))
+        sys.exit(1)
+    except Exception as error:
+        traceback.print_exc()
+        text = str(error).strip().split("\n", 1)[0]
+        progress.tell(error=f"{type(error).__name__}: {text}")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Payloads in the output: none, as bytes, or as JSON, and then their fields as columns too."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+from msgpack import unpackb  # type: ignore[import-untyped]
+from pyspark.sql import functions as f
+from pyspark.sql.types import StringType
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+MSGPACK = 1
+
+
+def msgpack_to_json(body: bytes | None) -> str | None:
+    """A MessagePack value as JSON, its bytes in base64; None when it is no such value."""
+    if body is None:
+        return None
+    try:
+        value = unpackb(bytes(body), strict_map_key=False)
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_bytes)
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _bytes(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError(type(value).__name__)
+
+
+def with_bodies(rows: DataFrame, contents: dict[int, str], bodies: str, fields: str) -> DataFrame:
+    """The rows with the columns of payloads and results; `content` becomes its name."""
+    content = f.create_map(*(f.lit(part) for item in contents.items() for part in item))[f.col("content").cast("int")]
+    raw, decoded = bodies == "raw", bodies == "json"
+    rows = (
+        rows.withColumn("body", f.col("payload") if raw else f.lit(None).cast("binary"))
+        .withColumn("body_json", _body_json() if decoded else f.lit(None).cast("string"))
+        .withColumn("result_json", _unpacked(f.col("result")) if decoded else f.lit(None).cast("string"))
+        .withColumn("result", f.col("result") if raw else f.lit(None).cast("binary"))
+        .withColumn("content", content)
+    )
+    return rows.withColumn("data", f.from_json("body_json", fields)) if fields else rows
+
+
+def _unpacked(column: Column) -> Column:
+    return f.udf(msgpack_to_json, StringType(), useArrow=False)(column)
+
+
+def _body_json() -> Column:
+    """MessagePack where it says so, else the payload itself if it is JSON."""
+    packed = f.col("content") == MSGPACK
+    plain = f.when(f.coalesce(packed, f.lit(False)), None).otherwise(f.col("payload").cast("string"))
+    text = f.try_validate_utf8(plain)
+    checked = f.when(f.try_parse_json(text).isNotNull(), text)
+    return f.coalesce(checked, _unpacked(f.when(packed, f.col("payload"))))

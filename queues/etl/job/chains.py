@@ -1,0 +1,55 @@
+"""How far the rows of audit chains follow from each other, found in parallel.
+
+The verdict on a chain needs its anchors and keys, and is the parent's (`queues.etl.verdict`). What takes time is here:
+for each long chain, up to which seq every row follows from the one before it. Each range is read with the row before
+it, so that the boundaries between ranges are checked like every other place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from queues.etl.job.blocks import check
+from queues.etl.job.database import ROWS_PER_QUERY, Chain
+from queues.etl.job.reading import Reader
+
+#: Rows of a block, which is one array a column.
+BLOCK = 10_000
+#: Chains with fewer rows are read by the parent alone sooner than by a job of Spark's.
+WORTHWHILE = 20_000
+
+BLOCKS = """(select low, least(low + {size}, {end}) as high, b.* from generate_series({start}, {end} - 1, {size}) low,
+    lateral (select array_agg(seq) as seqs, array_agg(event) as names, array_agg(record_id) as ids,
+        array_agg(sender) as senders, array_agg(recipient) as recipients, string_agg(hash, ''::bytea) as hashes
+        from (select seq, event, record_id, sender, recipient, hash from queues_audit
+            where chain_id = {chain} and seq >= low - 1 and seq < least(low + {size}, {end}) order by seq) as ordered
+    ) as b) as blocks"""
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """Every row of a chain after `first` and before `end` is there once and follows from the one before it."""
+
+    chain: str
+    first: int
+    end: int
+
+
+def prove(reader: Reader, chains: Sequence[Chain], worthwhile: int = WORTHWHILE) -> list[Proven]:
+    """Look at the long ones of these chains."""
+    long = [chain for chain in chains if chain.first is not None and chain.end - chain.first >= worthwhile]
+    return [_prove(reader, chain) for chain in long]
+
+
+def _prove(reader: Reader, chain: Chain) -> Proven:
+    assert chain.first is not None
+    source = BLOCKS.format(chain=chain.id, start=chain.first + 1, end=chain.end, size=BLOCK)
+    step = max(BLOCK, ROWS_PER_QUERY // BLOCK * BLOCK)
+    predicates = [f"low >= {low} and low < {low + step}" for low in range(chain.first + 1, chain.end, step)]
+    blocks = reader.table(source, predicates).select(
+        "low", "high", "seqs", "names", "ids", "senders", "recipients", "hashes"
+    )
+    found = blocks.rdd.mapPartitions(check).collect()
+    wrong = [seq for _, seq in found if seq is not None]
+    return Proven(chain.name, chain.first, min(wrong, default=chain.end))

@@ -1,0 +1,125 @@
+"""Merging small files: of days that are over, those of one directory into one.
+
+It is a change like a run's (`ledger.py`). For the moment between the removal of the small files and the move of the
+large one a reader misses rows; it never sees one twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from queues.etl.errors import RowsMissing
+from queues.etl.job import schema
+from queues.etl.job.layout import AUDIT, LIVE, MESSAGES, compacted, day_of
+from queues.etl.job.ledger import Ledger, Plan, Record, staging
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Bytes of a merged file, about.
+FILE_BYTES = 256 * 2**20
+#: Directories that one run merges, so that it ends; the next goes on.
+DIRECTORIES = 200
+#: Days that are over and for whose directories more files may yet come.
+KEPT_DAYS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What a compaction has done."""
+
+    directories: int = 0
+    files: int = 0
+    rows: int = 0
+
+
+class Unmergeable(Exception):
+    """Files whose columns have different types: somebody has changed how bodies are decoded."""
+
+
+def add_small(small: Mapping[str, list[str]], files: list[str], today: str, least: int) -> dict[str, list[str]]:
+    """The files that may be merged, with these new ones. Few files of days long over are left as they are."""
+    found = {directory: list(names) for directory, names in small.items()}
+    for path in files:
+        directory, _, name = path.rpartition("/")
+        if directory != LIVE:
+            found.setdefault(directory, []).append(name)
+    over = sorted({day_of(f"{directory}/") for directory in found if day_of(f"{directory}/") < today})
+    old = set(over[:-KEPT_DAYS])
+    return {
+        directory: names
+        for directory, names in sorted(found.items())
+        if len(names) >= least or day_of(f"{directory}/") not in old
+    }
+
+
+def due(small: Mapping[str, list[str]], today: str, least: int) -> dict[str, list[str]]:
+    """Directories of days that are over, with at least so many small files."""
+    found = {directory: names for directory, names in small.items() if day_of(f"{directory}/") < today}
+    return dict([item for item in found.items() if len(item[1]) >= least][:DIRECTORIES])
+
+
+def compact(spark: SparkSession, ledger: Ledger, today: str, least: int) -> Merged:
+    """Merge what is to be merged. Raises RowsMissing, OutputUnusable."""
+    assert ledger.last is not None
+    state = ledger.last.state
+    number = ledger.next_number
+    moves: list[tuple[str, str]] = []
+    removals: list[str] = []
+    small = dict(state.small)
+    rows = directories = 0
+    for n, (directory, names) in enumerate(due(state.small, today, least).items()):
+        # Somebody may have taken files away; that is his to do.
+        names = sorted(set(names) & set(ledger.files.names(directory)))
+        staged = f"{staging(number)}/{n:06d}"
+        small.pop(directory)
+        try:
+            rows += _merge(spark, ledger, directory, names, staged) if names else 0
+        except Unmergeable:
+            continue
+        directories += 1
+        parts = [path for path, _ in ledger.files.walk(staged) if path.endswith(".parquet")]
+        merged = [compacted(directory, number, part) for part in range(len(parts))]
+        moves += [(f"{staged}/{path}", target) for path, target in zip(sorted(parts), merged, strict=True)]
+        removals += [f"{directory}/{name}" for name in names]
+    if len(small) == len(state.small):
+        return Merged()
+    done = Merged(directories=directories, files=len(removals), rows=rows)
+    record = Record(
+        number=number, kind="compaction", state=replace(state, small=small), files=[target for _, target in moves],
+        figures={"directories": done.directories, "files": done.files, "rows": rows},
+    )  # fmt: skip
+    ledger.commit(Plan(record=record, moves=moves, removals=removals))
+    return done
+
+
+def _merge(spark: SparkSession, ledger: Ledger, directory: str, names: list[str], staged: str) -> int:
+    """Write the rows of some files into few; returns how many there are. Raises Unmergeable, RowsMissing."""
+    files = ledger.files
+    paths = [files.url(f"{directory}/{name}") for name in names]
+    size = sum(length for path, length in files.walk(directory) if path in names)
+    rows = _read(spark, directory, paths)
+    rows.coalesce(1 + size // FILE_BYTES).write.parquet(files.url(staged), mode="overwrite")
+    before, after = rows.count(), spark.read.parquet(files.url(staged)).count()
+    if before != after:
+        raise RowsMissing(f"{directory}: {before} rows in small files, {after} in the merged one")
+    return after
+
+
+def _read(spark: SparkSession, directory: str, paths: list[str]) -> DataFrame:
+    """Files by the schema they were written with; later versions have more columns. Raises Unmergeable."""
+    assert directory.startswith((MESSAGES, AUDIT))
+    # No base path: a directory's own values are not columns of its files.
+    reader = spark.read.option("mergeSchema", True).option("basePath", paths[0].rpartition("/")[0])
+    try:
+        found = reader.parquet(*paths)
+    except (PySparkException, Py4JJavaError) as error:
+        raise Unmergeable(directory) from error
+    columns = schema.MESSAGES if directory.startswith(MESSAGES) else schema.AUDIT
+    known = [name for name, _, _ in columns]
+    return found.select(*(name for name in known if name in found.columns), *(set(found.columns) - set(known)))

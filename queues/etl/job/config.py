@@ -1,0 +1,45 @@
+"""What a job is told, in a file that only its owner can read: it has the database's password."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BODIES = ("none", "raw", "json")
+VERIFY = ("all", "none")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """One run. Sizes are bytes; `database` is what `psycopg.connect` takes."""
+
+    run: int
+    output: str
+    master: str
+    database: dict[str, str]
+    jar: str | None
+    driver_memory: int
+    executor_memory: int
+    readers: int
+    archive_days: int
+    compact_files: int
+    bodies: str = "none"
+    body_schema: str = ""
+    since: str | None = None
+    verify: str = "all"
+    busy_percent: int = 100
+    progress: str = ""
+
+    def text(self) -> str:
+        """What the file has."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def take(cls, path: Path) -> Config:
+        """Read it and remove the file: nobody else needs the password."""
+        given: dict[str, Any] = json.loads(path.read_text())
+        path.unlink()
+        return cls(**given)

@@ -1,0 +1,217 @@
+"""The driver's own connection: the output's lock, snapshots, and how to cut what Spark reads into short queries.
+
+Every query is short and in a transaction of its own: an open snapshot would keep VACUUM from the hot table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, LiteralString
+from uuid import UUID
+
+import psycopg
+from psycopg import sql
+
+from queues.etl.errors import DatabaseAway, NoTcp, OutputBusy
+from queues.etl.job.window import Window, cut
+
+DIRECTORY = Path(__file__).parent / "sql"
+
+#: The first key of the advisory lock of an output; the second is the hash of its path.
+LOCK = 74662
+SESSION = "fivewire etl"
+#: Seconds that a run waits for the lock.
+PATIENCE = 20.0
+
+#: About what one query reads: it takes well under a second, and so does the snapshot it holds.
+ROWS_PER_QUERY = 25_000
+BYTES_PER_QUERY = 8 * 2**20
+#: Pages of a partition that are looked at to find where to cut.
+SAMPLE_PAGES = 300
+#: A row without its payload, in bytes.
+ROW_BYTES = 200
+
+SESSION_SETTINGS = {
+    "application_name": SESSION,
+    "timezone": "UTC",
+    "jit": "off",
+    "max_parallel_workers_per_gather": "0",
+    "enable_seqscan": "off",
+    "synchronous_commit": "on",
+}
+
+
+@cache
+def statement(name: str) -> LiteralString:
+    """The text of sql/NAME.sql without its comments."""
+    lines = (DIRECTORY / f"{name}.sql").read_text().splitlines()
+    return "\n".join(line for line in lines if not line.lstrip().startswith("--"))
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The end of a window: a snapshot, when it was taken, and in which database."""
+
+    snapshot: str
+    at: datetime
+    system: str
+    database: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """An audit chain: its first row that is still there (None: there is none) and the seq at which it goes on."""
+
+    id: int
+    name: str
+    first: int | None
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Where to cut a table's values, and about how many rows there are."""
+
+    values: list[int]
+    rows: int
+
+
+class Database:
+    """One connection, in autocommit. Raises DatabaseAway when it cannot be opened."""
+
+    def __init__(self, parameters: dict[str, str]) -> None:
+        options = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items())
+        given: dict[str, Any] = {"connect_timeout": "10", **parameters, "options": options}
+        try:
+            self.connection = psycopg.connect(**given, autocommit=True)
+        except psycopg.OperationalError as error:
+            raise DatabaseAway(" ".join(str(error).split())) from error
+        self.connection.prepare_threshold = None
+        self.parameters = parameters
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def rows(self, query: LiteralString | sql.Composed, **parameters: Any) -> list[tuple[Any, ...]]:
+        """Run a statement, in a transaction of its own. Raises DatabaseAway when the connection is lost."""
+        try:
+            cursor = self.connection.execute(query, parameters)
+        except psycopg.OperationalError as error:
+            raise DatabaseAway(" ".join(str(error).split())) from error
+        return cursor.fetchall() if cursor.description else []
+
+    @property
+    def jdbc_url(self) -> str:
+        """Where JDBC finds the server that this connection has found. Raises NoTcp."""
+        info = self.connection.info
+        if not info.host or info.host.startswith(("/", "@")):
+            raise NoTcp()
+        host = f"[{info.host}]" if ":" in info.host else info.host
+        extra = {name: value for name, value in self.parameters.items() if name in ("sslmode", "sslrootcert")}
+        options = {
+            "ApplicationName": SESSION.replace(" ", "%20"), "prepareThreshold": "-1", "connectTimeout": "10",
+            "tcpKeepAlive": "true", **extra,
+        }  # fmt: skip
+        return f"jdbc:postgresql://{host}:{info.port}/{info.dbname}?" + "&".join(f"{k}={v}" for k, v in options.items())
+
+    def lock(self, output: str, patience: float = PATIENCE) -> None:
+        """Keep other runs away from an output until this connection ends. Raises OutputBusy.
+
+        The job of a run that was killed may take a moment to notice, so it is given some seconds to go away.
+        """
+        query: LiteralString = "select pg_try_advisory_lock(%(lock)s, hashtext(%(output)s))"
+        deadline = monotonic() + patience
+        while not self.rows(query, lock=LOCK, output=output)[0][0]:
+            if monotonic() > deadline:
+                raise OutputBusy(output)
+            sleep(0.25)
+
+    def moment(self) -> Moment:
+        return Moment(*self.rows(statement("moment"))[0])
+
+    def names(self, table: LiteralString) -> dict[int, str]:
+        """Names by id."""
+        return dict(self.rows(sql.SQL("select id, name from {}").format(sql.Identifier(table))))
+
+    def knows(self, output: str, token: str) -> bool:
+        """Whether the run that left this token cut its window in this database, or in one that it was copied from."""
+        given = {"output": output, "token": UUID(token)}
+        query: LiteralString = (
+            "select 1 from queues_etlwitness where output = %(output)s and %(token)s in (token, previous)"
+        )
+        return bool(self.rows(query, **given))
+
+    def note(self, output: str, token: str) -> None:
+        """Remember that the run with this token has cut its window."""
+        self.rows(statement("witness"), output=output, token=UUID(token))
+
+    def adopt_restored_rows(self) -> int:
+        """Put right what a dump has brought from another database's future; returns how many rows."""
+        return max(0, self.connection.execute(statement("restored_archive")).rowcount)
+
+    def archive_cuts(self, window: Window, whole: bool) -> Cuts:
+        """Where to cut the transactions of a window. `whole`: payloads are read too."""
+        parts = self.rows(statement("archive_parts"))
+        sample: list[tuple[int, float, float]] = []
+        for name, pages, index in parts:
+            if pages:
+                self._summarize(index)
+                sample += self._sample(name, pages, window, whole)
+        rows = sum(weight for _, weight, _ in sample)
+        return Cuts(cut(sample, ROWS_PER_QUERY, BYTES_PER_QUERY), int(rows))
+
+    def _summarize(self, index: str | None) -> None:
+        """Let the index know of pages that VACUUM has not seen, which each query would have to read otherwise."""
+        try:
+            self.rows("select brin_summarize_new_values(to_regclass(%(index)s))", index=index)
+        except psycopg.errors.InsufficientPrivilege:
+            return  # only slower
+
+    def _sample(self, part: str, pages: int, window: Window, whole: bool) -> Iterator[tuple[int, float, float]]:
+        share = min(1.0, SAMPLE_PAGES / pages)
+        columns = ("headers", "key", "payload", "result") if whole else ("headers", "key")
+        sizes = (sql.SQL("coalesce(pg_column_size({}), 0)").format(sql.Identifier(name)) for name in columns)
+        size = sql.SQL(" + ").join([sql.Literal(ROW_BYTES), *sizes])
+        query = sql.SQL(
+            "select xid, {size} from {part} tablesample system ({percent}) where xid >= {low} and xid < {high}"
+        ).format(
+            size=size, part=sql.SQL(part), percent=sql.Literal(100 * share),
+            low=window.low, high=window.after.xmax,
+        )  # fmt: skip
+        try:
+            found = self.rows(query)
+        except psycopg.errors.UndefinedTable:
+            return  # it was dropped just now, with all its rows
+        for xid, row_bytes in found:
+            yield xid, 1 / share, row_bytes / share
+
+    def live_cuts(self) -> list[int]:
+        """Ids between which there are about as many live messages as one query may read."""
+        cuts: list[int] = []
+        low = -(2**63)
+        while found := self.rows(statement("next_live"), low=low, rows=ROWS_PER_QUERY):
+            low = found[0][0]
+            cuts.append(low)
+        return cuts
+
+    def chains(self) -> list[Chain]:
+        """The audit chains as they are now."""
+        return [Chain(id, name, first, end or 0) for id, name, first, end in self.rows(statement("chains"))]
+
+    def replace_rollups(self, run: int) -> None:
+        """Take over what Spark has put into the table of drafts."""
+        with self.connection.transaction():
+            self.rows(statement("replace_rollups"), run=run)
+            self.rows("delete from queues_rollupdraft where run = %(run)s", run=run)
+
+    def clear_drafts(self, run: int) -> None:
+        """Throw away what this run and ended ones have left in the table of drafts; another may be under way."""
+        self.rows(
+            "delete from queues_rollupdraft d where d.run = %(run)s or not exists"
+            " (select from queues_etlrun r where r.id = d.run and r.state in ('queued', 'running'))", run=run,
+        )  # fmt: skip

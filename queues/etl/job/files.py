@@ -1,0 +1,133 @@
+"""The output's file system, whatever it is: what Spark can write to, through Hadoop's own interface."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+from queues.etl.errors import OutputUnusable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Files that are moved at a time: object stores take long for each.
+AT_ONCE = 8
+
+
+class Files:
+    """Paths are relative to the output. Raises OutputUnusable for whatever the file system refuses."""
+
+    def __init__(self, spark: SparkSession, output: str) -> None:
+        assert spark.sparkContext._jvm is not None
+        self._hadoop: Any = spark.sparkContext._jvm.org.apache.hadoop
+        self._io: Any = spark.sparkContext._jvm.org.apache.commons.io
+        self.output = output.rstrip("/")
+        try:
+            root = self._hadoop.fs.Path(self.output)
+            self._fs: Any = root.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+            self._fs.mkdirs(root)
+            self.root: str = self._fs.resolvePath(root).toUri().getPath()
+            self.is_local = str(self._fs.getScheme()) == "file"
+        except Py4JJavaError as error:
+            raise OutputUnusable(f"{output}: {_reason(error)}") from error
+
+    def url(self, path: str) -> str:
+        """As Spark takes it."""
+        return f"{self.output}/{path}"
+
+    def _path(self, path: str) -> Any:
+        return self._hadoop.fs.Path(f"{self.output}/{path}")
+
+    def exists(self, path: str) -> bool:
+        return bool(self._do(path, lambda: self._fs.exists(self._path(path))))
+
+    def names(self, path: str) -> list[str]:
+        """The names in a directory; none when there is no such directory."""
+        if not self.exists(path):
+            return []
+        found = self._do(path, lambda: self._fs.listStatus(self._path(path)))
+        return sorted(status.getPath().getName() for status in found)
+
+    def walk(self, path: str) -> list[tuple[str, int]]:
+        """Every file below a directory: its path below it, and its size in bytes."""
+        if not self.exists(path):
+            return []
+        return self._do(path, lambda: list(self._walk(path)))  # type: ignore[no-any-return]
+
+    def _walk(self, path: str) -> Iterable[tuple[str, int]]:
+        prefix = len(self._fs.resolvePath(self._path(path)).toUri().getPath()) + 1
+        found = self._fs.listFiles(self._path(path), True)
+        while found.hasNext():
+            status = found.next()
+            yield status.getPath().toUri().getPath()[prefix:], status.getLen()
+
+    def read(self, path: str) -> str:
+        """A file's text."""
+        return str(self._do(path, lambda: self._read(path)))
+
+    def _read(self, path: str) -> str:
+        stream = self._fs.open(self._path(path))
+        try:
+            return str(self._io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write(self, path: str, text: str) -> None:
+        """Make a file with this text, whole or not at all, in the place of what is there."""
+        self._do(path, lambda: self._write(f"{path}.new", text))
+        self.move(f"{path}.new", path)
+        self.sync([path])
+
+    def _write(self, path: str, text: str) -> None:
+        stream = self._fs.create(self._path(path), True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+    def move(self, source: str, target: str) -> None:
+        """Give a file another name, in the place of what has it."""
+        self._do(target, lambda: self._move(self._path(source), self._path(target)))
+
+    def _move(self, source: Any, target: Any) -> None:
+        self._fs.mkdirs(target.getParent())
+        if self._fs.exists(target):
+            self._fs.delete(target, False)
+        if not self._fs.rename(source, target):
+            raise OutputUnusable(f"{source.toString()} could not be moved to {target.toString()}")
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a directory with all in it, if it is there."""
+        self._do(path, lambda: self._fs.delete(self._path(path), True))
+
+    def each(self, action: Any, items: Iterable[Any]) -> None:
+        """Call `action` for each of many files, several at a time."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for _ in pool.map(action, items):
+                pass
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Have files and the directories that name them on disk; other file systems do that by themselves."""
+        if not self.is_local:
+            return
+        files = [f"{self.root}/{path}" for path in paths]
+        for path in [*files, *sorted({os.path.dirname(path) for path in files})]:
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    def _do(self, path: str, action: Any) -> Any:
+        try:
+            return action()
+        except Py4JJavaError as error:
+            raise OutputUnusable(f"{self.url(path)}: {_reason(error)}") from error
+
+
+def _reason(error: Py4JJavaError) -> str:
+    return str(error.java_exception.toString()).split("\n", 1)[0]

@@ -1,0 +1,156 @@
+"""From PostgreSQL to the columns of the output: each table as many short queries over JDBC."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from queues.etl.job import schema
+from queues.etl.job.bodies import with_bodies
+from queues.etl.job.database import ROWS_PER_QUERY, SESSION_SETTINGS, Chain, Cuts, Database
+from queues.etl.job.window import Window
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: Bytes from which on a payload is large; and rows with such payloads that are fetched at a time.
+LARGE = 32 * 1024
+FETCH_LARGE = 2
+
+OUTCOMES = ("acknowledged", "expired", "purged", "dropped", "removed")
+STATES = ("ready", "leased", "delayed", "dead", "dead")
+CONTENTS = {1: "application/msgpack", 2: "application/json", 3: "application/vnd.peerbus.v1+json"}
+
+ARCHIVE = """(select id, queue_id, outcome, attempts, producer_id, consumer_id, published_at, delivered_at, finished_at,
+    due_at, size, key, headers::text as headers, content, job, xid, payload, result from queues_archive) as archive"""
+AUDIT = """(select chain_id, seq, at, event, record_id as id, sender, recipient, encode(hash, 'hex') as hash
+    from queues_audit) as audit"""
+# What a dead letter queue holds tells of its death in a header; what died in its own queue has it in the row.
+LIVE = """(select m.id as place, coalesce(m.origin_id, m.id) as id, m.queue_id, m.state, m.attempts, m.producer_id,
+    m.published_at, m.due_at, coalesce(m.dead_at, (m.headers->'dead-letter'->>'at')::timestamptz) as dead_at,
+    case when m.state not in (3, 4) then m.headers->'dead-letter'->>'queue' end as moved_from,
+    case when m.state in (3, 4) then m.error else m.headers->'dead-letter'->>'error' end as dead_reason,
+    octet_length(m.payload) as size, m.key, statement_timestamp() as seen_at from queues_message m) as live"""
+#: The end of ids, which are 64 bits wide.
+FIRST_ID, LAST_ID = -(2**63), 2**63 - 1
+
+
+class Reader:
+    """Reads over JDBC from the server that `database` is connected to."""
+
+    def __init__(self, spark: SparkSession, database: Database) -> None:
+        self.spark = spark
+        self._url = database.jdbc_url
+        info = database.connection.info
+        settings = "; ".join(f"set {name} = '{value}'" for name, value in SESSION_SETTINGS.items())
+        self._properties = {
+            "user": info.user, "password": info.password or "", "driver": "org.postgresql.Driver",
+            "sessionInitStatement": f"{settings}; set default_transaction_read_only = on",
+        }  # fmt: skip
+
+    def table(self, source: str, predicates: Sequence[str], fetch: int = 0) -> DataFrame:
+        """The rows of a table or a named subquery that meet one of some conditions: each is one query.
+
+        A query's rows are taken at once, so that it is over however long they take to be written; with `fetch`, so
+        many at a time.
+        """
+        properties = {**self._properties, "fetchsize": str(fetch)}
+        return self.spark.read.jdbc(self._url, source, predicates=list(predicates) or ["false"], properties=properties)
+
+    def archive(self, predicates: Sequence[str], payloads: bool) -> DataFrame:
+        """Rows of the archive. Large payloads, which may be whole frames, are read apart, few at a time."""
+        if not payloads:
+            return self.table(ARCHIVE, predicates)
+        length = "coalesce(octet_length(payload), 0) + coalesce(octet_length(result), 0)"
+        others = self.table(ARCHIVE, [f"({one}) and {length} < {LARGE}" for one in predicates])
+        large = self.table(ARCHIVE, [f"({one}) and {length} >= {LARGE}" for one in predicates], FETCH_LARGE)
+        return others.unionAll(large)
+
+    def append(self, frame: DataFrame, table: str) -> None:
+        """Put rows into a table."""
+        writable = {name: value for name, value in self._properties.items() if name != "sessionInitStatement"}
+        frame.write.jdbc(self._url, table, mode="append", properties={**writable, "batchsize": "1000"})
+
+    def names(self, names: dict[int, str], key: str, value: str) -> DataFrame:
+        """Names by number, to be joined."""
+        # As one literal: rows given one by one would go by way of a Python process.
+        text = json.dumps([{key: number, value: name} for number, name in sorted(names.items())])
+        parsed = f.from_json(f.lit(text), f"array<struct<{key} bigint, {value} string>>")
+        return f.broadcast(self.spark.range(1).select(f.inline(parsed)))
+
+
+def messages(
+    reader: Reader, window: Window, cuts: Cuts, queues: dict[int, str], keys: dict[int, str], bodies: str, fields: str
+) -> DataFrame:
+    """The archive's rows of a window."""
+    rows = reader.archive(window.predicates(cuts.values), payloads=bodies != "none")
+    named = (
+        rows.withColumn("outcome", _label(f.col("outcome"), OUTCOMES))
+        .withColumn("attempts", f.col("attempts").cast("int"))
+        .join(reader.names(queues, "queue_id", "queue_name"), "queue_id", "left")
+        .join(reader.names(keys, "producer_id", "producer"), "producer_id", "left")
+        .join(reader.names(keys, "consumer_id", "consumer"), "consumer_id", "left")
+    )
+    columns = [f.col(name) for name, _, _ in schema.MESSAGES]
+    extra = [f.col("data")] if fields else []
+    return with_bodies(named, CONTENTS, bodies, fields).select(f.col("queue_id").alias("owner"), *columns, *extra)
+
+
+def _label(column: Column, labels: Sequence[str]) -> Column:
+    """The label of a small number; the number itself when there is none."""
+    return f.coalesce(f.element_at(f.array(*map(f.lit, labels)), column.cast("int") + 1), column.cast("string"))
+
+
+def audit(reader: Reader, chains: Sequence[Chain], done: dict[str, int]) -> tuple[DataFrame, int]:
+    """The rows of the audit chains from the seqs in `done` on, and how many there are."""
+    names = {chain.id: chain.name for chain in chains}
+    pieces = list(audit_pieces(chains, done))
+    rows = reader.table(AUDIT, audit_predicates(pieces))
+    named = rows.join(reader.names(names, "chain_id", "chain_name"), "chain_id", "left")
+    columns = [f.col(name) for name, _, _ in schema.AUDIT]
+    return named.select(f.col("chain_id").alias("owner"), *columns), sum(high - low for _, low, high in pieces)
+
+
+def audit_pieces(chains: Sequence[Chain], done: dict[str, int]) -> list[tuple[int, int, int]]:
+    """Parts of chains that are to be read, as (chain, first seq, seq after the last), none of many rows."""
+    pieces = []
+    for chain in chains:
+        low = max(done.get(chain.name, 0), chain.end if chain.first is None else chain.first)
+        for start in range(low, chain.end, ROWS_PER_QUERY):
+            pieces.append((chain.id, start, min(chain.end, start + ROWS_PER_QUERY)))
+    return pieces
+
+
+def audit_predicates(pieces: Sequence[tuple[int, int, int]]) -> list[str]:
+    """Conditions, each for one query: small parts go together."""
+    found: list[str] = []
+    together: list[str] = []
+    rows = 0
+    for chain, low, high in pieces:
+        if together and rows + high - low > ROWS_PER_QUERY:
+            found.append(" or ".join(together))
+            together, rows = [], 0
+        together.append(f"(chain_id = {chain} and seq >= {low} and seq < {high})")
+        rows += high - low
+    return [*found, " or ".join(together)] if together else found
+
+
+def live(reader: Reader, cuts: Sequence[int], queues: dict[int, str], keys: dict[int, str]) -> DataFrame:
+    """The live messages, each part of them at its own moment; a message that moved meanwhile is there once."""
+    edges = [FIRST_ID, *cuts]
+    predicates = [f"place >= {low} and place < {high}" for low, high in zip(edges, cuts, strict=False)]
+    rows = reader.table(LIVE, [*predicates, f"place >= {edges[-1]} and place <= {LAST_ID}"])
+    named = (
+        rows.withColumn("state", _label(f.col("state"), STATES))
+        .withColumn("attempts", f.col("attempts").cast("int"))
+        .join(reader.names(queues, "queue_id", "queue_name"), "queue_id", "left")
+        .join(reader.names(keys, "producer_id", "producer"), "producer_id", "left")
+        .withColumn("dead_queue", f.coalesce("moved_from", f.when(f.col("state") == "dead", f.col("queue_name"))))
+    )
+    if not cuts:  # one query sees one moment, in which nothing moves
+        return named.select(*(name for name, _, _ in schema.LIVE))
+    latest = named.groupBy("id").agg(f.max_by(f.struct(*(name for name, _, _ in schema.LIVE)), "place").alias("row"))
+    return latest.select("row.*")

@@ -1,0 +1,123 @@
+"""Figures by hour and queue, for charts: computed from the Parquet files, hour by whole hour.
+
+So computing an hour again gives what it gave before, and rows that come late change it as if they had been in time.
+Percentiles are approximate by rank, to one in `ACCURACY`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from queues.etl.job import schema
+from queues.etl.job.layout import LIVE, MESSAGES
+from queues.etl.job.reading import OUTCOMES
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from queues.etl.job.files import Files
+
+ACCURACY = 10_000
+PERCENTILES = (50, 95, 99)
+#: Names in a list of those that did most.
+TOP = 10
+UNKNOWN = "unknown"
+
+
+def compute(spark: SparkSession, files: Files, run: int, hours: Iterable[str]) -> DataFrame:
+    """The rollups of these hours (ISO 8601), as the table of drafts has them."""
+    moments = [datetime.fromisoformat(hour) for hour in sorted(set(hours))]
+    finished = _finished(spark, files, moments)
+    rows = _counts(finished).join(_reasons(_dead(spark, files, finished, moments)), ["hour", "queue"], "full")
+    rows = rows.fillna(0, [*OUTCOMES, "dead_letters", "attempts", "bytes"])
+    rows = rows.fillna("[]", ["dead_reasons", "producers", "consumers"])
+    return rows.withColumn("run", f.lit(run).cast("bigint"))
+
+
+def hours_of(rows: DataFrame, column: str) -> Column:
+    """The hour, in UTC, of a column of times."""
+    return f.date_trunc("hour", rows[column])
+
+
+def dead_letter_hours(spark: SparkSession, files: Files, first: datetime) -> set[str]:
+    """Hours, as ISO 8601, in which live dead letters died, from that of `first` on."""
+    if not files.names(LIVE):
+        return set()
+    rows = spark.read.schema(schema.struct(schema.LIVE)).parquet(files.url(LIVE))
+    hour = f.date_trunc("hour", "dead_at").cast("double").alias("hour")
+    hours = rows.where(f.col("dead_at") >= f.lit(first)).select(hour).distinct().collect()
+    return {datetime.fromtimestamp(row["hour"], UTC).isoformat() for row in hours}
+
+
+def _nothing(spark: SparkSession, columns: StructType) -> DataFrame:
+    """No rows, made without a Python process."""
+    return spark.range(0).select(*(f.lit(None).cast(column.dataType).alias(column.name) for column in columns))
+
+
+def _finished(spark: SparkSession, files: Files, hours: Sequence[datetime]) -> DataFrame:
+    """The messages that were finished in these hours."""
+    days = sorted({f"{hour:%Y-%m-%d}" for hour in hours})
+    names = set(files.names(MESSAGES))
+    paths = [files.url(f"{MESSAGES}/dt={day}") for day in days if f"dt={day}" in names]
+    wanted = schema.struct(schema.MESSAGES)
+    reader = spark.read.schema(wanted).option("basePath", files.url(MESSAGES))
+    rows = reader.parquet(*paths) if paths else _nothing(spark, wanted)
+    rows = rows.withColumn("hour", hours_of(rows, "finished_at")).withColumn("queue", _queue("queue_name", "queue_id"))
+    return rows.where(f.col("hour").isin(list(hours)))
+
+
+def _queue(name: str, number: str) -> Column:
+    return f.coalesce(f.col(name), f.concat(f.lit("_deleted-"), f.col(number).cast("string")))
+
+
+def _dead(spark: SparkSession, files: Files, finished: DataFrame, hours: Sequence[datetime]) -> DataFrame:
+    """Dead letters of these hours: those that lie there, and finished ones whose headers were kept."""
+    header = f.from_json("headers", "`dead-letter` struct<queue string, error string, at timestamp>")["dead-letter"]
+    told = finished.select("id", header.alias("told")).where("told.at is not null")
+    past = told.select("id", f.col("told.queue").alias("queue"), f.col("told.error").alias("reason"), "told.at")
+    wanted = schema.struct(schema.LIVE)
+    there = bool(files.names(LIVE))
+    rows = spark.read.schema(wanted).parquet(files.url(LIVE)) if there else _nothing(spark, wanted)
+    now = rows.where("dead_at is not null").select(
+        "id", f.col("dead_queue").alias("queue"), f.col("dead_reason").alias("reason"), f.col("dead_at").alias("at")
+    )
+    everything = now.unionByName(past).where("queue is not null").dropDuplicates(["id", "at"])
+    everything = everything.withColumn("hour", hours_of(everything, "at"))
+    return everything.where(f.col("hour").isin(list(hours)))
+
+
+def _counts(finished: DataFrame) -> DataFrame:
+    acknowledged = f.col("outcome") == "acknowledged"
+    published = f.col("published_at").cast("double")
+    waits = {
+        "deliver": f.when(acknowledged, f.col("delivered_at").cast("double") - published),
+        "settle": f.when(acknowledged, f.col("finished_at").cast("double") - published),
+    }
+    counts = [f.count_if(f.col("outcome") == outcome).alias(outcome) for outcome in OUTCOMES]
+    sums = [f.sum("attempts").alias("attempts"), f.sum("size").alias("bytes")]
+    most = [_top("producer").alias("producers"), _top("consumer").alias("consumers")]
+    shares = [percent / 100 for percent in PERCENTILES]
+    found = [f.percentile_approx(wait, shares, ACCURACY).alias(name) for name, wait in waits.items()]
+    rows = finished.groupBy("hour", "queue").agg(*counts, *sums, *most, *found)
+    for name in waits:
+        for n, percent in enumerate(PERCENTILES):
+            rows = rows.withColumn(f"{name}_p{percent}", f.col(name)[n])
+    return rows.drop(*waits)
+
+
+def _reasons(dead: DataFrame) -> DataFrame:
+    """How many dead letters, and the reasons that most of them have."""
+    named = dead.withColumn("reason", f.coalesce("reason", f.lit(UNKNOWN)))
+    return named.groupBy("hour", "queue").agg(f.count("*").alias("dead_letters"), _top("reason").alias("dead_reasons"))
+
+
+def _top(column: str) -> Column:
+    """The values that a column has most often, as a JSON list; exact unless there are very many values."""
+    most = f.call_function("approx_top_k", f.col(column), f.lit(TOP + 1))  # null is a value to it
+    named = f.slice(f.filter(most, lambda one: one["item"].isNotNull()), 1, TOP)
+    return f.to_json(f.transform(named, lambda one: f.struct(one["item"].alias("name"), one["count"].alias("count"))))

@@ -1,0 +1,108 @@
+"""Starting Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from pyspark.errors import PySparkException
+
+from queues.etl.errors import NoJava, NoSpark
+from queues.etl.job.config import Config
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PACKAGE = "org.postgresql:postgresql:42.7.13"
+EXCLUDED = "org.checkerframework:checker-qual"
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+
+#: What runs in the executors' Python: nothing of the project but this has to be there.
+SHIPPED = (
+    "queues/__init__.py", "queues/canonical.py", "queues/audit/__init__.py", "queues/audit/errors.py",
+    "queues/audit/events.py", "queues/etl/__init__.py", "queues/etl/job/__init__.py", "queues/etl/job/blocks.py",
+    "queues/etl/job/bodies.py",
+)  # fmt: skip
+
+
+def settings(config: Config) -> dict[str, str]:
+    """Spark's settings for a run; what is not here comes from the operator's spark-defaults.conf."""
+    found = {
+        "spark.driver.memory": f"{config.driver_memory // 2**20}m",
+        "spark.executor.memory": f"{config.executor_memory // 2**20}m",
+        "spark.cores.max": str(config.readers),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "false",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.sources.partitionOverwriteMode": "static",
+        # Its temporary files go where the job's do. Where it puts shuffled rows is still the operator's to say.
+        "spark.driver.defaultJavaOptions": f'-Djava.io.tmpdir="{tempfile.gettempdir()}"',
+        # Few queues: a file each is open at a time. Many: rows are sorted first, which costs a quarter more.
+        "spark.sql.maxConcurrentOutputFileWriters": "4",
+        "spark.sql.shuffle.partitions": str(config.readers),
+        "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+        "spark.hadoop.parquet.block.size": str(32 * 2**20),
+        "spark.executor.heartbeatInterval": "2s",
+        "spark.sql.debug.maxToStringFields": "100",
+        "spark.executorEnv.LC_ALL": "C.UTF-8",
+    }
+    if config.jar is not None:
+        found["spark.jars"] = config.jar
+    else:
+        found |= {"spark.jars.packages": PACKAGE, "spark.jars.excludes": EXCLUDED}
+    host = urlsplit(config.master).hostname
+    if config.master.startswith("local") or host in ("127.0.0.1", "localhost", "::1"):
+        found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return found
+
+
+@contextmanager
+def session(config: Config) -> Iterator[SparkSession]:
+    """A session on the master that the configuration names, while the context lasts. Raises NoJava, NoSpark."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with tempfile.TemporaryDirectory(prefix="fivewire-etl-") as directory:
+        spark = _start(config)
+        try:
+            spark.sparkContext.setLogLevel("WARN")
+            spark.sparkContext.addPyFile(str(_pack(Path(directory))))
+            yield spark
+        finally:
+            spark.stop()
+
+
+def _start(config: Config) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(f"fivewire etl {config.run}").master(config.master)
+    for name, value in settings(config).items():
+        builder = builder.config(name, value)
+    try:
+        spark: SparkSession = builder.getOrCreate()
+    except PySparkException as error:
+        if "JAVA_GATEWAY" in str(error):
+            raise NoJava() from error
+        raise NoSpark(" ".join(str(error).split())) from error
+    except FileNotFoundError as error:
+        raise NoJava() from error
+    except Exception as error:  # whatever the gateway raises for what Java has raised
+        raise NoSpark(str(error).strip().split("\n", 1)[0]) from error
+    return spark
+
+
+def _pack(directory: Path) -> Path:
+    """What the executors' Python runs, in a file that they fetch when they need it."""
+    path = directory / "fivewire_etl.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in SHIPPED:
+            archive.write(CHECKOUT / name, name)
+    return path

@@ -1,0 +1,117 @@
+"""A run of the job, stage by stage. Each leaves the output complete, or the next run completes or undoes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from queues.etl.job import chains, compaction, rollups
+from queues.etl.job.config import Config
+from queues.etl.job.database import Chain, Database
+from queues.etl.job.export import Export
+from queues.etl.job.files import Files
+from queues.etl.job.layout import RUNS
+from queues.etl.job.ledger import Ledger
+from queues.etl.job.progress import Progress
+from queues.etl.job.reading import Reader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Says up to which record hours are rolled up, and in which database.
+ROLLED_UP = f"{RUNS}/_rolled_up"
+#: Days of which rollups are computed again in a database that has none of them.
+RECOMPUTED_DAYS = 40
+
+
+@dataclass
+class Job:
+    """One run. Whoever makes it holds the output's lock in `database`."""
+
+    config: Config
+    spark: SparkSession
+    database: Database
+    progress: Progress
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.files = Files(self.spark, self.config.output)
+        self.ledger = Ledger(self.files)
+
+    def run(self) -> dict[str, Any]:
+        """Do it all; returns the figures. Raises EtlError: the next run goes on from what is complete."""
+        with self.progress.stage("recovering"):
+            if self.ledger.recover():
+                self.progress.warn("The run before was cut off while it put files in place; that was completed first.")
+        found = self.database.chains()
+        export = Export(self.config, self.spark, self.database, self.files, self.ledger, self.progress)
+        self.figures |= export.run(found)
+        with self.progress.stage("rollups", self.spark):
+            self.figures["hours"] = self.roll_up()
+        with self.progress.stage("verifying", self.spark, sum(chain.end for chain in found)):
+            self.figures["proven"] = self.prove(found)
+        with self.progress.stage("compacting", self.spark):
+            merged = compaction.compact(self.spark, self.ledger, self.today, self.config.compact_files)
+            self.figures["compaction"] = dataclasses.asdict(merged)
+        return {**self.figures, "seconds": self.progress.seconds}
+
+    @property
+    def today(self) -> str:
+        """The day (UTC) of the last window's end."""
+        assert self.ledger.last is not None
+        return self.ledger.last.state.at[:10]
+
+    def roll_up(self) -> int:
+        """Compute the hours that have got rows, and those that have got dead letters; returns how many."""
+        hours = self._hours()
+        if hours:
+            self.database.clear_drafts(self.config.run)
+            rows = rollups.compute(self.spark, self.files, self.config.run, hours)
+            Reader(self.spark, self.database).append(rows, "queues_rollupdraft")
+            self.database.replace_rollups(self.config.run)
+        assert self.ledger.last is not None
+        self.files.write(ROLLED_UP, f"{self.ledger.last.number} {self._place}\n")
+        return len(hours)
+
+    @property
+    def _place(self) -> str:
+        """The database in which rollups are, as far as they depend on what it holds."""
+        assert self.ledger.last is not None
+        return f"{self.ledger.last.state.system}/{self.ledger.last.state.database}"
+
+    def _hours(self) -> set[str]:
+        """Hours whose rollups are not, or not any more, what the output says."""
+        done, place = (self.files.read(ROLLED_UP).split() if self.files.exists(ROLLED_UP) else ["0", ""])[:2]
+        elsewhere = place != self._place or self._anew
+        oldest = (datetime.now(UTC) - timedelta(days=RECOMPUTED_DAYS)).isoformat()
+        hours: set[str] = set()
+        since = oldest
+        for record in self.ledger.earlier():
+            if record.number <= int(done):
+                since = max(since, record.state.at)
+                if not elsewhere or record.state.at < oldest:
+                    break
+            hours.update(record.hours)
+        dead = self._dead_letter_hours(oldest if elsewhere else since)
+        return hours | dead
+
+    @property
+    def _anew(self) -> bool:
+        """Whether the last run has begun anew, in a database that was set back."""
+        assert self.ledger.last is not None
+        return self.ledger.last.number > 1 and not self.ledger.last.figures.get("window_from")
+
+    def _dead_letter_hours(self, since: str) -> set[str]:
+        """Hours in which messages died that lie there as dead letters, from a little before this time on."""
+        first = datetime.fromisoformat(since) - timedelta(minutes=10)
+        return rollups.dead_letter_hours(self.spark, self.files, first)
+
+    def prove(self, found: Sequence[Chain]) -> list[dict[str, Any]]:
+        """Look at the audit chains, unless they are not to be verified."""
+        if self.config.verify == "none":
+            return []
+        reader = Reader(self.spark, self.database)
+        return [dataclasses.asdict(proven) for proven in chains.prove(reader, found)]

@@ -1,0 +1,117 @@
+"""Writing a table below staging: by day and queue, counted on the way in and again from the files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as f
+
+from queues.etl.errors import RowsMissing
+from queues.etl.job.database import ROWS_PER_QUERY
+from queues.etl.job.files import Files
+from queues.etl.job.layout import LIVE, Part, unknown
+from queues.etl.job.ledger import staging
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """Rows of one hour (UTC)."""
+
+    at: datetime
+    rows: int
+
+
+@dataclass(slots=True)
+class Written:
+    """What a table has become: rows, bytes, and where its files go."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    bytes: int = 0
+    moves: list[tuple[str, str]] = field(default_factory=list)
+    hours: list[Hour] = field(default_factory=list)
+    owners: set[int] = field(default_factory=set)
+
+    @property
+    def figures(self) -> dict[str, int]:
+        return {
+            "rows_in": self.rows_in, "rows_out": self.rows_out, "bytes": self.bytes, "files": len(self.moves),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a table is laid out: by the day of `time`, and by the owner's name in directories `column=NAME`."""
+
+    table: str
+    column: str
+    time: str
+
+
+class Writer:
+    """Writes the files of one run."""
+
+    def __init__(self, spark: SparkSession, files: Files, number: int, readers: int) -> None:
+        self.spark = spark
+        self.files = files
+        self.number = number
+        self.readers = readers
+
+    def write(self, rows: DataFrame, layout: Layout, about: int, names: Mapping[int, str]) -> Written:
+        """Write about so many rows, whose column `owner` is a number: staged files are known by it, others by its name.
+
+        Raises RowsMissing when not all that were read are in the files.
+        """
+        staged = f"{staging(self.number)}/{layout.table}"
+        seen = Observation()
+        placed = rows.withColumn("dt", f.date_format(layout.time, "yyyy-MM-dd")).observe(
+            seen, f.count(f.lit(1)).alias("rows")
+        )
+        tasks = min(self.readers, 1 + about // ROWS_PER_QUERY)
+        placed.coalesce(tasks).write.partitionBy("dt", "owner").parquet(self.files.url(staged), mode="overwrite")
+        written = Written(rows_in=int(seen.get["rows"]))
+        for path, size in self.files.walk(staged):
+            part = Part.parse(path)
+            if part is not None:
+                name = names.get(part.owner, unknown(part.owner))
+                written.moves.append((f"{staged}/{path}", part.final(layout.table, layout.column, name, self.number)))
+                written.owners.add(part.owner)
+                written.bytes += size
+        self._count(staged, layout.time, written)
+        return written
+
+    def _count(self, staged: str, time: str, written: Written) -> None:
+        """Count what is in the files, by hour."""
+        if written.moves:
+            found = self.spark.read.schema(f"{time} timestamp").parquet(self.files.url(staged))
+            counted = found.groupBy(f.date_trunc("hour", time).cast("double").alias("hour")).count().collect()
+            hours = sorted((row["hour"], int(row["count"])) for row in counted)
+            written.hours = [Hour(datetime.fromtimestamp(at, UTC), rows) for at, rows in hours]
+            written.rows_out = sum(hour.rows for hour in written.hours)
+        self._check(written)
+
+    def write_live(self, rows: DataFrame) -> Written:
+        """Write the live messages, whose files take the place of the last run's."""
+        staged = f"{staging(self.number)}/{LIVE}"
+        seen = Observation()
+        observed = rows.observe(seen, f.count(f.lit(1)).alias("rows"))
+        observed.coalesce(self.readers).write.parquet(self.files.url(staged), mode="overwrite")
+        written = Written(rows_in=int(seen.get["rows"]))
+        parts = sorted((path, size) for path, size in self.files.walk(staged) if path.endswith(".parquet"))
+        for n, (path, size) in enumerate(parts):
+            written.moves.append((f"{staged}/{path}", f"{LIVE}/run-{self.number:06d}-{n:05d}.parquet"))
+            written.bytes += size
+        written.rows_out = self.spark.read.schema("id bigint").parquet(self.files.url(staged)).count()
+        self._check(written)
+        return written
+
+    def _check(self, written: Written) -> None:
+        if written.rows_in != written.rows_out:
+            raise RowsMissing(f"{written.rows_in} rows were read, {written.rows_out} are in the files")

@@ -1,0 +1,87 @@
+"""What a run is given: the settings, and what its caller says otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS
+
+from brokersite.databases import connection_parameters
+from queues.etl.errors import InvalidOptions
+from queues.etl.jar import driver_jar
+from queues.etl.job.config import BODIES, VERIFY, Config
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunOptions:
+    """What one run may have its own way. Raises InvalidOptions.
+
+    `since`: also read again what was finished at this time or later, and add what the output does not have; for the
+    first run into an output: nothing older. `bodies`: none, raw or json. `body_schema`: fields of JSON bodies, as DDL.
+    `verify`: all or none of the audit chains.
+    """
+
+    since: datetime | None = None
+    bodies: str = dataclasses.field(default_factory=lambda: str(settings.BROKER_ETL_BODIES))
+    body_schema: str = dataclasses.field(default_factory=lambda: str(settings.BROKER_ETL_BODY_SCHEMA))
+    verify: str = dataclasses.field(default_factory=lambda: str(settings.BROKER_ETL_VERIFY))
+
+    def __post_init__(self) -> None:
+        if self.bodies not in BODIES:
+            raise InvalidOptions(f"bodies: {self.bodies!r} must be {' or '.join(BODIES)}")
+        if self.verify not in VERIFY:
+            raise InvalidOptions(f"verify: {self.verify!r} must be {' or '.join(VERIFY)}")
+        if self.body_schema and self.bodies != "json":
+            raise InvalidOptions("body_schema: fields can be taken only from bodies that are read as json")
+        if self.since is not None and self.since.tzinfo is None:
+            raise InvalidOptions(f"since: {self.since} needs a time zone")
+
+    @classmethod
+    def load(cls, stored: dict[str, Any]) -> RunOptions:
+        """The options of a run from its row."""
+        since = stored.get("since")
+        return cls(**{**stored, "since": datetime.fromisoformat(since) if since else None})
+
+    def dump(self) -> dict[str, Any]:
+        """The options as a run's row keeps them."""
+        since = self.since.astimezone(UTC).isoformat() if self.since else None
+        return {**dataclasses.asdict(self), "since": since}
+
+
+def parse_since(text: str) -> datetime:
+    """A day, or a time in ISO 8601; UTC unless it says otherwise. Raises InvalidOptions."""
+    try:
+        if len(text) <= len("2026-11-22"):
+            day = date.fromisoformat(text)
+            return datetime(day.year, day.month, day.day, tzinfo=UTC)
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidOptions(
+            f"since: {text!r} is no time; write it like 2026-11-22 or 2026-11-22T08:30:00+01:00"
+        ) from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def default_output() -> str:
+    """ETL_OUTPUT as the job takes it: without a scheme it is a path on this machine, made absolute."""
+    output = str(settings.ETL_OUTPUT) or str(settings.DATA_DIR / "etl")
+    return output if "://" in output else str(Path(output).expanduser().absolute())
+
+
+def config_for(run: int, output: str, options: RunOptions, progress: Path, using: str = DEFAULT_DB_ALIAS) -> Config:
+    """All that the job of this run needs."""
+    parameters = {name: str(value) for name, value in connection_parameters(using).items()}
+    jar = driver_jar(settings.BROKER_ETL_JDBC_JAR)
+    return Config(
+        run=run, output=output, master=settings.SPARK_MASTER, database=parameters, jar=str(jar) if jar else None,
+        driver_memory=settings.BROKER_ETL_DRIVER_MEMORY, executor_memory=settings.BROKER_ETL_EXECUTOR_MEMORY,
+        readers=settings.BROKER_ETL_READERS, archive_days=settings.BROKER_ARCHIVE_DAYS,
+        compact_files=settings.BROKER_ETL_COMPACT_FILES, bodies=options.bodies, body_schema=options.body_schema,
+        since=options.since.astimezone(UTC).isoformat() if options.since else None, verify=options.verify,
+        busy_percent=settings.BROKER_ETL_BUSY_PERCENT, progress=str(progress),
+    )  # fmt: skip

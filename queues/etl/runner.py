@@ -1,0 +1,182 @@
+"""One run, looked after from beginning to end: the Spark job as a child process, its progress, its time limit.
+
+``python -m queues.etl.runner RUN`` is a process that does this for a run somebody has started (`queues.etl.runs`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic, sleep
+from typing import IO, Any
+
+import django
+import psutil
+from django.conf import settings
+
+from brokersite import tied
+from brokersite.environment import CHECKOUT
+from queues.etl.workspace import workspace
+
+#: The module that the child process runs.
+JOB = "queues.etl.job"
+#: Seconds between two looks at the job, at the database, and the least between two signs of life.
+LOOK_EVERY = 0.1
+SAY_EVERY = 1.0
+#: Seconds that a job has to end when it is asked to.
+GRACE = 5.0
+#: Seconds that the end of a run waits for the database to come back.
+PATIENCE = 300.0
+#: Characters of the log's end that tell of a job that died without a word.
+TAIL = 2000
+
+
+def supervise(run_id: int) -> None:
+    """Take a queued run through to its end. What happens to it stands in its row afterwards."""
+    from queues.etl.attending import Attendant
+
+    attendant = Attendant.take(run_id)
+    if attendant is None:
+        return
+    try:
+        with job_process(run_id, attendant.config_text) as job:
+            outcome = _follow(job, attendant)
+        attendant.conclude(outcome)
+    except KeyboardInterrupt:
+        attendant.end_cancelled()
+        raise
+    except Exception as error:
+        attendant.end_failed(f"{type(error).__name__}: {error}")
+        raise
+
+
+class JobProcess:
+    """The child process, and the lines that it writes."""
+
+    def __init__(self, process: subprocess.Popen[bytes], progress: IO[str], log: Path) -> None:
+        self._process = process
+        self._progress = progress
+        self._rest = ""
+        self.log = log
+        self.started = monotonic()
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """What it has told since the last time."""
+        text = self._rest + self._progress.read()
+        *whole, self._rest = text.split("\n")
+        for line in whole:
+            yield json.loads(line)
+
+    @property
+    def status(self) -> int | None:
+        """How it has ended; None while it runs."""
+        return self._process.poll()
+
+    @property
+    def last_words(self) -> str:
+        """The last line of its log that says something."""
+        with open(self.log, "rb") as stream:
+            stream.seek(max(0, self.log.stat().st_size - TAIL))
+            lines = stream.read().decode(errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else ""
+
+    def end(self) -> None:
+        """End it and all that it has started, at once if it does not by itself."""
+        try:
+            family = [psutil.Process(self._process.pid), *psutil.Process(self._process.pid).children(recursive=True)]
+        except psutil.NoSuchProcess:
+            family = []
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            for member in family:
+                try:
+                    member.send_signal(sign)
+                except psutil.NoSuchProcess:
+                    continue
+            _, family = psutil.wait_procs(family, GRACE)
+        self._process.wait()
+
+
+@contextmanager
+def job_process(run_id: int, config_text: Any) -> Iterator[JobProcess]:
+    """The job of a run, which ends with this context. `config_text` makes its configuration, given where to tell."""
+    log = settings.DATA_DIR / "etl" / "logs" / f"{run_id}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with workspace() as (directory, holder):
+        config, told = directory / "config.json", directory / "progress"
+        told.touch()
+        config.touch(mode=0o600)
+        config.write_text(config_text(told))
+        with open(log, "ab") as output, open(told) as progress:
+            job = JobProcess(_launch(config, output, holder), progress, log)
+            try:
+                yield job
+            finally:
+                job.end()
+
+
+def _launch(config: Path, output: IO[bytes], holder: int) -> subprocess.Popen[bytes]:
+    """Start the job in a session of its own. It ends when this process does, however that ends."""
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "SECRET_KEY", "PGPASSWORD")
+    }  # fmt: skip
+    environment |= {"LC_ALL": "C.UTF-8", "PYTHONPATH": str(CHECKOUT), "TMPDIR": str(config.parent)}
+    if settings.SPARK_MASTER.startswith("local"):
+        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    return subprocess.Popen(
+        [sys.executable, tied.__file__, str(os.getpid()), JOB, str(config)],
+        cwd=CHECKOUT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+        pass_fds=(holder,),
+    )  # fmt: skip
+
+
+def _follow(job: JobProcess, attendant: Any) -> dict[str, Any]:
+    """Tell what the job tells until it ends. Returns its `result`, or why there is none: `error`, `died` and so on."""
+    outcome: dict[str, Any] = {}
+    attendant.begins(job.log)
+    while True:
+        status = job.status  # before the lines: those of a process that has ended are all there
+        for line in job.lines():
+            attendant.hears(line)
+            outcome |= {name: line[name] for name in ("result", "error") if name in line}
+        if status is not None:
+            break
+        if attendant.is_cancelled():
+            return {"cancelled": True}
+        if monotonic() - job.started > settings.BROKER_ETL_TIMEOUT:
+            return {"timeout": True}
+        attendant.says()
+        sleep(LOOK_EVERY)
+    if "result" not in outcome and "error" not in outcome:
+        outcome["died"] = f"status {status}; its log ends with: {job.last_words}"
+    return outcome
+
+
+def here() -> tuple[str, int]:
+    """The host and the number of this process."""
+    return socket.gethostname(), os.getpid()
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "brokersite.settings")
+    django.setup()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        supervise(int(sys.argv[1]))
+    except KeyboardInterrupt:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

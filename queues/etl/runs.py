@@ -1,0 +1,165 @@
+"""The life of runs: start one, cancel it, and say which were lost with the process that looked after them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from datetime import datetime, timedelta
+from urllib.parse import quote, urlencode
+
+import psutil
+from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, connections, transaction
+from django.db.models.functions import Now
+
+from brokersite.databases import connection_parameters
+from brokersite.environment import CHECKOUT
+from queues.etl import runner
+from queues.etl.errors import NoSuchRun, NotRunning, OutputBusy
+from queues.etl.options import RunOptions, default_output
+from queues.models import EtlRun, EtlState
+from queues.models.etl import UNFINISHED
+
+__all__ = ["cancel", "create", "get", "recover", "run", "start"]
+
+#: Time without a sign of life after which a run on another host is lost; and one that nobody has taken.
+SILENCE = timedelta(seconds=120)
+UNTAKEN = timedelta(hours=1)
+#: Seconds that the database's clock may be behind this host's.
+SKEW = 60.0
+#: Time after which a process of this host that goes on, but gives no sign of life, does other things: a Celery worker
+#: outlives its tasks, and has waited for the database as long as the end of a run does.
+GIVEN_UP = timedelta(seconds=2 * runner.PATIENCE + 120)
+
+
+def create(
+    options: RunOptions | None = None, *, trigger: str = "shell", output: str | None = None,
+    using: str = DEFAULT_DB_ALIAS,
+) -> EtlRun:  # fmt: skip
+    """A queued run, which `run` or another process then takes. Raises OutputBusy, InvalidOptions."""
+    recover(using)
+    where = output or default_output()
+    try:
+        with transaction.atomic(using):
+            return EtlRun.objects.using(using).create(
+                trigger=trigger, output=where, options=(options or RunOptions()).dump()
+            )
+    except IntegrityError as error:
+        busy = EtlRun.objects.using(using).filter(output=where, state__in=UNFINISHED).first()
+        raise OutputBusy(f"run {busy.pk} into {where}" if busy else where) from error
+
+
+def run(made: EtlRun) -> EtlRun:
+    """Take a queued run through to its end, looking after it in this process; returns it as it has ended."""
+    runner.supervise(made.pk)
+    made.refresh_from_db()
+    return made
+
+
+def start(
+    options: RunOptions | None = None, *, trigger: str = "shell", output: str | None = None,
+    using: str = DEFAULT_DB_ALIAS,
+) -> EtlRun:  # fmt: skip
+    """Begin a run, which goes on whatever becomes of this process. Raises OutputBusy, InvalidOptions, OSError.
+
+    In a transaction the run begins with its commit.
+    """
+    made = create(options, trigger=trigger, output=output, using=using)
+    transaction.on_commit(lambda: _launch(made, using), using=using)
+    return made
+
+
+def _launch(made: EtlRun, using: str) -> None:
+    """Start a process that looks after a run."""
+    address = f"postgresql:///?{urlencode(connection_parameters(using), quote_via=quote)}"
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "queues.etl.runner", str(made.pk)],
+            cwd=CHECKOUT, env={**os.environ, **_settings(), "DATABASE_URL": address}, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+    except OSError as error:
+        EtlRun.objects.using(using).filter(pk=made.pk).update(
+            state=EtlState.FAILED, ended_at=Now(), error=f"No process could be started: {error}"
+        )
+        raise
+    threading.Thread(target=process.wait, name=f"ETL run {made.pk}", daemon=True).start()
+    host, _ = runner.here()
+    EtlRun.objects.using(using).filter(pk=made.pk, state=EtlState.QUEUED).update(host=host, pid=process.pid)
+
+
+def _settings() -> dict[str, str]:
+    """Settings that another process has to have as this one has them, wherever they come from here."""
+    names = ("DATA_DIR", "SPARK_MASTER", "BROKER_ETL_TIMEOUT", "BROKER_ETL_READERS")
+    return {name: str(getattr(settings, name)) for name in names}
+
+
+def get(run_id: int, using: str = DEFAULT_DB_ALIAS) -> EtlRun:
+    """A run by its number. Raises NoSuchRun."""
+    found = EtlRun.objects.using(using).filter(pk=run_id).first()
+    if found is None:
+        raise NoSuchRun(str(run_id))
+    return found
+
+
+def cancel(run_id: int, using: str = DEFAULT_DB_ALIAS) -> EtlRun:
+    """Ask a run to end, which it does in a second or two; one that nobody looks after ends here.
+
+    Raises NoSuchRun, NotRunning.
+    """
+    recover(using)
+    rows = EtlRun.objects.using(using).filter(pk=run_id)
+    if rows.filter(state=EtlState.QUEUED).update(state=EtlState.CANCELLED, ended_at=Now(), cancelling=True):
+        return get(run_id, using)
+    if not rows.filter(state=EtlState.RUNNING).update(cancelling=True):
+        raise NotRunning(f"run {run_id} has {get(run_id, using).state}")
+    return get(run_id, using)
+
+
+def recover(using: str = DEFAULT_DB_ALIAS) -> list[EtlRun]:
+    """Say of runs that nobody looks after any more that they are lost; returns them.
+
+    One that was to be cancelled anyway is cancelled. Nothing else is to be done: the next run into the same output
+    completes or undoes what such a run has left.
+    """
+    with connections[using].cursor() as cursor:
+        cursor.execute("select clock_timestamp()")
+        (now,) = cursor.fetchone()
+    lost = []
+    for one in EtlRun.objects.using(using).filter(state__in=UNFINISHED):
+        reason = _lost(one, now)
+        state = EtlState.CANCELLED if one.cancelling else EtlState.LOST
+        rows = EtlRun.objects.using(using).filter(pk=one.pk, state=one.state, heartbeat_at=one.heartbeat_at)
+        if reason and rows.update(state=state, ended_at=Now(), error=reason) and not one.cancelling:
+            lost.append(get(one.pk, using))
+    return lost
+
+
+def _lost(one: EtlRun, now: datetime) -> str:
+    """Why nobody looks after a run; empty when somebody does, as far as anybody knows."""
+    host, _ = runner.here()
+    if one.state == EtlState.QUEUED:
+        if one.host == host and one.pid is not None and not psutil.pid_exists(one.pid):
+            return f"The process that was to look after it ({one.pid} on {host}) is gone."
+        return "No process has taken it." if now - one.queued_at > UNTAKEN else ""
+    if one.host == host:
+        if not _runs(one):
+            return f"The process that looked after it ({one.pid} on {host}) is gone."
+        silent = one.heartbeat_at is None or now - one.heartbeat_at > GIVEN_UP
+        return f"The process that looked after it ({one.pid} on {host}) has given it up." if silent else ""
+    if one.heartbeat_at is None or now - one.heartbeat_at > SILENCE:
+        return f"The process that looked after it ({one.pid} on {one.host}) gives no sign of life."
+    return ""
+
+
+def _runs(one: EtlRun) -> bool:
+    """Whether the process of a run on this host is still that process."""
+    try:
+        process = psutil.Process(one.pid)
+        began = process.create_time()
+    except psutil.NoSuchProcess:
+        return False
+    started = one.started_at.timestamp() if one.started_at else 0.0
+    return began <= started + SKEW and process.status() != psutil.STATUS_ZOMBIE

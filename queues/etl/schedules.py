@@ -1,0 +1,193 @@
+"""ETL runs by the clock and by an operator's hand: what makes a run and its Celery task, in one transaction.
+
+Any number of beats may publish the task that looks at schedules, and any number of workers may look at once. A due row
+is locked by one of them and skipped by the others, and its next run is written in the transaction that makes the run
+and publishes its task; so each run is made once. The clock is the database's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from queues.cron import InvalidSchedule, next_run
+from queues.etl import runs
+from queues.etl.errors import EtlError
+from queues.etl.options import RunOptions
+from queues.models import EtlRun, EtlSchedule, EtlState
+from queues.operations import OperationError
+
+logger = logging.getLogger(__name__)
+
+#: The fields after a change of which a schedule is planned anew.
+PLANNED_BY = frozenset({"cron", "timezone", "enabled"})
+LONGEST_ERROR = 1000
+#: The longest time after which a lost run is still done again.
+RECENT = timedelta(days=1)
+
+
+class ScheduleNotFound(OperationError):
+    """There is no such schedule any more."""
+
+
+class Unplannable(OperationError):
+    """The schedule or its time zone cannot be read."""
+
+
+def launch(
+    options: RunOptions, trigger: str, *, output: str | None = None, restart_of: EtlRun | None = None
+) -> EtlRun:
+    """Make a run and publish its task, both when the transaction commits. Raises EtlError and kombu's errors."""
+    with transaction.atomic():
+        run = runs.create(options, trigger=trigger, output=output)
+        if restart_of is not None:
+            run.restart_of = restart_of
+            run.save(update_fields=("restart_of",))
+        publish_task(run)
+    return run
+
+
+def publish_task(run: EtlRun) -> None:
+    """Publish the Celery task of a run that is queued; a task more than it needs does no harm."""
+    from queues.etl.tasks import run_etl  # Celery is loaded by those that use it
+
+    run_etl.apply_async((run.pk,), task_id=f"etl-run-{run.pk}")
+
+
+def options_of(schedule: EtlSchedule) -> RunOptions:
+    """What a schedule's runs are given. Raises InvalidOptions."""
+    verify = "all" if schedule.verify else "none"
+    return RunOptions(bodies=str(schedule.bodies), body_schema=schedule.body_schema, verify=verify)
+
+
+# By the clock.
+
+
+def run_due() -> list[EtlRun]:
+    """Make a run for each schedule that is due, and plan its next one after now: missed runs are not piled up.
+
+    What keeps one from beginning is written to its `last_error`, and the schedule goes on. Raises Django's database
+    errors: then nothing was begun.
+    """
+    with transaction.atomic():
+        due = Q(next_run_at__lte=Now()) | Q(next_run_at=None)
+        rows = EtlSchedule.objects.filter(due, enabled=True).annotate(now=Now()).order_by("next_run_at")
+        locked = rows.select_for_update(skip_locked=True)
+        return [run for schedule in locked if (run := _run_and_plan(schedule, schedule.now)) is not None]
+
+
+def _run_and_plan(schedule: EtlSchedule, now: datetime) -> EtlRun | None:
+    """Run a locked schedule if it is due, and write what came of it and when it is due again."""
+    run = None
+    if schedule.next_run_at is not None:
+        run = _try_to_run(schedule, now)
+    try:
+        schedule.next_run_at = next_run(schedule.cron, schedule.timezone, now)
+    except InvalidSchedule as error:
+        schedule.next_run_at = None
+        schedule.last_error = f"It cannot be planned. {error}"
+    schedule.save(update_fields=("next_run_at", "last_run_at", "last_run", "last_error"))
+    return run
+
+
+def _try_to_run(schedule: EtlSchedule, now: datetime) -> EtlRun | None:
+    """Begin, or note what prevents it: a fault of one schedule must not hold up the others."""
+    try:
+        with transaction.atomic():
+            schedule.last_run = launch(options_of(schedule), f"schedule {schedule.name}")
+    except EtlError as error:
+        schedule.last_error = f"Skipped: {error}"[:LONGEST_ERROR]
+        logger.warning("the ETL schedule %s was skipped: %s", schedule.name, error)
+        return None
+    schedule.last_run_at, schedule.last_error = now, ""
+    return schedule.last_run
+
+
+# By an operator.
+
+
+def run_now(schedule: EtlSchedule, by: str) -> EtlRun:
+    """Begin a run whatever the schedule, which stays as it is. Raises EtlError or ScheduleNotFound."""
+    with transaction.atomic():
+        row = EtlSchedule.objects.select_for_update().filter(pk=schedule.pk).first()
+        if row is None:
+            raise ScheduleNotFound(f"There is no schedule {schedule.name!r} any more.")
+        row.last_run = launch(options_of(row), f"{by}, schedule {row.name}")
+        row.last_run_at, row.last_error = timezone.now(), ""
+        row.save(update_fields=("last_run", "last_run_at", "last_error"))
+    return row.last_run
+
+
+def run_again(run: EtlRun, by: str) -> EtlRun:
+    """Begin a run with the options and the output of one that has ended. Raises EtlError."""
+    return launch(RunOptions.load(run.options), f"{by}, again as run {run.pk}", output=run.output)
+
+
+def save_schedule(schedule: EtlSchedule, changed: Iterable[str] | None = None) -> None:
+    """Save a new schedule, or the changed fields of one that may run meanwhile; plans its next run if need be.
+
+    One that is not enabled has no next run. Raises Unplannable, or ScheduleNotFound if it was deleted.
+    """
+    names = {"last_error", *(changed or ())}
+    with transaction.atomic():
+        if changed is not None and not EtlSchedule.objects.select_for_update().filter(pk=schedule.pk).exists():
+            raise ScheduleNotFound(f"There is no schedule {schedule.name!r} any more.")
+        schedule.last_error = ""
+        if changed is None or names & PLANNED_BY:
+            names.add("next_run_at")
+            schedule.cron = " ".join(schedule.cron.split())
+            schedule.next_run_at = _planned(schedule)
+        if changed is None:
+            schedule.save(force_insert=True)
+        else:
+            schedule.save(update_fields=names)
+
+
+def _planned(schedule: EtlSchedule) -> datetime | None:
+    if not schedule.enabled:
+        return None
+    try:
+        return next_run(schedule.cron, schedule.timezone, timezone.now())
+    except InvalidSchedule as error:
+        raise Unplannable(f"{schedule.name!r} cannot be planned. {error}") from error
+
+
+def set_enabled(schedule: EtlSchedule, enabled: bool) -> None:
+    """Let a schedule run by the clock, or no longer. Raises as `save_schedule` does."""
+    if schedule.enabled != enabled:
+        schedule.enabled = enabled
+        save_schedule(schedule, ("enabled",))
+
+
+# What was lost.
+
+
+def restart_lost() -> list[EtlRun]:
+    """Find runs whose worker is gone, and do each again, once; returns the new runs.
+
+    A run that a later one has followed is not repeated: that one does what it has not done.
+    """
+    with transaction.atomic():
+        runs.recover()
+        recent = EtlRun.objects.filter(state=EtlState.LOST, ended_at__gt=Now() - RECENT)
+        later = EtlRun.objects.filter(output=OuterRef("output"), pk__gt=OuterRef("pk"))
+        repeated = EtlRun.objects.filter(restart_of=OuterRef("pk"))
+        candidates = recent.filter(~Exists(later), ~Exists(repeated), restart_of=None, cancelling=False)
+        locked = candidates.select_for_update(skip_locked=True, of=("self",))
+        return [again for lost in locked if (again := _restart(lost)) is not None]
+
+
+def _restart(lost: EtlRun) -> EtlRun | None:
+    logger.warning("ETL run %s is lost: %s", lost.pk, lost.error)
+    try:
+        trigger = f"restart of run {lost.pk}"
+        return launch(RunOptions.load(lost.options), trigger, output=lost.output, restart_of=lost)
+    except EtlError as error:
+        logger.warning("ETL run %s is not done again: %s", lost.pk, error)
+        return None

@@ -1,0 +1,9 @@
+"""What ends a soak before its verdict."""
+
+from __future__ import annotations
+
+from queues.etl.errors import EtlError
+
+
+class SoakBroken(EtlError):
+    """The soak could not be finished."""

@@ -1,0 +1,55 @@
+"""Celery's part of the ETL: it begins runs, watches them, finds those that were lost. Spark is a child process."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import Any
+
+from celery.signals import task_revoked
+from django.conf import settings
+
+from brokersite.celery import app
+from queues.etl import runner, runs, schedules
+from queues.etl.errors import NoSuchRun, NotRunning
+from queues.models import EtlRun
+from queues.models.etl import UNFINISHED
+
+logger = logging.getLogger(__name__)
+
+#: Seconds beyond a run's own time limit after which Celery ends its task, first kindly and then by force.
+PATIENCE, FORCE = 60, 120
+
+
+@app.task(  # type: ignore[untyped-decorator]
+    name="etl.run",
+    soft_time_limit=int(settings.BROKER_ETL_TIMEOUT) + PATIENCE,
+    time_limit=int(settings.BROKER_ETL_TIMEOUT) + FORCE,
+)
+def run_etl(run: int) -> None:
+    """Do a run that is queued, to its end. One that another worker has begun is left alone."""
+    runner.supervise(run)
+
+
+@app.task(name="etl.run_due")  # type: ignore[untyped-decorator]
+def run_due_etl() -> None:
+    """Begin the runs of schedules that are due."""
+    for run in schedules.run_due():
+        logger.info("ETL run %s was begun by %s", run.pk, run.trigger)
+
+
+@app.task(name="etl.recover")  # type: ignore[untyped-decorator]
+def recover_etl() -> None:
+    """Find runs whose worker is gone, and do them again."""
+    for run in schedules.restart_lost():
+        logger.info("ETL run %s is a %s", run.pk, run.trigger)
+
+
+@task_revoked.connect(sender=run_etl)  # type: ignore[untyped-decorator]
+def cancel_revoked(request: Any, **signal: Any) -> None:
+    """Cancel the run of a task that was revoked, before it has begun or with `terminate`."""
+    pk = request.args[0]
+    # Should the process that looks after it be gone already, this says why, and it is not done again.
+    EtlRun.objects.filter(pk=pk, state__in=UNFINISHED).update(cancelling=True)
+    with suppress(NoSuchRun, NotRunning):
+        runs.cancel(pk)

@@ -1,0 +1,120 @@
+"""The verdict on each audit chain, as `queues.audit.verify` gives it, from where the job has found all rows right.
+
+What the job has proven is skipped, but for the first row and the anchors' rows; the rest, head, tail, and what exactly
+is wrong with a row, is looked at by the very code that reads a chain alone. So both always agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from django.db import DEFAULT_DB_ALIAS
+
+from queues.audit.anchor import Anchor
+from queues.audit.anchor_check import check_anchors
+from queues.audit.chains import seal
+from queues.audit.reading import BLOCK, find_chain, read_anchors, read_blocks, read_head, read_rows, snapshot
+from queues.audit.signing import trusted_keys
+from queues.audit.verify import Progress, Verification, _keep, _Reader, chain_names, read_copies, verifying
+from queues.etl.job.chains import Proven
+
+__all__ = ["sentences", "verify_chains"]
+
+NOTHING = Proven("", 0, 0)
+
+
+def verify_chains(
+    proven: Iterable[Proven],
+    progress: Callable[[Progress], None] = lambda progress: None,
+    using: str = DEFAULT_DB_ALIAS,
+) -> list[Verification]:
+    """Verify every chain and keep the outcomes. Raises as `queues.audit.verify.verify` does."""
+    seal(using)
+    copies = read_copies()
+    known = {one.chain: one for one in proven}
+    outcomes = []
+    for name in chain_names(copies, using):
+        work = _verifying(known[name], copies, using) if name in known else verifying(name, copies, using)
+        outcomes.append(_finish(work, progress))
+        _keep(outcomes[-1], using)
+    return outcomes
+
+
+def _finish(
+    work: Generator[Progress, None, Verification], progress: Callable[[Progress], None]
+) -> Verification:
+    while True:
+        try:
+            progress(next(work))
+        except StopIteration as end:
+            outcome: Verification = end.value
+            return outcome
+
+
+def _verifying(proven: Proven, copies: Sequence[Anchor], using: str) -> Generator[Progress, None, Verification]:
+    """As `queues.audit.verify.verifying`, for a chain of which the job has proven a part."""
+    started = monotonic()
+    mine = [copy for copy in copies if copy.chain == proven.chain]
+    trusted = trusted_keys()
+    with snapshot(using) as connection:
+        found = find_chain(connection, proven.chain)
+        if found is None:  # taken away since the job has read it
+            return (yield from verifying(proven.chain, mine, using))
+        anchors = check_anchors(read_anchors(connection, found, proven.chain), mine, trusted)
+        reader = _Skipping(connection, found, read_head(connection, found), anchors, proven=proven)
+        yield from reader.read()
+    return Verification(
+        chain=proven.chain, rows=reader.rows, dropped=reader.start, anchors=sum(map(len, anchors.by_seq.values())),
+        findings=tuple(sorted(anchors.findings + reader.findings, key=lambda finding: finding.seq)),
+        seconds=monotonic() - started,
+    )  # fmt: skip
+
+
+@dataclass
+class _Skipping(_Reader):
+    """Reads a chain's first row, skips what was proven, and reads on."""
+
+    proven: Proven = NOTHING
+
+    def read(self) -> Generator[Progress, None, None]:
+        self._find_start()
+        yield Progress(0, self.end - self.start)
+        for block in read_blocks(self.connection, self.chain, self.start, 1):
+            self._check(block)
+            break
+        if self.rows and not self.findings:
+            self._skip()
+        yield from self._read_on()
+
+    def _skip(self) -> None:
+        """Take the proven rows, having compared them with the anchors."""
+        last = min(self.proven.end, self.end) - 1
+        if not self.proven.first <= self.start < last:
+            return
+        for seq in sorted(seq for seq in self.anchors.by_seq if self.start < seq <= last):
+            self.findings += self.anchors.contradictions((seq,), (self._hash(seq),))
+        self.rows, self.before = last + 1 - self.start, self._hash(last)
+
+    def _hash(self, seq: int) -> str:
+        rows = read_rows(self.connection, self.chain, seq, seq + 1)
+        return rows[0].hash.hex() if rows else ""
+
+    def _read_on(self) -> Generator[Progress, None, None]:
+        for block in read_blocks(self.connection, self.chain, self.seq, BLOCK):
+            if self.findings:
+                return
+            self._check(block)
+            yield Progress(self.rows, max(self.rows, self.end - self.start))
+        if not self.findings:
+            self._check_tail()
+
+
+def sentences(outcomes: Sequence[Verification]) -> list[str]:
+    """What is to be said of broken chains."""
+    return [
+        f"The audit chain {outcome.chain} is broken at seq {outcome.finding.seq}: {outcome.finding}."
+        for outcome in outcomes
+        if outcome.finding is not None
+    ]

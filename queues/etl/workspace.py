@@ -1,0 +1,48 @@
+"""Where a run and its Spark keep temporary files: a directory that is gone after the run, however that has ended."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PREFIX = "fivewire-etl-run-"
+#: Seconds for which a directory that nobody holds may be one that is about to be held.
+FRESH = 60.0
+
+
+@contextmanager
+def workspace() -> Iterator[tuple[Path, int]]:
+    """A new directory that only its owner can look into, and a descriptor that holds it.
+
+    Whoever inherits the descriptor holds the directory too. It is removed with this context; that of a process which
+    was killed is removed by the end of a later run, once nobody holds it.
+    """
+    path = Path(tempfile.mkdtemp(prefix=PREFIX))
+    holder = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        yield path, holder
+    finally:
+        os.close(holder)
+        shutil.rmtree(path, ignore_errors=True)
+        _remove_left()
+
+
+def _remove_left() -> None:
+    """Remove what killed runs of this user have left."""
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):  # another's, held, or just removed by somebody else
+            holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                found = os.stat(holder)
+                if found.st_uid == os.geteuid() and time.time() - found.st_mtime > FRESH:
+                    fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(holder)

@@ -1,0 +1,45 @@
+"""A consumer that acknowledges nothing, of a queue that is its own: it takes messages out of the store itself."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from queues.kombu.envelope import Message, from_row
+from queues.kombu.link import Link
+
+#: Messages taken at once, at most.
+MOST = 100
+
+
+class DirectConsumer:
+    """Takes what a temporary queue has whenever it is told that there may be something."""
+
+    def __init__(self, channel: Any, tag: str, queue: int, callback: Callable[[Message], Any]) -> None:
+        self.channel = channel
+        self.tag = tag
+        self.queue = queue
+        self.callback = callback
+        self._news = True
+        self._taken: deque[tuple[Any, ...]] = deque()
+
+    def tell(self) -> None:
+        """The queue may have something."""
+        self._news = True
+
+    def step(self, link: Link) -> bool:
+        """Deliver one message if there is one."""
+        if not self._taken:
+            if not self._news:
+                return False
+            self._news = False  # before it is looked: what is heard of meanwhile may have come after
+            self._taken.extend(link.query("take", queue=self.queue, limit=MOST))
+            self._news = self._news or len(self._taken) == MOST
+            if not self._taken:
+                return False
+        id, payload, attempts, headers, content = self._taken.popleft()
+        message = from_row(payload, headers, content, attempts, channel=self.channel, delivery_tag=f"taken-{id}")
+        message.delivery_info["consumer_tag"] = self.tag
+        self.callback(message)
+        return True

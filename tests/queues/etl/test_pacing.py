@@ -1,0 +1,150 @@
+"""What a job leaves of the processors, and that it never stands still for good."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from time import monotonic, sleep
+
+import psutil
+import pytest
+
+from brokersite.environment import CHECKOUT
+from queues.etl.job.pacing import LOOK, Usage
+from tests.queues.etl.conftest import has_ended
+
+PATIENCE = 30.0
+
+#: A job, whose work is a process that spins. It says its number, and ends with its input.
+JOB = """
+import subprocess, sys
+from queues.etl.job.pacing import paced
+work = subprocess.Popen([sys.executable, "-c", "while True: pass"], stdout=subprocess.DEVNULL)
+with paced(40, float(sys.argv[1])):
+    print(work.pid, flush=True)
+    sys.stdin.read()
+print("ended", flush=True)
+work.wait()
+"""
+
+
+@dataclass
+class Paced:
+    job: subprocess.Popen[str]
+    work: psutil.Process
+
+    @property
+    def pacer(self) -> psutil.Process:
+        return next(one for one in psutil.Process(self.job.pid).children() if one != self.work)
+
+    @property
+    def stands_still(self) -> bool:
+        return self.work.status() == psutil.STATUS_STOPPED
+
+    def kill(self, process: psutil.Process) -> None:
+        """Kill it at a moment when the work stands still."""
+        while True:
+            eventually(lambda: self.stands_still)
+            process.suspend()  # so that it cannot have the work go on meanwhile, if it is the pacer
+            if self.stands_still:
+                break
+            process.resume()
+        process.kill()
+        process.wait()
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = monotonic() + PATIENCE
+    while not condition():
+        assert monotonic() < deadline
+        sleep(0.002)
+
+
+def goes_on(work: psutil.Process) -> None:
+    """It does not stand still, and is not stopped again."""
+    eventually(lambda: work.status() != psutil.STATUS_STOPPED)
+    until = monotonic() + 0.5
+    while monotonic() < until:
+        assert work.status() != psutil.STATUS_STOPPED
+        sleep(0.002)
+
+
+@contextmanager
+def running(busy: float) -> Iterator[Paced]:
+    job = subprocess.Popen(
+        [sys.executable, "-c", JOB, str(busy)], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    assert job.stdout is not None
+    work = psutil.Process(int(job.stdout.readline()))
+    try:
+        yield Paced(job, work)
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            work.kill()
+        job.kill()
+        job.communicate()
+
+
+@pytest.mark.parametrize(
+    ("idle", "own", "share"),
+    [(10.0, 0.0, 0.0), (0.0, 0.0, 1.0), (4.0, 0.0, 0.6), (4.0, 3.0, 0.3), (0.0, 10.0, 0.0), (12.0, 0.0, 0.0)],
+)
+def test_what_others_use_is_neither_idle_nor_the_jobs_own(idle: float, own: float, share: float) -> None:
+    earlier = Usage(total=100.0, idle=50.0, own=20.0)
+    now = Usage(total=110.0, idle=50.0 + idle, own=20.0 + own)
+    assert now.share_of_others(earlier) == pytest.approx(share)
+
+
+def test_no_time_has_passed() -> None:
+    assert Usage(1.0, 1.0, 1.0).share_of_others(Usage(1.0, 1.0, 1.0)) == 0.0
+
+
+def test_a_job_stands_still_and_goes_on_in_turns_while_others_want_the_processors() -> None:
+    with running(busy=0.0) as paced:
+        for _ in range(5):
+            eventually(lambda: paced.stands_still)
+            eventually(lambda: not paced.stands_still)
+        assert paced.job.stdin is not None
+        assert paced.job.stdout is not None
+        paced.job.stdin.close()
+        paced.job.stdin = None
+        assert paced.job.stdout.readline() == "ended\n"
+        goes_on(paced.work)
+
+
+def test_a_job_works_all_the_time_while_nobody_wants_the_processors() -> None:
+    with running(busy=1.1) as paced:
+        until = monotonic() + 2.5 * LOOK
+        while monotonic() < until:
+            assert not paced.stands_still
+            sleep(0.002)
+
+
+def test_what_a_killed_job_leaves_goes_on_and_can_end() -> None:
+    with running(busy=0.0) as paced:
+        pacer = paced.pacer
+        paced.kill(psutil.Process(paced.job.pid))
+        eventually(lambda: has_ended(pacer))  # until it finds out it may stop the work once more
+        goes_on(paced.work)
+
+
+def test_a_job_goes_on_whose_pacer_was_killed() -> None:
+    with running(busy=0.0) as paced:
+        paced.kill(paced.pacer)
+        goes_on(paced.work)
+        assert paced.job.poll() is None
+
+
+def test_a_paced_job_can_be_ended() -> None:
+    with running(busy=0.0) as paced:
+        pacer = paced.pacer
+        eventually(lambda: paced.stands_still)
+        os.killpg(paced.job.pid, signal.SIGTERM)
+        eventually(lambda: has_ended(pacer))
+        eventually(lambda: has_ended(paced.work))

@@ -1,0 +1,168 @@
+"""Audit chains verified in parallel: the verdict is the one that reading the chain alone gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from brokersite.databases import connection_parameters
+from queues.audit.anchoring import anchor_all
+from queues.audit.chains import append
+from queues.audit.events import GENESIS, extend
+from queues.audit.verify import verify
+from queues.etl import verdict
+from queues.etl.job import chains
+from queues.etl.job.blocks import first_wrong
+from queues.etl.job.chains import Proven, prove
+from queues.etl.job.database import Database
+from queues.etl.job.reading import Reader
+from queues.models import AuditVerification
+from tests.queues.audit.conftest import CHAIN, Intruder, letters
+from tests.queues.etl.conftest import Etl, config
+
+pytestmark = pytest.mark.timeout(300)
+
+ROWS = 60
+
+
+@pytest.fixture(autouse=True)
+def home(settings: Any, tmp_path: Path) -> None:
+    """Where this test's key and copies of anchors are kept."""
+    settings.DATA_DIR = tmp_path
+    settings.BROKER_AUDIT_KEY = None
+    settings.BROKER_AUDIT_TRUSTED_KEYS = ()
+
+
+@pytest.fixture
+def intruder(transactional_db: None) -> Iterator[Intruder]:
+    with psycopg.connect(**connection_parameters(), autocommit=True) as connection:
+        yield Intruder(connection)
+
+
+def columns(count: int) -> dict[str, Any]:
+    """The rows [0, count) of a chain, as a query brings them."""
+    events = letters(count)
+    hashes = extend(GENESIS, events)
+    names, ids, senders, recipients = map(list, zip(*events, strict=True))
+    return {
+        "seqs": list(range(count)), "names": names, "ids": ids, "senders": senders, "recipients": recipients,
+        "hashes": bytes.fromhex("".join(hashes)),
+    }  # fmt: skip
+
+
+def test_rows_that_follow_from_each_other_are_right() -> None:
+    assert first_wrong(1, 10, **columns(10)) is None
+
+
+@pytest.mark.parametrize("seq", range(1, 10))
+def test_the_first_row_that_does_not_follow_is_found(seq: int) -> None:
+    altered = columns(10)
+    altered["senders"][seq] = "mallory"
+    assert first_wrong(1, 10, **altered) == seq
+
+
+@pytest.mark.parametrize("seq", range(10))
+def test_a_row_that_is_missing_is_found(seq: int) -> None:
+    cut = columns(10)
+    for name in ("seqs", "names", "ids", "senders", "recipients"):
+        del cut[name][seq]
+    cut["hashes"] = cut["hashes"][: 32 * seq] + cut["hashes"][32 * seq + 32 :]
+    assert first_wrong(1, 10, **cut) == max(1, seq)
+
+
+@pytest.mark.parametrize("seq", range(1, 10))
+def test_a_row_that_is_there_twice_is_found(seq: int) -> None:
+    twice = columns(10)
+    for name in ("seqs", "names", "ids", "senders", "recipients"):
+        twice[name].insert(seq, twice[name][seq])
+    twice["hashes"] = twice["hashes"][: 32 * seq] + twice["hashes"][32 * (seq - 1) :]
+    assert first_wrong(1, 10, **twice) in (seq, min(seq + 1, 9))
+
+
+def proven(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[Proven]:
+    """What the job finds, reading blocks of ten rows, two a query."""
+    monkeypatch.setattr(chains, "BLOCK", 10)
+    monkeypatch.setattr(chains, "ROWS_PER_QUERY", 20)
+    database = Database(config("").database)
+    try:
+        return prove(Reader(spark, database), database.chains(), worthwhile=1)
+    finally:
+        database.close()
+
+
+TAMPERINGS: dict[str, str] = {
+    "nothing": "select 1",
+    "event": "update queues_audit set sender = 'mallory' where seq = 33",
+    "hash": "update queues_audit set hash = decode(repeat('00', 32), 'hex') where seq = 30",
+    "first": "update queues_audit set recipient = 'eve' where seq = 0",
+    "boundary": "update queues_audit set event = 'x' where seq = 41",
+    "last": "update queues_audit set event = 'x' where seq = 59",
+    "deleted": "delete from queues_audit where seq = 31",
+    "swapped": "update queues_audit set sender = 'zed' where seq in (20, 21)",
+    "tail": "delete from queues_audit where seq >= 50",
+    "beginning": "delete from queues_audit where seq < 5",
+    "head": "update queues_audithead set hash = decode(repeat('00', 32), 'hex')",
+    "all": "delete from queues_audit",
+}
+
+
+@pytest.mark.parametrize("tampering", TAMPERINGS)
+def test_a_tampered_chain_is_judged_as_if_it_were_read_alone(
+    spark: SparkSession, intruder: Intruder, monkeypatch: pytest.MonkeyPatch, tampering: str
+) -> None:
+    append(CHAIN, letters(25))
+    anchor_all()
+    append(CHAIN, letters(ROWS - 25, 25))
+    intruder.run(TAMPERINGS[tampering])
+    found = proven(spark, monkeypatch)
+    (here,) = verdict.verify_chains(found)
+    alone = verify(CHAIN)
+    assert (here.ok, here.rows, here.dropped, here.findings) == (alone.ok, alone.rows, alone.dropped, alone.findings)
+    assert here.ok == (tampering == "nothing")
+    if found:
+        wrong = alone.findings[0].seq if alone.findings else ROWS
+        assert found[0].end <= max(wrong, found[0].first + 1) or tampering in ("head", "beginning", "first", "tail")
+    assert AuditVerification.objects.count() == 2
+
+
+def test_what_was_rewritten_with_right_hashes_is_found_by_its_anchor(
+    spark: SparkSession, intruder: Intruder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(CHAIN, letters(ROWS))
+    anchor_all()
+    intruder.rewrite(17)
+    found = proven(spark, monkeypatch)
+    assert found == [Proven(CHAIN, 0, ROWS)]
+    (here,) = verdict.verify_chains(found)
+    assert here.findings == verify(CHAIN).findings
+    assert not here.ok
+
+
+def test_what_is_appended_after_the_job_has_looked_is_verified_too(
+    spark: SparkSession, intruder: Intruder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(CHAIN, letters(ROWS))
+    found = proven(spark, monkeypatch)
+    append(CHAIN, letters(5, ROWS))
+    intruder.run("update queues_audit set sender = 'mallory' where seq = 62")
+    (here,) = verdict.verify_chains(found)
+    assert here.finding is not None
+    assert here.finding.seq == 62
+
+
+def test_audit_rows_are_exported_once_by_day_and_chain(etl: Etl) -> None:
+    append(CHAIN, letters(5))
+    append("queue:a b", letters(3))
+    etl.export()
+    append(CHAIN, letters(4, 5))
+    etl.export()
+    rows = sorted((row["chain_name"], row["seq"], row["id"]) for row in etl.rows("audit"))
+    assert rows == [*[(CHAIN, n, f"m{n}") for n in range(9)], *[("queue:a b", n, f"m{n}") for n in range(3)]]
+    assert {path.split("/")[2] for path in etl.files("audit/**/*.parquet")} == {"chain=peerbus", "chain=queue%3Aa%20b"}
+    stored = etl.sql("select encode(hash, 'hex') from queues_audit order by hash")
+    assert sorted(row["hash"] for row in etl.rows("audit")) == [hash for (hash,) in stored]
