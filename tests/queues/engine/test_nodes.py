@@ -430,6 +430,19 @@ async def test_a_frozen_process_gives_up_one_lock_after_the_other_soon(
     assert engine.counts.reconnects == 0
 
 
+async def test_a_process_that_froze_while_it_was_told_much_gives_up_its_locks(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.maintenance.FROZEN", 1.0)
+    engine = await make_engine()
+    take = "select queues_audit_head('peerbus')"
+    with frozen_session(store, "mailroom") as frozen:
+        frozen.execute(take)
+        frozen.pgconn.send_query(b"select repeat('x', 1000000) from generate_series(1, 100)")
+        await store.change(take)
+    assert engine.counts.reconnects == 0
+
+
 @contextmanager
 def frozen_session(store: Store, purpose: str) -> Iterator[psycopg.Connection]:
     """A session as the engine has, which the server's own limit does not end in time."""
