@@ -8,9 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import connection
+from psycopg import sql
 
 from queues.engine import options_from_settings, statements
-from queues.engine.database import SESSION_SETTINGS
+from queues.engine.database import session_settings
+from queues.models import State
 from tests.queues.engine.conftest import Store
 
 #: Statements that never touch the hot table, and the one that may read all of it.
@@ -33,6 +35,13 @@ ORDERED = {
     "look_below": "message_ready", "claim_letters": "message_ready", "store_letters": "message_ready",
     "find_letters": "message_key",
 }  # fmt: skip
+#: All of the hot table's.
+INDEXES = (
+    "queues_message_pkey", "message_ready", "message_dead", "message_delayed", "message_due", "message_expiry",
+    "message_key", "message_origin", "message_tag",
+)  # fmt: skip
+#: Those that run on the connection that looks for what is due.
+CLOCKWORK = {"next_due", "promote_due"}
 
 PARAMETERS: dict[str, Any] = {
     "version": 1, "node": 1, "producer": None, "queues": "{1}", "wanted": "{t}", "lows": "{0}", "width": 1, "size": 2,
@@ -55,22 +64,24 @@ INDEXED = sorted(set(statements.names()) - ELSEWHERE - READS_ALL)
 
 @pytest.fixture(scope="module")
 def planner(django_db_setup: None, django_db_blocker: Any) -> Any:
-    """A session as the engine has it, with a plan cached while the table was empty and just vacuumed."""
-    settings = " ".join(f"-c {name}={value}" for name, value in SESSION_SETTINGS.items())
+    """A session as the engine has it."""
     with django_db_blocker.unblock():
         connection.ensure_connection()
         conninfo = options_from_settings("test").conninfo
-    with psycopg.connect(conninfo, autocommit=True, options=settings) as db:
+    with psycopg.connect(conninfo, autocommit=True) as db:
         yield db
 
 
 def explain(db: psycopg.Connection[Any], name: str) -> list[dict[str, Any]]:
     """The nodes of a statement's plan that read or write the hot table."""
-    sql = statements.statement(name)
-    given = {key: value for key, value in PARAMETERS.items() if b"%%(%s)" % key.encode() in sql}
+    statement = statements.statement(name)
+    given = {key: value for key, value in PARAMETERS.items() if b"%%(%s)" % key.encode() in statement}
     if name == "publish_one":
         given["wanted"] = True
-    row = db.execute(b"explain (format json) " + sql, given).fetchone()
+    db.execute("reset all")
+    for setting, value in session_settings("clockwork" if name in CLOCKWORK else "requests").items():
+        db.execute("select set_config(%s, %s, false)", (setting, value))
+    row = db.execute(b"explain (format json) " + statement, given).fetchone()
     assert row is not None
     plan = row[0] if isinstance(row[0], list) else json.loads(row[0])
     found: list[dict[str, Any]] = []
@@ -116,10 +127,43 @@ def test_no_statement_walks_the_messages_when_planned_on_a_large_table(planner: 
         assert_indexed(name, explain(planner, name))
 
 
+@pytest.fixture
+def emptied(planner: Any) -> Any:
+    """The table empty after a large backlog in every state, its indexes not."""
+    for state in (State.READY, State.DEAD, State.DELAYED):
+        with planner.transaction(force_rollback=True):
+            planner.execute(
+                "insert into queues_message (id, queue_id, state, payload, key, due_at, expires_at, origin_id, tag) "
+                "select n, n %% 10, %s, 'x', 'k' || n, now() + n * '1s'::interval, now() + n * '1s'::interval, n, n "
+                "from generate_series(1, 20000) n",
+                (int(state),),
+            )
+    planner.execute("vacuum (index_cleanup off) queues_message")
+    yield planner
+    planner.execute("vacuum queues_message")
+    planner.execute("reindex table queues_message")
+
+
+@pytest.mark.parametrize("swollen", INDEXES)
+def test_no_statement_walks_the_messages_when_a_gone_backlog_has_left_the_right_index_the_costlier_one(
+    emptied: Any, swollen: str
+) -> None:
+    for index in INDEXES:
+        if index != swollen:
+            emptied.execute(sql.SQL("reindex index {}").format(sql.Identifier(index)))
+    for name in INDEXED:
+        assert_indexed(name, explain(emptied, name))
+
+
 @pytest.mark.parametrize("name", ["claim", "claim_alone", "claim_dead"])
 def test_a_claim_updates_the_rows_it_has_found_by_their_place(planner: Any, name: str) -> None:
     kinds = [node["Node Type"] for node in explain(planner, name)]
     assert sorted(kinds) == ["Index Scan", "Tid Scan"]
+
+
+def test_every_index_of_the_messages_is_named_here(planner: Any) -> None:
+    rows = planner.execute("select indexname from pg_indexes where tablename = 'queues_message'").fetchall()
+    assert {name for (name,) in rows} == set(INDEXES)
 
 
 def test_every_statement_is_named_here_or_planned(store: Store) -> None:
