@@ -121,7 +121,7 @@ async def test_a_place_under_a_concurrency_limit_that_another_node_frees_is_take
 async def test_a_dead_letter_that_came_for_a_reader_who_has_gone_is_for_others(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = store.queue("q")
+    queue, claimed = store.queue("q"), asyncio.get_running_loop().create_future()
     await store.change(
         "insert into queues_message (id, queue_id, state, payload, dead_at)"
         " values (nextval('queues_message_id'), %s, 3, 'x', now()) returning id", queue,
@@ -133,11 +133,13 @@ async def test_a_dead_letter_that_came_for_a_reader_who_has_gone_is_for_others(
     async def claim_too_late(*arguments: Any) -> Any:
         found = await claim(*arguments)
         dead.cancel(gone)
+        claimed.set_result(found[2])
         return found
 
     monkeypatch.setattr(engine.claimer, "_claim", claim_too_late)
     dead.wait(gone)
-    await store.until(lambda: dead.ready, "it is here for nobody")
+    async with asyncio.timeout(PATIENCE):
+        assert len(await claimed) == 1  # it is here for nobody
     assert await Consumer(await other.dead_letters("q")).bodies(1) == [b"x"]
 
 
