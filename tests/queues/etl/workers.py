@@ -17,6 +17,7 @@ from kombu import pools
 
 from brokersite.celery import app
 from brokersite.environment import CHECKOUT
+from brokersite.supervisor import STOP_TIMEOUT
 
 #: Seconds that something may take on a busy machine: a worker has a good deal to import.
 PATIENCE = 60.0
@@ -72,9 +73,16 @@ class Worker:
         self.process.wait(10)
 
     def quit(self) -> None:
-        """End it as `manage.py up` does: it waits for no task."""
+        """End it as `manage.py up` does: it waits for no task, and is killed if it does not end.
+
+        Celery stops its pool inside the handler of the signal: one that comes while a task is on its way to a child
+        has it wait for ever.
+        """
         self.process.send_signal(signal.SIGQUIT)
-        self.process.wait(PATIENCE)
+        try:
+            self.process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.kill()
 
     def stop(self) -> None:
         """End it if it lives, and whatever it left."""
