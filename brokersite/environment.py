@@ -64,9 +64,10 @@ class ListenerOptions(Options):
 
     BROKER_MAX_FRAME = size(
         16 * MIB,
-        "The largest frame a client may send; a larger one closes its connection.",
+        "The largest BlipMQ frame and SSPQ payload a client may send; a larger one closes its connection. BlipMQ "
+        "itself has no larger frames.",
         minimum=1024,
-        maximum=1024 * MIB,
+        maximum=16 * MIB,
     )
     BROKER_MAX_CONNECTIONS = integer(
         10_000, "Connections a process accepts, over all its listeners.", minimum=1, maximum=1_000_000

@@ -83,8 +83,9 @@ class BlipMQSession:
         #: When the POLLs of this read have waited long enough in all; None while none has waited.
         self._patience_ends: float | None = None
         self._draining = False
+        #: Of the last PUBLISH that was looked at closely: where it went, and how its payload begins.
         self._source: Source | None = None
-        self._prefix = b"\xff"  # no PUBLISH payload begins with it
+        self._prefix = b""
         #: By the payload of POLL and ACK, the subscription's id as it is on the wire.
         self._polled: dict[bytes, Polled] = {}
         #: ACKs with tags that are not outstanding here: subscription id, tags.
@@ -183,7 +184,10 @@ class BlipMQSession:
 
     def _publishes(self, frames: list[Frame], at: int) -> int:
         """PUBLISH frames with the QoS and topic of the last one that was looked at closely."""
-        prefix, size = self._prefix, len(self._prefix)
+        source, prefix, size = self._source, self._prefix, len(self._prefix)
+        if source is None:
+            self._other(*frames[at])
+            return at + 1
         bodies, tokens = [], []
         for n in range(at, len(frames)):
             kind, cid, payload = frames[n]
@@ -192,8 +196,7 @@ class BlipMQSession:
             bodies.append(payload[size:])
             tokens.append(cid)
         if bodies:
-            assert self._source is not None
-            self._replies.batch = self._source.publish_many(bodies, self, tokens)
+            self._replies.batch = source.publish_many(bodies, self, tokens)
             self._engine.check_saturation()
             return at + len(bodies)
         self._other(*frames[at])

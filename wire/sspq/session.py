@@ -62,6 +62,7 @@ class SspqSession:
         #: The server stops: nothing is asked for any more; and, a moment later, the connection closes.
         self._stopping = False
         self._draining = False
+        connection.handshake_done()  # SSPQ has none: a SEND may come at any time, only the idle limit holds
 
     # What the connection calls.
 
@@ -70,9 +71,7 @@ class SspqSession:
         for kind, retries, payload in self._decoder.feed(data):
             if kind == SEND:
                 replies.batch = publish(payload, self, 0, _attempts(retries))
-                self._connection.handshake_done()
             elif (event := PACKET_EVENTS.get(kind)) is not None:
-                self._connection.handshake_done()
                 self._act(self._slot.on(event))
         replies.flush()
         self._engine.check_saturation()

@@ -135,6 +135,16 @@ def test_send_may_come_while_holding_and_while_waiting(client: Sspq) -> None:
     client.confirm()
 
 
+def test_a_first_send_long_after_connecting_is_kept(store: Database) -> None:
+    with Broker(store, "--sspq-queue", "late", BROKER_HANDSHAKE_TIMEOUT=0.2) as patient, Sspq(patient.sspq) as sender:
+        with Blip(patient.blipmq, key="") as stranger:
+            assert stranger.rest() == b""  # who came later, to a protocol with a handshake, has run out of time
+        sender.send(encode_send(b"late", 3), RECEIVE_PACKET)
+        assert sender.read() == message(b"late", 3)
+        sender.confirm()
+        sender.hang_up()
+
+
 def test_a_send_cut_off_by_the_end_of_the_stream_is_not_stored(broker: Broker, client: Sspq) -> None:
     for cut in (1, 3, 8, 12):
         with Sspq(broker.sspq) as sender:

@@ -1,0 +1,92 @@
+"""What a hostile client must not harm: the node, the log, and a neighbour. To be used around what it does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+from collections.abc import Callable, Iterator
+
+import hypothesis
+
+from tests.wire.broker import PATIENCE, Address, Blip, Broker, Database
+
+#: In the suite the same examples are drawn every time; HOSTILE_EXAMPLES=1000 draws so many others.
+EXAMPLES = os.environ.get("HOSTILE_EXAMPLES")
+
+drawn = hypothesis.settings(
+    max_examples=int(EXAMPLES or 40),
+    derandomize=EXAMPLES is None,
+    database=None,
+    suppress_health_check=[
+        hypothesis.HealthCheck.function_scoped_fixture,
+        hypothesis.HealthCheck.too_slow,
+        hypothesis.HealthCheck.data_too_large,
+        hypothesis.HealthCheck.large_base_example,
+    ],
+)
+
+
+class Neighbour:
+    """A client on its own connection, with a subscription of its own."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._client = Blip(broker.blipmq)
+        self._subscription = self._client.subscribe(b"neighbour")
+        self._count = 0
+
+    def served(self) -> None:
+        """Publish a message, get it, acknowledge it: each is answered, on the connection that was there before."""
+        self._count += 1
+        body = b"%d" % self._count
+        self._client.publish(b"neighbour", body)
+        assert self._client.consume(self._subscription, 1) == [body]
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@contextlib.contextmanager
+def unharmed(store: Database, log: Callable[[], str], served: Callable[[], None]) -> Iterator[None]:
+    """Afterwards the nodes are the same, the log has no new traceback, and `served` serves a neighbour as before.
+
+    `log` returns all that the process has logged; `served` raises if the neighbour is not served.
+    """
+    served()
+    nodes, length = _nodes(store), len(log())
+    yield
+    served()
+    assert _nodes(store) == nodes, "an engine started anew"
+    assert "Traceback" not in log()[length:], log()[length:]
+
+
+def _nodes(store: Database) -> list[tuple[int, ...]]:
+    return store.rows("select id from queues_node order by id")
+
+
+def exchange(address: Address, data: bytes) -> bytes:
+    """Connect, send `data` and an end of stream; all that is answered until the other side closes too, be it by a
+    reset. Reads while it sends, so that no size of either can block it."""
+    received = bytearray()
+    with socket.create_connection(address, PATIENCE) as connection, selectors.DefaultSelector() as selector:
+        connection.setblocking(False)
+        selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        left = memoryview(data)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                events = selector.select(PATIENCE)
+                assert events, f"neither read from nor answered, with {len(left)} bytes to send"
+                if events[0][1] & selectors.EVENT_READ:
+                    if not (more := connection.recv(1 << 20)):
+                        break
+                    received += more
+                elif left:
+                    left = left[connection.send(left[: 1 << 20]) :]
+                    if not left:
+                        connection.shutdown(socket.SHUT_WR)
+                        selector.modify(connection, selectors.EVENT_READ)
+                else:
+                    connection.shutdown(socket.SHUT_WR)
+                    selector.modify(connection, selectors.EVENT_READ)
+    return bytes(received)
