@@ -32,6 +32,7 @@ from peers.machine import Action, Conversation, Event, State
 from peers.office import Office
 from peers.transports import Transport
 from queues.engine import Address, Engine, EngineError, Grant, Letter, Mailbox, MailboxClaimed, Mailroom
+from queues.reach import Operation, Protocol
 
 logger = logging.getLogger(__name__)
 
@@ -127,11 +128,11 @@ class PeerSession:
         assert grant is not None
         kind, colon, name = to.partition(":")
         if colon and kind in ("queue", "topic"):
-            # Names that begin with _ are the system's: _peer/bob would have the gateway sign what anybody sends.
-            if name and not name.startswith("_") and grant.may("publish", name.encode()):
+            # A mailbox is out of reach: at _peer/bob the gateway would sign what anybody sends.
+            if name and grant.may(Protocol.PEERBUS, Operation.PUBLISH, kind, name.encode()):
                 self._mailroom.forward(mailbox, envelope.id, Address(kind, name.encode()), envelope.text)
                 return
-        elif grant.may("publish", f"peer:{to}".encode()):
+        elif grant.may(Protocol.PEERBUS, Operation.PUBLISH, "peer", to.encode()):
             self._mailroom.post(mailbox, envelope.id, None if to == BROADCAST else to, envelope.text)
             return
         self._count(FORBIDDEN)
@@ -160,13 +161,13 @@ class PeerSession:
         """Ask whether the token may have the name, then for the mailbox."""
         try:
             engine = await self._office.engine()
-            grant = await engine.authenticate(register.token, "peerbus")
+            grant = await engine.authenticate(register.token, Protocol.PEERBUS)
         except EngineError:
             self._refuse(PERSISTENCE_FAILED)
             return
         if grant is None:
             self._refuse(INVALID_TOKEN)
-        elif not grant.may("consume", f"peer:{register.name}".encode()):
+        elif not grant.may(Protocol.PEERBUS, Operation.CONSUME, "peer", register.name.encode()):
             self._refuse(NOT_ALLOWED)
         elif self._conversation.state is State.REGISTERING:
             assert engine.mailroom is not None

@@ -8,6 +8,9 @@ KINDS = ("queue", "topic")
 #: Characters of a peer's name, at most.
 LONGEST_PEER = 240
 
+#: What is wrong with an address that the table of `queues.reach` does not allow.
+SYSTEMS = "names beginning with _ are the system's"
+
 
 class InvalidAddress(ValueError):
     """An address is NAME, queue:NAME or topic:NAME, and a name has 1 to 255 characters, none of them NUL."""

@@ -27,11 +27,12 @@ from typing import Any
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
-from queues.addresses import InvalidAddress, parse_address
+from queues.addresses import SYSTEMS, InvalidAddress, parse_address
 from queues.contents import NoSuchContent, canonical_msgpack
 from queues.engine.errors import QueueFull, QueueNotFound
 from queues.engine.message import ROWS_PER_STATEMENT
 from queues.models import Content
+from queues.reach import Operation, Protocol, may_reach
 from queues.store import query
 
 __all__ = ["InvalidAddress", "InvalidMessage", "Outgoing", "QueueFull", "QueueNotFound", "publish", "publish_many"]
@@ -119,6 +120,8 @@ def publish_many(
     once for each: much cheaper than as many calls of `publish`.
     """
     kind, name = parse_address(address)
+    if not may_reach(Protocol.DJANGO, Operation.PUBLISH, kind, name):
+        raise InvalidAddress(address, SYSTEMS)
     rows = [_row(message if isinstance(message, Outgoing) else Outgoing(body=message)) for message in messages]
     exact = not connections[using].in_atomic_block
     parts = list(_parts(rows))

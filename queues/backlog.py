@@ -13,6 +13,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from queues.engine.errors import QueueFull, QueueNotFound
 from queues.models import Message, Outcome, Overflow, Queue, State
+from queues.reach import Operation, Protocol, may_reach
 from queues.store import notify, query
 
 Progress = Callable[[int], None]
@@ -91,11 +92,13 @@ def move(
     """Move messages to the tail of another queue, oldest first; returns how many.
 
     Dead letters become ready there with no attempts, delayed messages keep their time. A message keeps the id by
-    which it is found. Raises QueueNotFound, or QueueFull when the target rejects more; what was moved before stays
-    moved.
+    which it is found. Raises QueueNotFound, OperationError for a target of the system's, or QueueFull when the target
+    rejects more; what was moved before stays moved.
     """
     if source == target:
         raise OperationError("The source and the target are the same queue.")
+    if not may_reach(Protocol.OPERATOR, Operation.PUBLISH, "queue", target):
+        raise OperationError(f"Nothing can be moved to {target!r}: it is the system's.")
     from_, to = get_queue(source, using), get_queue(target, using)
     given = _given("move", None, by)
     return _move(from_, to, states, limit, given, progress, using)

@@ -32,8 +32,8 @@ from queues.backlog import (
 from queues.counts import queue_counts
 from queues.engine.errors import QueueFull, QueueNotFound
 from queues.models import Mailbox, Outcome, Queue, State, Subscription
-from queues.models.queue import SYSTEM_PREFIX
 from queues.operators import declare
+from queues.reach import SYSTEM_PREFIX, Operation, Protocol, may_reach
 from queues.store import notify
 
 __all__ = [
@@ -95,13 +95,16 @@ class QueueBusy(OperationError):
 
 
 def policy_problems(queue: Queue) -> dict[str, list[str]]:
-    """What is wrong with a queue's times, by field: what the columns themselves would take."""
+    """What is wrong with a queue's times and dead-letter target, by field: what the columns themselves would take."""
     problems: dict[str, list[str]] = {}
     for field in DURATIONS:
         value = getattr(queue, field)
         least = timedelta(0) if field.startswith("retry") else timedelta(microseconds=1)
         if value is not None and value < least:
             problems[field] = [f"It must be {'0 or more' if least == timedelta(0) else 'more than 0'}."]
+    target = queue.dead_letter_queue
+    if target is not None and not may_reach(Protocol.OPERATOR, Operation.PUBLISH, "queue", target.name):
+        problems["dead_letter_queue"] = [f"Nothing can be moved to {target.name!r}: it is the system's."]
     return problems
 
 
@@ -120,7 +123,7 @@ def create_queue(name: str, using: str = DEFAULT_DB_ALIAS, by: str = "", **polic
     problems = policy_problems(queue)
     if problem := name_problem(name):
         raise InvalidQueue({"name": [problem]})
-    if queue.is_system:
+    if not may_reach(Protocol.OPERATOR, Operation.CREATE, "queue", name):
         problems["name"] = [f"Names beginning with {SYSTEM_PREFIX} are the system's."]
     if Queue.objects.using(using).filter(name=name).exists():
         raise QueueExists(f"There is a queue {name!r} already.")

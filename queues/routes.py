@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
-from queues.addresses import InvalidAddress, parse_address, parse_target
+from queues.addresses import SYSTEMS, InvalidAddress, parse_address, parse_target
 from queues.models import Queue, Route
+from queues.reach import Operation, Protocol, may_reach
 
 __all__ = [
     "InvalidAddress",
@@ -39,14 +40,20 @@ class RouteNotFound(RouteError):
 
 def normal_source(text: str) -> str:
     """Where a route begins, with its kind: "orders" is "queue:orders". Raises InvalidAddress."""
-    kind, name = parse_address(text)
+    kind, name = _routable(text, Operation.CONSUME, *parse_address(text))
     return f"{kind}:{name}"
 
 
 def normal_target(text: str) -> str:
     """Where a route leads, with its kind. Raises InvalidAddress."""
-    kind, name = parse_target(text)
+    kind, name = _routable(text, Operation.PUBLISH, *parse_target(text))
     return f"{kind}:{name}"
+
+
+def _routable(text: str, operation: Operation, kind: str, name: str) -> tuple[str, str]:
+    if not may_reach(Protocol.ROUTE, operation, kind, name):
+        raise InvalidAddress(text, SYSTEMS)
+    return kind, name
 
 
 def add_route(source: str, target: str, using: str = DEFAULT_DB_ALIAS) -> Route:

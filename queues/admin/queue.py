@@ -22,6 +22,7 @@ from queues.admin.recorded import operator
 from queues.admin.worker import workers_of
 from queues.counts import QueueCounts, many_counts, queue_counts
 from queues.models import Queue, QueueKind
+from queues.reach import Operation, Protocol, may_reach
 
 if TYPE_CHECKING:
     QueueModelForm = forms.ModelForm[Queue]
@@ -40,7 +41,7 @@ class QueueForm(QueueModelForm):
         name: str = self.cleaned_data["name"]
         if problem := name_problem(name):
             raise ValidationError(f"{problem[0].upper()}{problem[1:]}.")
-        if Queue(name=name).is_system:
+        if not may_reach(Protocol.OPERATOR, Operation.CREATE, "queue", name):
             raise ValidationError("Names beginning with _ are the system's.")
         return name
 

@@ -4,7 +4,7 @@ Sessions of every protocol use what is exported here and nothing else: an `Engin
 publish to, a `QueueBuffer` or a `Subscription` to consume from. docs/architecture.md tells how it works.
 """
 
-from queues.engine.access import Grant
+from queues.engine.access import ANYBODY, NOTHING, Grant
 from queues.engine.buffer import DeadLetterBuffer, QueueBuffer, Waiter
 from queues.engine.engine import Engine, Holder
 from queues.engine.errors import (
@@ -29,6 +29,8 @@ from queues.engine.source import Address, Publisher, Source
 from queues.engine.subscriptions import Subscription
 
 __all__ = [
+    "ANYBODY",
+    "NOTHING",
     "Address",
     "Content",
     "DeadLetterBuffer",

@@ -1,14 +1,17 @@
-"""Who may do what: API keys as the engine knows them."""
+"""API keys as the engine knows them, and what they allow."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
-#: Remembered answers of each kind for a key; more are worked out anew.
+from queues.reach import LISTS, Operation, Protocol, covers, may_reach
+
+#: Remembered answers for a key; more are worked out anew.
 MOST_REMEMBERED = 1000
+#: Bytes of the longest name whose answer is remembered.
+LONGEST_REMEMBERED = 1024
 
 
 def key_digest(key: str, secret: str) -> str:
@@ -27,19 +30,26 @@ class Grant:
     publish: tuple[str, ...]
     consume: tuple[str, ...]
     manage: tuple[str, ...]
-    _answers: dict[tuple[str, bytes], bool] = field(default_factory=dict, compare=False)
+    _answers: dict[tuple[str, str, str, bytes], bool] = field(default_factory=dict, compare=False, repr=False)
 
     def for_protocol(self, protocol: str) -> bool:
         """Whether the key is good for this protocol."""
         return not self.protocols or protocol in self.protocols
 
-    def may(self, action: str, name: bytes) -> bool:
-        """Whether the key allows `action` ("publish", "consume" or "manage") on a queue or topic."""
-        known = self._answers.get((action, name))
+    def may(self, protocol: Protocol, operation: Operation, address: str, name: bytes) -> bool:
+        """Whether the protocol reaches a "queue", "topic" or "peer" of this name, and the key covers it."""
+        asked = protocol, operation, address, name
+        known = self._answers.get(asked)
         if known is None:
-            patterns: tuple[str, ...] = getattr(self, action)
             text = name.decode("utf-8", "replace")
-            known = any(fnmatchcase(text, pattern) for pattern in patterns)
-            if len(self._answers) < MOST_REMEMBERED:
-                self._answers[action, name] = known
+            known = may_reach(protocol, operation, address, text) and any(
+                covers(getattr(self, patterns), address, text) for patterns in LISTS[operation]
+            )
+            if len(self._answers) < MOST_REMEMBERED and len(name) <= LONGEST_REMEMBERED:
+                self._answers[asked] = known
         return known
+
+
+#: What a client is allowed that shows no key.
+ANYBODY = Grant(0, "", (), ("*",), ("*",), ("*",))
+NOTHING = Grant(0, "", (), (), (), ())

@@ -39,13 +39,12 @@ from queues.engine.statements import statement
 from queues.engine.subscriptions import Subscriptions
 from queues.engine.topology import UNKNOWN, Topology
 from queues.engine.writer import Writer
+from queues.reach import MAILBOX_PREFIX
 
 logger = logging.getLogger(__name__)
 
 PURPOSES = ("writer", "settler", "claimer", "requests", "clockwork", "reaper", "listener")
 MAILROOM_PURPOSES = ("mailroom", "lookout")
-#: Queues of peers: only their own connections consume from them.
-MAILBOX_PREFIX = "_peer/"
 WATCH = 0.1  # seconds between looks whether the server has closed a connection
 DEADLINES = 0.02  # seconds between looks at delivery deadlines
 GRACE = 0.1  # seconds that clients have to acknowledge after they were held up

@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-SYSTEM_PREFIX = "_"
+from queues.reach import SYSTEM_PREFIX
 
 
 class QueueKind(models.TextChoices):

@@ -22,6 +22,7 @@ from queues.engine import (
     StoreUnavailable,
     Subscription,
 )
+from queues.reach import Operation, Protocol
 from wire.blipmq import codec
 from wire.blipmq.codec import ACK, HEADER, MAX_FRAME_SIZE, MIN_LENGTH, PING, POLL, PONG, PUBLISH, Decoder, Frame
 from wire.blipmq.machine import Action, Conversation, State
@@ -29,7 +30,6 @@ from wire.connection import Connection
 from wire.replies import Replies
 from wire.server import Server
 
-PROTOCOL = "blipmq"
 #: Seconds that the POLLs of one read may wait for claims from the store, in all, before they count as "no message":
 #: a client acknowledges what a burst brought only when it has seen the burst's end.
 POLL_PATIENCE = 0.02
@@ -276,7 +276,7 @@ class BlipMQSession:
 
     def _publish(self, cid: int, qos: int, topic: bytes, body: bytes) -> None:
         assert self._grant is not None
-        if not self._grant.may("publish", topic):
+        if not self._grant.may(Protocol.BLIPMQ, Operation.PUBLISH, "topic", topic):
             self._nack(cid, codec.FORBIDDEN)
             return
         source = self._engine.source(Address("topic", topic), self._grant.id)
@@ -287,9 +287,12 @@ class BlipMQSession:
             self._replies.batch = source.publish_transient(body, self, cid)
         self._engine.check_saturation()
 
-    def _subscribe(self, cid: int, topic: bytes, qos: int) -> None:
+    def _may_consume(self, topic: bytes) -> bool:
         assert self._grant is not None
-        if not self._grant.may("consume", topic):
+        return self._grant.may(Protocol.BLIPMQ, Operation.CONSUME, "topic", topic)
+
+    def _subscribe(self, cid: int, topic: bytes, qos: int) -> None:
+        if not self._may_consume(topic):
             self._nack(cid, codec.FORBIDDEN)
             return
         self._block(self._make_subscription(cid, topic, qos))
@@ -397,7 +400,7 @@ class BlipMQSession:
         if subscription is None:
             return
         assert self._grant is not None
-        if not self._grant.may("consume", subscription.topic):
+        if not self._may_consume(subscription.topic):
             self._nack(cid, codec.FORBIDDEN)
             return
         known = self._remember(payload, subscription)
@@ -443,7 +446,7 @@ class BlipMQSession:
         try:
             subscription = await self._patiently(lambda: self._subscription(id))
             unknown, reject = set(tags), codec.UNKNOWN_DELIVERY
-            if subscription is not None and not self._grant.may("consume", subscription.topic):
+            if subscription is not None and not self._may_consume(subscription.topic):
                 reject = codec.FORBIDDEN
             elif subscription is not None:
                 self._remember(codec.U64.pack(id), subscription)
@@ -469,7 +472,7 @@ class BlipMQSession:
 
     async def _authenticate(self, cid: int, key: str) -> None:
         try:
-            grant = await self._patiently(lambda: self._engine.authenticate(key, PROTOCOL))
+            grant = await self._patiently(lambda: self._engine.authenticate(key, Protocol.BLIPMQ))
         except StoreUnavailable as error:
             self._nack(cid, codec.Reject(500, str(error)))
             return

@@ -84,9 +84,10 @@ class Clerk:
         found = await self.ask(job_queues.find_queue, name)
         return {} if found is None else metadata(found)
 
-    async def queues(self) -> Payload:
-        """LQUEUES: the metadata of all queues, by name."""
-        return {"queues": [metadata(queue) for queue in await self.ask(job_queues.all_queues)]}
+    async def queues(self, is_visible: Callable[[str], bool]) -> Payload:
+        """LQUEUES: the metadata of the queues whose names are visible, by name."""
+        found = await self.ask(job_queues.all_queues)
+        return {"queues": [metadata(queue) for queue in found if is_visible(queue.name)]}
 
     async def add_queue(self, wanted: AddQueue) -> Payload:
         """ADDQUEUE: the new queue's id."""

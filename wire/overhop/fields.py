@@ -41,6 +41,11 @@ class DomainError(ValueError):
         self.msg = msg
 
 
+def forbidden(q: str, msg: str) -> DomainError:
+    """The error for a queue that is out of reach."""
+    return DomainError(Code.SYSTEM_QUEUE_FORBIDDEN if q[:1] == "_" else Code.FORBIDDEN, msg)
+
+
 def text(p: Payload, key: str) -> str:
     """Return a string that has to be there; raise ShapeError."""
     value = p.get(key)

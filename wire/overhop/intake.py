@@ -19,7 +19,7 @@ from queues.engine import (
 )
 from wire.overhop.codec import Message
 from wire.overhop.encoding import Unencodable, encode_value, err, is_simple
-from wire.overhop.fields import DomainError
+from wire.overhop.fields import DomainError, forbidden
 from wire.overhop.frames import OkWriter
 from wire.overhop.messages import Enqueue
 from wire.overhop.names import Code, Type
@@ -82,7 +82,7 @@ class Intake:
         except QueueNotFound as error:
             raise DomainError(Code.QUEUE_NOT_FOUND, f"there is no queue {q}") from error
         if target is None:
-            raise DomainError(Code.FORBIDDEN, f"jobs may not be given to queue {q} here")
+            raise forbidden(q, f"jobs may not be given to queue {q} here")
         return target
 
     def publish(self, rid: str, job: Enqueue, target: Target) -> None:

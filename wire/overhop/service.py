@@ -9,7 +9,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from queues.engine import Address, Engine, Grant, Source, StoreUnavailable
+from queues.engine import ANYBODY, NOTHING, Address, Engine, Grant, Source, StoreUnavailable
+from queues.reach import SYSTEM_QUEUE, Operation, Protocol
 from wire.overhop.clerk import Clerk
 from wire.overhop.codec import MAX_ENVELOPE
 from wire.overhop.machine import Limits
@@ -24,7 +25,6 @@ logger = logging.getLogger(__name__)
 SNAPSHOT = 1.0
 #: Jobs that a snapshot lists for each worker, at most: the oldest.
 MOST_JOBS = 100
-SYSTEM_QUEUE = "_system"
 #: Bytes of a QUEST that are not the job's payload, at most.
 QUEST_OVERHEAD = 2048
 
@@ -36,6 +36,11 @@ class OverhopOptions:
     limits: Limits = field(default_factory=Limits)
     max_envelope: int = MAX_ENVELOPE
     api_key: str | None = None
+
+
+def allows(grant: Grant, operation: Operation, queue: str) -> bool:
+    """Whether it allows this on a queue over Overhop."""
+    return grant.may(Protocol.OVERHOP, operation, "queue", queue.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +104,21 @@ class OverhopService:
             for session in (*self.anonymous, *self.workers.values()):
                 session.connection.abort()
 
-    async def may(self, action: str, queue: str) -> bool:
-        """Whether clients may "publish" to a queue, "consume" from it or "manage" it."""
+    async def may(self, operation: Operation, queue: str) -> bool:
+        """Whether clients may do this with a queue. Raises StoreUnavailable."""
+        return allows(await self.permissions(), operation, queue)
+
+    async def permissions(self) -> Grant:
+        """What holds for clients now. Raises StoreUnavailable."""
         if self.options.api_key is None:
-            return True
+            return ANYBODY
         while self._stale_grant:
             changes = self._key_changes
             self.grant = await self.engine.grant_named(self.options.api_key)
             self._stale_grant = self._key_changes != changes
             self._targets.clear()
         grant = self.grant
-        return grant is not None and grant.for_protocol("overhop") and grant.may(action, queue.encode())
+        return grant if grant is not None and grant.for_protocol(Protocol.OVERHOP) else NOTHING
 
     # Queues.
 
@@ -126,7 +135,7 @@ class OverhopService:
 
     async def find_target(self, name: str) -> Target | None:
         """Look a queue up; None when jobs may not be given to it. Raises QueueNotFound or StoreUnavailable."""
-        if not await self.may("publish", name):
+        if not await self.may(Operation.PUBLISH, name):
             return None
         policy = await self.engine.policy(name)
         if len(self._targets) > 100_000:

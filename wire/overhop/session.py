@@ -17,15 +17,16 @@ from typing import Any
 from uuid import uuid4
 
 from queues.engine import EngineError
+from queues.reach import Operation
 from wire.connection import Connection
 from wire.overhop import codec, messages
 from wire.overhop.claim import Assignment
 from wire.overhop.codec import PUSH_RID, Code, Decoder, Message, Type, format_timestamp
-from wire.overhop.fields import DomainError, ShapeError
+from wire.overhop.fields import DomainError, ShapeError, forbidden
 from wire.overhop.frames import OkWriter
 from wire.overhop.intake import Intake
 from wire.overhop.machine import Action, Conversation, State
-from wire.overhop.service import OverhopService, oldest_jobs
+from wire.overhop.service import OverhopService, allows, oldest_jobs
 from wire.overhop.work import Work
 from wire.replies import Replies
 
@@ -266,29 +267,34 @@ class OverhopSession:
         if t == Type.LOG:
             return self.work.log(asked)
         if t == Type.GQUEUE:
-            return clerk.queue(asked)
+            return self._allowed(Operation.SEE, asked, lambda: clerk.queue(asked))
         if t == Type.LQUEUES:
-            return clerk.queues()
+            return self._list_queues()
         if t == Type.STATUS:
             return clerk.status(len(self.service.anonymous), len(self.service.workers))
         if t == Type.QSTATS:
-            return clerk.stats(asked)
+            return self._allowed(Operation.SEE, asked, lambda: clerk.stats(asked))
         if t == Type.JOB:
-            return self._allowed("consume", messages.split_job_id(asked)[0], lambda: clerk.job(asked))
+            return self._allowed(Operation.READ, messages.split_job_id(asked)[0], lambda: clerk.job(asked))
         if t == Type.LSJOB:
-            return self._allowed("consume", asked.q, lambda: self._list_jobs(asked))
+            return self._allowed(Operation.READ, asked.q, lambda: self._list_jobs(asked))
         if t == Type.RMJOB:
-            return self._allowed("manage", messages.split_job_id(asked)[0], lambda: clerk.remove_job(asked))
+            return self._allowed(Operation.MANAGE, messages.split_job_id(asked)[0], lambda: clerk.remove_job(asked))
         if t == Type.ADDQUEUE:
-            return self._allowed("manage", asked.name, lambda: clerk.add_queue(asked))
+            return self._allowed(Operation.CREATE, asked.name, lambda: clerk.add_queue(asked))
         if t == Type.RMQUEUE:
-            return self._allowed("manage", asked, lambda: clerk.remove_queue(asked))
-        return self._allowed("manage", asked, lambda: clerk.set_paused(asked, t == Type.PAUSE))
+            return self._allowed(Operation.MANAGE, asked, lambda: clerk.remove_queue(asked))
+        return self._allowed(Operation.MANAGE, asked, lambda: clerk.set_paused(asked, t == Type.PAUSE))
 
-    async def _allowed(self, action: str, queue: str, answer: Callable[[], Answer]) -> Payload | None:
-        if not await self.service.may(action, queue):
-            raise DomainError(Code.FORBIDDEN, f"queue {queue} is not for you to {action}")
+    async def _allowed(self, operation: Operation, queue: str, answer: Callable[[], Answer]) -> Payload | None:
+        if not await self.service.may(operation, queue):
+            raise forbidden(queue, f"queue {queue} is not for you to {operation}")
         return await answer()
+
+    async def _list_queues(self) -> Payload:
+        """LQUEUES: the queues that may be seen here."""
+        grant = await self.service.permissions()
+        return await self.service.clerk.queues(lambda name: allows(grant, Operation.SEE, name))
 
     async def _list_jobs(self, wanted: messages.ListJobs) -> None:
         """LSJOB: a page that no envelope can take is refused."""

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from queues.engine import Engine, QueueBuffer, QueueNotFound
+from queues.reach import Operation
 from wire.connection import Connection
 from wire.overhop.claim import Assignment, Claim
 from wire.overhop.codec import Message
 from wire.overhop.encoding import Unencodable, encode_value, err
-from wire.overhop.fields import DomainError
+from wire.overhop.fields import DomainError, forbidden
 from wire.overhop.frames import OkWriter
 from wire.overhop.messages import Log, Subscribe, credit, done, fail, job_id, subscription_id
 from wire.overhop.names import Code, Type
@@ -44,8 +45,8 @@ class Work:
     async def subscribe(self, wanted: Subscribe) -> Claim:
         """SUBSCRIBE: a claim without credits; the caller grants them. Raises DomainError or StoreUnavailable."""
         service = self._session.service
-        if not await service.may("consume", wanted.q):
-            raise DomainError(Code.FORBIDDEN, f"jobs of queue {wanted.q} may not be done here")
+        if not await service.may(Operation.CONSUME, wanted.q):
+            raise forbidden(wanted.q, f"jobs of queue {wanted.q} may not be done here")
         try:
             buffer = await self._session.engine.queue(wanted.q)
         except QueueNotFound as error:

@@ -18,6 +18,7 @@ from hydra.transports import check
 from hydra.transports.address import Address, AddressError, parse_address
 from hydra.transports.base import TransportError
 from queues.engine import EngineError
+from queues.reach import Operation, Protocol, may_reach
 from wire.address import AddressError as WireAddressError
 from wire.address import parse_address as parse_host_and_port
 from wire.tls import TlsConfigurationError
@@ -46,6 +47,8 @@ def queue_or_off(text: str) -> str | None:
     """An argument that is a queue's name, or the word off."""
     if not text or len(text) > 255:
         raise argparse.ArgumentTypeError("a queue's name has 1 to 255 characters")
+    if not may_reach(Protocol.HYDRA, Operation.CONSUME, "queue", text):
+        raise argparse.ArgumentTypeError(f"the queue {text} is the system's or Celery's")
     return None if text == "off" else text
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from queues.engine import Grant
+from queues.reach import Operation
 from wire.overhop.service import OverhopOptions, OverhopService
 
 PATIENCE = 60.0
@@ -65,9 +66,9 @@ async def test_a_key_that_is_changed_while_it_is_looked_up_is_looked_up_again(
         return BEFORE
 
     engine.answers = [changed_meanwhile, AFTER]
-    assert not await service.may("publish", "q")
+    assert not await service.may(Operation.PUBLISH, "q")
     assert engine.asked.qsize() == 2
-    assert not await service.may("publish", "q")
+    assert not await service.may(Operation.PUBLISH, "q")
     assert engine.asked.qsize() == 2
 
 

@@ -37,6 +37,38 @@ def test_the_systems_queue_may_be_seen_subscribed_to_and_listed(worker: Peer) ->
     assert worker.ask(Type.UNSUBSCRIBE, sid=sid) == {}
 
 
+def make(store: Database, name: str) -> None:
+    store.execute(
+        "insert into queues_queue (name, uuid, max_attempts, retry_backoff) values (%s, gen_random_uuid(), 5, '1 s')"
+        " on conflict do nothing",
+        name,
+    )
+
+
+HIDDEN = ["_peer/bob", "_subscription/7/prices", "_none"]
+CELERYS = ["celery", "fivewire", "w1@host.celery.pidbox"]
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_peers_letters_and_a_subscribers_messages_are_out_of_reach(worker: Peer, store: Database, name: str) -> None:
+    make(store, name)
+    assert worker.refused(Type.SUBSCRIBE, q=name, credits=10) is Code.SYSTEM_QUEUE_FORBIDDEN
+    assert worker.refused(Type.LSJOB, q=name, status="new") is Code.SYSTEM_QUEUE_FORBIDDEN
+    assert worker.refused(Type.GQUEUE, q=name) is Code.SYSTEM_QUEUE_FORBIDDEN
+    assert name not in [queue["name"] for queue in worker.ask(Type.LQUEUES)["queues"]]
+
+
+@pytest.mark.parametrize("name", CELERYS)
+def test_a_client_without_a_key_does_not_reach_celerys_queues(worker: Peer, store: Database, name: str) -> None:
+    make(store, name)
+    for t in (Type.SUBSCRIBE, Type.ENQUEUE, Type.GQUEUE, Type.QSTATS, Type.PAUSE, Type.RMQUEUE):
+        assert worker.refused(t, q=name) is Code.FORBIDDEN
+    assert worker.refused(Type.ADDQUEUE, name=name) is Code.FORBIDDEN
+    shown = [queue["name"] for queue in worker.ask(Type.LQUEUES)["queues"]]
+    assert name not in shown
+    assert "_system" in shown
+
+
 # Permissions.
 
 
@@ -52,7 +84,7 @@ def guarded(store: Database) -> Iterator[Broker]:
 
 def test_the_named_key_says_what_overhop_clients_may_do(guarded: Broker, worker: Peer, store: Database) -> None:
     jids = {}
-    for name in ("give-1", "do-1", "both", "own-1"):
+    for name in ("give-1", "do-1", "both", "own-1", "hidden"):
         worker.ask(Type.ADDQUEUE, name=name)
         jids[name] = worker.enqueue(name, 1)
     with Peer(guarded.overhop) as client:
@@ -62,6 +94,8 @@ def test_the_named_key_says_what_overhop_clients_may_do(guarded: Broker, worker:
             (Type.SUBSCRIBE, lambda q: {"q": q}),
             (Type.JOB, lambda q: {"jid": jids[q]}),
             (Type.LSJOB, lambda q: {"q": q, "status": "new"}),
+            (Type.GQUEUE, lambda q: {"q": q}),
+            (Type.QSTATS, lambda q: {"q": q}),
             (Type.PAUSE, lambda q: {"q": q}),
             (Type.RESUME, lambda q: {"q": q}),
             (Type.RMJOB, lambda q: {"jid": jids[q]}),
@@ -78,10 +112,14 @@ def test_the_named_key_says_what_overhop_clients_may_do(guarded: Broker, worker:
             Type.SUBSCRIBE: {"do-1", "both"},
             Type.JOB: {"do-1", "both"},
             Type.LSJOB: {"do-1", "both"},
+            Type.GQUEUE: {"give-1", "do-1", "both", "own-1"},
+            Type.QSTATS: {"give-1", "do-1", "both", "own-1"},
             Type.PAUSE: {"own-1"},
             Type.RESUME: {"own-1"},
             Type.RMJOB: {"own-1"},
         }
+        seen = [queue["name"] for queue in client.ask(Type.LQUEUES)["queues"]]
+        assert [name for name in seen if name in jids] == ["both", "do-1", "give-1", "own-1"]
         assert client.refused(Type.ADDQUEUE, name="mine") is Code.FORBIDDEN
         client.ask(Type.ADDQUEUE, name="own-2")
         assert client.refused(Type.RMQUEUE, q="give-1") is Code.FORBIDDEN

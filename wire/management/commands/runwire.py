@@ -10,7 +10,9 @@ import psycopg
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from queues.addresses import name_problem
 from queues.engine import EngineError, options_from_settings
+from queues.reach import Operation, Protocol, may_reach
 from wire.address import Address, AddressError, parse_address
 from wire.checks import check_unguarded
 from wire.limits import ListenerOptions
@@ -35,12 +37,21 @@ def address_or_off(text: str) -> Address | None:
     return None if text == "off" else address(text)
 
 
+def sspq_queue(text: str) -> str:
+    """An argument that is the name of a queue within reach of SSPQ."""
+    if problem := name_problem(text):
+        raise argparse.ArgumentTypeError(problem)
+    if not may_reach(Protocol.SSPQ, Operation.CONSUME, "queue", text):
+        raise argparse.ArgumentTypeError(f"the queue {text} is the system's or Celery's")
+    return text
+
+
 def address_and_queue(text: str) -> tuple[Address, str]:
     """An argument HOST:PORT=QUEUE."""
     where, equals, queue = text.partition("=")
-    if not equals or not queue or len(queue) > 255:
+    if not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT=QUEUE")
-    return address(where), queue
+    return address(where), sspq_queue(queue)
 
 
 class Command(BaseCommand):
@@ -65,7 +76,7 @@ class Command(BaseCommand):
             help="where SSPQ listens (default: %(default)s); it has no authentication",
         )  # fmt: skip
         parser.add_argument(
-            "--sspq-queue", default=settings.BROKER_SSPQ_QUEUE, metavar="NAME",
+            "--sspq-queue", type=sspq_queue, default=settings.BROKER_SSPQ_QUEUE, metavar="NAME",
             help="the queue that --sspq serves (default: %(default)s)",
         )  # fmt: skip
         parser.add_argument(
