@@ -17,7 +17,9 @@ from peers.envelope import (
     DELIVER_MIDDLE,
     MAX_FRAME,
     MAX_ID,
+    MAX_KEY,
     MAX_NAME,
+    MAX_RECIPIENT,
     PROTOCOL_VERSION,
     Envelope,
     delivered_size,
@@ -145,7 +147,6 @@ WRONG_KIND: Final = Ignored("kind and recipient disagree")
 TOO_LARGE: Final = Ignored("too large to be delivered")
 NO_KEY: Final = Ignored("deliver without a delivery key")
 
-_MAX_KEY: Final = MAX_ID + len("|") + MAX_NAME
 _RESERVED: Final = ("queue:", "topic:")
 # An envelope up to here fits into a deliver frame whatever its id is.
 _SMALL: Final = MAX_FRAME - delivered_size("\0" * MAX_ID, True, 0)
@@ -181,6 +182,11 @@ def _is_usable(name: str) -> bool:
     return len(name) <= MAX_NAME and "\0" not in name and name != BROADCAST and not name.startswith(_RESERVED)
 
 
+def _is_longer(text: str, limit: int) -> bool:
+    """Whether a text has more bytes in UTF-8; four times its characters are the most."""
+    return len(text) * 4 > limit and (len(text) > limit or len(text.encode()) > limit)
+
+
 def parse_frame(text: bytes) -> Frame:
     """Read a frame that a client has sent after its register."""
     try:
@@ -209,7 +215,7 @@ def _ack(key: object) -> Frame:
         return EMPTY_ACK
     if not isinstance(key, str):
         return WRONG_TYPE
-    if len(key) > _MAX_KEY or "\0" in key:
+    if "\0" in key or _is_longer(key, MAX_KEY):
         return UNKNOWN_ACK
     return Ack(key)
 
@@ -247,7 +253,7 @@ def _flaw(envelope: Envelope) -> Ignored | None:
         return NO_RECIPIENT
     if broadcast != (envelope.kind == "broadcast"):
         return WRONG_KIND
-    if "\0" in id or "\0" in to or (len(id) * 4 > MAX_ID and len(id.encode()) > MAX_ID):
+    if "\0" in id or "\0" in to or _is_longer(id, MAX_ID) or _is_longer(to, MAX_RECIPIENT):
         return UNSTORABLE
     size = len(envelope.text)
     return TOO_LARGE if size > _SMALL and delivered_size(id, broadcast, size) > MAX_FRAME else None

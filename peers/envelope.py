@@ -25,6 +25,12 @@ MAX_ID: Final = 512
 """Bytes of an envelope's id in UTF-8."""
 MAX_NAME: Final = 240
 """Characters of a peer's name."""
+MAX_NAME_BYTES: Final = 4 * MAX_NAME
+"""Bytes that such a name has at most in UTF-8."""
+MAX_KEY: Final = MAX_ID + len("|") + MAX_NAME_BYTES
+"""Bytes of a delivery key in UTF-8: the id and, of a broadcast, the recipient."""
+MAX_RECIPIENT: Final = 4 * (len("queue:") + 255)
+"""Bytes of a recipient in UTF-8: the longest are addresses of queues and topics."""
 
 DELIVER_HEAD: Final = b'{"protocol_version":"v1","type":"deliver","delivery_key":'
 DELIVER_MIDDLE: Final = b',"envelope":'
@@ -120,6 +126,8 @@ def _check(fields: dict[str, str]) -> None:
             raise InvalidEnvelope(f"{field} cannot be {fields[field]!r}: it is not empty and has no NUL")
     if len(fields["id"].encode(errors="replace")) > MAX_ID:
         raise InvalidEnvelope(f"an id has {MAX_ID} bytes at most")
+    if len(fields["to"].encode(errors="replace")) > MAX_RECIPIENT:
+        raise InvalidEnvelope(f"a recipient has {MAX_RECIPIENT} bytes at most")
 
 
 def encode(value: Any) -> bytes:

@@ -21,6 +21,7 @@ ENGINE_COUNTERS = {
     "reconnects": "Times the database was lost.",
     "dead_nodes": "Dead nodes found.",
     "batches": "Commits of publishes.",
+    "stray_acks": "Peerbus acknowledgements of unknown keys that have no row in the audit chain.",
 }
 
 

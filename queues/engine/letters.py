@@ -6,7 +6,7 @@ is stored. A second one writes the record and commits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -62,9 +62,8 @@ class Round:
     forwards: list[Forward] = field(default_factory=list)
     #: id, when it was delivered (monotonic), mailbox: of letters that were out.
     settled: list[tuple[int, float | None, Mailbox]] = field(default_factory=list)
-    #: Acknowledged by key: mailboxes and the keys that were not out.
-    unknown: list[tuple[Mailbox, str]] = field(default_factory=list)
-    acks: list[tuple[Mailbox, str]] = field(default_factory=list)
+    #: Every acknowledgement: the mailbox, the key, and whether such a letter was out.
+    acks: list[tuple[Mailbox, str, bool]] = field(default_factory=list)
     asking: list[Mailbox] = field(default_factory=list)
     claims: list[Mailbox] = field(default_factory=list)
 
@@ -95,6 +94,8 @@ class Outcome:
     stored: int = 0
     dropped: int = 0
     settled: int = 0
+    #: Acknowledgements of letters that there are not, which have no row in the audit chain.
+    stray: int = 0
     events: list[Event] = field(default_factory=list)
     #: Queues that may hold more than they should now.
     overfull: set[int] = field(default_factory=set)
@@ -109,25 +110,29 @@ class Outcome:
 class Exchange:
     """One transaction's work."""
 
-    def __init__(self, round: Round, locals: Sequence[Mailbox], node: int, relaxed: bool, audited: bool) -> None:
+    def __init__(
+        self, round: Round, locals: Sequence[Mailbox], node: int, relaxed: bool, audited: bool,
+        may_record: Callable[[int], bool],
+    ) -> None:  # fmt: skip
+        """`may_record`: whether an acknowledgement that settles nothing, by an API key, is recorded."""
         self.round = round
         self.locals = locals
         self.node = node
         self.relaxed = relaxed
         self.audited = audited
+        self.may_record = may_record
         self.outcome = Outcome()
 
     async def run(self, connection: Connection) -> Outcome:
         """Do it and commit. Raises what psycopg does; then nothing was done."""
         round, outcome = self.round, self.outcome
-        outcome.events += [Event("ack", key, mailbox.name, "") for mailbox, key in round.acks]
         async with connection.pipeline(), connection.transaction():
             await self._hold(connection)
             if round.forwards:
                 await self._forward(connection)
             settled = {id: (delivered, mailbox) for id, delivered, mailbox in round.settled}
-            if round.unknown:
-                settled = await self._find(connection) | settled
+            if round.acks:
+                settled = await self._acknowledge(connection) | settled
             settling = storing = naming = head = None
             if settled:
                 settling = await connection.execute(statement("settle_letters"), _settled_arrays(settled))
@@ -247,16 +252,30 @@ class Exchange:
 
     # Acknowledging.
 
-    async def _find(self, connection: Connection) -> dict[int, tuple[float | None, Mailbox]]:
+    async def _acknowledge(self, connection: Connection) -> dict[int, tuple[float | None, Mailbox]]:
+        """Note what is recorded of acknowledgements; returns those of letters that are in the store, but not out."""
+        found = await self._find(connection)
+        here = {(mailbox, key) for mailbox, key in found.values()}
+        for mailbox, key, known in self.round.acks:
+            if known or (mailbox, key) in here or self.may_record(mailbox.key):
+                self.outcome.events.append(Event("ack", key, mailbox.name, ""))
+                if not known:
+                    here.discard((mailbox, key))
+            else:
+                self.outcome.stray += 1
+        return {id: (None, mailbox) for id, (mailbox, _) in found.items()}
+
+    async def _find(self, connection: Connection) -> dict[int, tuple[Mailbox, str]]:
         """Letters that were acknowledged and are not out on this connection, but are in the store."""
-        found: dict[int, tuple[float | None, Mailbox]] = {}
-        keys: dict[Mailbox, list[str]] = {}
-        for mailbox, key in self.round.unknown:
-            keys.setdefault(mailbox, []).append(key)
+        found: dict[int, tuple[Mailbox, str]] = {}
+        keys: dict[Mailbox, dict[str, None]] = {}
+        for mailbox, key, known in self.round.acks:
+            if not known:
+                keys.setdefault(mailbox, {})[key] = None
         for mailbox, some in keys.items():
-            parameters = {"queue": None if self.relaxed else mailbox.queue, "keys": some}
+            parameters = {"queue": None if self.relaxed else mailbox.queue, "keys": list(some)}
             cursor = await connection.execute(statement("find_letters"), parameters)
-            found |= {id: (None, mailbox) for (id,) in await cursor.fetchall()}
+            found |= {id: (mailbox, key) for id, key in await cursor.fetchall()}
         return found
 
     # To queues and topics.
@@ -282,12 +301,14 @@ class Exchange:
             await self._publish(connection, address, some)
 
     async def _publish(self, connection: Connection, address: Address, some: list[Forward]) -> None:
+        # Still letters: with the content type or headers of another protocol they could pass for its own messages.
         count, nothing = len(some), [None] * len(some)
         parameters = {
             "kind": address.kind, "name": address.name.decode(), "exact": True,
-            "bodies": [forward.body for forward in some], "keys": nothing, "headers": nothing,
+            "bodies": [forward.body for forward in some], "keys": nothing,
+            "headers": [headers_of(forward.sender.name) for forward in some],
             "delays": array([0] * count), "ttls": nothing, "attempts": nothing, "priorities": array([0] * count),
-            "contents": array([int(Content.JSON)] * count),
+            "contents": array([int(Content.LETTER)] * count),
         }  # fmt: skip
         cursor = await connection.execute(statement("publish_routed"), parameters)
         row = await cursor.fetchone()

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import psycopg
 
+from queues.engine.allowance import Allowance
 from queues.engine.clock import now
 from queues.engine.control import Announcer
 from queues.engine.database import Connection
@@ -44,6 +45,9 @@ MOST_BYTES = 8 << 20
 MOST_MAILBOXES = 256
 #: Seconds between looks for mailboxes that are due for a look at the store.
 WATCH = 0.25
+#: Acknowledgements of unknown letters that are recorded for an API key: at once, and then each second.
+STRAY_ACKS = 100
+STRAY_ACKS_A_SECOND = 1.0
 #: What PostgreSQL says of a letter that it will never take.
 REFUSED = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
 
@@ -90,6 +94,7 @@ class Mailroom:
         self._hungry: dict[Mailbox, None] = {}
         self._round = Round()
         self._round_bytes = 0
+        self._strays = Allowance(STRAY_ACKS, STRAY_ACKS_A_SECOND)
 
     # What sessions use.
 
@@ -244,11 +249,9 @@ class Mailroom:
         self._round_bytes = size
 
     def _settle(self, round: Round, mailbox: Mailbox, key: str) -> None:
-        round.acks.append((mailbox, key))
         out = mailbox.unacked.pop(key, None)
-        if out is None:
-            round.unknown.append((mailbox, key))
-        else:
+        round.acks.append((mailbox, key, out is not None))
+        if out is not None:
             round.settled.append((*out, mailbox))
             self._want(mailbox)  # there was no room, perhaps
 
@@ -283,8 +286,9 @@ class Mailroom:
     async def _once(self, connection: Connection, round: Round) -> Outcome:
         options = self.options
         exchange = Exchange(
-            round, self._locals(round.postings), self.node, options.relaxed_mailboxes, options.audit_letters
-        )
+            round, self._locals(round.postings), self.node, options.relaxed_mailboxes, options.audit_letters,
+            self._strays.take,
+        )  # fmt: skip
         return await exchange.run(connection)
 
     async def _singly(self, connection: Connection, round: Round) -> Outcome:
@@ -293,7 +297,7 @@ class Mailroom:
         parts = [Round(postings=[posting]) for posting in round.postings]
         parts += [Round(forwards=[forward]) for forward in round.forwards]
         parts += [
-            Round(settled=round.settled, unknown=round.unknown, acks=round.acks),
+            Round(settled=round.settled, acks=round.acks),
             Round(asking=round.asking, claims=round.claims),
         ]
         for part in parts:
@@ -320,6 +324,7 @@ class Mailroom:
         self.counts.published += outcome.stored
         self.counts.dropped += outcome.dropped
         self.counts.acknowledged += outcome.settled
+        self.counts.stray_acks += outcome.stray
         for mailbox, news, claim in outcome.claims:
             self._claimed(mailbox, news, claim)
         time = now()

@@ -103,3 +103,4 @@ class Counts:
     reconnects: int = 0
     dead_nodes: int = 0
     batches: int = 0
+    stray_acks: int = 0

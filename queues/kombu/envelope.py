@@ -32,7 +32,8 @@ CONTENTS = {
     None: ("application/data", "binary"),
     Content.MSGPACK: ("application/x-msgpack", "binary"),
     Content.JSON: ("application/json", "utf-8"),
-    Content.LETTER: ("application/json", "utf-8"),
+    # No serializer's: a letter is for whoever looks at its bytes, never a task or a command.
+    Content.LETTER: ("application/vnd.fivewire.letter+json", "utf-8"),
 }
 
 

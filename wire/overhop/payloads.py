@@ -49,7 +49,7 @@ def payload_value(payload: bytes, content: int | None) -> bytes:
     """
     if content == Content.MSGPACK:
         return payload
-    if content == Content.JSON:
+    if content in (Content.JSON, Content.LETTER):
         try:
             return encode_value(json.loads(payload))
         except (ValueError, RecursionError):  # floats, or no JSON after all

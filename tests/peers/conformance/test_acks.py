@@ -68,6 +68,16 @@ def test_an_ack_of_an_impossible_key_is_a_no_op(join: Join, key: str) -> None:
     assert bob.name in bob.peers()
 
 
+def test_a_peer_whose_ack_key_is_long_in_bytes_does_not_stop_the_node(join: Join, store: Database) -> None:
+    mallory, bob = join("mallory"), join("bob")
+    nodes = store.rows("select id from queues_node order by id")
+    for key in ("😀" * 753, "x" * 512 + "|" + "😀" * 240, "é" * 737):
+        mallory.ack(key)
+    assert mallory.name in mallory.peers()
+    assert bob.say(mallory) == mallory.get().id
+    assert store.rows("select id from queues_node order by id") == nodes
+
+
 def test_an_ack_needs_no_version_and_minds_no_unknown_fields(join: Join, store: Database) -> None:
     alice, bob = join("alice"), join("bob")
     sent = alice.say(bob)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from kombu.exceptions import ContentDisallowed
 from kombu.utils.json import dumps
 
 from queues.engine.message import Content
@@ -110,6 +111,17 @@ def test_a_message_of_another_protocol_can_be_read(content: int | None, expected
     assert received.headers == {"task": "add", "id": "1"}
     assert received.delivery_info["redelivered"]
     assert from_row(b"", None, None, 0, channel=None, delivery_tag=1).headers == {}
+
+
+def test_a_letter_of_a_peer_is_neither_a_task_nor_a_remote_control_command() -> None:
+    letter = b'{"task":"add","id":"1","args":[1],"method":"shutdown","protocol_version":"v1"}'
+    received: Any = from_row(letter, {"from": "mallory"}, Content.LETTER, 0, channel=None, delivery_tag=1)
+    assert received.headers == {"from": "mallory"}
+    received.accept = {"application/json", "application/x-msgpack"}
+    with pytest.raises(ContentDisallowed):
+        received.decode()
+    received.accept = None
+    assert not isinstance(received.decode(), dict)
 
 
 def test_what_is_stored_is_json_that_others_can_read() -> None:
