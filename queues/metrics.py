@@ -19,6 +19,7 @@ ENGINE_COUNTERS = {
     "expired": "Messages that outlived their time.",
     "transient_dropped": "QoS 0 messages dropped.",
     "reconnects": "Times the database was lost.",
+    "rewritten": "Times the database came back with another past, as after a failover or when a backup was restored.",
     "dead_nodes": "Dead nodes found.",
     "batches": "Commits of publishes.",
     "stray_acks": "Peerbus acknowledgements of unknown keys that have no row in the audit chain.",

@@ -9,6 +9,7 @@ When the connection is lost at the commit nobody knows whether it was done. The 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from queues.engine import audit
 from queues.engine.audit import Event
-from queues.engine.batches import JobBatch, Returns, failure_arrays, return_arrays, time_array
-from queues.engine.clock import wall_offset
+from queues.engine.batches import JobBatch, Returns, failure_arrays, lock_late, return_arrays, time_array
 from queues.engine.database import Connection
 from queues.engine.message import ROWS_PER_STATEMENT, Detail, Failure
 from queues.engine.policy import QueuePolicy
@@ -25,6 +25,10 @@ from queues.engine.statements import array, statement
 
 if TYPE_CHECKING:
     from queues.engine.settler import Settler
+
+
+#: Seconds until a message acknowledged late, which another transaction has locked, is tried again.
+BUSY = 0.01
 
 
 def queue_chain(name: str) -> str:
@@ -50,7 +54,8 @@ class KeyNames:
 
 
 class Ack(NamedTuple):
-    """An acknowledged message: its id, when it was delivered (monotonic), and to which API key."""
+    """An acknowledged message: its id, when it was delivered (monotonic), and to which API key; `late`: this node may
+    no longer have the lease."""
 
     id: int
     delivered: float
@@ -58,6 +63,7 @@ class Ack(NamedTuple):
     retention: str
     job: bool
     result: bytes | None
+    late: bool = False
 
 
 class Return(NamedTuple):
@@ -93,6 +99,7 @@ class Work:
 
     def forget_leases(self) -> None:
         """Keep what is to be done whoever has the messages."""
+        self.acks = [ack._replace(late=True) for ack in self.acks]
         self.returns, self.buried, self.handed_back = [], {}, []
 
 
@@ -100,6 +107,8 @@ class Work:
 class Outcome:
     """What a transaction does, to be told once it is committed."""
 
+    #: Late acknowledgements of messages that another transaction has locked.
+    busy: list[Ack] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     #: Queues and the lowest id that became ready there; queues that dead letters came to.
     ready: list[tuple[int, int]] = field(default_factory=list)
@@ -170,6 +179,12 @@ class AuditedQueue:
         self.returns.forget()
         self._consumers.clear()
 
+    def forget_history(self) -> None:
+        """The store has another past: nothing that waits is of messages that are still known by their ids."""
+        acks = len(self._work.acks) + (0 if self._writing is None else len(self._writing.acks))
+        self._settler.unsettled -= acks
+        self._work, self._writing, self._proof = Work(), None, None
+
     @property
     def idle(self) -> bool:
         return not self._work and self._writing is None
@@ -184,16 +199,19 @@ class AuditedQueue:
         elif self._proof is not None and await self._was_committed(connection, self._proof):
             self._finish(self._writing, Outcome())
             return
-        work, outcome = self._writing, Outcome()
-        if self.recording:
-            with contextlib.suppress(audit.AuditError):  # if it is this chain that is broken, that will show
-                await audit.seal(connection)  # what others have noted of these messages came before
-            await names.learn(connection, work.consumers)
-        async with connection.transaction():
-            await self._write(connection, work, outcome, names)
+        while self._writing is not None:
+            work, outcome = self._writing, Outcome()
             if self.recording:
-                self._proof = await audit.append(connection, queue_chain(self.name), outcome.events)
-        self._finish(work, outcome)
+                with contextlib.suppress(audit.AuditError):  # if it is this chain that is broken, that will show
+                    await audit.seal(connection)  # what others have noted of these messages came before
+                await names.learn(connection, work.consumers)
+            async with connection.transaction():
+                await self._write(connection, work, outcome, names)
+                if self.recording:
+                    self._proof = await audit.append(connection, queue_chain(self.name), outcome.events)
+            self._finish(work, outcome)
+            if outcome.busy:
+                await asyncio.sleep(BUSY)
 
     async def _was_committed(self, connection: Connection, proof: audit.Place) -> bool:
         """Whether the transaction that was under way when the connection was lost has been committed."""
@@ -201,11 +219,11 @@ class AuditedQueue:
             return await audit.has(connection, queue_chain(self.name), proof)
 
     def _finish(self, work: Work, outcome: Outcome) -> None:
-        settler = self._settler
-        self._writing = self._proof = None
+        settler, settled = self._settler, len(work.acks) - len(outcome.busy)
+        self._writing, self._proof = Work(acks=outcome.busy) if outcome.busy else None, None
         self.returns.written()
-        settler.unsettled -= len(work.acks)
-        settler.counts.acknowledged += len(work.acks)
+        settler.unsettled -= settled
+        settler.counts.acknowledged += settled
         settler.counts.returned += len(work.returns)
         settler.counts.buried += sum(map(len, work.buried.values()))
         for queue, low in outcome.ready:
@@ -218,8 +236,11 @@ class AuditedQueue:
             outcome.events += [
                 Event("deliver", str(first), self.name, names[consumer]) for first, consumer in work.deliveries
             ]
-        if work.acks:
-            await self._settle(connection, work.acks, outcome, names)
+        current = [ack for ack in work.acks if not ack.late]
+        if current:
+            await self._settle(connection, current, outcome, names)
+        if len(current) < len(work.acks):
+            await self._settle_late(connection, [ack for ack in work.acks if ack.late], outcome, names)
         for start in range(0, len(work.returns), ROWS_PER_STATEMENT):
             await self._return(connection, work.returns[start : start + ROWS_PER_STATEMENT], outcome, names)
         for target, failures in work.buried.items():
@@ -228,11 +249,19 @@ class AuditedQueue:
         if work.handed_back:
             await self._hand_back(connection, work.handed_back, outcome, names)
 
+    async def _settle_late(self, connection: Connection, acks: list[Ack], outcome: Outcome, names: KeyNames) -> None:
+        """Settle what others may lease, claim or return at the same time, without waiting for them."""
+        ids, times = [ack.id for ack in acks], [ack.delivered for ack in acks]
+        mine, busy = await lock_late(connection, ids, times, self._settler.clock)
+        if mine:
+            await self._settle(connection, [ack for ack in acks if ack.id in mine], outcome, names)
+        outcome.busy = [ack for ack in acks if ack.id in busy]
+
     async def _settle(self, connection: Connection, acks: list[Ack], outcome: Outcome, names: KeyNames) -> None:
         once = {ack.id: ack for ack in acks}  # acknowledged late, and again after another delivery
         parameters = {
             "ids": array(once),
-            "delivered": time_array([ack.delivered for ack in once.values()], wall_offset()),
+            "delivered": time_array([ack.delivered for ack in once.values()], self._settler.clock),
             "consumers": [ack.consumer for ack in once.values()],
             "jobs": [ack.job for ack in once.values()],
             "results": [ack.result for ack in once.values()],
@@ -316,16 +345,18 @@ class AuditedBatch(JobBatch):
 
     __slots__ = ("_queue",)
 
-    def __init__(self, settler: Settler, retention: str, consumer: int | None, queue: AuditedQueue) -> None:
-        super().__init__(settler, retention, consumer)
+    def __init__(
+        self, settler: Settler, retention: str, consumer: int | None, queue: AuditedQueue, late: bool = False
+    ) -> None:
+        super().__init__(settler, retention, consumer, late)
         self._queue = queue
 
     def add_many(self, ids: list[int], delivered: list[float]) -> None:
         for id, time in zip(ids, delivered, strict=True):
-            self._queue.acknowledge(Ack(id, time, self.consumer, self.retention, False, None))
+            self._queue.acknowledge(Ack(id, time, self.consumer, self.retention, False, None, self.late))
 
     def add_job(self, id: int, delivered: float, result: bytes | None) -> None:
-        self._queue.acknowledge(Ack(id, delivered, self.consumer, self.retention, True, result))
+        self._queue.acknowledge(Ack(id, delivered, self.consumer, self.retention, True, result, self.late))
 
     def add_jobs(self, ids: list[int], delivered: list[float]) -> None:
         for id, time in zip(ids, delivered, strict=True):

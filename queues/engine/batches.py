@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from queues.engine.database import Connection
 from queues.engine.message import Failure
-from queues.engine.statements import array
+from queues.engine.statements import array, statement
 
 if TYPE_CHECKING:
     from queues.engine.settler import Settler
@@ -51,14 +53,16 @@ def _done() -> asyncio.Event:
 
 
 class AckBatch:
-    """Acknowledged ids that are settled alike, and when each was delivered (monotonic)."""
+    """Acknowledged ids that are settled alike, and when each was delivered (monotonic). Those that are `late` are of
+    deliveries whose lease this node no longer has."""
 
-    __slots__ = ("_settler", "consumer", "ids", "retention", "times")
+    __slots__ = ("_settler", "consumer", "ids", "late", "retention", "times")
 
-    def __init__(self, settler: Settler, retention: str, consumer: int | None) -> None:
+    def __init__(self, settler: Settler, retention: str, consumer: int | None, late: bool = False) -> None:
         self._settler = settler
         self.retention = retention
         self.consumer = consumer
+        self.late = late
         self.ids: list[int] = []
         self.times: list[float] = []
 
@@ -74,8 +78,9 @@ class AckBatch:
         self.ids += ids
         self.times += delivered
 
-    def take(self) -> tuple[list[int], list[float]]:
-        taken = self.ids, self.times
+    def take(self) -> Taken:
+        """What was gathered, leaving nothing."""
+        taken = Taken(self, self.ids, self.times, self.late)
         self.ids, self.times = [], []
         return taken
 
@@ -85,8 +90,8 @@ class JobBatch(AckBatch):
 
     __slots__ = ("results",)
 
-    def __init__(self, settler: Settler, retention: str, consumer: int | None) -> None:
-        super().__init__(settler, retention, consumer)
+    def __init__(self, settler: Settler, retention: str, consumer: int | None, late: bool = False) -> None:
+        super().__init__(settler, retention, consumer, late)
         self.results: list[bytes | None] = []
 
     def add_job(self, id: int, delivered: float, result: bytes | None) -> None:
@@ -103,9 +108,48 @@ class JobBatch(AckBatch):
         self.add_many(ids, delivered)
         self.results += [None] * len(ids)
 
-    def take_results(self) -> list[bytes | None]:
-        taken, self.results = self.results, []
+    def take(self) -> Taken:
+        taken = super().take()
+        taken.results, self.results = self.results, []
         return taken
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a batch had gathered, on its way to the store. `results` is empty unless these are jobs."""
+
+    batch: AckBatch
+    ids: list[int]
+    times: list[float]
+    late: bool
+    results: list[bytes | None] = field(default_factory=list)
+
+    def only(self, ids: Container[int]) -> Taken:
+        """Those of them with these ids, each once, as the last says: one may be acknowledged late, and again after
+        another delivery."""
+        at = {id: n for n, id in enumerate(self.ids) if id in ids}.values()
+        return Taken(
+            self.batch, [self.ids[n] for n in at], [self.times[n] for n in at], self.late,
+            [self.results[n] for n in at] if self.results else [],
+        )  # fmt: skip
+
+    @property
+    def statement(self) -> str:
+        """Which statement settles them."""
+        if self.batch.retention == "none":
+            return "settle"
+        return "settle_jobs" if isinstance(self.batch, JobBatch) else "settle_archived"
+
+    def parameters(self, clock: float) -> dict[str, object]:
+        """What that statement takes; `clock` makes monotonic times Unix times."""
+        parameters: dict[str, object] = {"ids": array(self.ids)}
+        if self.batch.retention != "none":
+            parameters["delivered"] = time_array(self.times, clock)
+            parameters["consumer"] = self.batch.consumer
+            parameters["full"] = self.batch.retention == "full"
+            if isinstance(self.batch, JobBatch):
+                parameters["results"] = self.results if any(result is not None for result in self.results) else None
+        return parameters
 
 
 def failure_arrays(failures: Sequence[Failure]) -> dict[str, object]:
@@ -125,7 +169,17 @@ def return_arrays(failures: Sequence[Failure]) -> dict[str, object]:
     }
 
 
-def time_array(times: list[float], offset: float) -> str:
+def time_array(times: Sequence[float], offset: float) -> str:
     """Monotonic times as an array of Unix times. One burst has one time, so equal ones come in runs."""
     runs = [(f"{time + offset:.6f},", sum(1 for _ in run)) for time, run in groupby(times)]
     return "{" + "".join(text * count for text, count in runs)[:-1] + "}"
+
+
+async def lock_late(
+    connection: Connection, ids: Sequence[int], times: Sequence[float], clock: float
+) -> tuple[set[int], set[int]]:
+    """Of messages that are acknowledged late: those that the open transaction may settle, and those that another one
+    has locked."""
+    parameters = {"ids": array(ids), "delivered": time_array(times, clock)}
+    rows = await (await connection.execute(statement("lock_late"), parameters)).fetchall()
+    return {id for id, locked in rows if locked}, {id for id, locked in rows if not locked}

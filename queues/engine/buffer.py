@@ -227,16 +227,18 @@ class QueueBuffer:
 
     def complete(self, tag: int, result: bytes | None) -> bool:
         """A worker has done what it was pushed; False when it is no longer its. `result` goes to the archive."""
-        entry = self.unacked.pop(tag, None) or self.stale.pop(tag, None)
+        entry, late = self.unacked.pop(tag, None), False
+        if entry is None:
+            entry, late = self.stale.pop(tag, None), True
         if entry is None:
             return False
-        self.settler.job_batch(self.policy).add_job(entry[0], entry[2], result)
+        self.settler.job_batch(self.policy, late).add_job(entry[0], entry[2], result)
         self._completed((tag,))
         return True
 
     def complete_many(self, tags: list[int]) -> list[int]:
         """As `complete` for several, without results; returns the tags that are no longer the worker's."""
-        entries = [self.unacked.pop(tag, None) or self.stale.pop(tag, None) for tag in tags]
+        entries = [self.unacked.pop(tag, None) for tag in tags]
         known = [entry for entry in entries if entry is not None]
         if known:
             batch = self.settler.job_batch(self.policy)
@@ -244,7 +246,8 @@ class QueueBuffer:
             self._completed(tags)
         if len(known) == len(tags):
             return []
-        return [tag for tag, entry in zip(tags, entries, strict=True) if entry is None]
+        late = [tag for tag, entry in zip(tags, entries, strict=True) if entry is None]
+        return [tag for tag in late if not self.complete(tag, None)]
 
     def _completed(self, tags: Iterable[int]) -> None:
         if self.pusher is not None and self.pusher.deadlines.moved:
@@ -338,13 +341,16 @@ class QueueBuffer:
         """Settle by a tag that is not outstanding: its message waits here to go out again, or its lease was lost."""
         if (message := self.tagged.pop(tag, None)) is not None:
             self.skip.add(message[0])
-            id, delivered = message[0], time.monotonic()
+            self.settler.batch(self.policy, consumer).add(message[0], time.monotonic())
         elif (entry := self.stale.pop(tag, None)) is not None:
-            id, delivered = entry[0], entry[2]
+            self.settle_late(entry[0], entry[2], consumer)
         else:
             return False
-        self.settler.batch(self.policy, consumer).add(id, delivered)
         return True
+
+    def settle_late(self, id: int, delivered: float, consumer: int | None) -> None:
+        """Settle a message whose lease may no longer be this node's; it was delivered then, or must be there now."""
+        self.settler.batch(self.policy, consumer, late=True).add(id, delivered)
 
     # What the engine does.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from queues.engine.buffer import QueueBuffer
 from queues.engine.database import Connection
+from queues.engine.history import POSITION
 from queues.engine.message import CONTENT_ONLY, Content, Counts, Detail, Message
 from queues.engine.options import EngineOptions
 from queues.engine.statements import statement
@@ -33,6 +34,8 @@ class Claimer:
         self.counts = counts
         self.node = 0
         self.stopping = False
+        #: The last message id that was claimed, without its priority.
+        self.last_id = 0
         self._wanted: dict[QueueBuffer, None] = {}
         self._nearly_done: dict[QueueBuffer, None] = {}
         self._wake = asyncio.Event()
@@ -96,6 +99,8 @@ class Claimer:
         finally:
             buffer.claiming = False
         self.counts.claimed += len(messages)
+        if messages:
+            self.last_id = max(self.last_id, max([message[0] & POSITION for message in messages]))
         last_id = messages[-1][0] if messages else buffer.floor.value
         if buffer.news == news:
             buffer.floor.looked(snapshot, last_id if more else None)

@@ -14,6 +14,7 @@ import os
 import random
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ from queues.engine.database import LOST, Connection, check_server, connect, watc
 from queues.engine.errors import EngineError, QueueNotFound, StoreUnavailable
 from queues.engine.floor import FIRST
 from queues.engine.hearing import Hearing
+from queues.engine.history import History
 from queues.engine.mailroom import Mailroom
 from queues.engine.message import Counts
 from queues.engine.options import EngineOptions
@@ -49,7 +51,12 @@ WATCH = 0.1  # seconds between looks whether the server has closed a connection
 DEADLINES = 0.02  # seconds between looks at delivery deadlines
 GRACE = 0.1  # seconds that clients have to acknowledge after they were held up
 FEW_UNSETTLED = 64  # below it, what somebody waits for is written at once
+KNOWN = 60.0  # seconds between looks at what tells the store's past and its clock
 HANG_UP = 0.2  # seconds that jobs have to notice the end of their connections
+ANOTHER_PAST = (
+    "the database has another past than this process knew; what was confirmed last may be lost, and what was delivered"
+    " before is not settled any more"
+)
 FIRST_RETRY, LONGEST_RETRY = 0.05, 5.0
 
 
@@ -112,6 +119,9 @@ class Engine:
         #: What sessions have asked and PostgreSQL has not answered.
         self._asked: set[asyncio.Future[Any]] = set()
         self._hearing = Hearing(self)
+        self._history = History()
+        #: Why the store was found to have another past, the last time that it was; for operators.
+        self.rewritten = ""
 
     # What sessions use.
 
@@ -398,6 +408,7 @@ class Engine:
             await check_server(self._connections["requests"])
             await nodes.settle_predecessors(self._connections["requests"], self.options.host, lost)
             self._pids = pids
+            await self._check_history(self._connections["requests"])
             listener = self._connections["listener"]
             self.node = await nodes.register(listener, self.options)
             self.settler.node = self.claimer.node = self.writer.node = self.node
@@ -409,6 +420,38 @@ class Engine:
             await self._close()
             raise
         self.available = True
+
+    async def _check_history(self, connection: Connection) -> None:
+        """Is this the store that was known? If not, nothing that is remembered of messages may be used."""
+        history = self._history
+        history.saw(max(self.writer.last_id, self.claimer.last_id))
+        reading = await history.read(connection)
+        self.settler.clock = reading.clock
+        if (reason := history.broken_by(reading)) is not None:
+            await history.move_on(connection, reading, self.node)
+            await self.subscriptions.move_tags(connection)
+            await connection.execute(statement("note_history"), {"node": self.options.name, "reason": reason})
+            self._forget_history()
+            self.counts.rewritten += 1
+            self.rewritten = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {reason}"
+            logger.error("%s: %s", ANOTHER_PAST, reason)
+        history.know(reading)
+
+    async def _keep_history(self, connection: Connection) -> None:
+        """Go on knowing the store's past, and its clock."""
+        while True:
+            await asyncio.sleep(KNOWN)
+            reading = await self._history.read(connection)
+            self._history.know(reading)
+            self.settler.clock = reading.clock
+
+    def _forget_history(self) -> None:
+        self.settler.forget_history()
+        for buffer in (*self.buffers.values(), *self.dead_buffers.values()):
+            buffer.stale.clear()
+        if self.mailroom is not None:
+            self.mailroom.forget_history()
+        self.writer.forget_history()
 
     async def _reload(self) -> None:
         """Read anew what notifications keep current."""
@@ -426,9 +469,11 @@ class Engine:
         await self.topology.load_policies(connection, queues, again=True)
         for queue in queues:
             policy = self.topology.policies.get(queue)
-            for buffer in (self.buffers.get(queue), self.dead_buffers.get(queue)):
-                if buffer is not None:
-                    buffer.change_policy(policy)
+            known = [b for b in (self.buffers.get(queue), self.dead_buffers.get(queue)) if b is not None]
+            if policy is not None and any(buffer.policy.uuid != policy.uuid for buffer in known):
+                policy = None  # a restored store has given the id to another queue
+            for buffer in known:
+                buffer.change_policy(policy)
             if policy is None:
                 self.subscriptions.drop_queue(queue)
                 self.buffers.pop(queue, None)
@@ -452,6 +497,7 @@ class Engine:
             self.settler.run(at["settler"]),
             self.claimer.run(at["claimer"]),
             self.announcer.run(at["requests"]),
+            self._keep_history(at["requests"]),
             keep.promote_due(at["clockwork"]),
             keep.sweep(at["reaper"]),
             keep.reap(at["reaper"]),

@@ -173,6 +173,13 @@ class Mailroom:
         self._again = deque(Take(mailbox, mailbox.connection) for mailbox in self._by_name.values())
         self._hungry.clear()
 
+    def forget_history(self) -> None:
+        """The store has another past: letters are found by their keys alone."""
+        for mailbox in self._by_name.values():
+            mailbox.unacked.clear()
+        self._round.settled.clear()
+        self._round.unknown = list(self._round.acks)
+
     def fail(self, error: EngineError) -> None:
         """The database is away for too long: give up what waits, and tell everybody."""
         items, self._items = self._items, deque()

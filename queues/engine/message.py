@@ -101,6 +101,7 @@ class Counts:
     expired: int = 0
     transient_dropped: int = 0
     reconnects: int = 0
+    rewritten: int = 0
     dead_nodes: int = 0
     batches: int = 0
     stray_acks: int = 0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from queues.engine.audit import AuditError
 from queues.engine.audited import AuditedBatch, AuditedQueue, KeyNames
-from queues.engine.batches import AckBatch, JobBatch, Returns, failure_arrays, return_arrays, time_array
+from queues.engine.batches import AckBatch, JobBatch, Returns, Taken, failure_arrays, lock_late, return_arrays
 from queues.engine.clock import now, wall_offset
 from queues.engine.database import Connection
 from queues.engine.message import ROWS_PER_STATEMENT, Counts, Failure
@@ -48,6 +48,8 @@ class Settler:
         self.more_in_store = more_in_store
         self.more_dead = more_dead
         self.node = 0
+        #: What to add to a monotonic time to get a Unix time by the server's clock.
+        self.clock = wall_offset()
         #: Acknowledgements taken and not yet committed.
         self.unsettled = 0
         #: Buffers with deliveries that return by themselves.
@@ -57,14 +59,14 @@ class Settler:
         self.returns = Returns()
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
-        self._batches: dict[tuple[str, int | None, int | None], AckBatch] = {}
+        self._batches: dict[tuple[str, int | None, int | None, bool], AckBatch] = {}
         self._dirty: list[AckBatch] = []
         self._failures: list[Failure] = []
         self._buried: dict[int | None, list[Failure]] = defaultdict(list)
         self._handed_back: list[tuple[int, int | None]] = []
         self._purged: dict[str, list[int]] = {}
-        self._job_batches: dict[tuple[str, int | None], JobBatch] = {}
-        self._writing: list[tuple[AckBatch, list[int], list[float], list[bytes | None]]] = []
+        self._job_batches: dict[tuple[str, int | None, bool], JobBatch] = {}
+        self._writing: list[Taken] = []
         #: Audited queues by their ids; those of them that have something to write.
         self._audited: dict[int, AuditedQueue] = {}
         self._recording: dict[AuditedQueue, None] = {}
@@ -78,26 +80,29 @@ class Settler:
 
     # What buffers say.
 
-    def batch(self, policy: QueuePolicy, consumer: int | None) -> AckBatch:
-        """The batch for acknowledgements of a queue by the holder of an API key."""
+    def batch(self, policy: QueuePolicy, consumer: int | None, late: bool = False) -> AckBatch:
+        """The batch for acknowledgements of a queue by the holder of an API key; `late`: this node may no longer have
+        the lease."""
         retention = policy.retention
-        key = retention, consumer, policy.id if policy.audited else None
+        key = retention, consumer, policy.id if policy.audited else None, late
         if key not in self._batches:
             queue = self.audited(policy)
             self._batches[key] = (
-                AckBatch(self, retention, consumer) if queue is None else AuditedBatch(self, retention, consumer, queue)
+                AckBatch(self, retention, consumer, late)
+                if queue is None
+                else AuditedBatch(self, retention, consumer, queue, late)
             )
         return self._batches[key]
 
-    def job_batch(self, policy: QueuePolicy) -> JobBatch:
-        """The batch for jobs of a queue that workers have done."""
-        key = policy.retention, policy.id if policy.audited else None
+    def job_batch(self, policy: QueuePolicy, late: bool = False) -> JobBatch:
+        """The batch for jobs of a queue that workers have done; `late` as for `batch`."""
+        key = policy.retention, policy.id if policy.audited else None, late
         if key not in self._job_batches:
             queue = self.audited(policy)
             self._job_batches[key] = (
-                JobBatch(self, policy.retention, None)
+                JobBatch(self, policy.retention, None, late)
                 if queue is None
-                else AuditedBatch(self, policy.retention, None, queue)
+                else AuditedBatch(self, policy.retention, None, queue, late)
             )
         return self._job_batches[key]
 
@@ -164,13 +169,31 @@ class Settler:
         )  # fmt: skip
 
     def forget_leases(self) -> None:
-        """The leases were lost: what was to be returned is returned by whoever reaps them."""
+        """The leases were lost: what was to be returned is returned by whoever reaps them, and every acknowledgement
+        is a late one."""
+        self._take()
+        for taken in self._writing:
+            taken.late = True
         self._failures.clear()
         self.returns.forget()
         self._buried.clear()
         self._handed_back.clear()
         for queue in self._audited.values():
             queue.forget_leases()
+
+    def forget_history(self) -> None:
+        """The store has another past: what waits is of messages whose ids may be others' now."""
+        self._take()
+        self.unsettled -= sum(len(taken.ids) for taken in self._writing)
+        self._writing.clear()
+        self._purged.clear()
+        for queue in self._audited.values():
+            queue.forget_history()
+        self._names = KeyNames()
+
+    def _take(self) -> None:
+        batches, self._dirty = self._dirty, []
+        self._writing += [batch.take() for batch in batches]
 
     # What the engine runs.
 
@@ -195,11 +218,7 @@ class Settler:
         """Write everything that waits."""
         round, self.round = self.round, self.round + 1
         if self._dirty:
-            batches, self._dirty = self._dirty, []
-            self._writing = [
-                (batch, *batch.take(), batch.take_results() if isinstance(batch, JobBatch) else [])
-                for batch in batches
-            ]
+            self._take()
             await self._write_acks(connection)
         if self._failures:
             failures, self._failures = self._failures, []
@@ -246,28 +265,29 @@ class Settler:
         return whole
 
     async def _write_acks(self, connection: Connection) -> None:
-        offset = wall_offset()
         while self._writing:
-            batch, ids, times, results = self._writing[0]
-            taken = len(ids)
-            if len(set(ids)) < len(ids):  # acknowledged late, and again after another delivery
-                once = {id: n for n, id in enumerate(ids)}
-                ids, times = list(once), [times[n] for n in once.values()]
-                results = [results[n] for n in once.values()] if results else results
-            parameters: dict[str, object] = {"ids": array(ids)}
-            name = "settle"
-            if batch.retention != "none":
-                name = "settle_archived"
-                if isinstance(batch, JobBatch):
-                    name = "settle_jobs"
-                    parameters["results"] = results if any(result is not None for result in results) else None
-                parameters["delivered"] = time_array(times, offset)
-                parameters["consumer"] = batch.consumer
-                parameters["full"] = batch.retention == "full"
-            await connection.execute(statement(name), parameters)
+            taken = self._writing[0]
+            ids = set(taken.ids)
+            once = taken.only(ids) if len(ids) < len(taken.ids) else taken
+            if taken.late:
+                await self._write_late(connection, once)
+            else:
+                await connection.execute(statement(once.statement), once.parameters(self.clock))
             self.counts.acknowledged += len(ids)
-            self.unsettled -= taken
+            self.unsettled -= len(taken.ids)
             del self._writing[0]
+
+    async def _write_late(self, connection: Connection, taken: Taken) -> None:
+        """Settle what others may lease, claim or return at the same time, and never wait for them with rows locked."""
+        while taken.ids:
+            async with connection.transaction():
+                mine, busy = await lock_late(connection, taken.ids, taken.times, self.clock)
+                if mine:
+                    some = taken.only(mine)
+                    await connection.execute(statement(some.statement), some.parameters(self.clock))
+            taken = taken.only(busy)
+            if busy:
+                await asyncio.sleep(GROWTH)
 
     async def _return(self, connection: Connection, failures: list[Failure]) -> None:
         for start in range(0, len(failures), ROWS_PER_STATEMENT):

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from queues.engine.buffer import QueueBuffer
 from queues.engine.clock import now
+from queues.engine.database import Connection
 from queues.engine.errors import QueueNotFound, StoreUnavailable
 from queues.engine.message import State
-from queues.engine.statements import array
+from queues.engine.statements import array, statement
 
 if TYPE_CHECKING:
     from queues.engine.engine import Engine
@@ -138,6 +139,15 @@ class Subscriptions:
         if (known := self._by_queue.get(queue)) is not None:
             self._drop(known)
 
+    async def move_tags(self, connection: Connection) -> None:
+        """The store has another past: see that it does not give the tags of this node's deliveries to another."""
+        buffers = [subscription.buffer for subscription in self._by_id.values()]
+        parameters = {
+            "queues": array(buffer.id for buffer in buffers),
+            "tags": array(buffer.next_tag + TAGS for buffer in buffers),
+        }
+        await connection.execute(statement("move_tags"), parameters)
+
     # QoS 0.
 
     def deliver_transient(self, queue: int, bodies: list[bytes]) -> None:
@@ -179,14 +189,13 @@ class Subscriptions:
         asked = [tag for tag in tags if tag < 1 << 63]
         rows = await (await engine.request("find_tags", queue=queue, tags=array(asked))).fetchall()
         found = {row[0] for row in rows}
-        batch = engine.settler.batch(subscription.buffer.policy, consumer)
         for tag, id, state, node in rows:
             if state in (State.READY, State.DELAYED):
-                batch.add(id, now())
+                subscription.buffer.settle_late(id, now(), consumer)
             elif node != engine.node:
                 engine.announcer.say(ack=queue, tags=[tag], consumer=consumer)
             elif not subscription.buffer.ack(tag, consumer):  # claimed meanwhile and on its way here
-                batch.add(id, now())
+                subscription.buffer.settle_late(id, now(), consumer)
         missing = set(tags) - found
         if missing and engine.topology.interest.get(queue, set()) - {engine.node}:
             engine.announcer.say(ack=queue, tags=sorted(missing), consumer=consumer)

@@ -64,6 +64,8 @@ class Writer:
         self._pending: list[Source] = []
         self._taken: Work = []
         self._taken_bytes = 0
+        #: The last message id that was stored, without its priority.
+        self.last_id = 0
         self._wake = asyncio.Event()
         self._names = KeyNames()
         #: The version of the topology whose changes of audited queues are in their chains.
@@ -108,6 +110,11 @@ class Writer:
         for _, segments in taken:
             for segment in segments:
                 _reject(segment, error)
+
+    def forget_history(self) -> None:
+        """The store has another past: what was read of its audit chains and keys is no longer so."""
+        self._names = KeyNames()
+        self._sealed = UNKNOWN
 
     def _take(self) -> None:
         pending, self._pending = self._pending, []
@@ -303,6 +310,7 @@ class Writer:
         plan.end()
         for write in plan.writes:
             self.counts.published += len(write.segment.bodies) * len(write.queues)
+            self.last_id = write.first + len(write.segment.bodies) * write.width - 1
             size = sum(map(len, write.segment.bodies))
             for k, (queue, leased) in enumerate(zip(write.queues, write.leased, strict=True)):
                 buffer = self.buffers.get(queue)

@@ -19,7 +19,7 @@ from tests.queues.engine.conftest import Store
 ELSEWHERE = {
     "add_interest", "admit", "audit_append", "audit_has", "audit_head", "audit_take", "audit_waiting", "dead_nodes",
     "drop_idle_subscriptions", "drop_interest", "drop_old_log_lines",
-    "ensure_queue", "fold_tallies",
+    "ensure_queue", "fold_tallies", "history", "move_ids", "move_tags", "note_history",
     "end_frozen", "end_sessions", "interests", "key", "key_named", "key_names", "policies", "queue_id", "register_node",
     "resolve",
     "subscribe", "subscription",
