@@ -178,7 +178,7 @@ class Mailroom:
         for mailbox in self._by_name.values():
             mailbox.unacked.clear()
         self._round.settled.clear()
-        self._round.unknown = list(self._round.acks)
+        self._round.acks = [(mailbox, key, False) for mailbox, key, _ in self._round.acks]
 
     def fail(self, error: EngineError) -> None:
         """The database is away for too long: give up what waits, and tell everybody."""
