@@ -94,6 +94,24 @@ class ListenerOptions(Options):
     )
 
 
+class BlipMQOptions(Options):
+    """BlipMQ"""
+
+    BROKER_BLIPMQ_QOS0_MESSAGES = integer(
+        1024, "QoS 0 messages a process holds for a subscription until they are polled; the oldest are dropped.",
+        minimum=1, maximum=10_000_000,
+    )  # fmt: skip
+    BROKER_BLIPMQ_QOS0_BYTES = size(
+        4 * MIB, "Bytes of QoS 0 messages a process holds for a subscription; the oldest are dropped.",
+        minimum=1024, maximum=1024 * MIB,
+    )  # fmt: skip
+    BROKER_BLIPMQ_QOS0_FORWARD_BYTES = size(
+        5600, "The largest QoS 0 message that goes to a subscriber on another node; larger ones are dropped. A "
+        "notification of PostgreSQL takes no more than the default.",
+        minimum=0, maximum=5600,
+    )  # fmt: skip
+
+
 class OverhopOptions(Options):
     """Overhop"""
 
@@ -360,7 +378,7 @@ def _tls_files_go_together(env: Environment) -> Iterator[str]:
 
 class Environment(
     EtlOptions, AuditOptions, RetentionOptions, CeleryOptions, QueueDefaults, EngineOptions, HydraOptions,
-    PeerbusOptions, OverhopOptions, ListenerOptions, SiteOptions,
+    PeerbusOptions, OverhopOptions, BlipMQOptions, ListenerOptions, SiteOptions,
 ):  # fmt: skip
     """Every option, with its value once read."""
 

@@ -115,6 +115,11 @@ class Replies:
         """Whether anything waits for a commit."""
         return bool(self._held)
 
+    @property
+    def unsent(self) -> bool:
+        """Whether there is a reply that the client cannot have seen: it waits, or for `flush`."""
+        return bool(self._held or self._now)
+
     def discard(self) -> None:
         """The connection is gone."""
         self._held.clear()

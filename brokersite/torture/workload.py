@@ -118,10 +118,8 @@ class BlipProducer(Client):
                 self.stage.closed.wait(size / self._rate)
 
     def _burst(self, client: blipmq.Client, size: int) -> None:
-        sent: dict[int, Publish] = {}
-        for _ in range(size):
-            publish, body = self.next_message()
-            sent[client.publish(self._topic, body)] = publish
+        publishes, bodies = zip(*(self.next_message() for _ in range(size)), strict=True)
+        sent = dict(zip(client.publish_many(self._topic, bodies), publishes, strict=True))
         try:
             client.flush()
         except blipmq.NackError as refused:

@@ -281,9 +281,11 @@ class AuditedQueue:
         parameters = return_arrays([one.failure for one in returns])
         parameters |= {"node": self._settler.node, "audited": True}
         cursor = await connection.execute(statement("return"), parameters)
-        for queue, low, ready, _, ids, first_ids in await cursor.fetchall():
+        for queue, low, ready, _, ids, first_ids, dead in await cursor.fetchall():
             if ready:
                 outcome.ready.append((queue, low))
+            if dead:
+                outcome.dead.append(queue)
             gone = dict(zip(ids, first_ids, strict=True))
             self._returned(((failure.id, consumer) for failure, consumer in returns), gone, outcome, names)
 

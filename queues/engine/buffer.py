@@ -519,6 +519,9 @@ class DeadLetterBuffer(QueueBuffer):
     def _give_back(
         self, tag: int, entry: Unacked, count: bool, delay: float | None, error: str | None, keep_tag: bool
     ) -> None:
-        """A dead letter goes back unchanged."""
-        self.settler.hand_back([(entry[0], None)], self.audited)
+        """A dead letter goes back unchanged: behind the others, or with `count` off, unseen, to its place."""
+        if count:
+            self.settler.give_back(Failure(entry[0], entry[1]), self.audited)
+        else:
+            self.settler.hand_back([(entry[0], None)], self.audited)
         self.backlog = True

@@ -27,6 +27,10 @@ class EngineOptions:
     ack_timeout: float = 60.0
     subscription_max_attempts: int = 8
     subscription_retry_backoff: float = 0.1
+    #: QoS 0 messages and their bytes held for one subscription, and the largest one that goes to another node.
+    transient_messages: int = 1024
+    transient_bytes: int = 4 << 20
+    transient_forward_bytes: int = 5600
     archive_days: int = 30
     idle_subscription_days: int = 0
     #: Whether this process serves mailboxes; most letters out to one of them; whether any key may take a free name and
@@ -62,6 +66,9 @@ def options_from_settings(name: str) -> EngineOptions:
         ack_timeout=settings.BROKER_DEFAULT_ACK_TIMEOUT,
         subscription_max_attempts=settings.BROKER_BLIPMQ_MAX_ATTEMPTS,
         subscription_retry_backoff=settings.BROKER_BLIPMQ_RETRY_BACKOFF,
+        transient_messages=settings.BROKER_BLIPMQ_QOS0_MESSAGES,
+        transient_bytes=settings.BROKER_BLIPMQ_QOS0_BYTES,
+        transient_forward_bytes=settings.BROKER_BLIPMQ_QOS0_FORWARD_BYTES,
         archive_days=settings.BROKER_ARCHIVE_DAYS,
         idle_subscription_days=settings.BROKER_IDLE_SUBSCRIPTION_DAYS,
         mailbox_window=settings.BROKER_PEERBUS_WINDOW,

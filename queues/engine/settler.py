@@ -295,9 +295,11 @@ class Settler:
             parameters = return_arrays(some) | {"node": self.node, "audited": False}
             cursor = await connection.execute(statement("return"), parameters)
             self.counts.returned += len(some)
-            for queue, low, ready, *_ in await cursor.fetchall():
+            for queue, low, ready, *_, dead in await cursor.fetchall():
                 if ready:
                     self.more_in_store(queue, low)
+                if dead:
+                    self.more_dead(queue)
 
     async def _bury(self, connection: Connection, target: int | None, failures: list[Failure]) -> None:
         for start in range(0, len(failures), ROWS_PER_STATEMENT):

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 
 #: Delivery tags a node takes at a time: enough for years, so that no delivery waits for more.
 TAGS = 1 << 44
-#: QoS 0 messages and bytes held for one subscription; the oldest go first.
-MOST_TRANSIENT = 1024
-MOST_TRANSIENT_BYTES = 4 << 20
-#: Largest QoS 0 message that is passed on to another node.
-LARGEST_PASSED_ON = 5600
 #: Seconds that a late acknowledgement waits for what was returned to be written.
 RETURNING = 5.0
 #: Seconds for which an id that did not exist is not looked up again.
@@ -39,6 +34,9 @@ class Subscription:
     topic: bytes
     qos: int
     buffer: QueueBuffer
+    #: QoS 0 messages and their bytes that are held, at most; the oldest go first.
+    most_transient: int
+    most_transient_bytes: int
     transient: deque[bytes] = field(default_factory=deque)
     transient_bytes: int = 0
 
@@ -47,7 +45,7 @@ class Subscription:
         self.transient.append(body)
         self.transient_bytes += len(body)
         dropped = 0
-        while len(self.transient) > MOST_TRANSIENT or self.transient_bytes > MOST_TRANSIENT_BYTES:
+        while len(self.transient) > self.most_transient or self.transient_bytes > self.most_transient_bytes:
             self.take_transient()
             dropped += 1
         return dropped
@@ -119,7 +117,10 @@ class Subscriptions:
         except QueueNotFound:
             return None
         if id not in self._by_id:
-            self._by_id[id] = self._by_queue[queue] = Subscription(id, topic, qos, buffer)
+            options = self._engine.options
+            self._by_id[id] = self._by_queue[queue] = Subscription(
+                id, topic, qos, buffer, options.transient_messages, options.transient_bytes
+            )
         self._unknown.pop(id, None)
         return self._by_id[id]
 
@@ -159,7 +160,7 @@ class Subscriptions:
         for body in bodies:
             if here is not None and (served_here or not others):
                 counts.transient_dropped += here.hold_transient(body)
-            elif others and len(body) <= LARGEST_PASSED_ON:
+            elif others and len(body) <= self._engine.options.transient_forward_bytes:
                 text = base64.b64encode(body).decode("ascii")
                 self._engine.announcer.say(transient=queue, node=min(others), body=text)
             else:

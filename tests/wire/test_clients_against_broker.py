@@ -59,8 +59,7 @@ def test_publish_flush_poll_ack(blip: Connect, store: Database) -> None:
 def test_a_thousand_messages_in_bursts_come_once_and_in_order(blip: Connect) -> None:
     with blip() as publisher, blip() as consumer:
         subscription = consumer.subscribe("bursts")
-        for n in range(1000):
-            publisher.publish("bursts", b"%d" % n)
+        publisher.publish_many("bursts", (b"%d" % n for n in range(1000)))
         publisher.flush()
         bodies: list[bytes] = []
         while len(bodies) < 1000:

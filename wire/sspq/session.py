@@ -12,7 +12,7 @@ from wire.connection import Connection
 from wire.replies import Replies
 from wire.server import Server
 from wire.sspq import codec
-from wire.sspq.codec import MAX_RETRIES, SEND, Decoder
+from wire.sspq.codec import CONFIRM, MAX_RETRIES, SEND, Decoder
 from wire.sspq.machine import PACKET_EVENTS, Action, Event, Slot, State, deliveries_allowed, remaining
 
 logger = logging.getLogger(__name__)
@@ -71,6 +71,8 @@ class SspqSession:
         for kind, retries, payload in self._decoder.feed(data):
             if kind == SEND:
                 replies.batch = publish(payload, self, 0, _attempts(retries))
+            elif kind == CONFIRM and replies.unsent:
+                continue  # it came before the message that is held has left: it cannot be meant
             elif (event := PACKET_EVENTS.get(kind)) is not None:
                 self._act(self._slot.on(event))
         replies.flush()

@@ -206,7 +206,7 @@ async def test_deliveries_that_are_handed_back_are_recorded_and_what_was_never_d
     buffer.hand_back(first[0])
     buffer.bury(second[0], "it does not fit")  # so it was never sent
     await engine.stop()
-    assert [row["state"] for row in store.messages(queue)] == [0, 3, 0, 0]
+    assert [row["state"] for row in store.messages(queue)] == [0, 0, 0, 3]
     found = await until_happened(store, *["publish"] * 4, "deliver", "dead-letter", "return")
     assert [row[1] for row in found[4:]] == [found[0][1], found[1][1], found[0][1]]
 

@@ -104,14 +104,18 @@ async def test_idle_subscriptions_go_only_when_they_are_told_to(make_engine: Mak
     assert await keeper.subscriptions.load(old.id) is None
 
 
-async def test_qos_0_messages_stay_in_memory_and_are_bounded(engine: Engine, store: Store) -> None:
+async def test_qos_0_messages_stay_in_memory_and_are_bounded(make_engine: MakeEngine, store: Store) -> None:
+    engine = await make_engine(transient_messages=20, transient_bytes=100)
     subscription = await engine.subscriptions.create(b"t", 0, None)
     producer = Producer(engine)
-    await producer.publish("topic:t", *[b"%d" % n for n in range(1100)])
+    await producer.publish("topic:t", *[b"%d" % n for n in range(30)])
     assert store.messages(subscription.buffer.id) == []
-    assert len(subscription.transient) == 1024
-    assert subscription.take_transient() == b"76"
-    assert engine.counts.transient_dropped == 76
+    assert len(subscription.transient) == 20
+    assert subscription.take_transient() == b"10"
+    assert engine.counts.transient_dropped == 10
+    await producer.publish("topic:t", b"x" * 99)
+    assert list(subscription.transient) == [b"x" * 99]
+    assert engine.counts.transient_dropped == 10 + 19
 
 
 async def test_qos_0_messages_reach_the_node_that_polls(

@@ -67,9 +67,10 @@ def test_a_refused_greeting_is_raised_and_the_connection_closed(
         assert caught.value.code == code
 
 
-def test_publishes_go_out_together_and_flush_waits_for_the_pong(connect: Any) -> None:
+def test_a_publish_goes_out_at_once_and_flush_waits_for_the_pong(connect: Any) -> None:
     script = (
-        Expect(publish(ID, b"hi") + publish(ID + 1, b"", qos=0) + codec.encode_ping(ID + 2)),
+        Expect(publish(ID, b"hi")),
+        Expect(publish(ID + 1, b"", qos=0) + codec.encode_ping(ID + 2)),
         Send(codec.encode_pong(ID + 2)),
     )
     with ScriptedServer(*GREETING, *script) as server, connect(server) as client:
@@ -78,14 +79,29 @@ def test_publishes_go_out_together_and_flush_waits_for_the_pong(connect: Any) ->
         client.flush()
 
 
-def test_many_publishes_do_not_wait_for_flush(connect: Any) -> None:
-    body = bytes(SEND_AT // 2)
-    script = (Expect(publish(ID, body) + publish(ID + 1, body)),)
+def test_a_single_publish_does_not_wait_for_flush(connect: Any) -> None:
+    script = (Expect(publish(ID, b"hi")),)
     with ScriptedServer(*GREETING, *script) as server, suppress(ZeroDivisionError), connect(server) as client:
-        client.publish("demo", body)
-        client.publish("demo", body)
+        client.publish("demo", b"hi")
         assert server.played.wait(PATIENCE)
         raise ZeroDivisionError  # leaves without a flush
+
+
+def test_a_batch_goes_out_in_order_and_whole_without_a_flush(connect: Any) -> None:
+    bodies = [bytes(SEND_AT // 2), b"hi", bytes(SEND_AT), b""]
+    script = (Expect(b"".join(publish(ID + n, body) for n, body in enumerate(bodies))),)
+    with ScriptedServer(*GREETING, *script) as server, suppress(ZeroDivisionError), connect(server) as client:
+        assert client.publish_many("demo", iter(bodies)) == [ID, ID + 1, ID + 2, ID + 3]
+        assert server.played.wait(PATIENCE)
+        raise ZeroDivisionError  # leaves without a flush
+
+
+def test_of_a_batch_what_comes_before_a_message_that_is_too_large_is_sent(connect: Any) -> None:
+    script = (Expect(publish(ID, b"hi") + codec.encode_ping(ID + 1)), Send(codec.encode_pong(ID + 1)))
+    with ScriptedServer(*GREETING, *script) as server, connect(server) as client:
+        with pytest.raises(codec.FrameTooLarge):
+            client.publish_many("demo", [b"hi", bytes(codec.MAX_FRAME_SIZE), b"never"])
+        client.flush()
 
 
 def test_leaving_the_context_flushes(connect: Any) -> None:
@@ -95,7 +111,8 @@ def test_leaving_the_context_flushes(connect: Any) -> None:
 
 
 def test_leaving_the_context_with_an_error_sends_nothing_more(connect: Any) -> None:
-    with ScriptedServer(*GREETING) as server, suppress(ZeroDivisionError), connect(server) as client:
+    script = (Expect(publish(ID, b"hi")),)
+    with ScriptedServer(*GREETING, *script) as server, suppress(ZeroDivisionError), connect(server) as client:
         client.publish("demo", b"hi")
         raise ZeroDivisionError
 
@@ -334,8 +351,7 @@ def test_a_flood_of_refusals_while_publishing_does_not_lock_up(connect: Any) -> 
         Send(codec.encode_pong(ID + count)),
     )
     with ScriptedServer(*GREETING, *script) as server, connect(server) as client:
-        for _ in range(count):
-            client.publish("demo", body)
+        client.publish_many("demo", [body] * count)
         with pytest.raises(NackError) as caught:
             client.flush()
         assert len(caught.value.others) == count - 1

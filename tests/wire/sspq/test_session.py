@@ -271,17 +271,35 @@ def test_dead_letters_come_oldest_first_with_retry_0_and_confirm_removes_them(
     store.wait_for_states(queue)
 
 
-def test_a_dead_letter_whose_reader_disconnects_is_put_back_unchanged(
+def test_a_dead_letter_whose_reader_disconnects_goes_unchanged_behind_the_others(
     broker: Broker, store: Database, queue: int
 ) -> None:
     make_dead(broker, store, queue, b"a", b"b")
-    before = store.rows("select id, attempts, error from queues_message where queue_id = %s order by id", queue)
-    for _ in range(3):
+    kept = "select origin_id, attempts, error, dead_at from queues_message where queue_id = %s order by origin_id"
+    before = store.rows(kept, queue)
+    for payload in (b"a", b"b", b"a"):
         with Sspq(broker.sspq) as reader:
-            assert reader.dead_receive() == message(b"a", 0)
+            assert reader.dead_receive() == message(payload, 0)
             reader.hang_up()
         store.wait_for_states(queue, dead=2)
-    assert store.rows("select id, attempts, error from queues_message where queue_id = %s order by id", queue) == before
+    assert store.rows(kept, queue) == before
+
+
+def test_dead_letters_come_in_the_order_of_their_death(
+    broker: Broker, client: Sspq, store: Database, queue: int
+) -> None:
+    put(broker.sspq, b"first sent", b"second sent", retries=0)
+    with Sspq(broker.sspq) as slow, Sspq(broker.sspq) as quick:
+        assert slow.receive() == message(b"first sent", 0)
+        assert quick.receive() == message(b"second sent", 0)
+        quick.hang_up()
+        store.wait_for_states(queue, leased=1, dead=1)
+        slow.hang_up()
+    store.wait_for_states(queue, dead=2)
+    for payload in (b"second sent", b"first sent"):
+        assert client.dead_receive() == message(payload, 0)
+        client.confirm()
+    store.wait_for_states(queue)
 
 
 def test_a_dead_receive_waits_for_the_next_dead_letter(
@@ -391,6 +409,18 @@ def test_confirm_and_the_next_receive_may_come_in_one_packet(broker: Broker, cli
         client.send(CONFIRM_PACKET + RECEIVE_PACKET)
         assert client.read() == message(payload, 3)
     client.confirm()
+
+
+def test_a_confirm_in_one_packet_with_its_receive_removes_nothing(client: Sspq, store: Database, queue: int) -> None:
+    client.send(encode_send(b"unseen", 3), RECEIVE_PACKET, CONFIRM_PACKET)
+    assert client.read() == message(b"unseen", 3)
+    client.send(encode_send(b"next", 3), RECEIVE_PACKET)  # still holding: does nothing
+    wait_until(lambda: store.states(queue).total() == 2)
+    assert client.is_silent()
+    client.send(CONFIRM_PACKET, RECEIVE_PACKET, CONFIRM_PACKET)
+    assert client.read() == message(b"next", 3)
+    client.confirm()
+    store.wait_for_states(queue)
 
 
 def test_each_message_goes_to_one_consumer_only(broker: Broker, client: Sspq, other: Sspq) -> None:
