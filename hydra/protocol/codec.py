@@ -40,6 +40,7 @@ MAX_NUMBER: Final = 2**63 - 1
 
 _DIGITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _VOTER: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_DIGEST: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _KEYED_TAG: Final = re.compile(r"(.*)@([0-9a-f]{16})", re.ASCII)
 _STAMP: Final = re.compile(r"([0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
 _WORD: Final = re.compile(r"[!-:<-~]{1,200}", re.ASCII)
@@ -88,6 +89,11 @@ class LineDecoder:
         self._pending = b""
         self.error: LinkError | None = None
         """Set when the stream is none of lines: nothing more is decoded then."""
+
+    @property
+    def pending(self) -> bytes:
+        """What has come of a line that has not ended."""
+        return self._pending
 
     def feed(self, data: bytes) -> list[str]:
         """Return the lines that are complete now; then look at `error`."""
@@ -153,6 +159,12 @@ def _voter(text: str) -> str:
     return text
 
 
+def _digest(text: str) -> str:
+    if not _DIGEST.fullmatch(text):
+        raise MalformedMessage(f"{text!r} is no digest")
+    return text
+
+
 def _stamp(text: str) -> Stamp:
     match = _STAMP.fullmatch(text)
     if match is None:
@@ -176,11 +188,11 @@ class _Form(NamedTuple):
 
 
 _FORMS: Final[dict[str, _Form]] = {
-    "PING": _Form(Ping, (_number, _word, _id), attributes=("voter", "next", "electorate")),
+    "PING": _Form(Ping, (_number, _word, _id), attributes=("voter", "next", "electorate", "leave")),
     "PONG": _Form(Pong, (_word, _id, _number), rest="tag", attributes=("voter", "stamp", "irc")),
     "RECV": _Form(Recv, (_number,), rest="line", rest_needed=True, attributes=("term", "first")),
     "SEND": _Form(Send, (_id,), rest="line", rest_needed=True, attributes=("term", "message")),
-    "DROP": _Form(Drop, (_id,), rest="reason"),
+    "DROP": _Form(Drop, (_id,), rest="reason", attributes=("proof",)),
     "NOMINATE": _Form(Nominate, (_number, _id), attributes=("voter", "electorate")),
     "PLEDGE": _Form(Pledge, (_number, _id, _id), attributes=("voter",)),
     "CALL": _Form(Call, (_number,)),
@@ -192,6 +204,7 @@ _FORMS: Final[dict[str, _Form]] = {
     "ASK": _Form(Ask, (_number, _number)),
 }
 _COMMANDS: Final = {form.make: command for command, form in _FORMS.items()}
+_WORDS: Final = tuple(command.encode() for command in _FORMS)
 
 _ATTRIBUTES: Final[dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]]] = {
     "voter": (_voter, str),
@@ -202,7 +215,17 @@ _ATTRIBUTES: Final[dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]]]
     "term": (_number, str),
     "first": (_number, str),
     "message": (_attribute_word, str),
+    "leave": (_digest, str),
+    "proof": (_digest, str),
 }
+
+
+def may_begin(data: bytes) -> bool:
+    """Whether the beginning of a line can become that of a message: what cannot need not be waited for."""
+    if data.startswith(b"@"):
+        return True
+    word, space, _ = data.partition(b" ")
+    return any(name.startswith(word) and (not space or name == word) for name in _WORDS)
 
 
 def parse(line: str) -> Message:

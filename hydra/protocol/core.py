@@ -10,7 +10,7 @@ from hydra.protocol.codec import MAX_ID, MAX_NUMBER, join_tag
 from hydra.protocol.effects import Changed, CloseLink, Stored, Transmit
 from hydra.protocol.electorate import NO_STAMP, Electorate, Stamp
 from hydra.protocol.links import Link, Links
-from hydra.protocol.members import Members
+from hydra.protocol.members import Member, Members
 from hydra.protocol.messages import (
     Call,
     Drop,
@@ -57,6 +57,8 @@ class Core:
         """Whether the last leader was one that knows no electorates."""
         self.led_at = now
         """When there was a leader last."""
+        self.led_since = now
+        """When this term's heartbeats began: before, no member had one to answer."""
         self.promise_until = now
         """Until then no pledge is given, because the leader may count on it."""
         self.promised: tuple[int, int] | None = None
@@ -106,6 +108,10 @@ class Core:
     def outdone(self) -> bool:
         """Whether it could not be on IRC as the leader, but another voter could."""
         return not self.irc and any(each.irc and each.voter in self.base.voters for each in self.members)
+
+    def silence(self, member: Member) -> float:
+        """Seconds in which a member could have answered a heartbeat and has not."""
+        return self.now - max(member.heard, self.led_since)
 
     def draw_id(self) -> None:
         """Take a new id, as a node does that joins the network anew."""

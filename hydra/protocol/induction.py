@@ -55,9 +55,10 @@ class Induction:
         link.extended = voter is not None
         if message.ind == core.id or voter == core.voter:
             core.close(link, f"{message.ind} is this node")
-        elif voter is not None and core.members.is_dropped(message.ind, core.now):
+        elif voter is not None and core.leader is not None and core.members.is_dropped(message.ind, core.now):
             core.answer(link, Drop(message.ind, "dropped before"))
         else:
+            core.members.forgive(message.ind)
             if link.peer not in (None, message.ind):
                 self.forget_link(link.number)  # it has given up what it asked for under its former id
             link.peer = message.ind
@@ -131,7 +132,7 @@ class Induction:
 
     def _mediate(self, ind: int, tag: str, link: Link) -> None:
         core = self.core
-        missing = {member.id for member in core.members}
+        missing = {member.id for member in core.members if core.silence(member) <= core.times.max_ping}
         self.mediation = Mediation(ind, tag, link, missing, core.now + core.times.max_meet)
         core.say(Knock(ind, tag))
         core.answer(link, Meet(ind, core.id, core.voter))
@@ -167,13 +168,26 @@ class Induction:
 
     def expire(self) -> None:
         """Let go of what has taken longer than MAX_MEET."""
-        core, mediation = self.core, self.mediation
+        core = self.core
+        self._give_up_silent()
+        mediation = self.mediation
         if mediation is not None and core.now >= mediation.ends:
             self.mediation = None
             core.close(mediation.link, f"{len(mediation.missing)} nodes have not agreed within MAX_MEET")
         while self.knocks and core.now >= next(iter(self.knocks.values()))[1]:
             del self.knocks[next(iter(self.knocks))]
         self.proceed()
+
+    def _give_up_silent(self) -> None:
+        """Wait for no member that is forgotten, or has answered no heartbeat for MAX_PING: it may be dead."""
+        core, mediation = self.core, self.mediation
+        if mediation is None:
+            return
+        waited_for = [core.members.get(id) for id in mediation.missing]
+        mediation.missing = {
+            member.id for member in waited_for if member is not None and core.silence(member) <= core.times.max_ping
+        }
+        self._welcome_if_agreed()
 
     # As one who is asked.
 

@@ -87,7 +87,8 @@ class Link:
     """A connection to a neighbour."""
 
     __slots__ = (
-        "asked", "decoder", "extended", "ignored", "knock_at", "number", "opened", "origin", "peer", "state", "target",
+        "asked", "begun", "decoder", "extended", "ignored", "knock_at", "number", "opened", "origin", "peer", "state",
+        "target",
     )  # fmt: skip
 
     def __init__(self, number: int, now: float, *, target: str | None, origin: str) -> None:
@@ -104,6 +105,8 @@ class Link:
         """Whether the neighbour knows attributes."""
         self.asked = False
         """Whether this side has knocked."""
+        self.begun = False
+        """Whether the other side's first line was a message; else there is no neighbour at its end."""
         self.knock_at = now
         self.ignored = 0
         """Lines that meant nothing."""

@@ -92,7 +92,8 @@ class Members:
             return None
         member = self._by_id[id] = Member(id, None, now)
         bound = self._bind(member, voter, now)
-        self.plain = self.plain._replace(voters=self.plain.voters | {member.identity})
+        if len(self.plain.voters) < MAX_DROPPED:
+            self.plain = self.plain._replace(voters=self.plain.voters | {member.identity})
         return bound
 
     def _bind(self, member: Member, voter: str | None, now: float) -> Member | None:
@@ -108,7 +109,7 @@ class Members:
 
     def welcome(self, id: int, voter: str | None, now: float) -> Member | None:
         """Take a node into the record that was inducted just now, also if it had this id before it was dropped."""
-        self._dropped.pop(id, None)
+        self.forgive(id)
         return self.register(id, voter, now)
 
     def drop(self, id: int, now: float, *, shrink: bool = False) -> None:
@@ -121,6 +122,17 @@ class Members:
             del self._by_voter[member.voter]
         if shrink:
             self.plain = self.plain._replace(voters=self.plain.voters - {member.identity})
+
+    def forget(self, id: int) -> None:
+        """Remove a node that is silent; heard from again, it is a node again."""
+        member = self._by_id.pop(id)
+        if member.voter is not None:
+            del self._by_voter[member.voter]
+        self.plain = self.plain._replace(voters=self.plain.voters - {member.identity})
+
+    def forgive(self, id: int) -> None:
+        """That an id was dropped means nothing any more."""
+        self._dropped.pop(id, None)
 
     def _remember(self, id: int, now: float) -> None:
         self._dropped.pop(id, None)

@@ -28,7 +28,9 @@ class Ping(NamedTuple):
     next: int | None = None
     """The index that the next line of this term will have."""
     electorate: Electorate | None = None
-    """The newest electorate, as long as somebody does not have it."""
+    """The newest electorate, as long as a node does not have it."""
+    leave: str | None = None
+    """The digest of what the leader says when it leaves (`hydra.protocol.farewell`)."""
 
     def key(self) -> Hashable:
         # A copy that came through a node that does not know attributes must not stand in for the whole one.
@@ -92,8 +94,12 @@ class Drop(NamedTuple):
     id: int
     reason: str = ""
 
+    proof: str | None = None
+    """Of a leader that leaves: that it says so itself (`hydra.protocol.farewell`)."""
+
     def key(self) -> Hashable:
-        return "DROP", self.id
+        # A forged one must not stand in for the leader's own.
+        return ("DROP", self.id) if self.proof is None else ("DROP", self.id, self.proof)
 
 
 class Nominate(NamedTuple):
@@ -209,5 +215,5 @@ def bare(message: Message) -> Message:
     return bare
 
 
-_WIDTHS: Final = {Ping: 3, Pong: 4, Recv: 2, Send: 2, Nominate: 2, Pledge: 3, Elect: 3, Meet: 2, Hello: 2}
+_WIDTHS: Final = {Ping: 3, Pong: 4, Recv: 2, Send: 2, Drop: 2, Nominate: 2, Pledge: 3, Elect: 3, Meet: 2, Hello: 2}
 """How many fields are the document's, of the messages that have attributes."""

@@ -19,7 +19,7 @@ from random import Random
 from typing import Final
 
 from hydra.protocol.bridge import Bridge
-from hydra.protocol.codec import Ignored, parse
+from hydra.protocol.codec import Ignored, may_begin, parse
 from hydra.protocol.core import Core
 from hydra.protocol.doorkeeper import Doorkeeper, DoorRules
 from hydra.protocol.effects import CloseLink, Dial, Effect, Stored
@@ -48,9 +48,11 @@ from hydra.protocol.messages import (
     bare,
 )
 from hydra.protocol.roles import Action, Event, Role
-from hydra.protocol.termtime import Termtime
+from hydra.protocol.termtime import LEADER_LEAVES, Termtime
 from hydra.protocol.times import Times
 
+#: Characters of a stranger's first line that a log shows.
+SHOWN: Final = 40
 MAX_IGNORED: Final = 100
 """Lines that mean nothing that are taken from a link before its handshake is over; then it is closed."""
 
@@ -221,13 +223,13 @@ class Node:
             try:
                 message = parse(line)
             except Ignored:
-                self._ignore(link)
+                self._ignore(link, line)
             else:
+                link.begun = True
                 self._take(link, message)
             if link.state is State.CLOSED:
                 break
-        if link.decoder.error is not None and link.state is not State.CLOSED:
-            self.core.close(link, str(link.decoder.error))
+        self._judge_rest(link)
         return self._finish()
 
     def message_received(self, now: float, number: int, message: Message) -> list[Effect]:
@@ -235,6 +237,7 @@ class Node:
         core = self._at(now)
         link = core.links.get(number)
         if link is not None:
+            link.begun = True
             self._take(link, message)
         return self._finish()
 
@@ -303,9 +306,9 @@ class Node:
         """Stop in order: leave IRC, and tell the others, so that they need not wait."""
         core = self._at(now)
         if self.role is not Role.OUTSIDE:
-            leading = self.role is Role.LEADING
+            reign = self.termtime.reign
             self._resign("leaving")
-            core.say(Drop(core.id, LEADER_LEAVES if leading else "leaving"))
+            core.say(Drop(core.id, "leaving") if reign is None else Drop(core.id, LEADER_LEAVES, reign.proof))
         return core.outbox.take()
 
     # What every event begins and ends with.
@@ -372,7 +375,27 @@ class Node:
                 self._dial_at[target] = core.now + core.times.redial * core.rng.uniform(0.5, 1.5)
                 core.outbox.at_once(Dial(target))
 
-    def _ignore(self, link: Link) -> None:
+    def _judge_rest(self, link: Link) -> None:
+        """Close a link whose other side sends no lines, or has begun with something else than a message."""
+        decoder = link.decoder
+        if link.state is State.CLOSED:
+            return
+        if decoder.error is not None:
+            self.core.close(link, str(decoder.error))
+        elif not link.begun and decoder.pending and not may_begin(decoder.pending):
+            self._refuse_stranger(link, decoder.pending.decode(errors="replace"))
+
+    def _refuse_stranger(self, link: Link, text: str) -> None:
+        """A browser, a scanner, a TLS client: what follows its first line is not looked at."""
+        self.core.close(link, f"its first line is no message of Hydra's: {text[:SHOWN]!a}")
+
+    def _ignore(self, link: Link, line: str) -> None:
+        if not link.begun:
+            self._refuse_stranger(link, line)
+        else:
+            self._count_ignored(link)
+
+    def _count_ignored(self, link: Link) -> None:
         link.ignored += 1
         if link.state is not State.JOINED and link.ignored > MAX_IGNORED:
             self.core.close(link, f"more than {MAX_IGNORED} lines that mean nothing")
@@ -431,15 +454,15 @@ class Node:
         if isinstance(message, Knock):
             self.induction.on_own_knock(message, link)
         elif not link.asked:
-            self._ignore(link)
+            self._count_ignored(link)
         elif isinstance(message, Drop):
             if message.id == self.core.id:
-                self._dropped(message.reason)
+                self._told_dropped(link, message)
         elif isinstance(message, Meet | Welcome | Hello):
             if self.induction.on_answer(message, link):
                 self._on(Event.INDUCTED)
         else:
-            self._ignore(link)
+            self._count_ignored(link)
 
     def _take_ping(self, link: Link, message: Ping) -> None:
         event = self.termtime.on_ping(message, link)
@@ -479,17 +502,27 @@ class Node:
         core = self.core
         if not core.is_new(message) and message.id not in core.members and message.id != core.id:
             return
+        if self.termtime.withstands(message):
+            return
         core.relay(message, link)
         if message.id == core.id:
             self._dropped(message.reason)
             return
+        leaves = self.termtime.leaves(message)
         self.termtime.remove(message.id)
         self.induction.forget_node(message.id)
         if message.id == core.leader:
             core.leader = None
-            if message.reason == LEADER_LEAVES:
+            if leaves:
                 core.release(message.id, core.term + 1)
             self._on(Event.LEADER_SILENT)
+
+    def _told_dropped(self, link: Link, message: Drop) -> None:
+        """The other side of a link that has not joined has dropped this node."""
+        if self.termtime.withstands(message):
+            self.core.close(link, f"it takes this leader for dropped: {message.reason}")
+        else:
+            self._dropped(message.reason)
 
     def _dropped(self, reason: str) -> None:
         self._close_all(f"dropped: {reason or 'no reason given'}")
@@ -553,8 +586,6 @@ class Node:
         return Event.INDUCTED if core.votes else None
 
 
-LEADER_LEAVES: Final = "the leader leaves"
-"""The reason in the DROP of a leader for itself: it is off IRC, and nobody needs to wait for its lease."""
 _STANDING: Final = (Role.NOMINEE, Role.CALLING)
 _ELECTING: Final = (Role.WAITING, *_STANDING)
 _WHY: Final = {

@@ -9,6 +9,7 @@ import re
 from typing import Final
 
 from hydra.protocol.electorate import MAX_VOTERS, Electorate, Stamp
+from hydra.protocol.farewell import digest
 from hydra.protocol.times import Times
 
 REMEMBERED: Final = 16
@@ -35,11 +36,18 @@ class Beat:
 class Reign:
     """One term of a leader."""
 
-    __slots__ = ("_beats", "_number", "_times", "acknowledged", "lease_until", "leased", "ping_at", "term", "voter")
+    __slots__ = (
+        "_beats", "_number", "_times", "acknowledged", "lease_until", "leased", "leave", "ping_at", "proof", "term",
+        "voter",
+    )  # fmt: skip
 
-    def __init__(self, term: int, voter: str, times: Times, now: float) -> None:
+    def __init__(self, term: int, voter: str, times: Times, now: float, proof: str) -> None:
         self.term = term
         self.voter = voter
+        self.proof = proof
+        """What the leader says of its own end, and nobody else knows."""
+        self.leave = digest(proof)
+        """What its heartbeats announce it with."""
         self._times = times
         self._beats: dict[str, Beat] = {}
         self._number = 0

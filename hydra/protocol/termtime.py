@@ -5,16 +5,24 @@ docs/protocols/hydra.md, "Heartbeats". What happens is returned as an event for 
 
 from __future__ import annotations
 
+from typing import Final
+
 from hydra.protocol.core import Core
 from hydra.protocol.electorate import Electorate
+from hydra.protocol.farewell import draw_proof, proves
 from hydra.protocol.links import Link
 from hydra.protocol.messages import Drop, Ping, Pong
 from hydra.protocol.reign import Reign, knows_electorates
 from hydra.protocol.roles import Event, Role
 
+LEADER_LEAVES: Final = "the leader leaves"
+"""The reason in the DROP of a leader for itself: it is off IRC, and its lease need not be waited for."""
+
 
 class Termtime:
     """A node's part in a term, as its leader or not."""
+
+    reign_class = Reign
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -22,6 +30,8 @@ class Termtime:
         """Set while this node leads."""
         self.silent_at = core.now
         """When the leader that is followed will have been silent for too long."""
+        self.farewell: str | None = None
+        """What the leader that is followed has announced to prove when it leaves; the first word counts in a term."""
 
     # As anybody.
 
@@ -30,6 +40,8 @@ class Termtime:
         core = self.core
         if message.term < core.term or core.is_leap(message.term) or message.id == core.id:
             return None
+        if message.term > core.term:
+            core.members.forgive(message.id)  # it was elected since it was dropped
         if not core.knows(message.id, message.voter, link):
             return None
         if message.term == core.term and core.leader not in (None, message.id):
@@ -52,10 +64,16 @@ class Termtime:
     def follow(self, message: Ping) -> None:
         """Answer a heartbeat, and promise its sender to pledge to nobody for a while."""
         core = self.core
+        if (message.term, message.id) != (core.term, core.leader):
+            core.led_since, self.farewell = core.now, None
         if message.term > core.term:
             core.adopt(message.term)
         core.install(message.electorate)
         core.leader = message.id
+        self.farewell = self.farewell or message.leave
+        if (leader := core.members.get(message.id)) is not None:
+            leader.heard = core.now
+        self._forget_silent()
         core.foreign = message.next is None and not knows_electorates(message.val)
         core.persist()
         self.silent_at = core.promise_until = core.now + core.times.max_ping
@@ -79,7 +97,8 @@ class Termtime:
         core.relay(message._replace(hops=message.hops + 1), link)
         member.name = message.tag
         member.irc = bool(message.irc)
-        if self.reign is not None and self.reign.answered(message.val, member.identity, message.stamp, core.base):
+        reign = self.reign
+        if reign is None or reign.answered(message.val, member.identity, message.stamp, core.base):
             member.heard = core.now
 
     def _as_its_own(self, message: Pong, link: Link) -> Pong:
@@ -100,9 +119,8 @@ class Termtime:
         if core.electorate is not None:
             core.electorate = core.electorate.confirmed(core.term)
             core.persist()
-        self.reign = Reign(core.term, core.voter, core.times, core.now)
-        for member in core.members:
-            member.heard = core.now
+        self.reign = self.reign_class(core.term, core.voter, core.times, core.now, draw_proof(core.rng))
+        core.led_since = core.now
 
     def resign(self) -> None:
         """Lead no longer."""
@@ -118,7 +136,7 @@ class Termtime:
         self._change_electorate(reign)
         electorate = None if core.electorate is None or self._all_have(core.electorate) else core.electorate
         val = reign.beat(core.now, core.base)
-        core.say(Ping(core.term, val, core.id, core.voter, next_line, electorate))
+        core.say(Ping(core.term, val, core.id, core.voter, next_line, electorate, reign.leave))
 
     def wants_beat(self) -> bool:
         """Whether a heartbeat is due, or worth sending because the electorate can be changed."""
@@ -130,10 +148,33 @@ class Termtime:
     def _drop_silent(self) -> None:
         core = self.core
         for member in list(core.members):
-            silence = core.now - member.heard
-            if silence > core.times.max_ping:
+            if (silence := core.silence(member)) > core.times.max_ping:
                 core.say(Drop(member.id, f"no PONG for {silence:.1f} s"))
                 self.remove(member.id)
+
+    def _forget_silent(self) -> None:
+        """Forget who has answered no heartbeat for long: its leader may not know it, and would never drop it."""
+        core = self.core
+        for member in list(core.members):
+            if member.id != core.leader and core.silence(member) > core.times.forget:
+                core.members.forget(member.id)
+                for link in core.links.of_peer(member.id):
+                    core.close(link, f"node {member.id} has answered no heartbeat for {core.times.forget:g} s")
+
+    # Who drops a leader.
+
+    def leaves(self, message: Drop) -> bool:
+        """Whether the leader that is followed says itself that it leaves."""
+        if message.id != self.core.leader:
+            return False
+        return message.reason == LEADER_LEAVES if self.farewell is None else proves(message.proof, self.farewell)
+
+    def withstands(self, message: Drop) -> bool:
+        """Whether a leader goes on although a node would have it dropped: a majority answers it, or it was heard."""
+        core = self.core
+        if message.id == core.id:
+            return self.reign is not None and self.reign.leased
+        return message.id == core.leader and self.farewell is not None and not self.leaves(message)
 
     def remove(self, id: int) -> None:
         """Comply with a DROP: forget the node, and close the links to it."""

@@ -66,6 +66,11 @@ class Times:
         return self.max_ping / 5
 
     @property
+    def forget(self) -> float:
+        """How long a follower keeps a member in its record that answers no heartbeat; its leader drops it sooner."""
+        return self.max_ping * 2
+
+    @property
     def memory(self) -> float:
         """How long an id that was dropped is refused."""
         return self.max_ping * 30

@@ -20,6 +20,7 @@ MAJORITY = "a leader had a majority"
 SAME_LINES = "a line is the same for all who have it"
 NO_GAP = "lines have no gap"
 SAID_ONCE = "a line reaches IRC at most once"
+LEADER_STAYS = "a leader with its lease is dropped by itself alone"
 INDUCTION_ENDS = "an induction ends within MAX_MEET"
 BOUNDED = "a network does not flood itself"
 LEADER_FOUND = "a leader is found after healing"
@@ -47,6 +48,8 @@ class Checker:
         self.leaders: dict[int, int] = {}
         """The id of each term's leader."""
         self.on_irc: int | None = None
+        self.lingering: set[int] = set()
+        """Who stands still, and has not been able to leave IRC: it may be there as long as it does nothing."""
         self.said: set[str] = set()
         self.lines: dict[tuple[int, int], str] = {}
         self._votes: dict[tuple[str, int], int] = {}
@@ -71,6 +74,8 @@ class Checker:
             case LeaveIrc():
                 self.off_irc(host)
             case Say():
+                if self.on_irc not in (None, host):
+                    self.fail(ONE_ON_IRC, f"node {host} says {effect.message} while node {self.on_irc} is there")
                 if effect.message in self.said:
                     self.fail(SAID_ONCE, f"node {host} says {effect.message} again")
                 self.said.add(effect.message)
@@ -83,11 +88,31 @@ class Checker:
 
     def off_irc(self, host: int) -> None:
         """A node is off IRC, or dead."""
+        self.lingering.discard(host)
         if self.on_irc == host:
             self.on_irc = None
 
+    def stands_still(self, host: int) -> None:
+        """A node does nothing for a while: others may take its place."""
+        if self.on_irc == host:
+            self.on_irc = None
+            self.lingering.add(host)
+
+    def holds_irc(self, host: int) -> bool:
+        """Whether a node's connection to IRC is open."""
+        return self.on_irc == host or host in self.lingering
+
+    def _goes_on(self, host: int) -> None:
+        """A node that stood still has handled an event, and has not left IRC."""
+        self.lingering.discard(host)
+        if self.on_irc is not None:
+            self.fail(ONE_ON_IRC, f"node {host} goes on there beside node {self.on_irc}")
+        self.on_irc = host
+
     def after_event(self, host: int, node: Node) -> None:
         """An event was handled. Raises Violation."""
+        if host in self.lingering:
+            self._goes_on(host)
         voter = node.core.voter
         if node.term < self._terms.get(voter, 0):
             self.fail(TERMS_RISE, f"node {host} went back from term {self._terms[voter]} to {node.term}")

@@ -157,9 +157,7 @@ class _HurriedReign(Reign):
 
 
 class _HurriedTermtime(Termtime):
-    def lead(self) -> None:
-        super().lead()
-        self.reign = _HurriedReign(self.core.term, self.core.voter, self.core.times, self.core.now)
+    reign_class = _HurriedReign
 
 
 class HurriedLeader(Node):
@@ -192,6 +190,21 @@ class RepeatingLeader(Node):
     bridge_class = _RepeatingBridge
 
 
+class _ObedientTermtime(Termtime):
+    def withstands(self, message: Drop) -> bool:
+        return False
+
+
+class ObedientLeader(Node):
+    """A leader resigns when any member says that it is dropped."""
+
+    termtime_class = _ObedientTermtime
+
+
+class StoppedClock(Node):
+    """A clock that stands still while the machine is suspended (CLOCK_MONOTONIC); `World` has it so."""
+
+
 HOLES: Final[dict[str, type[Node]]] = {
     "shrinking-electorate": ShrinkingElectorate,
     "forgetful-voter": ForgetfulVoter,
@@ -205,5 +218,7 @@ HOLES: Final[dict[str, type[Node]]] = {
     "hurried-leader": HurriedLeader,
     "forgetful-promiser": ForgetfulPromiser,
     "repeating-leader": RepeatingLeader,
+    "obedient-leader": ObedientLeader,
+    "stopped-clock": StoppedClock,
 }
 """By name."""

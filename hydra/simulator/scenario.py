@@ -30,6 +30,18 @@ class Kind(Enum):
     CUT = "cut"
     """All links break once."""
     IRC_LOST = "irc-lost"
+    PAUSE = "pause"
+    """A process stands still (SIGSTOP); its clock goes on, and what comes waits for it."""
+    PAUSE_LEADER = "pause-leader"
+    SUSPEND = "suspend"
+    """A machine stands still, and its timers with it."""
+    SUSPEND_LEADER = "suspend-leader"
+    RESUME = "resume"
+    """Who stood still goes on."""
+    FORGE = "forge"
+    """A member says that the leader is dropped, and that it leaves."""
+    GHOST = "ghost"
+    """One node alone comes to know a member that there is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +214,8 @@ class _Draw:
         moments = sorted(round(at, 2) for at in times if at < end)
         faults = [fault for at in moments if (fault := self._fault(at)) is not None]
         if rng.random() < 0.4:
+            faults += self._standstill(rng.uniform(2, end))
+        if rng.random() < 0.4:
             faults += rng.choice((self._baton, self._return))(rng.uniform(2, max(end - 30, 3)))
         return tuple(sorted((fault for fault in faults if fault.at < end), key=lambda fault: fault.at))
 
@@ -217,6 +231,13 @@ class _Draw:
                 Fault(round(back + rng.uniform(0, 1), 2), Kind.RESTART, (restarted,)),
             ]
         return faults
+
+    def _standstill(self, at: float) -> list[Fault]:
+        """A node, or the leader, stands still for some time; in the most cases longer than its lease."""
+        rng = self.rng
+        kind = rng.choice((Kind.PAUSE, Kind.PAUSE_LEADER, Kind.SUSPEND, Kind.SUSPEND_LEADER, Kind.SUSPEND_LEADER))
+        nodes = () if kind in (Kind.PAUSE_LEADER, Kind.SUSPEND_LEADER) else (rng.randrange(self.nodes),)
+        return [Fault(round(at, 2), kind, nodes), Fault(round(at + rng.uniform(1, 25), 2), Kind.RESUME)]
 
     def _return(self, at: float) -> list[Fault]:
         """A few nodes are down until they have lost their votes; then they are back, with one of the others."""
@@ -250,6 +271,8 @@ class _Draw:
         if kind is Kind.SPLIT:
             group = rng.sample(range(self.nodes), rng.randint(1, self.nodes - 1))
             return Fault(at, kind, tuple(sorted(group)))
+        if kind in (Kind.FORGE, Kind.GHOST):
+            return Fault(at, kind, (rng.randrange(self.nodes),))
         if kind is Kind.HEAL:
             self.down.clear()
         return Fault(at, kind)
@@ -258,4 +281,5 @@ class _Draw:
 _LIKELY: Final = (
     *[Kind.CRASH] * 4, Kind.LOSE, *[Kind.RESTART] * 4, Kind.LEAVE, *[Kind.SPLIT] * 4, *[Kind.ISOLATE_LEADER] * 3,
     *[Kind.CRASH_LEADER] * 3, *[Kind.HEAL] * 4, Kind.CUT, Kind.IRC_LOST,
+    *[Kind.FORGE] * 3, Kind.GHOST,
 )  # fmt: skip

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any, Final
 
-from hydra.protocol.codec import encode
+from hydra.protocol.codec import MAX_ID, encode
 from hydra.protocol.effects import (
     Changed,
     CloseLink,
@@ -24,10 +25,13 @@ from hydra.protocol.effects import (
     Transmit,
 )
 from hydra.protocol.electorate import Electorate
+from hydra.protocol.messages import Drop
 from hydra.protocol.node import Node, new_stored
 from hydra.protocol.roles import Role
+from hydra.protocol.termtime import LEADER_LEAVES
 from hydra.protocol.times import Times
-from hydra.simulator.checker import BOUNDED, LEADER_FOUND, Checker
+from hydra.simulator.checker import BOUNDED, LEADER_FOUND, LEADER_STAYS, Checker
+from hydra.simulator.holes import StoppedClock
 from hydra.simulator.network import End, Network
 from hydra.simulator.scenario import Fault, Kind, Scenario
 
@@ -49,7 +53,10 @@ Trace = Callable[[str], None]
 class Host:
     """What a node runs on: its disk, its clock, and whether it is up."""
 
-    __slots__ = ("disk", "epoch", "index", "node", "position", "rate", "targets", "wake_at", "writes")
+    __slots__ = (
+        "disk", "epoch", "index", "lag", "node", "position", "rate", "still_since", "targets", "timers_stop", "waiting",
+        "wake_at", "writes",
+    )  # fmt: skip
 
     def __init__(self, index: int, disk: Stored, rate: float, targets: tuple[str, ...]) -> None:
         self.index = index
@@ -63,6 +70,19 @@ class Host:
         self.wake_at = float("inf")
         self.writes: dict[int, Stored] = {}
         """What is on its way to the disk."""
+        self.still_since: float | None = None
+        """Since when it stands still; None while it does not."""
+        self.timers_stop = False
+        """Whether its timers stand still with it."""
+        self.waiting: list[tuple[Callable[..., list[Effect]], tuple[Any, ...]]] = []
+        """What has happened to it meanwhile."""
+        self.lag = 0.0
+        """Seconds that its clock has stood still altogether."""
+
+    @property
+    def up(self) -> bool:
+        """Whether a node runs, and is not standing still."""
+        return self.node is not None and self.still_since is None
 
 
 class World:
@@ -168,10 +188,13 @@ class World:
         self._handle(host, host.node.start(self._local(host)))
 
     def _local(self, host: Host) -> float:
-        return 1000.0 * host.index + self.now * host.rate
+        return 1000.0 * host.index + self.now * host.rate - host.lag
 
     def call(self, host: Host, event: Callable[..., list[Effect]], *args: Any) -> None:
-        """Have a node handle an event now."""
+        """Have a node handle an event, now or when it goes on."""
+        if host.still_since is not None:
+            host.waiting.append((event, args))
+            return
         self._handle(host, event(host.node, self._local(host), *args))
 
     def _handle(self, host: Host, effects: list[Effect]) -> None:
@@ -186,13 +209,13 @@ class World:
         self._schedule(host, node)
 
     def _schedule(self, host: Host, node: Node) -> None:
-        due = max((node.deadline - 1000.0 * host.index) / host.rate, self.now)
+        due = max((node.deadline - 1000.0 * host.index + host.lag) / host.rate, self.now)
         if due < host.wake_at:
             host.wake_at = due
             self.at(due + 1e-6, self._wake, host, host.epoch, due)
 
     def _wake(self, host: Host, epoch: int, due: float) -> None:
-        if host.node is None or host.epoch != epoch or host.wake_at != due:
+        if host.node is None or host.epoch != epoch or host.wake_at != due or host.still_since is not None:
             return
         host.wake_at = float("inf")
         if host.node.deadline <= self._local(host):
@@ -253,7 +276,16 @@ class World:
             return
         if self.trace is not None:
             self._say(f"node {host.index} <- {end.host}: {encode(message, attributes=True).decode().rstrip()}")
+        leads_on = self._must_lead_on(host.node, message, self._local(host)) and host.still_since is None
         self.call(host, Node.message_received, other.number, message)
+        if leads_on and host.node.role is not Role.LEADING:
+            self.checker.fail(LEADER_STAYS, f"node {host.index} is {host.node.role.name} after {message}")
+
+    @staticmethod
+    def _must_lead_on(node: Node, message: Any, now: float) -> bool:
+        reign = node.termtime.reign
+        dropped = isinstance(message, Drop) and message.id == node.id
+        return dropped and reign is not None and reign.leased and now < reign.lease_until
 
     def _dial(self, host: Host, epoch: int, target: int) -> None:
         if host.node is None or host.epoch != epoch:
@@ -267,9 +299,9 @@ class World:
         self._open(host, end, str(target))
 
     def _open(self, host: Host, end: End, target: str | None) -> None:
-        assert host.node is not None
-        at, origin = self._local(host), "" if target is not None else f"10.0.0.{end.other.host}"
-        self._handle(host, host.node.link_opened(at, end.number, target=target, origin=origin))
+        origin = "" if target is not None else f"10.0.0.{end.other.host}"
+        opened = partial(Node.link_opened, target=target, origin=origin)
+        self.call(host, opened, end.number)
 
     def _close(self, end: End | None) -> None:
         """One side closes a link; the other learns it, when it can be reached."""
@@ -290,7 +322,7 @@ class World:
     # IRC.
 
     def _irc_connected(self, host: Host, epoch: int) -> None:
-        if host.node is None or host.epoch != epoch or self.checker.on_irc != host.index:
+        if host.node is None or host.epoch != epoch or not self.checker.holds_irc(host.index):
             return
         if self.rng.random() < IRC_FAILS:
             self._irc_lost(host)
@@ -311,7 +343,7 @@ class World:
     def _submit(self) -> None:
         self.at(self.now + self.rng.expovariate(1 / SEND_EVERY), self._submit)
         host = self.rng.choice(self.hosts)
-        if host.node is not None:
+        if host.up:
             self._names += 1
             self.call(host, Node.submit, f"m{self._names}", f"PRIVMSG #c :{self._names}")
 
@@ -326,7 +358,20 @@ class World:
                     self._crash(host, lose=fault.kind is Kind.LOSE)
             case Kind.LEAVE:
                 for host in self._hit(fault):
-                    self._leave(host)
+                    if host.up:
+                        self._leave(host)
+                    else:  # it does not hear that it is to stop
+                        self._crash(host, lose=False)
+            case Kind.PAUSE | Kind.SUSPEND | Kind.PAUSE_LEADER | Kind.SUSPEND_LEADER:
+                stops = fault.kind in (Kind.SUSPEND, Kind.SUSPEND_LEADER)
+                for host in self._hit(fault):
+                    self._stand_still(host, stops=stops)
+            case Kind.RESUME:
+                for host in self.hosts:
+                    self._go_on(host)
+            case Kind.FORGE | Kind.GHOST:
+                for host in self._hit(fault):
+                    self._mislead(host, fault.kind)
             case Kind.RESTART:
                 for index in fault.nodes:
                     self._start(self.hosts[index])
@@ -345,11 +390,53 @@ class World:
                     self._irc_lost(self.hosts[self.checker.on_irc])
 
     def _hit(self, fault: Fault) -> list[Host]:
-        hosts = self._leaders() if fault.kind is Kind.CRASH_LEADER else [self.hosts[index] for index in fault.nodes]
+        hosts = [self.hosts[index] for index in fault.nodes]
+        if fault.kind in (Kind.CRASH_LEADER, Kind.PAUSE_LEADER, Kind.SUSPEND_LEADER):
+            hosts = self._leaders()
         return [host for host in hosts if host.node is not None]
 
     def _leaders(self) -> list[Host]:
         return [host for host in self.hosts if host.node is not None and host.node.role is Role.LEADING]
+
+    # Standing still.
+
+    def _stand_still(self, host: Host, *, stops: bool) -> None:
+        """With `stops` its timers stand still, and its clock too if that is one of CLOCK_MONOTONIC's kind."""
+        if not host.up:
+            return
+        host.still_since = self.now
+        host.timers_stop = stops
+        self.checker.stands_still(host.index)
+
+    def _go_on(self, host: Host) -> None:
+        """What has come meanwhile is handled; a timer that was stopped goes off as much later."""
+        since, host.still_since = host.still_since, None
+        if since is None or host.node is None:
+            return
+        if host.timers_stop and issubclass(self._node_class, StoppedClock):
+            host.lag += (self.now - since) * host.rate
+        waiting, host.waiting = host.waiting, []
+        for event, args in waiting:
+            self.call(host, event, *args)
+        wake = max(host.wake_at, since) + (self.now - since) * host.timers_stop
+        host.wake_at = max(wake, self.now)
+        self.at(host.wake_at + 1e-6, self._wake, host, host.epoch, host.wake_at)
+
+    # Liars.
+
+    def _mislead(self, host: Host, kind: Kind) -> None:
+        """A member's neighbours hear that the leader is dropped and leaves; or one node knows a member of its own."""
+        node = host.node
+        assert node is not None
+        if kind is Kind.GHOST:
+            node.members.register(self.rng.randint(1, MAX_ID), f"{self.rng.getrandbits(64):016x}", self._local(host))
+            return
+        if node.leader is None or node.role is Role.LEADING:
+            return
+        for reason in ("forged", LEADER_LEAVES):
+            for proof in (None, f"{self.rng.getrandbits(128):032x}"):
+                forged = Transmit(node.core.links.joined, Drop(node.leader, reason, proof), attributes=True)
+                self._transmit(host, forged)
 
     def _crash(self, host: Host, *, lose: bool) -> None:
         """A node dies. Of the writes on their way any first part may have reached the disk."""
@@ -373,6 +460,8 @@ class World:
 
     def _gone(self, host: Host) -> None:
         host.node = None
+        host.still_since = None
+        host.waiting.clear()
         host.writes.clear()
         host.wake_at = float("inf")
         self.checker.off_irc(host.index)
@@ -392,6 +481,7 @@ class World:
             self._say("healed")
             self.at(self.now + PATIENCE, self._give_up)
         for host in self.hosts:
+            self._go_on(host)
             self._start(host)
             if last and host.node is not None:
                 self._look_for_leader(host.node)

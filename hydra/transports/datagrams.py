@@ -11,8 +11,6 @@ from hydra.protocol.codec import MAX_LINE, Ignored, parse
 
 MAX_JOINED: Final = 1400
 """Bytes of a datagram with several lines: less than what most networks carry in one piece."""
-MAX_LOOKED_AT: Final = 16
-"""Lines of a stranger's datagram that are read, so that no datagram is much work."""
 
 
 class Packer:
@@ -46,12 +44,11 @@ def whole_lines(datagram: bytes) -> bytes:
     return datagram if datagram.endswith(b"\n") else datagram + b"\n"
 
 
-def has_message(datagram: bytes) -> bool:
-    """Whether one of the first lines means something."""
-    for line in datagram[: MAX_LINE + 2].split(b"\n", MAX_LOOKED_AT)[:MAX_LOOKED_AT]:
-        try:
-            parse(line.removesuffix(b"\r").decode())
-        except (UnicodeDecodeError, Ignored):
-            continue
-        return True
-    return False
+def begins_with_message(datagram: bytes) -> bool:
+    """Whether the first line means something."""
+    line = datagram[: MAX_LINE + 2].partition(b"\n")[0]
+    try:
+        parse(line.removesuffix(b"\r").decode())
+    except (UnicodeDecodeError, Ignored):
+        return False
+    return True

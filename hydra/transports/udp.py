@@ -1,7 +1,7 @@
 """Links over UDP: one socket for all that are accepted, and for those that are dialled (docs/protocols/hydra.md).
 
-A link is open as soon as it is dialled, or when a datagram comes from an address that has none and one of its lines
-means something, so that noise costs no link. It is over when nothing has come for `idle` seconds, or when the other
+A link is open as soon as it is dialled, or when a datagram comes from an address that has none and its first line is a
+message, so that noise costs no link. It is over when nothing has come for `idle` seconds, or when the other
 side's machine says that nobody listens there.
 """
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from hydra.transports.address import UdpAddress
 from hydra.transports.base import Accept, Handler, TransportError, TransportOptions
-from hydra.transports.datagrams import Packer, has_message, whole_lines
+from hydra.transports.datagrams import Packer, begins_with_message, whole_lines
 from hydra.transports.icmp import take_refusals
 from hydra.transports.words import reason
 from wire.address import ip_address
@@ -96,7 +96,7 @@ class UdpSocket(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, remote: Any) -> None:
         link = self._links.get(remote)
-        if link is None and self._accept is not None and has_message(data):
+        if link is None and self._accept is not None and begins_with_message(data):
             link = self._admit(remote, self._accept)
         if link is not None:
             link.datagram_received(data)

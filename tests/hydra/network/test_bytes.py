@@ -43,7 +43,7 @@ def test_a_server_knocks_and_is_let_in_as_the_document_has_it(alone: Node) -> No
 
 def test_a_line_may_end_without_a_carriage_return_and_come_in_pieces(alone: Node) -> None:
     with Probe.dial(alone.address) as probe:
-        for byte in b"\n\r\nNOTHING known\nKNOCK 12345  spaced  tag \n":
+        for byte in b"\n\r\nKNOCK 12345  spaced  tag \n\nNOTHING known\n":
             probe.socket.sendall(bytes([byte]))
         assert probe.take().startswith(b"MEET 12345 ")
 

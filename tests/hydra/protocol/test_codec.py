@@ -64,14 +64,15 @@ LINES: list[tuple[str, Message]] = [
 ]
 WITH_ATTRIBUTES: list[tuple[str, Message]] = [
     (
-        f"@voter={A};next=4;electorate=3.5:{A},{B} PING 3 3.1 7",
-        Ping(3, "3.1", 7, A, 4, Electorate(3, 5, frozenset({A, B}))),
+        f"@voter={A};next=4;electorate=3.5:{A},{B};leave={A}{B} PING 3 3.1 7",
+        Ping(3, "3.1", 7, A, 4, Electorate(3, 5, frozenset({A, B})), A + B),
     ),
     (f"@voter={A};stamp=3.5 PONG 3.1 7 0 n", Pong("3.1", 7, 0, "n", A, (3, 5))),
     (f"@voter={A};stamp=3.5;irc=1 PONG 3.1 7 0 n", Pong("3.1", 7, 0, "n", A, (3, 5), 1)),
     ("@term=3;first=2 RECV 2 JOIN #c", Recv(2, "JOIN #c", 3, 2)),
     ("@term=3;message=m/1 SEND 7 JOIN #c", Send(7, "JOIN #c", 3, "m/1")),
     (f"@voter={A};electorate=3.5:{A} NOMINATE 4 7", Nominate(4, 7, A, Electorate(3, 5, frozenset({A})))),
+    (f"@proof={A}{B} DROP 7 the leader leaves", Drop(7, "the leader leaves", A + B)),
     (f"@voter={A} PLEDGE 4 7 8", Pledge(4, 7, 8, A)),
     (f"@voter={A} ELECT 4 7 8", Elect(4, 7, 8, A)),
     (f"@voter={A} MEET 7 8", Meet(7, 8, A)),

@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from hydra.protocol.effects import LeaveIrc, Persist, Stored, Transmit
+from hydra.protocol.farewell import digest
 from hydra.protocol.messages import Pledge
 from hydra.protocol.roles import Role
 from hydra.protocol.times import Times
@@ -109,6 +110,45 @@ def test_a_leader_that_leaves_need_not_be_waited_for() -> None:
     assert pledges(driven) == [f"PLEDGE 4 11 {driven.id}"]
 
 
+def test_a_leader_that_proves_that_it_leaves_need_not_be_waited_for() -> None:
+    driven = announced()
+    proof = "5" * 32
+    driven.hear(1, f"@proof={proof} DROP 12 the leader leaves")
+    assert driven.node.leader is None
+    nominate(driven)
+    assert pledges(driven) == [f"PLEDGE 4 11 {driven.id}"]
+
+
+@pytest.mark.parametrize(
+    "drop", ["DROP 12 too slow", "DROP 12 the leader leaves", f"@proof={'6' * 32} DROP 12 it leaves"]
+)
+def test_a_member_that_says_that_the_leader_is_dropped_is_not_believed_while_the_leader_is_heard(drop: str) -> None:
+    driven = announced()
+    assert driven.hear(1, drop) == []
+    assert driven.sent[2] == []
+    assert (driven.node.leader, driven.node.role) == (12, Role.FOLLOWING)
+    assert 2 not in driven.closed
+    nominate(driven)
+    assert pledges(driven) == []
+    driven.wait(10.1)
+    driven.hear(1, drop)
+    assert 12 not in driven.node.members
+
+
+def test_the_first_word_of_how_a_leader_will_leave_is_the_one_that_counts() -> None:
+    driven = announced()
+    driven.hear(1, f"@voter={C};next=0;leave={digest('6' * 32)} PING 3 3.2 12", f"@proof={'6' * 32} DROP 12 it leaves")
+    assert driven.node.leader == 12
+
+
+def announced() -> Driven:
+    """It follows 12, which has said how it will leave."""
+    driven = joined()
+    driven.hear(2, f"@voter={C};next=0;leave={digest('5' * 32)} PING 3 3.1 12")
+    driven.clear()
+    return driven
+
+
 def test_an_outdated_electorate_gets_no_pledge_but_a_newer_one_is_taken_over() -> None:
     driven = joined()
     nominate(driven, 4, f"3.4:{VOTER},{B}")
@@ -201,7 +241,8 @@ def test_a_nominee_leads_with_the_votes_of_a_majority_and_not_with_fewer() -> No
     assert not any(" PING " in line for line in driven.sent[2])
     driven.hear(1, f"@voter={B} ELECT 4 {own} 11")
     assert driven.node.leader == own
-    assert driven.sent[2][-1].endswith(f";next=0;electorate=4.5:{VOTER},{B},{C} PING 4 4.1.{VOTER} {own}")
+    assert driven.sent[2][-1].endswith(f" PING 4 4.1.{VOTER} {own}")
+    assert f";next=0;electorate=4.5:{VOTER},{B},{C};leave=" in driven.sent[2][-1]
 
 
 def test_one_voter_under_two_ids_is_one_vote() -> None:

@@ -34,9 +34,12 @@ def test_a_flood_of_garbage_before_the_handshake_closes_the_link_and_nothing_els
     assert driven.closed[3]
     driven.connect(4)
     driven.hear_bytes(4, b"GET / HTTP/1.1\r\n" * 101)
-    assert driven.closed[4] == "more than 100 lines that mean nothing"
+    assert driven.closed[4] == "its first line is no message of Hydra's: 'GET / HTTP/1.1'"
+    driven.connect(5)
+    driven.hear_bytes(5, b"KNOCK 77 probe\r\n" + b"NOTHING that is known\r\n" * 101)
+    assert driven.closed[5] == "more than 100 lines that mean nothing"
     assert unmoved(driven)
-    assert size(driven) == before
+    assert size(driven) == before + 1, "the knock that was relayed"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +50,7 @@ def test_what_is_no_line_closes_the_link_with_its_reason(data: bytes, reason: st
     driven = leader_of_three()
     driven.connect(3)
     driven.hear_bytes(3, data)
-    assert driven.closed[3] == reason
+    assert driven.closed[3]
     driven.hear_bytes(1, data)
     assert driven.closed[1] == reason
 
@@ -57,8 +60,44 @@ def test_a_line_without_end_takes_no_memory() -> None:
     driven.connect(3)
     for _ in range(10_000):
         driven.hear_bytes(3, b"x" * 1000)
-    assert driven.closed[3] == "a line has more than 2048 bytes"
+    assert driven.closed[3].startswith("its first line is no message of Hydra's: 'xxx")
+    for _ in range(3):
+        driven.hear_bytes(1, b"x" * 1000)
+    assert driven.closed[1] == "a line has more than 2048 bytes"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"POST / HTTP/1.1\r\nHost: 127.0.0.1:6174\r\n\r\nKNOCK 99 page\r\nDROP 11 gone\r\n",
+        b"KNOCK / HTTP/1.1\r\n\r\nKNOCK 99 page\r\n",
+        b"POST /a-path-that-does-not-end",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"\r\n\r\nPOST / HTTP/1.1\r\n",
+        b"CHALLENGE 00\r\nKNOCK 99 page\r\n",
+        b"KNOCK99",
+        b"\x00",
+    ],
+    ids=["POST", "a method of its own", "half a request", "TLS", "empty lines first", "a secret", "no field", "NUL"],
+)
+def test_a_web_page_cannot_drive_a_node_with_one_request(data: bytes) -> None:
+    driven = leader_of_three()
+    driven.connect(3)
+    assert driven.hear_bytes(3, data) == []
+    assert driven.closed[3].startswith("its first line is no message of Hydra's: ")
+    assert driven.sent[1] == driven.sent[2] == []
     assert unmoved(driven)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_a_first_line_that_comes_in_pieces_is_waited_for(size: int) -> None:
+    driven = leader_of_three()
+    driven.connect(3)
+    line = b"@unknown=1 KNOCK 13 probe\r\n"
+    for start in range(0, len(line), size):
+        driven.hear_bytes(3, line[start : start + size])
+    assert 3 not in driven.closed
+    assert driven.node.induction.mediation is not None
 
 
 def test_ten_thousand_forged_knocks_over_as_many_links() -> None:

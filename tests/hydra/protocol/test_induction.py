@@ -57,6 +57,41 @@ def test_the_agreement_of_a_node_that_is_dropped_is_not_waited_for() -> None:
     assert driven.sent[3][-2:] == ["WELCOME 13", f"HELLO 13 {driven.id}"]
 
 
+def test_an_induction_through_a_follower_does_not_wait_for_a_member_that_answers_no_heartbeat() -> None:
+    driven = voter_of_three()
+    neighbour(driven, 1, 11, B)
+    neighbour(driven, 2, 12, C)
+    driven.node.members.register(14, D, driven.now)  # of whom the leader has never heard
+    for number in range(6):
+        driven.hear(2, f"@voter={C};next=0 PING 3 3.{number} 12")
+        driven.hear(1, f"@voter={B} PONG 3.{number} 11 0")
+        driven.wait(2.5)
+    assert 14 in driven.node.members
+    driven.connect(3)
+    driven.hear(3, "KNOCK 13 probe")
+    driven.hear(1, f"@voter={B} MEET 13 11")
+    driven.hear(2, f"@voter={C} MEET 13 12")
+    assert driven.sent[3][-2:] == ["WELCOME 13", f"HELLO 13 {driven.id}"]
+
+
+def test_a_member_that_falls_silent_during_an_induction_is_waited_for_no_longer_than_max_ping() -> None:
+    driven = voter_of_three(times=Times(max_meet=30.0))
+    neighbour(driven, 1, 11, B)
+    neighbour(driven, 2, 12, C)
+    driven.hear(2, f"@voter={C};next=0 PING 3 3.0 12")
+    driven.node.members.register(14, D, driven.now)
+    driven.connect(3)
+    driven.hear(3, "KNOCK 13 probe")
+    driven.hear(1, f"@voter={B} MEET 13 11")
+    driven.hear(2, f"@voter={C} MEET 13 12")
+    for number in range(1, 6):
+        assert 13 not in driven.node.members
+        driven.hear(2, f"@voter={C};next=0 PING 3 3.{number} 12")
+        driven.wait(2.5)
+    driven.hear(2, f"@voter={C};next=0 PING 3 3.6 12")
+    assert 13 in driven.node.members
+
+
 def test_a_mediator_takes_one_server_after_the_other() -> None:
     driven = leader_of_three()
     driven.connect(3)

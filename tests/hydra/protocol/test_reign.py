@@ -11,7 +11,7 @@ THREE = Electorate(4, 1, frozenset({A, B, C}))
 
 
 def reign(now: float = 100.0) -> Reign:
-    return Reign(4, A, Times(), now)
+    return Reign(4, A, Times(), now, "0" * 32)
 
 
 def test_a_leader_without_any_answer_has_no_lease_and_ends_in_time() -> None:

@@ -1,5 +1,7 @@
 """The term: heartbeats, the lease, the drop of the silent, the electorate."""
 
+import pytest
+
 from hydra.protocol.electorate import Electorate
 from hydra.protocol.roles import Role
 from tests.hydra.protocol.driver import (
@@ -135,7 +137,7 @@ def test_a_newcomer_gets_a_vote_when_a_majority_has_the_electorate() -> None:
     expected = Electorate(4, 6, frozenset({VOTER, B, C, D}))
     assert driven.node.electorate == expected
     assert driven.stored.electorate == expected
-    assert f"electorate={expected} " in driven.sent[1][-1]
+    assert f"electorate={expected};leave=" in driven.sent[1][-1]
 
 
 def test_a_second_leader_in_the_same_term_makes_the_first_stand_again() -> None:
@@ -168,6 +170,54 @@ def test_who_was_dropped_and_does_not_know_it_is_told() -> None:
 
 def test_a_node_that_leaves_says_so_and_is_off_irc() -> None:
     driven = leader_of_three()
+    assert driven.node.termtime.reign is not None
+    proof = driven.node.termtime.reign.proof
     driven.call("leave")
     assert not driven.on_irc
-    assert driven.sent[1] == driven.sent[2] == [f"DROP {driven.id} the leader leaves"]
+    assert driven.sent[1] == driven.sent[2] == [f"@proof={proof} DROP {driven.id} the leader leaves"]
+
+
+@pytest.mark.parametrize("line", ["DROP {id}", "DROP {id} the leader leaves", "@proof=%s DROP {id} gone" % ("0" * 32)])
+def test_a_leader_whom_a_majority_answers_does_not_resign_because_a_member_says_so(line: str) -> None:
+    driven = leader_of_three()
+    assert driven.hear(1, line.format(id=driven.id)) == []
+    assert driven.sent[2] == []
+    assert (driven.node.role, driven.on_irc, driven.closed) == (Role.LEADING, True, {})
+
+
+def test_a_leader_whom_no_majority_has_answered_yet_is_dropped_like_any_node() -> None:
+    driven = leader_of_three()
+    assert driven.node.termtime.reign is not None
+    driven.node.termtime.reign.leased = False
+    driven.hear(1, f"DROP {driven.id} gone")
+    assert driven.node.role is Role.WAITING
+
+
+def test_a_leader_that_dials_a_node_by_which_it_was_dropped_goes_on() -> None:
+    driven = leader_of_three()
+    driven.connect(3, target="there:1")
+    driven.hear(3, f"DROP {driven.id} dropped before")
+    assert driven.closed == {3: "it takes this leader for dropped: dropped before"}
+    assert (driven.node.role, driven.on_irc) == (Role.LEADING, True)
+
+
+def test_a_leader_that_was_dropped_in_an_earlier_term_is_followed() -> None:
+    driven = follower()
+    driven.hear(2, "DROP 14 gone")
+    assert driven.hear(1, f"@voter={D};next=0 PING 3 3.1 14") == ["DROP 14 dropped before"]
+    driven.hear(1, f"@voter={D};next=0 PING 4 4.1 14")
+    assert driven.node.leader == 14
+
+
+def test_a_follower_forgets_a_member_that_its_leader_does_not_know_and_would_never_drop() -> None:
+    driven = follower()
+    driven.node.members.register(13, D, driven.now)
+    for number in range(9):
+        driven.hear(2, f"@voter={C};next=0 PING 3 3.{number} 12")
+        driven.hear(1, f"@voter={B} PONG 3.{number} 11 0")
+        assert 13 in driven.node.members
+        driven.wait(2.5)
+    driven.hear(2, f"@voter={C};next=0 PING 3 3.9 12")
+    assert {member.id for member in driven.node.members} == {11, 12}
+    assert driven.hear(1, f"@voter={D} PONG 3.9 13 1") == []
+    assert 13 in driven.node.members, "it is heard from again"

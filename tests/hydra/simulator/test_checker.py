@@ -89,3 +89,28 @@ def test_only_the_promise_that_is_asked_for_matters() -> None:
     checker = Checker(only="something else")
     checker.effect(0, node(0), ConnectIrc())
     checker.effect(1, node(1), ConnectIrc())
+
+
+def test_a_node_that_stood_still_may_not_go_on_there_beside_another() -> None:
+    checker = Checker()
+    checker.effect(0, node(0), ConnectIrc())
+    checker.stands_still(0)
+    assert checker.holds_irc(0)
+    checker.effect(1, node(1), ConnectIrc())
+    with pytest.raises(Violation, match="node 0 says m while node 1 is there"):
+        checker.effect(0, node(0), Say("JOIN #c", "m"))
+    with pytest.raises(Violation, match="node 0 goes on there beside node 1"):
+        checker.after_event(0, node(0))
+
+
+def test_a_node_that_stood_still_and_leaves_or_is_alone_breaks_nothing() -> None:
+    checker = Checker()
+    checker.effect(0, node(0), ConnectIrc())
+    checker.stands_still(0)
+    checker.after_event(0, node(0))
+    assert checker.on_irc == 0
+    checker.stands_still(0)
+    checker.effect(1, node(1), ConnectIrc())
+    checker.effect(0, node(0), LeaveIrc("x"))
+    checker.after_event(0, node(0))
+    assert checker.on_irc == 1

@@ -131,3 +131,30 @@ def test_fifty_nodes_elect_one_leader() -> None:
         sum(host.node.leader == world.checker.leaders[max(world.checker.leaders)] for host in world.hosts if host.node)
         == 50
     )
+
+
+def test_a_node_that_has_lost_its_disk_is_let_in_through_a_follower_that_knows_a_dead_member() -> None:
+    """Node 3 dials node 2 alone, which follows node 0 or 1 and believes in a member that nobody else knows."""
+    faults = (Fault(18.0, Kind.LOSE, (3,)), Fault(20.0, Kind.GHOST, (2,)), Fault(34.0, Kind.RESTART, (3,)))
+    links = (*mesh(3), (3, 2))
+    for seed in range(5):
+        world = World(replace(THREE, seed=seed, nodes=4, links=links, voters=3, faults=faults, end=60.0)).run()
+        host = world.hosts[3]
+        assert host.node is not None
+        assert host.node.role is not Role.OUTSIDE
+        known = [{member.id for member in each.node.members} for each in world.hosts if each.node is not None]
+        assert [len(members) for members in known] == [3, 3, 3, 3]
+
+
+def test_a_leader_that_stood_still_is_off_irc_before_it_does_anything() -> None:
+    for kind in (Kind.PAUSE_LEADER, Kind.SUSPEND_LEADER):
+        faults = (Fault(20.0, kind), Fault(45.0, Kind.RESUME))
+        world = World(replace(THREE, faults=faults, end=46.0)).run()
+        assert len(world.checker.leaders) == 2
+        assert leaders(world) == [world.checker.on_irc]
+
+
+def test_a_member_that_lies_does_not_depose_the_leader() -> None:
+    faults = tuple(Fault(20.0 + number, Kind.FORGE, (number % 3,)) for number in range(9))
+    world = World(replace(THREE, faults=faults, end=40.0)).run()
+    assert len(world.checker.leaders) == 1

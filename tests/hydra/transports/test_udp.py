@@ -105,14 +105,21 @@ async def test_noise_costs_no_link() -> None:
     async with listening(LOCAL_UDP) as (listener, door):
         to = ("127.0.0.1", port_of(listener.address))
         with stranger() as noisy, stranger() as friend:
-            for noise in (b"", b"\xff\xff\r\n", b"GET / HTTP/1.0\r\n\r\n", b"\0" * 9000, b"KNOCK\r\n"):
+            for noise in (
+                b"",
+                b"\xff\xff\r\n",
+                b"GET / HTTP/1.0\r\n\r\n",
+                b"\0" * 9000,
+                b"KNOCK\r\n",
+                b"\xff\n" + KNOCK,
+            ):
                 noisy.sendto(noise, to)
             friend.sendto(KNOCK, to)
             there = await door.end()
             await there.hears(KNOCK)
             assert door.ends.empty()
-            noisy.sendto(b"\xff\n" + KNOCK, to)
-            await (await door.end()).hears(b"\xff\n" + KNOCK)
+            noisy.sendto(KNOCK + b"\xff\n", to)
+            await (await door.end()).hears(KNOCK + b"\xff\n")
             assert there.data == KNOCK
 
 
