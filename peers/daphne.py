@@ -17,6 +17,7 @@ from __future__ import annotations
 import daphne.server  # type: ignore[import-untyped]  # isort: skip
 
 import asyncio
+import logging
 import time
 from typing import Any, Final
 
@@ -32,8 +33,16 @@ from peers.daphne_transport import DaphneTransport
 from peers.framing import fitting_reason, may_close_with, whole_texts
 from peers.transports import LINGER
 
+logger = logging.getLogger(__name__)
+
 STOP_TIMEOUT: Final = 5.0
 """Seconds that applications have to end when the server stops."""
+
+CHECK: Final = 2
+"""Seconds between looks at time-outs, as daphne has it."""
+
+DAY: Final = 86_400
+"""daphne's own --websocket_timeout: seconds after which it ends every WebSocket, whatever goes on there."""
 
 PING_TIMEOUT: Final = (1011, "ping timeout")
 """How a connection is closed whose client has not answered a ping."""
@@ -140,6 +149,14 @@ class DaphneProtocol(WebSocketProtocol):  # type: ignore[misc]
             self.transport.loseWriteConnection()
         return True
 
+    # daphne's side: time-outs
+
+    def duration(self) -> float:
+        # A peer stays as long as it likes, unless daphne was told otherwise.
+        if self._own is not None and self.server.websocket_timeout == DAY:
+            return 0.0
+        return float(super().duration())
+
     # Autobahn's side: pings
 
     def _heard(self) -> None:
@@ -207,6 +224,17 @@ def install() -> None:
     """Have daphne use all this. To be called before its server runs; calling it again changes nothing."""
     WebSocketFactory.protocol = DaphneProtocol
     daphne.server.Server.kill_all_applications = _stop
+    daphne.server.Server.timeout_checker = _check_timeouts
+
+
+def _check_timeouts(server: Any) -> None:
+    """In place of daphne's own, which one connection's exception would end for all, pings included."""
+    for protocol in list(server.connections):
+        try:
+            protocol.check_timeouts()
+        except Exception:
+            logger.exception("the time-outs of one connection could not be checked")
+    server.ws_factory.reactor.callLater(CHECK, server.timeout_checker)
 
 
 def _stop(server: Any) -> Deferred[None]:

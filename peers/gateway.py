@@ -17,21 +17,23 @@ SOURCE = "fivewire"
 
 
 def wrap(letter: Letter, to: str, secret: str) -> bytes:
-    """The envelope of a message for a peer, the same each time. Raises Undeliverable.
+    """The envelope of a message for a peer, the same each time. Raises Undeliverable, whatever the message is.
 
     Its id is the message's for ever, `from` and `source` are "fivewire". The body is the message's value if it is JSON
     or MessagePack, a string if it is bytes that are UTF-8, and else {"base64": …}.
     """
     if not secret:
         raise Undeliverable("PEERBUS_HMAC_SECRET is not set, so that it cannot be signed")
-    moment = datetime.datetime.fromtimestamp(letter.published, datetime.UTC)
     try:
+        moment = datetime.datetime.fromtimestamp(letter.published, datetime.UTC)
         envelope = build(
             sender=letter.sender, to=to, body=_body(letter), secret=secret, source=SOURCE, id=letter.key,
             ts=timestamp(moment),
         )  # fmt: skip
     except (InvalidEnvelope, MessageTooLarge, WeakSecret) as error:
         raise Undeliverable(str(error)) from error
+    except Exception as error:  # of a MessagePack value, say, that JSON has no form for
+        raise Undeliverable(f"it cannot be written as an envelope ({type(error).__name__})") from error
     return envelope.text
 
 

@@ -27,6 +27,10 @@ class PeersCollector(Collector):
         closed = CounterMetricFamily("fivewire_peers_closed", "Peerbus connections closed.", labels=["reason"])
         for reason, count in office.closed.items():
             closed.add_metric([reason], count)
-        yield from (ignored, closed)
+        failures = CounterMetricFamily(
+            "fivewire_peers_failures", "Unforeseen exceptions, each of which cost one peerbus connection.",
+            value=office.failures,
+        )  # fmt: skip
+        yield from (ignored, closed, failures)
         if office.engine_now is not None:
             yield from engine_metrics(office.engine_now)

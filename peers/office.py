@@ -59,6 +59,8 @@ class Office:
         self.ignored: Counter[str] = Counter()
         #: Connections that were closed, by reason.
         self.closed: Counter[str] = Counter()
+        #: Exceptions that cost one connection.
+        self.failures = 0
         self.engine_now: Engine | None = None
         self._starting: asyncio.Task[Engine] | None = None
 
@@ -110,9 +112,16 @@ class Office:
             await engine.stop(STOP_TIMEOUT)
 
     def _saturate(self, saturated: bool) -> None:
-        for session in self.sessions:
-            session.saturate(saturated)
+        self._each(lambda session: session.saturate(saturated))
 
     def _key_changed(self, key: int) -> None:
+        self._each(lambda session: session.key_changed(key))
+
+    def _each(self, tell: Callable[[PeerSession], None]) -> None:
+        """Tell every session something; one that fails keeps it from no other."""
         for session in tuple(self.sessions):
-            session.key_changed(key)
+            try:
+                tell(session)
+            except Exception:
+                session.failed("what all are told")
+                session.break_off()

@@ -45,12 +45,13 @@ class Pipe:
         self._write = write
         self._token = token
         self._finished = False
-        self._error: LineTooLong | None = None
+        self._error: LineTooLong | OSError | None = None
 
     def run(self) -> None:
         """Bridge until the end of input; what the broker sends until then is written.
 
-        Raises ConnectionLost with the broker's reason if it closes before, LineTooLong for a line over 1 MiB.
+        Raises ConnectionLost with the broker's reason if it closes before, LineTooLong for a line over 1 MiB, OSError
+        when the input cannot be read.
         """
         # A daemon: nothing can wake a thread that waits for input, when the broker has closed.
         threading.Thread(target=self._send_lines, daemon=True).start()
@@ -76,6 +77,9 @@ class Pipe:
             self._connection.close()
         except ConnectionClosed:
             pass  # the other direction says why
+        except OSError as error:
+            self._error = error
+            self._connection.close()
 
     def _send(self, frames: list[bytes]) -> None:
         for frame in frames:

@@ -30,7 +30,7 @@ from peers.codec import (
 from peers.codec import Register as RegisterFrame
 from peers.machine import Action, Conversation, Event, State
 from peers.office import Office
-from peers.transports import Transport
+from peers.transports import INTERNAL_ERROR, Transport
 from queues.engine import Address, Engine, EngineError, Grant, Letter, Mailbox, MailboxClaimed, Mailroom
 from queues.reach import Operation, Protocol
 
@@ -106,6 +106,17 @@ class PeerSession:
         """The connection has ended: its peer is away, unless it has come back by another one."""
         self._end()
 
+    def failed(self, event: str) -> None:
+        """Something of this connection has raised the exception that is being handled, which costs it alone."""
+        mailbox = self._mailbox
+        name, number = (None, 0) if mailbox is None else (mailbox.name, mailbox.connection)
+        logger.exception("connection %d of peer %r failed in %s and is closed", number, name, event)
+        self._office.failures += 1
+
+    def break_off(self) -> None:
+        """Something that the mailroom does for this connection cannot be done."""
+        self._close(INTERNAL_ERROR)
+
     def _act(self, action: Action, frame: Frame) -> None:
         mailbox, engine = self._mailbox, self._engine
         if mailbox is None or engine is None:
@@ -159,6 +170,13 @@ class PeerSession:
 
     async def _bind(self, register: RegisterFrame) -> None:
         """Ask whether the token may have the name, then for the mailbox."""
+        try:
+            await self._ask(register)
+        except Exception:
+            self.failed("the register")
+            self._refuse(PERSISTENCE_FAILED)
+
+    async def _ask(self, register: RegisterFrame) -> None:
         try:
             engine = await self._office.engine()
             grant = await engine.authenticate(register.token, Protocol.PEERBUS)

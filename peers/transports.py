@@ -30,8 +30,12 @@ GOODBYE: Final = 2.0
 class Receiver(Protocol):
     """The session's side of a connection; the transport calls it from the event loop, one call at a time.
 
-    An exception out of any method is logged, closes this connection with 1011, and hurts nobody else.
+    An exception out of any method closes this connection with 1011, and harms no other.
     """
+
+    def failed(self, event: str) -> None:
+        """This method of the receiver has raised the exception that is being handled: log and count it. The transport
+        then closes the connection."""
 
     def text_received(self, text: bytes) -> None:
         """A whole text message has arrived: valid UTF-8, at most 1 MiB. Never called after :meth:`Transport.close`."""
@@ -97,7 +101,7 @@ class ServedTransport(Transport):
         try:
             self._receiver = make_receiver(self)
         except Exception:
-            logger.exception("the session could not be made; its connection is closed")
+            logger.exception("a session could not be made; its connection is closed")
             self.close(*INTERNAL_ERROR)
 
     def _tell(self, event: str, *arguments: bytes) -> None:
@@ -109,7 +113,11 @@ class ServedTransport(Transport):
                 self._failed(event)
 
     def _failed(self, event: str) -> None:
-        logger.exception("the session failed in %s; its connection is closed", event)
+        try:
+            if self._receiver is not None:
+                self._receiver.failed(event)
+        except Exception:
+            logger.exception("a session that had failed in %s failed again; its connection is closed", event)
         self.close(*INTERNAL_ERROR)
 
     def _lose(self) -> None:
@@ -119,7 +127,7 @@ class ServedTransport(Transport):
             try:
                 receiver.connection_lost()
             except Exception:
-                logger.exception("the session failed in connection_lost")
+                logger.exception("a session failed in connection_lost")
 
 
 class AsgiTransport(ServedTransport):

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,10 @@ class Scripted:
         self.drains += 1
         if self.name.startswith("fails-when-drained"):
             raise LookupError("drained")
+
+    def failed(self, event: str) -> None:
+        self.heard.append(f"FAILED {event}")
+        traceback.print_exc()
 
     def connection_lost(self) -> None:
         self.heard.append("LOST")

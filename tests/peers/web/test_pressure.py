@@ -75,7 +75,7 @@ def test_a_session_that_fails_in_drained_closes_with_1011(server: Server, name: 
         wait_until(lambda: (server.state(name) or {}).get("unsent"), "unsent bytes")
         read_texts(client, 400, 30000)
         assert client.take(18) == close_frame(1011, "internal error")
-        server.heard(name, "send 400 30000", "LOST")
+        server.heard(name, "send 400 30000", "FAILED drained", "LOST")
 
 
 def test_a_slow_client_finds_the_close_frame_when_it_reads_at_last(server: Server, name: str) -> None:

@@ -30,6 +30,9 @@ class Recorder:
     def drained(self) -> None:
         self.heard.append("drained")
 
+    def failed(self, event: str) -> None:
+        self.heard.append("failed")
+
     def connection_lost(self) -> None:
         self.heard.append("lost")
 

@@ -1,0 +1,84 @@
+"""The broker's side of a connection, over a transport and an office that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from peers.office import Office, PeerOptions
+from peers.session import PeerSession
+from queues.engine import Engine, EngineOptions
+from tests.peers.running import PATIENCE, register
+
+
+class Line:
+    """A transport that notes how it was closed."""
+
+    def __init__(self) -> None:
+        self.unsent = 0
+        self.closed: list[tuple[int, str]] = []
+        self.ended = asyncio.Event()
+
+    def send(self, texts: Sequence[bytes]) -> None:
+        raise AssertionError("nothing is to be sent")
+
+    def close(self, code: int, reason: str) -> None:
+        self.closed.append((code, reason))
+        self.ended.set()
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+class BrokenOffice(Office):
+    """One whose engine cannot be asked for, for a reason that nobody has thought of."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: (EngineOptions(conninfo="", secret=""), PeerOptions()))
+
+    async def engine(self) -> Engine:
+        raise LookupError("as told")
+
+
+async def test_a_register_that_fails_for_an_unforeseen_reason_is_answered_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    office, line = BrokenOffice(), Line()
+    session = PeerSession(line, {}, office)
+    with caplog.at_level(logging.ERROR):
+        session.text_received(register("alice"))
+        async with asyncio.timeout(PATIENCE):
+            await line.ended.wait()
+    assert line.closed == [(1011, "peer persistence failed")]
+    assert office.failures == 1
+    assert office.sessions == set()
+    assert "LookupError: as told" in caplog.text
+
+
+async def test_a_session_that_fails_in_what_all_are_told_keeps_no_other_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    office, lines = BrokenOffice(), [Line(), Line(), Line()]
+    sessions = [PeerSession(line, {}, office) for line in lines]
+    heard: list[int] = []
+
+    def key_changed(key: int) -> None:
+        if len(heard) == 1:
+            heard.append(-1)
+            raise LookupError("as told")
+        heard.append(key)
+
+    for session in sessions:
+        monkeypatch.setattr(session, "key_changed", key_changed)
+    office._key_changed(7)
+    assert heard == [7, -1, 7]
+    assert sorted(map(len, (line.closed for line in lines))) == [0, 0, 1]
+    assert office.failures == 1
+    for session in sessions:
+        session.connection_lost()

@@ -1,0 +1,50 @@
+"""daphne's time-outs: how long a connection may stay, and whose trouble one is that cannot be checked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from brokersite.environment import CHECKOUT
+
+SCRIPT = """
+import time, types, logging
+logging.basicConfig()
+import daphne.server
+from peers import daphne as ours
+ours.install()
+
+class Aged(ours.DaphneProtocol):
+    def __init__(self, own, timeout):
+        self.socket_opened = time.time() - 100_000
+        self.state = self.STATE_OPEN
+        self.last_ping = time.time()
+        self.server = types.SimpleNamespace(websocket_timeout=timeout, ping_interval=1000)
+        self._own = own
+        self.ended = False
+    def serverClose(self):
+        self.ended = True
+    def __hash__(self):
+        return id(self)
+
+class Broken:
+    def check_timeouts(self):
+        raise LookupError("as told")
+
+later = []
+peer, deliberate, plain = Aged(object(), 86_400), Aged(object(), 3600), Aged(None, 86_400)
+server = daphne.server.Server.__new__(daphne.server.Server)
+server.connections = {Broken(): 0, peer: 0, deliberate: 0, plain: 0}
+server.ws_factory = types.SimpleNamespace(reactor=types.SimpleNamespace(callLater=lambda *given: later.append(given)))
+server.timeout_checker()
+print([one.ended for one in (peer, deliberate, plain)], len(later))
+"""
+
+
+def test_a_peer_may_stay_for_longer_than_a_day_and_one_broken_connection_keeps_no_other_from_its_time_out() -> None:
+    # A process of its own: daphne's reactor is chosen when it is imported.
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "[False, True, True] 1\n", done.stderr
+    assert "LookupError: as told" in done.stderr
