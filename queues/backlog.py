@@ -12,6 +12,7 @@ from typing import Any
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from queues.engine.errors import QueueFull, QueueNotFound
+from queues.engine.notifications import Purge, Ready
 from queues.models import Message, Outcome, Overflow, Queue, State
 from queues.reach import Operation, Protocol, may_reach
 from queues.store import notify, query
@@ -57,7 +58,7 @@ def purge(
             done += gone
             progress(done)
     if State.READY in wanted:
-        notify(using, purge=queue.pk, by=by)
+        notify(using, Purge(queue.pk, by))
     return done
 
 
@@ -162,7 +163,7 @@ def _move_batch(source: Queue, target: Queue, size: int, parameters: dict[str, A
         if rejects and moved > size:  # one more was there and does not fit
             transaction.set_rollback(True, using=using)
         elif first is not None:
-            notify(using, ready={str(target.pk): first})
+            notify(using, Ready({target.pk: first}))
         if room is not None and not rejects and moved > room:
             query("drop_oldest", using, queue=target.pk, count=moved - room)
     if rejects and moved > size:

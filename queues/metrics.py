@@ -23,6 +23,8 @@ ENGINE_COUNTERS = {
     "dead_nodes": "Dead nodes found.",
     "batches": "Commits of publishes.",
     "stray_acks": "Peerbus acknowledgements of unknown keys that have no row in the audit chain.",
+    "notifications_ignored": "Notifications that were malformed or of no known type.",
+    "notifications_failed": "Notifications that could not be obeyed.",
 }
 
 

@@ -31,6 +31,7 @@ from queues.backlog import (
 )
 from queues.counts import queue_counts
 from queues.engine.errors import QueueFull, QueueNotFound
+from queues.engine.notifications import Purge
 from queues.models import Mailbox, Outcome, Queue, State, Subscription
 from queues.operators import declare
 from queues.reach import SYSTEM_PREFIX, Operation, Protocol, may_reach
@@ -203,7 +204,7 @@ def _empty(queue: Queue, done: int, progress: Progress, using: str, by: str) -> 
             done += gone
             progress(done)
     if done > start:
-        notify(using, purge=queue.pk, by=by)
+        notify(using, Purge(queue.pk, by))
     return done
 
 

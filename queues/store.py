@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from django.db import connections
 
+from queues.engine.notifications import CHANNEL, Sendable
 from queues.engine.statements import statement
 
 DIRECTORY = Path(__file__).parent / "sql"
-CHANNEL = "fivewire"
 
 
 @cache
@@ -32,7 +31,8 @@ def query(name: str, using: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
     return rows
 
 
-def notify(using: str, **message: Any) -> None:
+def notify(using: str, notification: Sendable) -> None:
     """Tell every node something, if and when the current transaction commits."""
     with connections[using].cursor() as cursor:
-        cursor.execute("select pg_notify(%s, %s)", (CHANNEL, json.dumps(message)))
+        for text in notification.texts():
+            cursor.execute("select pg_notify(%s, %s)", (CHANNEL, text))

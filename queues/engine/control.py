@@ -1,47 +1,73 @@
-"""What nodes tell each other, over LISTEN and NOTIFY. A notification may be lost: whoever needs it also polls."""
+"""Sends and reads notifications over LISTEN and NOTIFY. One may be lost: whoever needs it also polls.
+
+A queue that other nodes are known to serve is announced at once. Whether others serve any other queue is asked of the
+store after the commit: interest that was committed before is then seen, even if its notification is not here yet.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from queues.engine.clock import now
 from queues.engine.database import Connection
+from queues.engine.message import Counts
+from queues.engine.notifications import CHANNEL, Ack, Dead, Malformed, Notification, Ready, Sendable, Transient, parse
+from queues.engine.statements import array, statement
 
 logger = logging.getLogger(__name__)
 
-CHANNEL = "fivewire"
 #: Seconds in which notifications of ready messages are gathered into one.
 GATHER = 0.002
+#: Seconds between questions to the store which queues other nodes serve; queues in one question.
+ASK = 0.05
+ASKED_AT_ONCE = 1000
+#: Payload bytes and tags of notifications of single messages that may wait to be sent.
+MOST_WAITING = 4 << 20
+#: Seconds between log lines about notifications that were not obeyed.
+QUIET = 10.0
 
-Handler = Callable[[Any, dict[str, Any]], None]
+Handler = Callable[[Any], None]
 
 
 class Announcer:
-    """Tells other nodes that messages became ready, at most every few milliseconds."""
+    """Tells other nodes what happened, at most every few milliseconds."""
 
     def __init__(self) -> None:
         self._ready: dict[int, int] = {}
+        self._unsure: dict[int, int] = {}
         self._dead: set[int] = set()
-        self._other: list[str] = []
+        self._other: list[Sendable] = []
+        self._waiting = 0
         self._wake = asyncio.Event()
+        self._asked = asyncio.Event()
 
     def ready(self, queue: int, first_id: int) -> None:
-        """Messages of this queue became ready, none with a lower id than this."""
+        """Messages of a queue that others serve became ready, none with a lower id than this."""
         self._ready[queue] = min(first_id, self._ready.get(queue, first_id))
         self._wake.set()
+
+    def ready_for_any(self, queue: int, first_id: int) -> None:
+        """As `ready`, for a queue that no other node is known to serve."""
+        self._unsure[queue] = min(first_id, self._unsure.get(queue, first_id))
+        self._asked.set()
 
     def dead(self, queue: int) -> None:
         """Dead letters came to this queue, or came back."""
         self._dead.add(queue)
         self._wake.set()
 
-    def say(self, **message: Any) -> None:
-        """Send one message to every node, this one included."""
-        self._other.append(json.dumps(message))
+    def say(self, notification: Sendable) -> bool:
+        """Send one notification to every node, this one included. False, and nothing is sent, when too much waits."""
+        size = _size(notification)
+        if self._waiting + size > MOST_WAITING:
+            return False
+        self._waiting += size
+        self._other.append(notification)
         self._wake.set()
+        return True
 
     async def run(self, connection: Connection) -> None:
         """Send for ever; ends by an exception when the connection is lost."""
@@ -51,27 +77,73 @@ class Announcer:
             await self.flush(connection)
             await asyncio.sleep(GATHER)
 
+    async def ask(self, connection: Connection, node: int) -> None:
+        """Announce, for ever, what became ready in queues that turn out to be served by others than `node`."""
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            unsure, self._unsure = self._unsure, {}
+            queues = list(unsure)
+            for start in range(0, len(queues), ASKED_AT_ONCE):
+                parameters = {"queues": array(queues[start : start + ASKED_AT_ONCE]), "node": node}
+                cursor = await connection.execute(statement("served_elsewhere"), parameters)
+                for (queue,) in await cursor.fetchall():
+                    self.ready(queue, unsure[queue])
+            await asyncio.sleep(ASK)
+
     async def flush(self, connection: Connection) -> None:
         """Send what waits."""
-        texts, self._other = self._other, []
-        ready, self._ready = list(self._ready.items()), {}
-        for start in range(0, len(ready), 200):
-            texts.append(json.dumps({"ready": dict(ready[start : start + 200])}))
-        dead, self._dead = sorted(self._dead), set()
-        for start in range(0, len(dead), 500):
-            texts.append(json.dumps({"dead": dead[start : start + 500]}))
-        for text in texts:
-            await connection.execute("select pg_notify(%s, %s)", (CHANNEL, text))
+        notifications, self._other = self._other, []
+        self._waiting = 0
+        if self._ready:
+            notifications.append(Ready(self._ready))
+            self._ready = {}
+        if self._dead:
+            notifications.append(Dead(tuple(sorted(self._dead))))
+            self._dead = set()
+        for notification in notifications:
+            for text in notification.texts():
+                await connection.execute("select pg_notify(%s, %s)", (CHANNEL, text))
 
 
-async def listen(connection: Connection, handlers: Mapping[str, Handler]) -> None:
-    """Call the handler of each notification's first word, for ever. A lost connection ends it by an exception."""
-    async for notification in connection.notifies():
+def _size(notification: Sendable) -> int:
+    match notification:
+        case Transient(body=body):
+            return len(body) + 64
+        case Ack(tags=tags):
+            return 16 * len(tags) + 64
+        case _:
+            return 64
+
+
+class Listener:
+    """Reads notifications. One that is malformed, or whose handler fails, costs nothing but itself and is counted."""
+
+    def __init__(self, handlers: dict[type, Handler], counts: Counts) -> None:
+        self._handlers = handlers
+        self._counts = counts
+        self._quiet_until = 0.0
+
+    async def run(self, connection: Connection) -> None:
+        """Read for ever. A lost connection ends it by an exception."""
+        async for notification in connection.notifies():
+            self.hear(notification.payload)
+
+    def hear(self, text: str) -> None:
+        """Obey one notification."""
         try:
-            message = json.loads(notification.payload)
-            word = next(iter(message))
-            handler = handlers.get(word)
-            if handler is not None:
-                handler(message[word], message)
-        except (ValueError, TypeError, KeyError, StopIteration) as error:
-            logger.warning("a notification was not understood: %s (%s)", notification.payload[:200], error)
+            notification: Notification = parse(text)
+        except Malformed as error:
+            self._counts.notifications_ignored += 1
+            self._complain("a notification was ignored, %s: %.200r", error, text)
+            return
+        try:
+            self._handlers[type(notification)](notification)
+        except Exception as error:  # whatever it is, the next notification is obeyed
+            self._counts.notifications_failed += 1
+            self._complain("a notification was not obeyed, %r: %.200r", error, text, failed=error)
+
+    def _complain(self, message: str, *words: object, failed: Exception | None = None) -> None:
+        if now() >= self._quiet_until:
+            self._quiet_until = now() + QUIET
+            logger.log(logging.WARNING if failed is None else logging.ERROR, message, *words, exc_info=failed)

@@ -13,7 +13,7 @@ import logging
 import os
 import random
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Protocol
@@ -33,6 +33,7 @@ from queues.engine.hearing import Hearing
 from queues.engine.history import History
 from queues.engine.mailroom import Mailroom
 from queues.engine.message import Counts
+from queues.engine.notifications import CHANNEL
 from queues.engine.options import EngineOptions
 from queues.engine.policy import QueuePolicy
 from queues.engine.settler import Settler
@@ -118,7 +119,7 @@ class Engine:
         self._lost = asyncio.Event()
         #: What sessions have asked and PostgreSQL has not answered.
         self._asked: set[asyncio.Future[Any]] = set()
-        self._hearing = Hearing(self)
+        self._listener = control.Listener(Hearing(self).handlers(), self.counts)
         self._history = History()
         #: Why the store was found to have another past, the last time that it was; for operators.
         self.rewritten = ""
@@ -276,12 +277,12 @@ class Engine:
         """Obey a queue's policy as it is now, not only once its change is heard of. Raises StoreUnavailable."""
         for buffer in tuple(self.buffers.values()):
             if buffer.policy.name == name:
-                await self.reread(buffer.id)
+                await self.reread([buffer.id])
 
-    async def reread(self, queue: int) -> None:
-        """Read a queue's policy anew. Raises StoreUnavailable."""
+    async def reread(self, queues: Sequence[int]) -> None:
+        """Read the policies of queues anew, and who serves them. Raises StoreUnavailable."""
         async with self._asking() as connection:
-            await self._reload_policies(connection, (queue,))
+            await self._reload_policies(connection, queues)
 
     def known_policy(self, id: int) -> QueuePolicy | None:
         """The policy of a queue that `policy` was asked for, as it is now; None once the queue is gone."""
@@ -318,6 +319,8 @@ class Engine:
             self.mailroom.more_in_store(queue, first_id)
         if self.is_shared(queue):
             self.announcer.ready(queue, first_id)
+        else:
+            self.announcer.ready_for_any(queue, first_id)
 
     # Progress.
 
@@ -414,7 +417,7 @@ class Engine:
             self.settler.node = self.claimer.node = self.writer.node = self.node
             if self.mailroom is not None:
                 self.mailroom.node = self.node
-            await listener.execute(f"listen {control.CHANNEL}".encode())
+            await listener.execute(f"listen {CHANNEL}".encode())
             await self._reload()
         except BaseException:
             await self._close()
@@ -456,16 +459,11 @@ class Engine:
     async def _reload(self) -> None:
         """Read anew what notifications keep current."""
         connection = self._connections["requests"]
-        self.topology.interest.clear()
-        for queue, node in await (await connection.execute(statement("interests"))).fetchall():
-            self.topology.interest.setdefault(queue, set()).add(node)
         self.topology.version = UNKNOWN
         self._grants.clear()
         await self._reload_policies(connection, tuple(self.topology.policies))
-        for buffer in self.buffers.values():
-            buffer.shared = self.is_shared(buffer.id)
 
-    async def _reload_policies(self, connection: Connection, queues: tuple[int, ...]) -> None:
+    async def _reload_policies(self, connection: Connection, queues: Sequence[int]) -> None:
         await self.topology.load_policies(connection, queues, again=True)
         for queue in queues:
             policy = self.topology.policies.get(queue)
@@ -473,7 +471,9 @@ class Engine:
             if policy is not None and any(buffer.policy.uuid != policy.uuid for buffer in known):
                 policy = None  # a restored store has given the id to another queue
             for buffer in known:
-                buffer.change_policy(policy)
+                buffer.shared = self.is_shared(queue)
+                if policy != buffer.policy:
+                    buffer.change_policy(policy)
             if policy is None:
                 self.subscriptions.drop_queue(queue)
                 self.buffers.pop(queue, None)
@@ -498,13 +498,14 @@ class Engine:
             self.claimer.run(at["claimer"]),
             self.announcer.run(at["requests"]),
             self._keep_history(at["requests"]),
+            self.announcer.ask(at["requests"], self.node),
             keep.promote_due(at["clockwork"]),
             keep.sweep(at["reaper"]),
             keep.reap(at["reaper"]),
             keep.tidy(at["reaper"], self.settler, self.node),
             keep.keep_partitions(at["reaper"]),
             *(() if look_after is None else (keep.keep_audit(look_after),)),
-            control.listen(at["listener"], self._hearing.handlers()),
+            self._listener.run(at["listener"]),
             watch(at.values(), WATCH),
         ]
 

@@ -1,98 +1,126 @@
-"""What other nodes and operators say, and what this node does about it."""
+"""What this node does about each notification of other nodes and of operators.
+
+A notification says where to look: a changed queue, and a node that serves it or no longer does, are read anew from
+the tables, all that changed meanwhile at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from queues.engine.control import Handler
 from queues.engine.errors import StoreUnavailable
 from queues.engine.floor import FIRST
+from queues.engine.notifications import (
+    Ack,
+    Changed,
+    Dead,
+    Evicted,
+    Gone,
+    Interest,
+    MailboxTaken,
+    Purge,
+    Ready,
+    Transient,
+)
 
 if TYPE_CHECKING:
     from queues.engine.engine import Engine
 
+#: Queues whose policies are read in one statement.
+READ_AT_ONCE = 1000
+
 
 class Hearing:
-    """One handler for each notification's first word."""
+    """One handler for each type of notification."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._background: set[asyncio.Task[None]] = set()
+        #: Queues that are to be read anew, in the order in which that was heard.
+        self._changed: dict[int, None] = {}
+        self._reading: asyncio.Task[None] | None = None
 
-    def handlers(self) -> dict[str, Handler]:
-        """What to do for each word, given its value and the whole notification."""
+    def handlers(self) -> dict[type, Handler]:
+        """What to do for each type of notification."""
         subscriptions = self._engine.subscriptions
         return {
-            "ready": self._ready,
-            "dead": lambda queues, _: self._dead(queues),
-            "queue": lambda queue, _: self._queue(queue),
-            "key": lambda key, _: self._engine.forget_key(key),
-            "interest": lambda queues, message: self._interest(queues, message["node"], True),
-            "disinterest": lambda queues, message: self._interest(queues, message["node"], False),
-            "gone": lambda node, _: self._interest(list(self._engine.topology.interest), node, False),
-            "subscription": lambda subscription, _: subscriptions.forget(subscription),
-            "transient": lambda queue, message: subscriptions.hear_transient(queue, message),
-            "ack": lambda queue, message: subscriptions.hear_ack(queue, message),
-            "periodic": lambda _, __: self._periodic(),
-            "purge": lambda queue, message: self._purge(queue, message.get("by", "")),
-            "evicted": lambda queue, message: self._evicted(queue, message["connection"]),
-            "mailbox": lambda queue, message: self._mailbox(queue, message["connection"], message["node"]),
+            Ready: self._ready,
+            Dead: self._dead,
+            Changed: self._table_changed,
+            Interest: self._interest,
+            Gone: self._gone,
+            Transient: subscriptions.hear_transient,
+            Ack: subscriptions.hear_ack,
+            Purge: self._purge,
+            Evicted: self._evicted,
+            MailboxTaken: self._mailbox,
         }
 
-    def _ready(self, ready: dict[str, int], _: dict[str, Any]) -> None:
-        for queue, first_id in ready.items():
-            if (buffer := self._engine.buffers.get(int(queue))) is not None:
+    def _ready(self, news: Ready) -> None:
+        for queue, first_id in news.queues.items():
+            if (buffer := self._engine.buffers.get(queue)) is not None:
                 buffer.more_in_store(first_id)
             elif self._engine.mailroom is not None:
-                self._engine.mailroom.more_in_store(int(queue), first_id)
+                self._engine.mailroom.more_in_store(queue, first_id)
 
-    def _dead(self, queues: list[int]) -> None:
-        for queue in queues:
+    def _dead(self, news: Dead) -> None:
+        for queue in news.queues:
             if (buffer := self._engine.dead_buffers.get(queue)) is not None:
                 buffer.more_in_store(FIRST)
 
-    def _queue(self, queue: int) -> None:
-        """A queue was changed: if it is known here, read its policy anew."""
-        if self._engine.topology.concerns(queue):
-            self._spawn(self._reread(queue))
+    def _table_changed(self, changed: Changed) -> None:
+        if changed.table == "queue":
+            self._read_anew([changed.id])
+        elif changed.table == "key":
+            self._engine.forget_key(changed.id)
+        elif changed.table == "subscription":
+            self._engine.subscriptions.forget(changed.id)
+        elif changed.table == "periodic":
+            for call in self._engine.on_periodic_change:
+                call()
 
-    async def _reread(self, queue: int) -> None:
-        with contextlib.suppress(StoreUnavailable):  # coming back reads all of them
-            await self._engine.reread(queue)
+    def _interest(self, interest: Interest) -> None:
+        if interest.node != self._engine.node:
+            self._read_anew(interest.queues)
 
-    def _interest(self, queues: list[int] | None, node: int, on: bool) -> None:
-        engine = self._engine
-        for queue in queues or ():
-            nodes_of = engine.topology.interest.setdefault(queue, set())
-            (nodes_of.add if on else nodes_of.discard)(node)
-            if not nodes_of:
-                del engine.topology.interest[queue]
-            if (buffer := engine.buffers.get(queue)) is not None:
-                buffer.shared = engine.is_shared(queue)
+    def _gone(self, gone: Gone) -> None:
+        interest = self._engine.topology.interest
+        self._read_anew([queue for queue, nodes_of in interest.items() if gone.node in nodes_of])
 
-    def _mailbox(self, queue: int, connection: int, node: int) -> None:
+    def _read_anew(self, queues: Iterable[int]) -> None:
+        """Read the policies of these queues, and who serves them, if they are known here."""
+        concerns = self._engine.topology.concerns
+        self._changed.update((queue, None) for queue in queues if concerns(queue))
+        if self._changed and self._reading is None:
+            self._reading = asyncio.create_task(self._read_changed())
+            self._reading.add_done_callback(self._read)
+
+    async def _read_changed(self) -> None:
+        while self._changed:
+            some = list(self._changed)[:READ_AT_ONCE]
+            for queue in some:
+                del self._changed[queue]
+            await self._engine.reread(some)
+
+    def _read(self, task: asyncio.Task[None]) -> None:
+        self._reading = None
+        with contextlib.suppress(StoreUnavailable, asyncio.CancelledError):  # coming back reads all of them
+            task.result()
+
+    def _mailbox(self, taken: MailboxTaken) -> None:
         """A mailbox was taken. What this node does itself it knows already, or will in a moment."""
-        if self._engine.mailroom is not None and node != self._engine.node:
-            self._engine.mailroom.hear_taken(queue, connection)
+        if self._engine.mailroom is not None and taken.node != self._engine.node:
+            self._engine.mailroom.hear_taken(taken.queue, taken.connection)
 
-    def _evicted(self, queue: int, connection: int) -> None:
+    def _evicted(self, evicted: Evicted) -> None:
         """An operator ended a peer's connection."""
         if self._engine.mailroom is not None:
-            self._engine.mailroom.hear_evicted(queue, connection)
+            self._engine.mailroom.hear_evicted(evicted.queue, evicted.connection)
 
-    def _periodic(self) -> None:
-        for call in self._engine.on_periodic_change:
-            call()
-
-    def _purge(self, queue: int, by: str) -> None:
+    def _purge(self, purge: Purge) -> None:
         """An operator purged the queue: what is in memory and not delivered goes too."""
-        if (buffer := self._engine.buffers.get(queue)) is not None:
-            self._engine.settler.purge([id for id, _ in buffer.take_all()], by)
-
-    def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(job)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        if (buffer := self._engine.buffers.get(purge.queue)) is not None:
+            self._engine.settler.purge([id for id, _ in buffer.take_all()], purge.by)

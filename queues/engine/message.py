@@ -105,3 +105,5 @@ class Counts:
     dead_nodes: int = 0
     batches: int = 0
     stray_acks: int = 0
+    notifications_ignored: int = 0
+    notifications_failed: int = 0

@@ -8,6 +8,7 @@ from time import monotonic
 
 from queues.engine.control import Announcer
 from queues.engine.database import Connection
+from queues.engine.notifications import Gone
 from queues.engine.options import EngineOptions
 from queues.engine.statements import statement
 
@@ -91,7 +92,7 @@ async def _forget(connection: Connection, node: int) -> None:
     news = Announcer()
     for queue, low, dead in await cursor.fetchall():
         news.dead(queue) if dead else news.ready(queue, low)
-    news.say(gone=node)
+    news.say(Gone(node))
     await connection.execute(statement("close_mailboxes"), {"node": node}, prepare=False)
     await connection.execute("delete from queues_interest where node_id = %s", (node,))
     await connection.execute("delete from queues_node where id = %s", (node,))

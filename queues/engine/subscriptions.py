@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from queues.engine.buffer import QueueBuffer
 from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.errors import QueueNotFound, StoreUnavailable
 from queues.engine.message import State
+from queues.engine.notifications import Ack, Transient
 from queues.engine.statements import array, statement
 
 if TYPE_CHECKING:
@@ -161,16 +161,15 @@ class Subscriptions:
             if here is not None and (served_here or not others):
                 counts.transient_dropped += here.hold_transient(body)
             elif others and len(body) <= self._engine.options.transient_forward_bytes:
-                text = base64.b64encode(body).decode("ascii")
-                self._engine.announcer.say(transient=queue, node=min(others), body=text)
+                counts.transient_dropped += not self._engine.announcer.say(Transient(queue, min(others), body))
             else:
                 counts.transient_dropped += 1
 
-    def hear_transient(self, queue: int, message: dict[str, Any]) -> None:
+    def hear_transient(self, message: Transient) -> None:
         """Another node passes a QoS 0 message on."""
-        here = self._by_queue.get(queue)
-        if message["node"] == self._engine.node and here is not None:
-            self._engine.counts.transient_dropped += here.hold_transient(base64.b64decode(message["body"]))
+        here = self._by_queue.get(message.queue)
+        if message.node == self._engine.node and here is not None:
+            self._engine.counts.transient_dropped += here.hold_transient(message.body)
 
     # Late acknowledgements.
 
@@ -194,17 +193,17 @@ class Subscriptions:
             if state in (State.READY, State.DELAYED):
                 subscription.buffer.settle_late(id, now(), consumer)
             elif node != engine.node:
-                engine.announcer.say(ack=queue, tags=[tag], consumer=consumer)
+                engine.announcer.say(Ack(queue, (tag,), consumer))
             elif not subscription.buffer.ack(tag, consumer):  # claimed meanwhile and on its way here
                 subscription.buffer.settle_late(id, now(), consumer)
         missing = set(tags) - found
         if missing and engine.topology.interest.get(queue, set()) - {engine.node}:
-            engine.announcer.say(ack=queue, tags=sorted(missing), consumer=consumer)
+            engine.announcer.say(Ack(queue, tuple(sorted(tag for tag in missing if tag < 1 << 63)), consumer))
             return set()
         return missing
 
-    def hear_ack(self, queue: int, message: dict[str, Any]) -> None:
+    def hear_ack(self, ack: Ack) -> None:
         """Another node was given an acknowledgement that may be for a delivery of this one."""
-        if (buffer := self._engine.buffers.get(queue)) is not None:
-            for tag in message["tags"]:
-                buffer.ack(tag, message["consumer"])
+        if (buffer := self._engine.buffers.get(ack.queue)) is not None:
+            for tag in ack.tags:
+                buffer.ack(tag, ack.consumer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from queues.engine.database import Connection
@@ -32,12 +32,12 @@ class Destination:
 
 
 class Topology:
-    """Destinations by address, policies by queue, and which other nodes serve a queue."""
+    """Destinations by address; by queue its policy and the nodes that serve it."""
 
     def __init__(self) -> None:
         self.version = UNKNOWN
         self.policies: dict[int, QueuePolicy] = {}
-        #: Nodes that serve a queue, for queues that anybody serves.
+        #: Nodes that serve a queue, for queues whose policy is known and that any node serves.
         self.interest: dict[int, set[int]] = {}
         #: Queues whose policies are being read, and which of all readings each is known from.
         self._reading: Counter[int] = Counter()
@@ -92,7 +92,8 @@ class Topology:
         return next((queue for queue in queues if queue in self.policies and self.policies[queue].name == name), None)
 
     async def load_policies(self, connection: Connection, queues: Iterable[int], again: bool = False) -> None:
-        """Read the policies that are not known; with `again` all of them. Deleted queues are forgotten."""
+        """Read the policies that are not known, and who serves the queues; with `again` all of them. Deleted queues are
+        forgotten."""
         wanted = [queue for queue in queues if again or queue not in self.policies]
         if not wanted:
             return
@@ -104,13 +105,21 @@ class Topology:
             rows = await cursor.fetchall()
         finally:
             self._reading -= Counter(wanted)
-        found = {row[0]: QueuePolicy(*row) for row in rows}
+        found = {row[0]: (QueuePolicy(*row[:-1]), row[-1]) for row in rows}
         for queue in wanted:
             if self._known_from.get(queue, 0) < reading:  # else a later one, on another connection, was faster
-                self._known_from[queue] = reading
-                self.policies.pop(queue, None)
-                if queue in found:
-                    self.policies[queue] = found[queue]
+                self._know(queue, reading, *found.get(queue, (None, ())))
+
+    def _know(self, queue: int, reading: int, policy: QueuePolicy | None, served_by: Sequence[int]) -> None:
+        if policy is None:
+            self.policies.pop(queue, None)
+        else:
+            self.policies[queue] = policy
+        self._known_from[queue] = reading
+        if served_by:
+            self.interest[queue] = set(served_by)
+        else:
+            self.interest.pop(queue, None)
 
     def concerns(self, queue: int) -> bool:
         """Whether a change of this queue's policy matters here: it is known, or soon will be."""

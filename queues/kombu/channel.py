@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from queues.consuming.enginethread import EngineThread, open_intake
 from queues.consuming.intake import Intake, QueueConsumer, Received
 from queues.consuming.stock import Stock
 from queues.engine import QueueBuffer
-from queues.engine.statements import array
+from queues.engine.notifications import Purge
 from queues.kombu import temporary
 from queues.kombu.batch import PublishBatch
 from queues.kombu.declaring import declaration
@@ -170,7 +169,7 @@ class Channel(StdChannel):
                 )  # fmt: skip
                 gone += count
         # What engines have in memory goes, too.
-        link.post("announce", json.dumps({"purge": id, "by": "celery"}), array(()))
+        link.announce(Purge(id, "celery"))
         return gone
 
     def after_reply_message_received(self, queue: str) -> None:

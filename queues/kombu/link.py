@@ -10,7 +10,7 @@ import contextlib
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -20,6 +20,8 @@ from psycopg.rows import TupleRow
 
 from queues.consuming.inheritance import watch
 from queues.engine.database import SESSION_SETTINGS
+from queues.engine.notifications import Sendable
+from queues.engine.statements import array
 from queues.kombu.statements import statement
 
 #: As the engine's sessions, but for statements on small tables.
@@ -104,6 +106,13 @@ class Link:
         server.send_query_prepared(prepared, [parameter.encode() for parameter in parameters])
         server.flush()
         self._posted = True
+
+    def announce(self, news: Sendable, temporary: Iterable[int] = ()) -> None:
+        """Tell engines, and those who consume from these temporary queues that messages are ready; not waited for."""
+        first, *more = list(news.texts()) or [""]
+        self.post("announce", first, array(temporary))
+        for text in more:
+            self.post("announce", text, array(()))
 
     def _free(self) -> Connection[TupleRow]:
         """The connection, with nothing under way."""

@@ -7,14 +7,13 @@ stores checks that it still holds. Queues with routes, a maximum length or an au
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from queues.engine.statements import array
+from queues.engine.notifications import Ready
 from queues.kombu.declaring import Declared
 from queues.kombu.envelope import SHORTEST, Row
 from queues.kombu.errors import NoSuchQueue, QueueIsFull
@@ -75,7 +74,7 @@ class LinkPublisher:
             for part in parts:
                 self._publish(part)
         if self._ready or self._temporary:
-            self._link.post("announce", json.dumps({"ready": self._ready}), array(self._temporary))
+            self._link.announce(Ready(self._ready), self._temporary)
 
     def _publish(self, rows: Sequence[Row]) -> None:
         if all(self._plan(row.queue).plain for row in rows):

@@ -14,7 +14,6 @@ with ended as materialized (
     delete from queues_interest where node_id = %(node)s and queue_id = any(array(select queue_id from requeued))
     returning queue_id
 ), told as materialized (
-    select pg_notify('fivewire', json_build_object('disinterest', json_agg(queue_id), 'node', %(node)s)::text) from dropped
-    having count(*) > 0
+    select queues_notify_interest('disinterest', array_agg(queue_id), %(node)s) from dropped
 )
 select queue_id from emptied, (select count(*) from told) as once

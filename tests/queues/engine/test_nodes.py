@@ -81,6 +81,7 @@ async def test_a_consumer_wakes_when_another_node_publishes(
     monkeypatch.setattr("queues.engine.maintenance.UNSEEN", 3600.0)  # by the notification, not by the slow look
     queue = store.queue("orders")
     first, second = await make_engine(), await make_engine()
+    await second.queue("orders")
     buffer = await first.queue("orders")
     waiting = asyncio.create_task(Consumer(buffer).next())
     await store.until(lambda: not buffer.backlog and second.is_shared(queue), "the interest")

@@ -125,7 +125,7 @@ async def test_qos_0_messages_reach_the_node_that_polls(
     first, second = await make_engine(), await make_engine()
     here = await first.subscriptions.create(b"t", 0, None)
     here.buffer.deliver(asyncio.get_running_loop().time())  # a poll: the node is interested from now on
-    await store.until(lambda: here.buffer.id in second.topology.interest, "the interest")
+    await store.until(lambda: store.rows("select from queues_interest"), "the interest")
     await Producer(second).publish("topic:t", b"x")
     await store.until(lambda: list(here.transient) == [b"x"], "the message")
 

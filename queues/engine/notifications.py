@@ -1,0 +1,245 @@
+"""The notifications that nodes and operators send each other: their types, their texts and the one reader of both.
+
+The channel is open to every role that may connect to the database. So a text is a claim, not a fact: `parse` takes it
+only with the members, types and ranges of its type, and a handler acts only on what its node knows already.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+CHANNEL = "fivewire"
+#: Bytes of one text: PostgreSQL refuses 8,000 and more.
+MOST_BYTES = 7900
+#: Characters of an operator's name that are passed on.
+LONGEST_NAME = 200
+
+_INT = (1 << 31) - 1
+_BIGINT = (1 << 63) - 1
+
+
+class Malformed(ValueError):
+    """A text that is no notification; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Messages became ready: queues, and for each an id below which none did."""
+
+    queues: dict[int, int]
+
+    def texts(self) -> Iterator[str]:
+        for part in _parts(f'"{queue}": {first}' for queue, first in self.queues.items()):
+            yield f'{{"ready": {{{part}}}}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Dead letters came to these queues, or came back."""
+
+    queues: tuple[int, ...]
+
+    def texts(self) -> Iterator[str]:
+        for part in _parts(map(str, self.queues)):
+            yield f'{{"dead": [{part}]}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """A node serves these queues from now on, or (not `on`) no longer."""
+
+    queues: tuple[int, ...]
+    node: int
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A node has ended."""
+
+    node: int
+
+    def texts(self) -> Iterator[str]:
+        yield json.dumps({"gone": self.node})
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A row of a table changed: `table` is queue, key, route, subscription or periodic."""
+
+    table: str
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transient:
+    """A QoS 0 message for the subscription with this queue on this node."""
+
+    queue: int
+    node: int
+    body: bytes
+
+    def texts(self) -> Iterator[str]:
+        body = base64.b64encode(self.body).decode("ascii")
+        yield json.dumps({"transient": self.queue, "node": self.node, "body": body})
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """A consumer with this API key acknowledged deliveries that another node may have made."""
+
+    queue: int
+    tags: tuple[int, ...]
+    consumer: int | None
+
+    def texts(self) -> Iterator[str]:
+        for part in _parts(map(str, self.tags)):
+            yield f'{{"ack": {self.queue}, "tags": [{part}], "consumer": {json.dumps(self.consumer)}}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """An operator purged a queue."""
+
+    queue: int
+    by: str
+
+    def texts(self) -> Iterator[str]:
+        yield json.dumps({"purge": self.queue, "by": self.by[:LONGEST_NAME]})
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxTaken:
+    """A mailbox was given to a connection of a node."""
+
+    queue: int
+    connection: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """An operator ended the connection that had a mailbox."""
+
+    queue: int
+    connection: int
+
+
+Notification = (
+    Ready | Dead | Interest | Gone | Changed | Transient | Ack | Purge | MailboxTaken | Evicted
+)  # fmt: skip
+#: Those that are sent from Python; the others come from SQL functions and triggers.
+Sendable = Ready | Dead | Gone | Transient | Ack | Purge
+
+
+def parse(text: str) -> Notification:
+    """Read a notification. Its type is its first member's name. Raises Malformed."""
+    try:
+        message = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"no JSON: {type(error).__name__}") from None
+    if not isinstance(message, dict) or not message:
+        raise Malformed("no JSON object with members")
+    word = next(iter(message))
+    reader = _READERS.get(word)
+    if reader is None:
+        raise Malformed("its type is unknown")
+    try:
+        return reader(message)
+    except KeyError as error:
+        raise Malformed(f"{error} is missing") from None
+
+
+def _parts(items: Iterable[str]) -> Iterator[str]:
+    """Items, all ASCII, joined to lists that fit into a text beside its other members."""
+    part: list[str] = []
+    size = 0
+    for item in items:
+        if part and size + len(item) > MOST_BYTES - 100:
+            yield ", ".join(part)
+            part, size = [], 0
+        part.append(item)
+        size += len(item) + 2
+    if part:
+        yield ", ".join(part)
+
+
+def _int(value: Any, lowest: int, highest: int) -> int:
+    if type(value) is not int or not lowest <= value <= highest:
+        raise Malformed("a number is no integer or out of range")
+    return value
+
+
+def _id(value: Any) -> int:
+    return _int(value, 0, _INT)
+
+
+def _bigint(value: Any) -> int:
+    return _int(value, -_BIGINT, _BIGINT)
+
+
+def _optional(value: Any) -> int | None:
+    return None if value is None else _bigint(value)
+
+
+def _list(value: Any, item: Callable[[Any], int]) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise Malformed("a member is no list")
+    return tuple(map(item, value))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise Malformed("a member is no text")
+    return value
+
+
+def _key(value: str) -> int:
+    if not (value.isascii() and value.isdigit() and len(value) <= 10):
+        raise Malformed("a queue is no number")
+    return _id(int(value))
+
+
+def _ready(message: dict[str, Any]) -> Ready:
+    queues = message["ready"]
+    if not isinstance(queues, dict):
+        raise Malformed("ready is no object")
+    return Ready({_key(queue): _bigint(first) for queue, first in queues.items()})
+
+
+def _transient(message: dict[str, Any]) -> Transient:
+    try:
+        body = base64.b64decode(_text(message["body"]), validate=True)
+    except (binascii.Error, ValueError):
+        raise Malformed("body is no base64") from None
+    return Transient(_id(message["transient"]), _id(message["node"]), body)
+
+
+def _interest(word: str, on: bool) -> Callable[[dict[str, Any]], Interest]:
+    return lambda message: Interest(_list(message[word], _id), _id(message["node"]), on)
+
+
+def _changed(table: str) -> Callable[[dict[str, Any]], Changed]:
+    return lambda message: Changed(table, _bigint(message[table]))
+
+
+_READERS: dict[str, Callable[[dict[str, Any]], Notification]] = {
+    "ready": _ready,
+    "dead": lambda message: Dead(_list(message["dead"], _id)),
+    "interest": _interest("interest", True),
+    "disinterest": _interest("disinterest", False),
+    "gone": lambda message: Gone(_id(message["gone"])),
+    "transient": _transient,
+    "ack": lambda message: Ack(_id(message["ack"]), _list(message["tags"], _bigint), _optional(message["consumer"])),
+    "purge": lambda message: Purge(_id(message["purge"]), _text(message.get("by", ""))[:LONGEST_NAME]),
+    "mailbox": lambda message: MailboxTaken(
+        _id(message["mailbox"]), _bigint(message["connection"]), _id(message["node"])
+    ),
+    "evicted": lambda message: Evicted(_id(message["evicted"]), _bigint(message["connection"])),
+    **{table: _changed(table) for table in ("queue", "key", "route", "subscription", "periodic")},
+}

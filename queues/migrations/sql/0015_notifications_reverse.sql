@@ -1,0 +1,1 @@
+drop function queues_notify_interest(text, integer[], integer);
