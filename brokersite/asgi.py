@@ -24,6 +24,10 @@ if "daphne.server" in sys.modules:
 
     install()
 
+    from brokersite import httplimits
+
+    httplimits.install(httplimits.options_from_settings())
+
 office = Office(options_from_settings)
 PeerbusConsumer.session_factory = lambda transport, scope: PeerSession(transport, scope, office)
 lifespan.on_shutdown.append(office.stop)

@@ -59,6 +59,30 @@ class SiteOptions(Options):
     )
 
 
+class HttpLimits(Options):
+    """The site under daphne"""
+
+    BROKER_HTTP_MAX_BODY = size(
+        4 * MIB, "The largest body of a request; a larger one is refused (413) before it is read. Bodies of sixteen "
+        "times as much may be under way at the same time (503).",
+        minimum=64 * 1024, maximum=1024 * MIB,
+    )  # fmt: skip
+    BROKER_HTTP_REQUEST_TIMEOUT = seconds(
+        60.0, "Time a request has to arrive, all of it (408).", minimum=0.1, maximum=3600
+    )
+    BROKER_HTTP_ANSWER_TIMEOUT = seconds(
+        600.0, "Time the site has to answer a request, unless daphne is told another.", minimum=1, maximum=86_400
+    )
+    BROKER_HTTP_MAX_CONNECTIONS = integer(
+        2000, "Connections of the site that are no WebSockets, at most. One more is closed.",
+        minimum=1, maximum=1_000_000,
+    )  # fmt: skip
+    BROKER_HTTP_MAX_CONNECTIONS_PER_ADDRESS = integer(
+        500, "The same from one address. All that come through a proxy come from its address.",
+        minimum=1, maximum=1_000_000,
+    )  # fmt: skip
+
+
 class ListenerOptions(Options):
     """The listeners"""
 
@@ -378,7 +402,7 @@ def _tls_files_go_together(env: Environment) -> Iterator[str]:
 
 class Environment(
     EtlOptions, AuditOptions, RetentionOptions, CeleryOptions, QueueDefaults, EngineOptions, HydraOptions,
-    PeerbusOptions, OverhopOptions, BlipMQOptions, ListenerOptions, SiteOptions,
+    PeerbusOptions, OverhopOptions, BlipMQOptions, ListenerOptions, HttpLimits, SiteOptions,
 ):  # fmt: skip
     """Every option, with its value once read."""
 

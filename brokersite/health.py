@@ -6,6 +6,8 @@ The functions answer any front end: the site's views below, or a listener proces
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from functools import cache
 
 import psycopg
@@ -15,13 +17,41 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from brokersite.databases import connection_parameters
 
+logger = logging.getLogger(__name__)
+
 #: Seconds within which the database must have answered. Connections of their own, so that a database that
 #: hangs cannot hold up anything but the answer.
 READY_TIMEOUT = 3.0
+#: Seconds for which an answer holds.
+READY_AGE = 1.0
+
+
+_looking: asyncio.Task[list[str]] | None = None
+_looked: tuple[float, list[str]] | None = None
+_logged = ""
 
 
 async def unready_reasons() -> list[str]:
-    """Why the process should get no work now, one sentence each; empty when it is ready."""
+    """Why the process should get no work now, one sentence each; empty when it is ready.
+
+    Anybody may ask: the answer is at most :data:`READY_AGE` old, and names neither hosts nor users.
+    """
+    global _looking
+    if _looked is not None and time.monotonic() - _looked[0] < READY_AGE:
+        return list(_looked[1])
+    if _looking is None or _looking.done() or _looking.get_loop() is not asyncio.get_running_loop():
+        _looking = asyncio.create_task(_note(), name="readiness")
+    return list(await asyncio.shield(_looking))
+
+
+async def _note() -> list[str]:
+    global _looked
+    reasons = await _look()
+    _looked = time.monotonic(), reasons
+    return reasons
+
+
+async def _look() -> list[str]:
     try:
         async with asyncio.timeout(READY_TIMEOUT):
             missing = migrations_on_disk() - await _applied_migrations()
@@ -30,11 +60,21 @@ async def unready_reasons() -> list[str]:
     except psycopg.errors.UndefinedTable:
         return ["The database has no tables yet: run `manage.py migrate`."]
     except psycopg.Error as error:
-        return [f"The database cannot be reached: {' '.join(str(error).split())}"]
+        _log(" ".join(str(error).split()))
+        return ["The database cannot be reached; the log says why."]
     if missing:
         names = ", ".join(".".join(name) for name in sorted(missing))
         return [f"Migrations are not applied: {names}. Run `manage.py migrate`."]
+    _log("")
     return []
+
+
+def _log(problem: str) -> None:
+    """Write down what is wrong, once."""
+    global _logged
+    if problem and problem != _logged:
+        logger.warning("the database cannot be reached: %s", problem)
+    _logged = problem
 
 
 @cache
