@@ -21,6 +21,7 @@ ENGINE_COUNTERS = {
     "reconnects": "Times the database was lost.",
     "rewritten": "Times the database came back with another past, as after a failover or when a backup was restored.",
     "dead_nodes": "Dead nodes found.",
+    "silent_nodes": "Nodes whose process stood still for so long that their connection was ended.",
     "batches": "Commits of publishes.",
     "stray_acks": "Peerbus acknowledgements of unknown keys that have no row in the audit chain.",
     "notifications_ignored": "Notifications that were malformed or of no known type.",

@@ -20,7 +20,9 @@ EARLY = 0.1
 STALLED = 0.4
 LONGEST_STALL = 0.3
 LONGEST_FREEZE = 1.5
-PURPOSES = ("writer", "settler", "claimer", "requests", "clockwork", "reaper", "listener")
+PURPOSES = (
+    "writer", "settler", "claimer", "requests", "clockwork", "reaper", "upkeep", "listener", "liveness"
+)  # fmt: skip
 #: Starts of a listener that may fail while the database is on its way back.
 STARTS = 5
 

@@ -109,7 +109,7 @@ class QueueBuffer:
         """
         self.last_demand = now
         ready = self.ready
-        while ready and not self.policy.paused:
+        while ready and not self.policy.paused and now < self.claimer.trusted_until:
             id, payload, attempts, detail = ready.popleft()
             self.ready_bytes -= len(payload)
             if detail is None:
@@ -167,7 +167,7 @@ class QueueBuffer:
 
     def _plain(self, most: int) -> int:
         """How many messages at the head are on their first delivery and carry nothing but a body."""
-        if self.policy.paused:
+        if self.policy.paused or time.monotonic() >= self.claimer.trusted_until:
             return 0
         count = 0
         for _, _, attempts, detail in islice(self.ready, most):
@@ -202,6 +202,8 @@ class QueueBuffer:
         """Up to `count` messages for a worker with this API key, fewer of large ones."""
         taken: list[Push] = []
         ready, unacked, size = self.ready, self.unacked, 0
+        if now >= self.claimer.trusted_until:
+            return taken
         while len(taken) < count and ready and size < TURN_BYTES:
             id, payload, attempts, detail = ready[0]
             origin = None if detail is None else detail.origin

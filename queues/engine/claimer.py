@@ -34,6 +34,8 @@ class Claimer:
         self.counts = counts
         self.node = 0
         self.stopping = False
+        #: Until when (monotonic) what is leased to this node is certainly no other's.
+        self.trusted_until = float("inf")
         #: The last message id that was claimed, without its priority.
         self.last_id = 0
         self._wanted: dict[QueueBuffer, None] = {}

@@ -46,7 +46,9 @@ from queues.reach import MAILBOX_PREFIX
 
 logger = logging.getLogger(__name__)
 
-PURPOSES = ("writer", "settler", "claimer", "requests", "clockwork", "reaper", "listener")
+PURPOSES = (
+    "writer", "settler", "claimer", "requests", "clockwork", "reaper", "upkeep", "listener", "liveness"
+)  # fmt: skip
 MAILROOM_PURPOSES = ("mailroom", "lookout")
 WATCH = 0.1  # seconds between looks whether the server has closed a connection
 DEADLINES = 0.02  # seconds between looks at delivery deadlines
@@ -413,7 +415,8 @@ class Engine:
             self._pids = pids
             await self._check_history(self._connections["requests"])
             listener = self._connections["listener"]
-            self.node = await nodes.register(listener, self.options)
+            self.claimer.trusted_until = now() + nodes.TRUSTED
+            self.node = await nodes.register(self._connections["liveness"], self.options)
             self.settler.node = self.claimer.node = self.writer.node = self.node
             if self.mailroom is not None:
                 self.mailroom.node = self.node
@@ -500,10 +503,11 @@ class Engine:
             self._keep_history(at["requests"]),
             self.announcer.ask(at["requests"], self.node),
             keep.promote_due(at["clockwork"]),
-            keep.sweep(at["reaper"]),
+            keep.live(at["liveness"], self.claimer),
             keep.reap(at["reaper"]),
-            keep.tidy(at["reaper"], self.settler, self.node),
-            keep.keep_partitions(at["reaper"]),
+            keep.sweep(at["upkeep"]),
+            keep.tidy(at["upkeep"], self.settler, self.node),
+            keep.keep_partitions(at["upkeep"]),
             *(() if look_after is None else (keep.keep_audit(look_after),)),
             self._listener.run(at["listener"]),
             watch(at.values(), WATCH),

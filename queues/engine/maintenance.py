@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from psycopg.errors import LockNotAvailable
 
 from queues.engine import audit
 from queues.engine import node as nodes
 from queues.engine.buffer import QueueBuffer
+from queues.engine.claimer import Claimer
 from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.floor import FIRST
@@ -36,8 +38,8 @@ UNSEEN = 5.0
 TOUCH = 60.0
 PARTITIONS = 3600.0
 PARTITIONS_AGAIN = 60.0
-#: Ids of letters forgotten in one transaction.
-FORGOTTEN = 100_000
+#: Ids of letters, and lines of workers, forgotten in one transaction.
+FORGOTTEN = 10_000
 #: Tallies older than this many folds are certainly committed; the search for new ones starts after them.
 FOLDS_BEHIND = 30
 
@@ -54,8 +56,11 @@ class Maintenance:
         self.buffers = buffers
         self.dead_buffers = dead_buffers
         self.ready_everywhere = ready_everywhere
-        #: Who has a transaction on the connection that several of these methods share.
-        self._in_transaction = asyncio.Lock()
+        #: Held by the method whose statements go to the connection that several of these methods share.
+        self._turn = asyncio.Lock()
+        #: Nodes that were found dead and are to be reaped.
+        self._dead: asyncio.Queue[int] = asyncio.Queue()
+        self._found_dead: set[int] = set()
 
     async def promote_due(self, connection: Connection) -> None:
         """Make delayed messages ready when their time has come; between two looks, seal the audit journal."""
@@ -93,24 +98,44 @@ class Maintenance:
         while True:
             gone = ROWS_PER_STATEMENT
             while gone == ROWS_PER_STATEMENT:
-                row = await (await connection.execute(statement("expire"), {"limit": ROWS_PER_STATEMENT})).fetchone()
-                gone = row[0] if row else 0
+                [(gone,)] = await self._rows(connection, "expire", limit=ROWS_PER_STATEMENT)
                 self.counts.expired += gone
-            row = await (await connection.execute(statement("fold_tallies"), {"low": folded[0]})).fetchone()
-            if row and row[0]:
-                folded.append(row[0])
+            [(last,)] = await self._rows(connection, "fold_tallies", low=folded[0])
+            if last:
+                folded.append(last)
                 del folded[:-FOLDS_BEHIND]
             await asyncio.sleep(SWEEP)
 
-    async def reap(self, connection: Connection) -> None:
-        """Return what dead nodes had leased; end what frozen ones hold up others with."""
+    async def live(self, connection: Connection, claimer: Claimer) -> None:
+        """Show that this node works, find those that do not, and end what frozen ones hold up others with. Nothing slow
+        goes over this connection, which holds the node's lock."""
         while True:
-            for node in await nodes.dead_nodes(connection):
-                async with self._in_transaction:
-                    self.counts.dead_nodes += await nodes.reap(connection, node)
-            parameters = {"names": WRITING, "patience": FROZEN, "held": HELD}
-            await connection.execute(statement("end_frozen"), parameters)
+            asked = now()
+            dead = await nodes.dead_nodes(connection)
+            kept_back, claimer.trusted_until = asked > claimer.trusted_until, asked + nodes.TRUSTED
+            for buffer in self.buffers.values() if kept_back else ():
+                buffer.dispatch()
+            for node in dead:
+                if node not in self._found_dead:
+                    self._found_dead.add(node)
+                    self._dead.put_nowait(node)
+            self.counts.silent_nodes += await nodes.end_silent(connection)
+            await connection.execute(statement("end_frozen"), {"names": WRITING, "patience": FROZEN, "held": HELD})
             await asyncio.sleep(LIVENESS)
+
+    async def reap(self, connection: Connection) -> None:
+        """Return what dead nodes had leased."""
+        self._found_dead.clear()
+        while True:
+            node = await self._dead.get()
+            self._found_dead.discard(node)
+            self.counts.dead_nodes += await nodes.reap(connection, node)
+
+    async def _rows(self, connection: Connection, name: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        """Run one of the named statements on the shared connection, in its turn."""
+        async with self._turn:
+            cursor = await connection.execute(statement(name), parameters)
+            return await cursor.fetchall() if cursor.description is not None else []
 
     async def tidy(self, connection: Connection, settler: Settler, node: int) -> None:
         """Hand back what nobody consumes any more, and look for messages that no notification told of."""
@@ -126,10 +151,9 @@ class Maintenance:
                     buffer.back_with = settler.round
                 buffer.interested = False
             if cold:
-                parameters = {"queues": array(buffer.id for buffer in cold), "node": node}
-                await connection.execute(statement("drop_interest"), parameters)
+                await self._rows(connection, "drop_interest", queues=array(buffer.id for buffer in cold), node=node)
                 if back := [buffer.id for buffer in cold if buffer.interested]:  # said before the drop, perhaps
-                    await connection.execute(statement("add_interest"), {"queues": array(back), "node": node})
+                    await self._rows(connection, "add_interest", queues=array(back), node=node)
             for dead in self.dead_buffers.values():
                 if dead.ready and not dead.waiters:  # who asked for them went while they were on their way
                     settler.hand_back(dead.take_all())
@@ -145,11 +169,11 @@ class Maintenance:
     async def _raise_floor(self, connection: Connection, buffer: QueueBuffer, time: float) -> None:
         """After the last claim nobody else looks whether an earlier id has become visible since."""
         news, high = buffer.news, buffer.floor.highest
-        parameters = {"queue": buffer.id, "low": buffer.floor.value, "high": high}
-        row = await (await connection.execute(statement("look_below"), parameters)).fetchone()
-        if row is None or buffer.news != news:
+        [(snapshot, found)] = await self._rows(
+            connection, "look_below", queue=buffer.id, low=buffer.floor.value, high=high
+        )
+        if buffer.news != news:
             return
-        snapshot, found = row
         if found:
             buffer.more_in_store(buffer.floor.value + 1)
         else:
@@ -159,8 +183,7 @@ class Maintenance:
     async def _look_for_unseen(self, connection: Connection) -> None:
         quiet = [buffer.id for buffer in self.buffers.values() if buffer.interested and not buffer.backlog]
         for start in range(0, len(quiet), 1000):
-            cursor = await connection.execute(statement("unseen"), {"queues": array(quiet[start : start + 1000])})
-            for (queue,) in await cursor.fetchall():
+            for (queue,) in await self._rows(connection, "unseen", queues=array(quiet[start : start + 1000])):
                 if (buffer := self.buffers.get(queue)) is not None:  # it may have been removed meanwhile
                     buffer.more_in_store(FIRST)
 
@@ -172,41 +195,38 @@ class Maintenance:
 
     async def _touch_subscriptions(self, connection: Connection, time: float) -> None:
         used = [buffer.id for buffer in self.buffers.values() if time - buffer.last_demand < TOUCH]
-        await connection.execute(statement("touch_subscriptions"), {"queues": array(used)})
+        for start in range(0, len(used), 1000):
+            await self._rows(connection, "touch_subscriptions", queues=array(used[start : start + 1000]))
 
     async def keep_partitions(self, connection: Connection) -> None:
         """Make the archive's partitions ahead, drop old ones, and drop idle subscriptions if they are to go."""
         while True:
             pause = PARTITIONS
-            today = "(now() at time zone 'UTC')::date"
             try:
-                await connection.execute(f"select queues_make_archive_partitions({today}, 7)".encode())
-                if self.options.archive_days:
-                    await connection.execute(
-                        f"select queues_drop_archive_partitions({today} - %s)".encode(),
-                        (self.options.archive_days,),
-                    )
+                await self._rows(connection, "make_partitions")
+                if days := self.options.archive_days:
+                    await self._rows(connection, "drop_partitions", days=days)
             except LockNotAvailable:  # somebody reads the archive, and acknowledgements are not to wait for that
                 pause = PARTITIONS_AGAIN
-            if self.options.archive_days:
-                await connection.execute(statement("drop_old_log_lines"), {"days": self.options.archive_days})
-            if self.options.idle_subscription_days:
-                await connection.execute(
-                    statement("drop_idle_subscriptions"), {"days": self.options.idle_subscription_days}
-                )
+            if days := self.options.archive_days:
+                await self._in_parts(connection, "drop_old_log_lines", FORGOTTEN, days=days)
+            if days := self.options.idle_subscription_days:
+                await self._in_parts(connection, "drop_idle_subscriptions", 1, days=days)
             await self._forget_letters(connection)
             await asyncio.sleep(pause)
 
     async def _forget_letters(self, connection: Connection) -> None:
-        """Forget the ids of letters that were sent before the dedupe window; without an index by time, once an hour."""
-        gone = FORGOTTEN
-        while gone == FORGOTTEN:
-            async with self._in_transaction, connection.transaction():
+        """Forget the ids of letters that were sent before the dedupe window."""
+        await self._in_parts(connection, "forget_letters", FORGOTTEN, window=self.options.dedupe_window)
+
+    async def _in_parts(self, connection: Connection, name: str, limit: int, **parameters: Any) -> None:
+        """Remove rows that are found without an index, so many at a time, and let others have their turn between."""
+        gone = limit
+        while gone == limit:
+            async with self._turn, connection.transaction():
                 await connection.execute("set local enable_seqscan = on")
-                parameters = {"window": self.options.dedupe_window, "limit": FORGOTTEN}
-                cursor = await connection.execute(statement("forget_letters"), parameters, prepare=False)
-                row = await cursor.fetchone()
-            gone = row[0] if row else 0
+                cursor = await connection.execute(statement(name), parameters | {"limit": limit}, prepare=False)
+                [(gone,)] = await cursor.fetchall()
 
 
 def deadlines(buffers: Iterable[QueueBuffer], time: float) -> list[QueueBuffer]:

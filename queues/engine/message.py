@@ -103,6 +103,7 @@ class Counts:
     reconnects: int = 0
     rewritten: int = 0
     dead_nodes: int = 0
+    silent_nodes: int = 0
     batches: int = 0
     stray_acks: int = 0
     notifications_ignored: int = 0

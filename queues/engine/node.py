@@ -16,6 +16,11 @@ from queues.engine.statements import statement
 LOCK_CLASS = 74657
 #: As in the function queues_may_lease: held shared by each statement that leases to the node.
 LEASES_CLASS = 74658
+#: Seconds without a word from a node's connection that holds its lock, after which others end that connection: the
+#: process is frozen, and its leases go to those that work.
+SILENCE = 10.0
+#: Seconds after a word for which a node may deliver what it has leased; afterwards others may have it.
+TRUSTED = 8.0
 
 
 async def register(connection: Connection, options: EngineOptions) -> int:
@@ -35,6 +40,12 @@ async def dead_nodes(connection: Connection) -> list[int]:
     """Nodes whose lock nobody holds."""
     cursor = await connection.execute(statement("dead_nodes"), {"lock_class": LOCK_CLASS})
     return [row[0] for row in await cursor.fetchall()]
+
+
+async def end_silent(connection: Connection) -> int:
+    """End the connections that hold the locks of nodes that have been silent for too long; returns how many."""
+    cursor = await connection.execute(statement("end_silent"), {"lock_class": LOCK_CLASS, "silence": SILENCE})
+    return len(await cursor.fetchall())
 
 
 async def settle_predecessors(connection: Connection, host: str, pids: list[int], patience: float = 2.0) -> None:

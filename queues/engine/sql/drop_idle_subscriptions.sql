@@ -1,7 +1,8 @@
--- Remove subscriptions that nobody has polled for so many days, their queues and messages. Returns how many.
+-- Remove subscriptions that were not polled for so many days, their queues and messages, some at a time. Returns how many.
 with idle as materialized (
     select s.id, queue_id, name, audited from queues_subscription s join queues_queue q on q.id = queue_id
     where used_at < now() - make_interval(days => %(days)s)
+    order by s.id limit %(limit)s
 ), messages as (
     delete from queues_message where queue_id in (select queue_id from idle)
     returning coalesce(origin_id, id) as first_id, queue_id

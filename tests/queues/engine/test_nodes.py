@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from queues.engine import Address, Engine, Outgoing
+from queues.engine import node as nodes
 from queues.engine.node import settle_predecessors
 from tests.queues.engine.conftest import PATIENCE, Consumer, MakeEngine, Producer, Store, Waiting
 
@@ -458,14 +459,57 @@ async def test_a_dead_node_is_reaped_while_old_letters_are_forgotten_and_the_eng
     first, second = await make_engine(), await make_engine()
     with psycopg.connect(store.conninfo) as other:
         other.execute("lock table queues_letterseen in access exclusive mode")
-        forgetting = asyncio.create_task(second.maintenance._forget_letters(second._connections["reaper"]))
+        forgetting = asyncio.create_task(second.maintenance._forget_letters(second._connections["upkeep"]))
         await store.until(lambda: store.rows("select from pg_locks where not granted"), "the wait for the lock")
         await kill(first, store)
-        await asyncio.sleep(0.5)  # until it is found dead
+        await store.until(lambda: len(store.rows("select id from queues_node")) == 1, "the dead node is reaped")
         other.rollback()
     await forgetting
-    await store.until(lambda: len(store.rows("select id from queues_node")) == 1, "the dead node is reaped")
     assert second.counts.reconnects == 0
+
+
+async def test_what_a_frozen_process_has_leased_goes_to_others_and_it_delivers_none_of_it_when_it_wakes(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.queue("orders")
+    frozen = await make_engine()
+    await Producer(frozen).publish("orders", b"1", b"2", b"3")
+    asleep = await frozen.queue("orders")
+    [first] = await Consumer(asleep).bodies(1, ack=False)
+    assert (first, len(asleep.ready)) == (b"1", 2)
+    node, silent = frozen.node, asyncio.Event()
+    statement = nodes.dead_nodes
+
+    async def say(connection: Any) -> list[int]:
+        if connection is frozen._connections.get("liveness") and frozen.node == node:
+            silent.set()
+            await asyncio.sleep(3600)
+        return await statement(connection)
+
+    monkeypatch.setattr(nodes, "dead_nodes", say)
+    monkeypatch.setattr(nodes, "SILENCE", 1.0)
+    awake = await make_engine()
+    await silent.wait()
+    frozen.claimer.trusted_until = monotonic()  # that long it was frozen
+    assert asleep.deliver(monotonic()) is None
+    assert asleep.deliver_many(monotonic(), 2) == []
+    assert asleep.take(monotonic(), 2) == []
+    assert sorted(await Consumer(await awake.queue("orders")).bodies(3)) == [b"1", b"2", b"3"]
+    await store.until(lambda: frozen.node != node and frozen.available, "the one that woke is a new node")
+    assert awake.counts.silent_nodes >= 1
+    await Producer(awake).publish("orders", b"4")
+    assert await Consumer(await frozen.queue("orders")).bodies(1) == [b"4"]
+
+
+async def test_what_was_kept_back_while_the_database_was_slow_is_delivered_when_it_answers(
+    engine: Engine, store: Store
+) -> None:
+    store.queue("orders")
+    buffer = await engine.queue("orders")
+    await Producer(engine).publish("orders", b"1", b"2")
+    assert await Consumer(buffer).bodies(1) == [b"1"]
+    engine.claimer.trusted_until = monotonic()
+    assert await Consumer(buffer).bodies(1) == [b"2"]
 
 
 async def test_a_change_of_a_queue_whose_policy_is_just_being_read_is_obeyed(

@@ -18,7 +18,8 @@ from tests.queues.engine.conftest import Store
 #: Statements that never touch the hot table, and the one that may read all of it.
 ELSEWHERE = {
     "add_interest", "admit", "audit_append", "audit_has", "audit_head", "audit_take", "audit_waiting", "dead_nodes",
-    "drop_idle_subscriptions", "drop_interest", "drop_old_log_lines",
+    "drop_idle_subscriptions", "drop_interest", "drop_old_log_lines", "drop_partitions",
+    "end_silent", "make_partitions",
     "ensure_queue", "fold_tallies", "history", "move_ids", "move_tags", "note_history",
     "end_frozen", "end_sessions", "key", "key_named", "key_names", "policies", "queue_id", "register_node",
     "resolve", "served_elsewhere",
