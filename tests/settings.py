@@ -1,6 +1,7 @@
-"""Settings under test: the project's own, on a PostgreSQL that belongs to this run alone.
+"""Settings under test: the project's own, on a PostgreSQL that belongs to this process alone.
 
-With DATABASE_URL set, a test database is made on that server instead.
+With DATABASE_URL set, a test database is made on that server instead. Each worker of pytest-xdist has a PostgreSQL of
+its own. Its files are in memory where the system has a file system for that: no test of these asks what a disk keeps.
 """
 
 import os
@@ -11,16 +12,27 @@ import psutil
 
 from brokersite import embedded
 
-DATA_DIRS = Path(__file__).resolve().parent.parent / ".data"
+#: Where Linux keeps files in memory.
+MEMORY = Path("/dev/shm")
+#: Bytes that have to be free there: a few times of what all servers of a run use.
+MEMORY_NEEDED = 6 << 30
+PREFIX = "fivewire-test-"
+
+
+def _data_dirs() -> Path:
+    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED:
+        return MEMORY
+    return Path(__file__).resolve().parent.parent / ".data"
 
 
 def _own_data_dir() -> Path:
     """A data directory named after this process; those that killed runs have left are removed."""
-    for left in DATA_DIRS.glob("test-*"):
-        if not psutil.pid_exists(int(left.name.removeprefix("test-"))):
+    data_dirs = _data_dirs()
+    for left in data_dirs.glob(f"{PREFIX}*"):
+        if left.stat().st_uid == os.getuid() and not psutil.pid_exists(int(left.name.removeprefix(PREFIX))):
             embedded.remove(left)
             shutil.rmtree(left, ignore_errors=True)
-    return DATA_DIRS / f"test-{os.getpid()}"
+    return data_dirs / f"{PREFIX}{os.getpid()}"
 
 
 for name in [name for name in os.environ if name.startswith("BROKER_")]:
