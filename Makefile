@@ -7,21 +7,36 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What only looks at the code needs settings that load, but no database.
 NO_DATABASE := DATABASE_URL=postgresql://localhost/none
 
-.PHONY: help run test lint lock stop clean
+.PHONY: help run test test-all soak lint lock stop clean
 
 help:
-	@echo "make run    start everything for a first look (options: make run UP='--http 127.0.0.1:8080')"
-	@echo "make test   lint, then all tests (options: make test PYTEST='-k words')"
-	@echo "make lint   ruff, mypy, import contracts, migrations and the settings page"
-	@echo "make lock   write constraints.txt anew with the newest versions that pyproject.toml allows"
-	@echo "make stop   stop the embedded PostgreSQL"
-	@echo "make clean  delete .venv, caches and .data WITH EVERY MESSAGE IN IT"
+	@echo "make run       start everything for a first look (options: make run UP='--http 127.0.0.1:8080')"
+	@echo "make test      lint, then the tests; those that lack Java, Chromium or Node.js are counted and skipped"
+	@echo "               (options: make test PYTEST='-k words')"
+	@echo "make test-all  lint, then every test, the long ones too; a missing tool is a failure"
+	@echo "make soak      hours of torture, simulation and ETL under load"
+	@echo "make lint      ruff, mypy, import contracts, migrations and the settings page"
+	@echo "make lock      write constraints.txt anew with the newest versions that pyproject.toml allows"
+	@echo "make stop      stop the embedded PostgreSQL"
+	@echo "make clean     delete .venv, caches and .data WITH EVERY MESSAGE IN IT"
 
 run: $(VENV)/.run
 	@$(PY) manage.py up $(UP)
 
+# Tests wait more than they compute: more processes than processors. A file's tests stay together.
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
+
 test: lint
-	$(PY) -m pytest $(PYTEST)
+	$(PY) -m pytest $(PARALLEL) $(PYTEST)
+
+test-all: lint
+	$(PY) -m pytest $(PARALLEL) --everything $(PYTEST)
+
+soak: $(VENV)/.dev
+	$(PY) -m hydra.simulator --seeds 20000 --jobs 2
+	$(PY) manage.py torture --kills 200 --database-kills 20
+	$(PY) manage.py torture --listeners 2 --kills 30 --database-kills 4
+	$(PY) manage.py etl soak
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Generator, Iterator
@@ -18,6 +19,8 @@ from django.test import TransactionTestCase
 from brokersite import embedded
 from brokersite.databases import connection_parameters
 from tests.settings import PREFIX
+from tests.tools import summary
+from tests.wire.broker import create_database, drop_databases, migrate
 
 # How long an example takes says nothing: the machine may be busy with something else.
 hypothesis.settings.register_profile(
@@ -25,6 +28,37 @@ hypothesis.settings.register_profile(
     hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]),
 )
 hypothesis.settings.load_profile("patient")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--everything", action="store_true", help="run the long tests too, and fail those that lack a tool"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long tests out unless everything is to run; begin with the files that take longest."""
+    if not config.getoption("everything"):
+        long = [item for item in items if item.get_closest_marker("long")]
+        if long:
+            config.hook.pytest_deselected(items=long)
+            items[:] = [item for item in items if item not in set(long)]
+    ranks = {path: _rank(path) for path in {item.path for item in items}}
+    items.sort(key=lambda item: ranks[item.path])
+
+
+def _rank(path: Path) -> int:
+    """Where a file comes in the order of all: those of the slow directories first."""
+    name = path.relative_to(TESTS).as_posix()
+    return next((n for n, slow in enumerate(SLOW) if name.startswith(slow)), len(SLOW))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in one line what was not run for want of a tool."""
+    skipped = terminalreporter.getreports("skipped")
+    reasons = (report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple))
+    if line := summary(reason.removeprefix("Skipped: ") for reason in reasons):
+        terminalreporter.write_line(line)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -46,6 +80,13 @@ def pytest_runtest_makereport(
         report.sections.append((f"broker {broker.process.pid}", broker.log[-3000:]))
     return report
 
+
+TESTS = Path(__file__).parent
+#: Directories and files that take longest. They are started first, so that no process is left with one at the end.
+SLOW = (
+    "queues/etl/", "torture/", "browser/", "peers/durability/", "hydra/network/", "hydra/simulator/test_seeds",
+    "brokersite/", "queues/kombu/", "wire/overhop/test_two_nodes", "peers/", "hostile/",
+)  # fmt: skip
 
 #: Filled by migrations, and kept as they are.
 KEPT_TABLES = {"auth_permission", "django_content_type", "django_migrations"}
@@ -69,6 +110,18 @@ begin
     end if;
 end $$
 """
+
+
+@pytest.fixture(scope="session")
+def migrated_database() -> Iterator[dict[str, Any]]:
+    """A database with every migration applied and no connection, to be copied."""
+    server = connection_parameters()
+    name = f"fivewire_template_{os.getpid()}"
+    drop_databases(server, name)
+    parameters = create_database(server, name)
+    migrate(parameters)
+    yield parameters
+    drop_databases(server, name)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -41,6 +41,8 @@ class Plan:
     faults: dict[FaultKind, int] = field(default_factory=dict)
     seconds: float = 900.0
     listeners: int = 1
+    #: Messages to be confirmed before the load ends: when the faults are over it goes on until then.
+    confirmed: int = 0
     #: Shortest and longest time between the end of a fault and the next.
     rest: tuple[float, float] = (0.1, 0.9)
     #: Takes the place of manage.py: another build of the broker.
@@ -167,15 +169,18 @@ class Run:
             if monotonic() - reported > REPORT:
                 reported = monotonic()
                 self._progress(f"{done + 1} of {len(kinds)} faults", begin)
-        while not kinds and monotonic() < deadline:
-            self._stage.closed.wait(min(REPORT, deadline - monotonic()))
+        while (not kinds or self._confirmed < self._plan.confirmed) and monotonic() < deadline:
+            self._stage.closed.wait(min(1.0 if kinds else REPORT, deadline - monotonic()))
             self._tormentor.look_after()
-            self._progress("no faults", begin)
+            self._progress("no more faults" if kinds else "no faults", begin)
+
+    @property
+    def _confirmed(self) -> int:
+        return sum(client.confirmed for client in self._clients)
 
     def _progress(self, what: str, begin: float) -> None:
-        confirmed = sum(client.confirmed for client in self._clients)
         delivered = sum(len(client.deliveries) for client in self._clients)
-        self._say(f"{monotonic() - begin:6.0f} s  {what}, {confirmed} confirmed, {delivered} delivered")
+        self._say(f"{monotonic() - begin:6.0f} s  {what}, {self._confirmed} confirmed, {delivered} delivered")
 
     def _drain(self, connection: psycopg.Connection[Any], begin: float) -> None:
         """Wait until consumers have taken everything; what they have not is for the checker to tell."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support import expected_conditions as seen
 from selenium.webdriver.support.ui import WebDriverWait
 
-DRIVER, BROWSER = shutil.which("chromedriver"), shutil.which("chromium")
+from tests.tools import need
+
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--window-size=1400,1000",
@@ -30,17 +30,13 @@ addEventListener("DOMContentLoaded", () => {
 
 
 @pytest.fixture
-def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
-    if DRIVER is None or BROWSER is None:
-        missing = "there is no chromium with its chromedriver"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
+def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[webdriver.Chrome]:
+    need(request.config, "Chromium")
     options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
+    options.binary_location = str(shutil.which("chromium"))
     for flag in (*FLAGS, f"--user-data-dir={tmp_path}"):
         options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
     driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": LISTEN})
     yield driver
     driver.quit()

@@ -19,16 +19,18 @@ from selenium.webdriver.support.ui import WebDriverWait
 from queues.models import EtlRun, EtlSchedule, EtlState
 from tests.queues.etl.workers import Worker, forget_connections
 from tests.queues.store import make_queue
+from tests.tools import need
 
 #: Messages that were acknowledged in the last hours.
 ARCHIVED = 500
 #: Seconds that Spark may take on a busy machine.
-PATIENCE = 300
+PATIENCE = 900
 
 
 @pytest.fixture
-def worker(database_url: str, tmp_path: Path) -> Iterator[Worker]:
+def worker(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> Iterator[Worker]:
     """A Celery worker with the real job, which stands still for nobody, its heap small enough for any machine."""
+    need(request.config, "Java")
     environment = {"SPARK_MASTER": "local[2]", "SPARK_LOCAL_IP": "127.0.0.1", "BROKER_ETL_BUSY_PERCENT": "100"}
     started = Worker("worker", database_url, tmp_path, **environment)
     yield started
@@ -50,7 +52,8 @@ def archive(queue: int) -> None:
         )
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_a_schedule_made_in_the_admin_runs_shows_progress_and_its_charts_appear(
     operator: webdriver.Chrome, live_server: LiveServer, worker: Worker
 ) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from brokersite.torture.database import TortureDatabase
 from brokersite.torture.history import FaultKind
 from brokersite.torture.runner import Plan, Report, Run, describe
+
+#: Messages that a run has to confirm, however slow the machine is.
+CONFIRMED = 2000
 
 Torture = Callable[..., Report]
 
@@ -28,7 +32,8 @@ def torture(torture_database: TortureDatabase) -> Torture:
     """Run clients against faults, so many of each kind; what the run prints is shown when the test fails."""
 
     def run(faults: dict[FaultKind, int], seed: int = 1, **options: object) -> Report:
-        plan = Plan(seed=seed, faults=faults, seconds=400.0, **options)  # type: ignore[arg-type]
+        given: dict[str, Any] = {"confirmed": CONFIRMED, **options}
+        plan = Plan(seed=seed, faults=faults, seconds=400.0, **given)
         report = Run(torture_database, plan, print).run()
         print("\n".join(describe(report)))
         return report

@@ -9,7 +9,7 @@ import pytest
 
 from brokersite.torture.history import FaultKind
 from brokersite.torture.runner import IN_FLIGHT
-from tests.torture.conftest import Torture
+from tests.torture.conftest import CONFIRMED, Torture
 
 #: A slow machine takes its time to start listeners again; then the store is drained, and clients are ended.
 pytestmark = pytest.mark.timeout(700)
@@ -17,20 +17,21 @@ pytestmark = pytest.mark.timeout(700)
 BROKEN = Path(__file__).with_name("confirms_early.py")
 
 
-def test_nothing_confirmed_is_lost_in_20_kills_of_the_listener_and_3_of_the_database(
-    torture: Torture,
+@pytest.mark.parametrize(("kills", "database_kills"), [(6, 1), pytest.param(20, 3, marks=pytest.mark.long)])
+def test_nothing_confirmed_is_lost_when_the_listener_and_the_database_are_killed(
+    torture: Torture, kills: int, database_kills: int
 ) -> None:
-    report = torture({FaultKind.KILL: 20, FaultKind.DATABASE_KILL: 3}, rest=(0.05, 0.5))
+    report = torture({FaultKind.KILL: kills, FaultKind.DATABASE_KILL: database_kills}, rest=(0.05, 0.5))
     assert report.violations == []
     figures = report.figures()
-    assert (figures[FaultKind.KILL], figures[FaultKind.DATABASE_KILL]) == (20, 3)
-    assert figures["confirmed"] > 1000
+    assert (figures[FaultKind.KILL], figures[FaultKind.DATABASE_KILL]) == (kills, database_kills)
+    assert figures["confirmed"] >= CONFIRMED
 
 
 def test_cut_and_frozen_database_connections_lose_nothing(torture: Torture) -> None:
     report = torture({FaultKind.CUT: 4, FaultKind.FREEZE: 3})
     assert report.violations == []
-    assert report.figures()["confirmed"] > 1000
+    assert report.figures()["confirmed"] >= CONFIRMED
 
 
 def test_an_orderly_stop_under_load_loses_nothing_and_repeats_nothing_acknowledged(torture: Torture) -> None:
@@ -52,6 +53,6 @@ def test_two_listeners_on_one_database_share_its_queues_and_either_may_die(tortu
     busy = Counter((delivery.queue, delivery.connection.listener) for delivery in report.history.deliveries)
     queues = {queue for queue, _ in busy}
     assert len(queues) == 3
-    assert all(busy[queue, listener] > 50 for queue in queues for listener in (0, 1))
+    assert all(busy[queue, listener] > 0 for queue in queues for listener in (0, 1))
     assert {fault.listener for fault in report.history.faults} == {0, 1}
     assert report.figures()["given out again otherwise"] <= 8 * IN_FLIGHT * len(queues)

@@ -1,33 +1,17 @@
-"""Databases for tests of running listeners: migrated once, copied for each module that asks."""
+"""Databases for tests of running listeners: a copy of the migrated one for each module that asks."""
 
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from brokersite.databases import connection_parameters
-from tests.wire.broker import KEY, Database, create_database, drop_databases, migrate
+from tests.wire.broker import KEY, Database, create_database, drop_databases
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def migrated_database() -> Iterator[dict[str, Any]]:
-    """A database with every migration applied and nobody connected, to be copied."""
-    server = connection_parameters()
-    name = f"fivewire_wire_{os.getpid()}"
-    drop_databases(server, name)
-    parameters = create_database(server, name)
-    migrate(parameters)
-    with_key = Database(parameters)
-    with_key.add_key(KEY)
-    with_key.close()
-    yield parameters
-    drop_databases(server, name)
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +20,7 @@ def store(migrated_database: dict[str, Any]) -> Iterator[Database]:
     server = connection_parameters()
     name = f"{migrated_database['dbname']}_{next(_numbers)}"
     database = Database(create_database(server, name, migrated_database["dbname"]))
+    database.add_key(KEY)
     yield database
     database.close()
     drop_databases(server, name)

@@ -27,7 +27,7 @@ from queues.models import EtlRun, EtlState
 
 RUNNER = "queues.etl.runner"
 #: Seconds that a run may take, and between two looks at one that is to be killed.
-LONGEST, LOOK = 600.0, 0.002
+LONGEST, LOOK = 1200.0, 0.002
 #: Seconds that a kill comes after its stage was seen, at most: so it hits other places in it.
 LATER = {"reading": 0.5, "writing": 0.5, "moving": 0.1, "recording": 0.01, "rolling up": 0.5}
 

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pytest_django.plugin import DjangoDbBlocker
 
-from brokersite.databases import connection_parameters
 from tests.hydra.irc.server import IrcServerProcess
 from tests.hydra.network.people import Person
 from tests.hydra.network.stores import Publish, copied, publishing
-from tests.wire.broker import Database, create_database, drop_databases, migrate
-
-
-@pytest.fixture(scope="package")
-def migrated() -> Iterator[dict[str, Any]]:
-    """A database with every migration applied and nobody connected, to be copied."""
-    server = connection_parameters()
-    name = f"fivewire_hydra_{os.getpid()}"
-    drop_databases(server, name)
-    parameters = create_database(server, name)
-    migrate(parameters)
-    yield parameters
-    drop_databases(server, name)
+from tests.wire.broker import Database
 
 
 @pytest.fixture(scope="module")
-def store(migrated: dict[str, Any]) -> Iterator[Database]:
+def store(migrated_database: dict[str, Any]) -> Iterator[Database]:
     """A database of this module's own."""
-    with copied(migrated) as database:
+    with copied(migrated_database) as database:
         yield database
 
 

@@ -18,9 +18,9 @@ from tests.wire.test_tls import Authority
 
 
 @pytest.fixture
-def other_store(migrated: dict[str, Any]) -> Iterator[Database]:
+def other_store(migrated_database: dict[str, Any]) -> Iterator[Database]:
     """A second database."""
-    with copied(migrated) as database:
+    with copied(migrated_database) as database:
         yield database
 
 

@@ -19,8 +19,6 @@ from tests.wire.broker import Database
 
 pytestmark = pytest.mark.timeout(600)
 
-KILLS: Final = 20
-
 RING: Final = {
     "alpha": "beta gamma",  # the chord
     "beta": "gamma",
@@ -46,13 +44,14 @@ def kill(leader: Node, person: Person) -> tuple[float, float]:
     return at, person.wait_joined(after=at)
 
 
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.long)])
 def test_a_leader_that_is_killed_again_and_again_costs_no_line_but_those_in_its_hands(
-    network: Network, person: Person, publish_there: Publish
+    network: Network, person: Person, publish_there: Publish, kills: int
 ) -> None:
     takeovers, listened = [], []
     with Talk(network, person, publish_there) as talk:
         network.wait_in_term(voters=5)
-        for _ in range(KILLS):
+        for _ in range(kills):
             listened.append(talk.listened())
             killed, joined = kill(network.leader(), person)
             takeovers.append(joined - killed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,18 +10,15 @@ import pytest
 from brokersite.databases import connection_parameters
 from tests.peers.running import Daphne, Join, Peer, connected, unique
 from tests.peers.vectors import SECRET
-from tests.wire.broker import KEY, Database, create_database, drop_databases, migrate, wait_until
+from tests.wire.broker import KEY, Database, create_database, drop_databases, wait_until
 
 
 @pytest.fixture(scope="package")
-def store() -> Iterator[Database]:
+def store(migrated_database: dict[str, Any]) -> Iterator[Database]:
     """A database with the API key `dev-key`."""
     server = connection_parameters()
-    name = f"fivewire_peers_{os.getpid()}"
-    drop_databases(server, name)
-    parameters = create_database(server, name)
-    migrate(parameters)
-    database = Database(parameters)
+    name = f"{migrated_database['dbname']}_peers"
+    database = Database(create_database(server, name, migrated_database["dbname"]))
     database.add_key(KEY)
     yield database
     database.close()

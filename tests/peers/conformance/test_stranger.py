@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import queue
-import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -18,41 +15,18 @@ import pytest
 from peers import signing
 from peers.backoff import Backoff
 from peers.client import PeerClient
+from tests.javascript import installed
 from tests.peers.running import PATIENCE, TAKEN_OVER, Daphne, Join, compact, pending, unique
 from tests.peers.vectors import SECRET, SIGNED
 from tests.wire.broker import KEY, Database, wait_until
 
 STRANGER = Path(__file__).with_name("stranger")
-SECONDS_TO_INSTALL = 100
-
-
-def unavailable(reason: str) -> None:
-    """Nothing is skipped where the tests are to say whether all is well."""
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
 def program(request: pytest.FixtureRequest) -> Path:
-    """The peer with what it needs installed beside it; that is kept until the lock file changes."""
-    if not shutil.which("node") or not shutil.which("npm"):
-        unavailable("The JavaScript peer needs Node.js 20 or later: node and npm are not installed.")
-    lock = (STRANGER / "package-lock.json").read_bytes()
-    assert request.config.cache is not None
-    place = request.config.cache.mkdir(f"peerbus-stranger-{hashlib.sha256(lock).hexdigest()[:16]}")
-    for file in ("package.json", "package-lock.json", "peer.mjs"):
-        shutil.copy(STRANGER / file, place)
-    installed = place / "installed"
-    if not installed.exists():
-        npm = subprocess.run(
-            ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retry-mintimeout=1000"],
-            cwd=place, capture_output=True, text=True, timeout=SECONDS_TO_INSTALL, check=False,
-        )  # fmt: skip
-        if npm.returncode:
-            unavailable(f"npm ci, which needs the network once, failed:\n{npm.stderr}")
-        installed.touch()
-    return place / "peer.mjs"
+    """The peer with its packages."""
+    return installed(request.config, STRANGER, "peer.mjs")
 
 
 class Stranger:

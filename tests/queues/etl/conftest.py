@@ -22,6 +22,7 @@ from queues.etl.job.export import Export
 from queues.etl.job.progress import Progress
 from queues.etl.job.session import session
 from queues.etl.job.stages import Job
+from tests.tools import need
 
 MEMORY = 1024 * 2**20
 #: Seconds after which something that should have happened has not.
@@ -49,8 +50,9 @@ spark.sql.codegen.factoryMode NO_CODEGEN
 
 
 @pytest.fixture(scope="session")
-def spark_defaults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def spark_defaults(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Spark's own configuration, as an operator has one, for this process and those that it starts."""
+    need(request.config, "Java")
     directory = tmp_path_factory.mktemp("spark-conf")
     (directory / "spark-defaults.conf").write_text(DEFAULTS)
     logging.getLogger("py4j").setLevel(logging.WARNING)

@@ -25,7 +25,7 @@ from queues.audit.chains import append
 from tests.queues.audit.conftest import CHAIN, Intruder, letters
 from tests.queues.etl.conftest import Etl
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 
 #: Seconds for a whole run, several Java processes included, on a machine that has much else to do.
 PATIENCE = 600.0

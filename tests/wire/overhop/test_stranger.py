@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import queue
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +19,7 @@ from typing import Any, Self
 import pytest
 
 from brokersite.environment import CHECKOUT
+from tests.javascript import installed
 from tests.wire.broker import PATIENCE, Broker, Database, wait_until
 from wire.overhop.client import Client
 from wire.overhop.codec import Code, CodecError, Decoder, Message, Type, decode_value, encode, encode_value
@@ -32,7 +30,6 @@ EXAMPLE = re.compile(r'^([A-Z]+) "(.+?)" (\{.*(?:\n  \S.*)*)\n((?:    [0-9a-f]+\
 WITH_MEANING = re.compile(r"^([0-9a-f]{2,}) {2,}(\S.*)$", re.M)
 
 STRANGER = Path(__file__).with_name("stranger")
-SECONDS_TO_INSTALL = 100
 
 
 def examples() -> list[tuple[Message, bytes]]:
@@ -142,33 +139,10 @@ def test_the_programs_of_the_page_run(snippets: list[str], client: Client) -> No
 # The stranger.
 
 
-def unavailable(reason: str) -> None:
-    """Nothing is skipped where the tests are to say whether all is well."""
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")
 def program(request: pytest.FixtureRequest) -> Path:
-    """The worker with what it needs installed beside it; that is kept until the lock file changes."""
-    if not shutil.which("node") or not shutil.which("npm"):
-        unavailable("The JavaScript worker needs Node.js 18 or later: node and npm are not installed.")
-    lock = (STRANGER / "package-lock.json").read_bytes()
-    assert request.config.cache is not None
-    place = request.config.cache.mkdir(f"overhop-stranger-{hashlib.sha256(lock).hexdigest()[:16]}")
-    for file in ("package.json", "package-lock.json", "worker.mjs"):
-        shutil.copy(STRANGER / file, place)
-    installed = place / "installed"
-    if not installed.exists():
-        npm = subprocess.run(
-            ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retry-mintimeout=1000"],
-            cwd=place, capture_output=True, text=True, timeout=SECONDS_TO_INSTALL, check=False,
-        )  # fmt: skip
-        if npm.returncode:
-            unavailable(f"npm ci, which needs the network once, failed:\n{npm.stderr}")
-        installed.touch()
-    return place / "worker.mjs"
+    """The worker with its packages."""
+    return installed(request.config, STRANGER, "worker.mjs")
 
 
 @pytest.fixture

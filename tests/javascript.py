@@ -1,0 +1,35 @@
+"""Programs in JavaScript, written from the pages of the documentation alone, with the packages that they need."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.tools import lack, need
+
+#: Seconds that npm may take.
+TIMEOUT = 100
+
+
+def installed(config: pytest.Config, directory: Path, program: str) -> Path:
+    """A copy of a program with its packages beside it, kept until the directory's lock file changes."""
+    need(config, "Node.js")
+    lock = (directory / "package-lock.json").read_bytes()
+    assert config.cache is not None
+    place = config.cache.mkdir(f"{directory.parent.name}-javascript-{hashlib.sha256(lock).hexdigest()[:16]}")
+    for file in ("package.json", "package-lock.json", program):
+        shutil.copy(directory / file, place)
+    done = place / "installed"
+    if not done.exists():
+        npm = subprocess.run(
+            ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retry-mintimeout=1000"],
+            cwd=place, capture_output=True, text=True, timeout=TIMEOUT, check=False,
+        )  # fmt: skip
+        if npm.returncode:
+            lack(config, "Node.js", f"npm ci, which needs the network once, failed: {npm.stderr}")
+        done.touch()
+    return place / program
