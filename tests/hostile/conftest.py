@@ -8,9 +8,9 @@ import pytest
 
 from tests.hostile.unharmed import Neighbour, unharmed
 from tests.wire.broker import Broker, Database
-from tests.wire.conftest import migrated_database, store
+from tests.wire.conftest import store
 
-__all__ = ["migrated_database", "store"]
+__all__ = ["store"]
 
 
 @pytest.fixture(scope="module")
