@@ -99,6 +99,18 @@ class ListenerOptions(Options):
     BROKER_MAX_CONNECTIONS_PER_ADDRESS = integer(
         1000, "Connections a process accepts from one address.", minimum=1, maximum=1_000_000
     )
+    BROKER_MAX_UNAUTHENTICATED = integer(
+        2000,
+        "BlipMQ and Overhop connections of a process whose handshake is not complete; with one more, that which has "
+        "been at it longest is closed.",
+        minimum=1, maximum=1_000_000,
+    )  # fmt: skip
+    BROKER_PARTIAL_BYTES = size(
+        256 * MIB,
+        "Bytes a process holds, over all connections, of frames that are not complete or not handled yet. Over it, "
+        "connections that hold most are closed, unauthenticated ones first. At least twice the largest frame.",
+        minimum=64 * 1024,
+    )
     BROKER_HANDSHAKE_TIMEOUT = seconds(
         10.0,
         "Time from accepting a connection to the end of its handshake, TLS included.",
@@ -377,6 +389,12 @@ def _audit_keys_are_keys(env: Environment) -> Iterator[str]:
             yield f"BROKER_AUDIT_TRUSTED_KEYS: {key!r} must be an Ed25519 public key: 32 bytes in base64."
 
 
+def _frames_fit(env: Environment) -> Iterator[str]:
+    for name in ("BROKER_MAX_FRAME", "BROKER_OVERHOP_MAX_ENVELOPE"):
+        if env.BROKER_PARTIAL_BYTES < 2 * env.values[name]:
+            yield f"BROKER_PARTIAL_BYTES is less than twice {name}: such a frame might never arrive."
+
+
 def _etl_words_are_known(env: Environment) -> Iterator[str]:
     for name, known in (("BODIES", ("none", "raw", "json")), ("VERIFY", ("all", "none"))):
         value = env.values[f"BROKER_ETL_{name}"]
@@ -406,4 +424,4 @@ class Environment(
 ):  # fmt: skip
     """Every option, with its value once read."""
 
-    checks = (_tls_files_go_together, _audit_keys_are_keys, _etl_words_are_known)
+    checks = (_tls_files_go_together, _frames_fit, _audit_keys_are_keys, _etl_words_are_known)

@@ -60,6 +60,10 @@ class Session(Protocol):
     def drain(self) -> None:
         """The server is stopping: finish or hand back, then call :meth:`Connection.close`."""
 
+    def overfull(self) -> None:
+        """What this connection has sent, and is not complete or not handled, takes too much memory: say so, if the
+        protocol has a way to. The connection is ended next."""
+
 
 class Connection(asyncio.Protocol):
     """A connection as its session sees it.
@@ -78,6 +82,7 @@ class Connection(asyncio.Protocol):
         "_closure",
         "_eof",
         "_handshake_done",
+        "_held",
         "_moved",
         "_pauses",
         "_receive",
@@ -86,6 +91,7 @@ class Connection(asyncio.Protocol):
         "_transport",
         "bytes_in",
         "bytes_out",
+        "handshake_timeout",
         "listener",
         "name",
         "on_writable",
@@ -100,6 +106,8 @@ class Connection(asyncio.Protocol):
         self.name = f"{listener.name} {Address(*peer)}"
         self.peer_certificate: dict[str, Any] | None = None
         self.waiting = False
+        #: Seconds that the handshake may take, 0 without limit; for a session whose protocol has limits of its own.
+        self.handshake_timeout = listener.options.handshake_timeout
         #: Called when the client takes what is written again, after `is_choked` has been true.
         self.on_writable: Callable[[], None] | None = None
         self.bytes_in = 0
@@ -112,6 +120,7 @@ class Connection(asyncio.Protocol):
         self._closing = False
         self._closure: Closure | None = None
         self._handshake_done = False
+        self._held = 0
         self._stamp = 0.0
         self._moved = 0
 
@@ -167,11 +176,44 @@ class Connection(asyncio.Protocol):
         return frozenset(self._pauses)
 
     def handshake_done(self) -> None:
-        """The client has shown that it speaks the protocol: from now on the idle limit holds instead."""
+        """The client has shown that it speaks the protocol, and may: from now on the idle limit holds instead."""
         self._handshake_done = True
         self._stamp = self.listener.loop.time()
+        self.listener.limits.know(self)
+
+    def hold(self, count: int) -> None:
+        """So many bytes that were received are kept, of a frame that is not complete or of several not handled yet.
+
+        Over all connections they have a limit: those that hold most are closed.
+        """
+        if count != self._held and not self._closing:
+            self._held = count
+            self.listener.limits.partial.hold(self, count)
+
+    def failed(self, where: str) -> None:
+        """An exception that nothing foresaw is being handled: log it, and end this connection."""
+        logger.exception("%s: the session failed in %s; its connection is closed", self.name, where)
+        self.listener.session_failed()
+        self._end(Closure.SESSION_ERROR)
 
     # What the listener calls
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether the handshake is not complete."""
+        return not self._handshake_done
+
+    def evict(self, closure: Closure) -> None:
+        """This connection is over a limit that it shares with others: end it."""
+        if self._closing:
+            return
+        if self._session is not None and closure is Closure.PARTIAL_BYTES:
+            try:
+                self._session.overfull()
+            except Exception:
+                self.failed("overfull")
+        self.listener.report(closure, self.peer[0])
+        self._end(closure)
 
     def drain(self) -> None:
         """Ask the session to come to an end."""
@@ -179,7 +221,7 @@ class Connection(asyncio.Protocol):
             try:
                 self._session.drain()
             except Exception:
-                self._session_failed("drain")
+                self.failed("drain")
 
     def give_up(self) -> None:
         """The time to stop is over. A connection that only lingers, all said, does not count as cut off."""
@@ -194,7 +236,7 @@ class Connection(asyncio.Protocol):
         elif self._pauses:
             self._stamp = now  # we do not read: whatever silence there is, it is not the client's
         elif not self._handshake_done:
-            if options.handshake_timeout and now - self._stamp >= options.handshake_timeout:
+            if self.handshake_timeout and now - self._stamp >= self.handshake_timeout:
                 self._end(Closure.HANDSHAKE_TIMEOUT)
         elif (moved := self.bytes_in + self.bytes_out) != self._moved or (self.waiting and not self._eof):
             self._moved = moved
@@ -232,10 +274,12 @@ class Connection(asyncio.Protocol):
         try:
             self._session = self.listener.session_factory(self)
         except Exception:
-            self._session_failed("its factory")
+            self.failed("its factory")
         else:
             if not self._closing:
                 self._receive = self._session.data_received
+                if not self._handshake_done:
+                    self.listener.limits.meet(self)
         if self._pauses:
             # uvloop begins to read when this method returns, whether paused or not.
             self.listener.loop.call_soon(self._pause_again)
@@ -249,7 +293,7 @@ class Connection(asyncio.Protocol):
         try:
             self._receive(data)
         except Exception:
-            self._session_failed("data_received")
+            self.failed("data_received")
 
     def eof_received(self) -> bool:
         self._eof = True
@@ -259,7 +303,7 @@ class Connection(asyncio.Protocol):
         try:
             keep_open = self._session.eof_received()
         except Exception:
-            self._session_failed("eof_received")
+            self.failed("eof_received")
         if keep_open and self._transport.can_write_eof():
             return True
         self._end(Closure.PEER)
@@ -276,12 +320,16 @@ class Connection(asyncio.Protocol):
             self._stamp = self.listener.loop.time()
             self.resume_reading(WRITE)
             if self.on_writable is not None:
-                self.on_writable()
+                try:
+                    self.on_writable()
+                except Exception:
+                    self.failed("on_writable")
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._closure is None:
             self._closure = Closure.RESET if exc else Closure.PEER
         self._closing = True
+        self._let_go()
         self._finish_session()
         self.listener.connection_lost(self, self._closure)
 
@@ -293,6 +341,7 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._closure = closure
         self._receive = _discard
+        self._let_go()
         loop = self.listener.loop
         self._stamp = loop.time()
         loop.call_soon(self._finish_session)
@@ -313,9 +362,11 @@ class Connection(asyncio.Protocol):
         self._receive = _discard
         self._transport.abort()
 
-    def _session_failed(self, where: str) -> None:
-        logger.exception("%s: the session failed in %s; its connection is closed", self.name, where)
-        self._end(Closure.SESSION_ERROR)
+    def _let_go(self) -> None:
+        """What is held is given up with the session, and the handshake is over."""
+        limits = self.listener.limits
+        limits.know(self)
+        limits.partial.hold(self, 0)
 
     def _finish_session(self) -> None:
         session, self._session = self._session, None
@@ -324,6 +375,7 @@ class Connection(asyncio.Protocol):
                 session.connection_lost()
             except Exception:
                 logger.exception("%s: the session failed in connection_lost", self.name)
+                self.listener.session_failed()
 
 
 def _kernel_buffer_size(transport: asyncio.Transport) -> int:

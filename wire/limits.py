@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from wire.address import Network, ip_address
 
@@ -29,6 +30,8 @@ class Closure(StrEnum):
     SESSION = "session"
     SESSION_ERROR = "session_error"
     HANDSHAKE_TIMEOUT = "handshake_timeout"
+    MAX_UNAUTHENTICATED = "max_unauthenticated"
+    PARTIAL_BYTES = "partial_bytes"
     IDLE_TIMEOUT = "idle_timeout"
     WRITE_TIMEOUT = "write_timeout"
     STOPPED = "stopped"
@@ -42,11 +45,14 @@ class ListenerOptions:
 
     ``allow`` lists the networks that may connect; empty means all. ``idle_timeout`` closes a connection
     on which nothing moved in either direction, unless its session is ``waiting``. ``write_timeout`` aborts
-    a client that takes nothing of a full write buffer (``write_high_water`` bytes).
+    a client that takes nothing of a full write buffer (``write_high_water`` bytes). The first four are of all
+    listeners that share a ``ConnectionLimits``.
     """
 
     max_connections: int = 10_000
     max_connections_per_address: int = 0
+    max_unauthenticated: int = 0
+    partial_bytes: int = 0
     handshake_timeout: float = 10.0
     idle_timeout: float = 0.0
     write_timeout: float = 60.0
@@ -56,8 +62,8 @@ class ListenerOptions:
     tls: ssl.SSLContext | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_connections", "max_connections_per_address", "handshake_timeout", "idle_timeout",
-                     "write_timeout", "drain_timeout"):  # fmt: skip
+        for name in ("max_connections", "max_connections_per_address", "max_unauthenticated", "partial_bytes",
+                     "handshake_timeout", "idle_timeout", "write_timeout", "drain_timeout"):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 (no limit) or more, not {getattr(self, name)!r}")
         if self.write_high_water < 1:
@@ -71,9 +77,11 @@ class ListenerOptions:
 
 @dataclass(slots=True)
 class ListenerStats:
-    """What one listener has counted since it was made. ``current`` is a gauge; bytes are those inside TLS."""
+    """What one listener has counted since it was made. ``current`` is a gauge; bytes are those inside TLS.
+    ``failures`` counts exceptions of sessions that nothing foresaw."""
 
     accepted: int = 0
+    failures: int = 0
     current: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -81,20 +89,103 @@ class ListenerStats:
     closed: dict[Closure, int] = field(default_factory=lambda: dict.fromkeys(Closure, 0))
 
 
+class Client(Protocol):
+    """A connection as the limits see it."""
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether its handshake is not complete."""
+
+    def evict(self, closure: Closure) -> None:
+        """It is over a limit: end it."""
+
+
+#: A stranger that holds fewer bytes goes no sooner than others.
+FEW_BYTES = 1024
+
+
+class PartialBytes:
+    """Bytes that connections have sent and that are kept: of frames not complete yet, or not handled yet.
+
+    One object is shared by all listeners of a process: what many connections hold together has a limit, 0 meaning
+    none.
+    """
+
+    __slots__ = ("_by_client", "limit", "total")
+
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit
+        self.total = 0
+        self._by_client: dict[Client, int] = {}
+
+    def hold(self, client: Client, count: int) -> None:
+        """``client`` holds ``count`` bytes from now on. Over the limit those with most are evicted, strangers before
+        others, until a sixteenth of it is free."""
+        self.total += count - self._by_client.pop(client, 0)
+        if count:
+            self._by_client[client] = count
+        if not self.limit or self.total <= self.limit:
+            return
+        for hungry in sorted(self._by_client, key=self._hunger, reverse=True):
+            if self.total <= self.limit - self.limit // 16:
+                return
+            self.total -= self._by_client.pop(hungry)
+            hungry.evict(Closure.PARTIAL_BYTES)
+
+    def _hunger(self, client: Client) -> tuple[bool, int]:
+        count = self._by_client[client]
+        return client.is_stranger and count >= FEW_BYTES, count
+
+
 class ConnectionLimits:
-    """How many connections may be open at once, altogether and from one address.
+    """How many connections may be open at once, altogether and from one address, and what they may hold.
 
     One object is shared by all listeners of a process. An IPv6 client counts by its /64 network, which is
     what one site gets and can choose addresses from freely. 0 means no limit.
     """
 
-    __slots__ = ("_by_client", "max_connections", "max_connections_per_address", "total")
+    __slots__ = ("_by_client", "_strangers", "max_connections", "max_connections_per_address", "max_unauthenticated",
+                 "partial", "total")  # fmt: skip
 
-    def __init__(self, max_connections: int = 0, max_connections_per_address: int = 0) -> None:
+    def __init__(
+        self, max_connections: int = 0, max_connections_per_address: int = 0, max_unauthenticated: int = 0,
+        partial_bytes: int = 0,
+    ) -> None:  # fmt: skip
         self.max_connections = max_connections
         self.max_connections_per_address = max_connections_per_address
+        self.max_unauthenticated = max_unauthenticated
+        self.partial = PartialBytes(partial_bytes)
         self.total = 0
         self._by_client: dict[str | int, int] = {}
+        self._strangers: dict[Client, None] = {}
+
+    @classmethod
+    def of(cls, options: ListenerOptions) -> ConnectionLimits:
+        """Those that ``options`` give."""
+        return cls(
+            options.max_connections, options.max_connections_per_address, options.max_unauthenticated,
+            options.partial_bytes,
+        )  # fmt: skip
+
+    @property
+    def unauthenticated(self) -> int:
+        """Connections whose handshake is not complete."""
+        return len(self._strangers)
+
+    def meet(self, client: Client) -> None:
+        """A connection begins its handshake; if too many do, the one that has been at it longest is evicted.
+
+        The caller must call :meth:`know` when the handshake is complete or the connection gone.
+        """
+        self._strangers[client] = None
+        if self.max_unauthenticated and len(self._strangers) > self.max_unauthenticated:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.evict(Closure.MAX_UNAUTHENTICATED)
+
+    def know(self, client: Client) -> None:
+        """A connection is no stranger any more, or gone."""
+        self._strangers.pop(client, None)
 
     def acquire(self, ip: str) -> Refusal | None:
         """Count a connection from ``ip`` in; if a limit forbids it, count nothing and return which one.

@@ -65,7 +65,7 @@ class Listener:
         self.session_factory = session_factory
         self.options = options
         self.reuse_port = reuse_port
-        self.limits = limits or ConnectionLimits(options.max_connections, options.max_connections_per_address)
+        self.limits = limits or ConnectionLimits.of(options)
         self.connections: set[Connection] = set()
         self.pause_reasons: set[str] = set()
         self.stopping = False
@@ -157,6 +157,15 @@ class Listener:
             self._counters.bytes_in += connection.bytes_in
             self._counters.bytes_out += connection.bytes_out
         self._release(connection)
+
+    def session_failed(self) -> None:
+        """A session raised what nothing foresaw."""
+        self._counters.failures += 1
+
+    def report(self, closure: Closure, ip: str) -> None:
+        """Log that a connection is ended for a limit that it shares with others; a second's together."""
+        if count := self._throttle.admit(closure, self.loop.time()):
+            logger.warning("%s closed %d connection(s), the last from %s (%s)", self.name, count, ip, closure)
 
     # Accepting
 

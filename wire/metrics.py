@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from queues.metrics import engine_metrics
+from wire.limits import ConnectionLimits
 from wire.server import Server
 
 
@@ -33,15 +34,33 @@ class WireCollector(Collector):
             "fivewire_connections_refused", "Connections refused.", labels=["listener", "reason"]
         )
         closed = CounterMetricFamily("fivewire_connections_closed", "Connections ended.", labels=["listener", "reason"])
+        failures = CounterMetricFamily(
+            "fivewire_session_failures", "Unforeseen exceptions; each ended its connection.", labels=["listener"]
+        )
         for listener in self._server.listeners:
             name, stats = f"{listener.name} {listener.address}", listener.stats
             accepted.add_metric([name], stats.accepted)
             current.add_metric([name], stats.current)
+            failures.add_metric([name], stats.failures)
             for reason, count in stats.refused.items():
                 refused.add_metric([name, str(reason)], count)
             for closure, count in stats.closed.items():
                 closed.add_metric([name, str(closure)], count)
-        yield from (accepted, current, refused, closed)
+        yield from (accepted, current, refused, closed, failures)
+        if self._server.listeners:
+            yield from self._limits(self._server.listeners[0].limits)
+
+    @staticmethod
+    def _limits(limits: ConnectionLimits) -> Iterator[Metric]:
+        """What all listeners of the process share."""
+        yield GaugeMetricFamily(
+            "fivewire_unauthenticated_connections", "Connections whose handshake is not complete.",
+            limits.unauthenticated,
+        )  # fmt: skip
+        yield GaugeMetricFamily(
+            "fivewire_partial_bytes", "Bytes received of frames that are not complete or not handled yet.",
+            limits.partial.total,
+        )  # fmt: skip
 
 
 def register(server: Server) -> Collector:

@@ -105,7 +105,7 @@ async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
 
 async def _listeners(options: WireOptions, server: Server, overhop: OverhopService | None) -> list[Listener]:
     """One listener for each address that is on; they share the limits on connections."""
-    limits = ConnectionLimits(options.listener.max_connections, options.listener.max_connections_per_address)
+    limits = ConnectionLimits.of(options.listener)
     made: list[Listener] = []
 
     def add(name: str, address: Address, factory: Callable[..., Any], open_to: ListenerOptions) -> None:

@@ -63,6 +63,9 @@ class Recorder:
         self._note("drain")
         self.connection.close()
 
+    def overfull(self) -> None:
+        self._note("overfull")
+
 
 class WatchedListener(Listener):
     """A listener that tells when it has refused a connection or one has come to its end."""

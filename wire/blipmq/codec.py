@@ -78,6 +78,10 @@ INVALID_QOS: Final = Reject(400, "invalid QoS value")
 ZERO_SUBSCRIPTION: Final = Reject(400, "subscription_id must be non-zero")
 UNKNOWN_DELIVERY: Final = Reject(404, "unknown subscription or delivery tag")
 QUEUE_FULL: Final = Reject(503, "queue full")
+OVERFULL: Final = Reject(503, "too many incomplete frames")
+
+MAX_HANDSHAKE_SIZE: Final = LENGTH_SIZE + MIN_LENGTH + 2 + MAX_TEXT_SIZE
+"""Bytes of the largest frame that a handshake needs: an AUTH with the longest key."""
 
 
 def durable_publish_failed(reason: str) -> Reject:
@@ -123,6 +127,16 @@ class Decoder:
     def pending(self) -> int:
         """Bytes held of a frame that is not complete; not 0 at end of stream means it was cut off."""
         return len(self._rest)
+
+    @property
+    def expected(self) -> int:
+        """Bytes that the frame which is not complete has in all, as far as known; 0 when there is none."""
+        return self._need if self._rest else 0
+
+    @property
+    def correlation_id(self) -> int:
+        """That of the frame which is not complete; 0 when there is none, or it has not come."""
+        return _read_header(self._rest)[2] if len(self._rest) >= HEADER_SIZE else 0
 
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that `data` completes, in order; then look at `error`."""

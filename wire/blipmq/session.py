@@ -75,6 +75,8 @@ class BlipMQSession:
         self._grant: Grant | None = None
         #: Frames that wait behind the one the session is blocked by.
         self._backlog: list[Frame] = []
+        #: Bytes of the reads that these came in.
+        self._behind = 0
         self._blocked = False
         self._task: asyncio.Task[None] | None = None
         #: The POLL that waits for a claim or a commit, and until when.
@@ -97,7 +99,10 @@ class BlipMQSession:
         frames = self._decoder.feed(data)
         if self._blocked:
             self._backlog += frames
+            self._behind += len(data)
+            self._connection.hold(self._decoder.pending + self._behind)
             return
+        self._behind = len(data)
         self._patience_ends = None
         self._run(frames)
 
@@ -120,6 +125,10 @@ class BlipMQSession:
         self._draining = True
         self._connection.pause_reading(BLOCKED)
         self._close_when_done()
+
+    def overfull(self) -> None:
+        self._nack(self._decoder.correlation_id, codec.OVERFULL)
+        self._replies.flush()
 
     def _close_when_done(self) -> None:
         if self._draining and not self._blocked:
@@ -158,6 +167,11 @@ class BlipMQSession:
             self._backlog = frames[at:]
         elif self._decoder.error is not None:
             self._draining = True
+        elif self._decoder.expected > codec.MAX_HANDSHAKE_SIZE and self._conversation.state is not State.READY:
+            self._nack(self._decoder.correlation_id, codec.UNAUTHENTICATED)
+            self._replies.flush()
+            self._draining = True
+        self._connection.hold(self._decoder.pending + (self._behind if self._blocked else 0))
         self._close_when_done()
 
     def _serve(self, frames: list[Frame], at: int) -> int:

@@ -134,9 +134,9 @@ class Decoder:
         return cls(max_envelope, max_depth=MAX_DEPTH + RECORD_DEPTH, max_elements=max_envelope)
 
     @property
-    def truncated(self) -> bool:
-        """Would an end of stream now cut a frame off?"""
-        return bool(self._rest)
+    def pending(self) -> int:
+        """Bytes held of a frame that is not complete; not 0 at end of stream means it was cut off."""
+        return len(self._rest)
 
     def feed(self, data: bytes) -> list[Message]:
         """Return the messages that `data` completes, in order; then look at `error`."""

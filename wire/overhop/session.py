@@ -57,6 +57,8 @@ class OverhopSession:
         self._conversation = Conversation(service.options.limits, self._loop.time())
         self._decoder = Decoder(service.options.max_envelope)
         self._behind: list[Message] = []
+        #: Bytes of the reads that these came in.
+        self._behind_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._later: asyncio.Handle | None = None
         self._spawned: set[asyncio.Task[None]] = set()
@@ -73,7 +75,7 @@ class OverhopSession:
         #: What handles several messages of a kind at once: given all and where they begin, it says how many it took.
         self._runs: dict[int, Callable[[Sequence[Message], int], int]] = {}
         service.anonymous.add(self)
-        connection.handshake_done()  # Overhop's own limits hold from here on
+        connection.handshake_timeout = 0.0  # Overhop's own limits hold
 
     @property
     def assignments(self) -> dict[str, Assignment]:
@@ -88,7 +90,10 @@ class OverhopSession:
             return
         if self._is_busy:
             self._behind.extend(received)
+            self._behind_bytes += len(data)
+            self.connection.hold(self._decoder.pending + self._behind_bytes)
         else:
+            self._behind_bytes = len(data)
             self._run(received)
 
     def eof_received(self) -> bool:
@@ -120,6 +125,12 @@ class OverhopSession:
         self.work.withdraw()
         self._draining = True
         self._close_when_idle()
+
+    def overfull(self) -> None:
+        text = "too much of what clients have sent is incomplete or waits: this connection is closed"
+        self.replies.begin().append(codec.err(PUSH_RID, Code.UNAVAILABLE, text))
+        self._finishing = True
+        self.replies.flush()
 
     def heartbeat(self, now: float) -> None:
         """The clock's part in registration."""
@@ -156,6 +167,7 @@ class OverhopSession:
         if self.engine.settles(self.replies.round):
             self.engine.hurry_settling()
         self.engine.check_saturation()
+        self.connection.hold(self._decoder.pending + (self._behind_bytes if self._is_busy else 0))
         if not self._is_busy and self._decoder.error is not None:
             self._finish()
         if self._draining:
@@ -216,6 +228,7 @@ class OverhopSession:
         self.wid = str(uuid4())
         self.service.anonymous.discard(self)
         self.service.workers[self.wid] = self
+        self.connection.handshake_done()
         self.connection.waiting = True  # a worker may wait for jobs in silence
         self.connection.on_writable = self.work.go_on
         work = self.work

@@ -77,6 +77,7 @@ class SspqSession:
                 self._act(self._slot.on(event))
         replies.flush()
         self._engine.check_saturation()
+        self._connection.hold(self._decoder.pending)
         if self._decoder.error is not None:
             self._connection.close()
 
@@ -98,6 +99,10 @@ class SspqSession:
             self._withdraw()
             self._act(self._slot.on(Event.REFUSED))
             self._replies.flush()
+
+    def overfull(self) -> None:
+        """There is no packet to say so; the SEND that is cut off counts as lost."""
+        self.eof_received()
 
     def _finish_draining(self) -> None:
         self._draining = True

@@ -50,7 +50,7 @@ class Peer(Raw):
         assert set(envelope) == {"v", "t", "rid", "p"}, envelope
         assert (envelope["v"], envelope["t"] > 100) == (2, True), envelope
         message = Message(envelope["t"], envelope["rid"], envelope["p"])
-        assert (message.rid == "0") == (message.t in PUSHED or _is_timeout(message)), message
+        assert (message.rid == "0") == (message.t in PUSHED or _is_farewell(message)), message
         return message
 
     def request(self, t: int, p: Payload | None = None, **more: Any) -> str:
@@ -162,8 +162,10 @@ class Peer(Raw):
         self.close()
 
 
-def _is_timeout(message: Message) -> bool:
-    return message.t == Type.ERR and message.p.get("code") == Code.CONNECTION_TIMEOUT
+def _is_farewell(message: Message) -> bool:
+    """Whether this is an ERR that no request has asked for, in which case the end follows."""
+    unasked = (Code.CONNECTION_TIMEOUT, Code.UNAVAILABLE)
+    return message.t == Type.ERR and message.rid == "0" and message.p.get("code") in unasked
 
 
 def error_code(message: Message) -> Code:

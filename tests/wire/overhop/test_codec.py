@@ -52,7 +52,7 @@ def error_of(data: bytes) -> str | None:
     assert decoder.feed(HELLO + data + HELLO)[:1] == [HELLO_MESSAGE]
     if decoder.error is not None:
         assert decoder.feed(HELLO) == []
-        assert not decoder.truncated
+        assert not decoder.pending
     return decoder.error
 
 
@@ -70,7 +70,7 @@ def test_the_published_bytes_are_written_and_read(vector: str, encoded: bytes, m
 def test_a_wrong_length_is_refused_from_the_header_alone(vector: str) -> None:
     decoder = Decoder()
     assert decoder.feed(HELLO + bytes.fromhex(vector)) == [HELLO_MESSAGE]
-    assert (decoder.error, decoder.truncated) == (REFUSED[vector], False)
+    assert (decoder.error, bool(decoder.pending)) == (REFUSED[vector], False)
     assert decoder.feed(HELLO) == []
 
 
@@ -262,7 +262,7 @@ def test_messages_arrive_whole_in_pieces_of_any_size(size: int) -> None:
     for at in range(0, len(data), size):
         messages += decoder.feed(data[at : at + size])
     assert messages == [Message(14, f"r{n}", payload) for n in range(20)]
-    assert (decoder.error, decoder.truncated) == (None, False)
+    assert (decoder.error, bool(decoder.pending)) == (None, False)
 
 
 def test_the_largest_frame_is_read_in_small_pieces() -> None:
@@ -276,12 +276,12 @@ def test_the_largest_frame_is_read_in_small_pieces() -> None:
     assert messages == [Message(14, "r", {"x": b"x" * room})]
 
 
-def test_truncated_says_whether_a_frame_is_cut_off() -> None:
+def test_pending_says_whether_a_frame_is_cut_off() -> None:
     decoder = Decoder()
     seen = []
     for byte in HELLO:
         decoder.feed(bytes((byte,)))
-        seen.append(decoder.truncated)
+        seen.append(bool(decoder.pending))
     assert seen == [True] * (len(HELLO) - 1) + [False]
 
 

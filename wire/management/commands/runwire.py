@@ -145,6 +145,8 @@ class Command(BaseCommand):
         listener = ListenerOptions(
             max_connections=settings.BROKER_MAX_CONNECTIONS,
             max_connections_per_address=settings.BROKER_MAX_CONNECTIONS_PER_ADDRESS,
+            max_unauthenticated=settings.BROKER_MAX_UNAUTHENTICATED,
+            partial_bytes=settings.BROKER_PARTIAL_BYTES,
             handshake_timeout=settings.BROKER_HANDSHAKE_TIMEOUT,
             idle_timeout=settings.BROKER_IDLE_TIMEOUT,
             drain_timeout=settings.BROKER_DRAIN_TIMEOUT,
