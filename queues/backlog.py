@@ -47,18 +47,18 @@ def purge(
     name: str, states: Iterable[State] = WAITING, progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS,
     by: str = "",
 ) -> int:  # fmt: skip
-    """Remove what a queue holds now in these states; returns how many.
+    """Remove what a queue holds now in these states; returns how many. What is confirmed later stays.
 
     With READY among them nodes also drop what they hold in memory for delivery, which is not in the number. Finished
     messages are archived as purged. Raises QueueNotFound.
     """
-    queue, wanted, done = get_queue(name, using), tuple(states), 0
+    queue, wanted, done, high = get_queue(name, using), tuple(states), 0, newest(using)
     for state in wanted:
-        for gone in purge_batches(queue.pk, state, Outcome.PURGED, using, by=by):
+        for gone in purge_batches(queue.pk, state, Outcome.PURGED, using, by=by, high=high):
             done += gone
             progress(done)
     if State.READY in wanted:
-        notify(using, Purge(queue.pk, by))
+        notify(using, Purge(queue.pk, by, high))
     return done
 
 
@@ -70,10 +70,11 @@ def remove_messages(name: str, ids: Sequence[int], using: str = DEFAULT_DB_ALIAS
 
 
 def purge_batches(
-    queue: int, state: State, outcome: Outcome, using: str, ids: Sequence[int] | None = None, by: str = ""
-) -> Iterator[int]:
-    """Remove what is there now, batch by batch: the size of each."""
-    high = _newest(using)
+    queue: int, state: State, outcome: Outcome, using: str, ids: Sequence[int] | None = None, by: str = "",
+    high: int | None = None,
+) -> Iterator[int]:  # fmt: skip
+    """Remove what is there now, or was when `newest` gave `high`, batch by batch: the size of each."""
+    high = newest(using) if high is None else high
     limit = LEASE_BATCH if state in LEASES else BATCH
     while True:
         [(gone,)] = query(
@@ -133,7 +134,7 @@ def _move(
     source: Queue, target: Queue, states: Iterable[State], limit: int | None, given: dict[str, Any], progress: Progress,
     using: str,
 ) -> int:  # fmt: skip
-    done, high = 0, _newest(using)
+    done, high = 0, newest(using)
     for state in states:
         while limit is None or done < limit:
             size = BATCH if limit is None else min(BATCH, limit - done)
@@ -177,8 +178,6 @@ def peek(name: str, state: State = State.READY, limit: int = 10, using: str = DE
     return list(Message.objects.using(using).filter(queue=queue, state=state).order_by("id")[:limit])
 
 
-def _newest(using: str) -> int:
-    """An id above those of all messages there are; those that arrive later have greater ones."""
-    with connections[using].cursor() as cursor:
-        cursor.execute("select nextval('queues_message_id')")
-        return int(cursor.fetchone()[0])
+def newest(using: str) -> int:
+    """An id, without a priority, above those of all messages there are; those that arrive later have greater ones."""
+    return int(query("newest", using)[0][0])

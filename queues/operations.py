@@ -22,6 +22,7 @@ from queues.backlog import (
     deliver_now,
     get_queue,
     move,
+    newest,
     no_progress,
     peek,
     purge,
@@ -204,7 +205,7 @@ def _empty(queue: Queue, done: int, progress: Progress, using: str, by: str) -> 
             done += gone
             progress(done)
     if done > start:
-        notify(using, Purge(queue.pk, by))
+        notify(using, Purge(queue.pk, by, newest(using)))
     return done
 
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from queues.engine.database import Connection
-from queues.engine.message import Failure
+from queues.engine.message import MOST_ATTEMPTS, Failure
 from queues.engine.statements import array, statement
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def failure_arrays(failures: Sequence[Failure]) -> dict[str, object]:
     """What return.sql, bury.sql and bury_elsewhere.sql take of failed deliveries."""
     return {
         "ids": array(failure.id for failure in failures),
-        "attempts": array(failure.attempts for failure in failures),
+        "attempts": array(min(failure.attempts, MOST_ATTEMPTS) for failure in failures),
         "errors": [failure.error for failure in failures],
     }
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from queues.engine.deadlines import BurstDeadlines
 from queues.engine.floor import Floor
-from queues.engine.message import Delivery, Detail, Failure, Message
+from queues.engine.message import POSITION, Delivery, Detail, Failure, Message
 from queues.engine.policy import QueuePolicy
 from queues.engine.pusher import TURN_BYTES, Push, Pusher
 
@@ -447,6 +447,14 @@ class QueueBuffer:
         self.skip.clear()
         return taken
 
+    def purge(self, high: int) -> list[int]:
+        """Forget what was not delivered and is no newer than this id, without its priority; returns the ids."""
+        newer = [message for message in self.ready if message[0] & POSITION > high and message[0] not in self.skip]
+        kept = {message[0] for message in newer}
+        gone = [id for id, _ in self.take_all() if id not in kept]
+        self.add_claimed(newer)
+        return gone
+
     def change_policy(self, policy: QueuePolicy | None) -> None:
         """An operator changed the queue, or (None) removed it."""
         if policy is None:
@@ -500,7 +508,7 @@ class QueueBuffer:
 
     def _expired(self, expires_at: float | None, id: int) -> bool:
         """Whether a buffered message has outlived its time; the store's sweep then takes it."""
-        if expires_at is None or expires_at > time.time():
+        if expires_at is None or expires_at > time.monotonic():
             return False
         self.settler.hand_back([(id, None)])
         return True

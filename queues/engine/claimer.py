@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from queues.engine.buffer import QueueBuffer
+from queues.engine.clock import now
 from queues.engine.database import Connection
-from queues.engine.history import POSITION
-from queues.engine.message import CONTENT_ONLY, Content, Counts, Detail, Message
+from queues.engine.message import CONTENT_ONLY, POSITION, Content, Counts, Detail, Message
 from queues.engine.options import EngineOptions
 from queues.engine.statements import statement
 
@@ -155,4 +155,8 @@ class Claimer:
 
 
 def _detail(row: dict[str, Any] | int) -> Detail:
-    return CONTENT_ONLY[Content(row)] if isinstance(row, int) else Detail(**row)
+    """`expires_in` is what the server's clock says is left: this host's may be ahead of it or behind."""
+    if isinstance(row, int):
+        return CONTENT_ONLY[Content(row)]
+    left = row.pop("expires_in", None)
+    return Detail(**row, expires_at=None if left is None else now() + left)

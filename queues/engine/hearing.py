@@ -121,6 +121,6 @@ class Hearing:
             self._engine.mailroom.hear_evicted(evicted.queue, evicted.connection)
 
     def _purge(self, purge: Purge) -> None:
-        """An operator purged the queue: what is in memory and not delivered goes too."""
+        """An operator purged the queue: what is in memory, was there then, and is not delivered goes too."""
         if (buffer := self._engine.buffers.get(purge.queue)) is not None:
-            self._engine.settler.purge([id for id, _ in buffer.take_all()], purge.by)
+            self._engine.settler.purge(buffer.purge(purge.high), purge.by)

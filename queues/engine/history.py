@@ -16,8 +16,6 @@ from queues.engine.database import Connection
 from queues.engine.message import ROWS_PER_STATEMENT
 from queues.engine.statements import statement
 
-#: What a message id says beside the priority in its highest byte.
-POSITION = (1 << 56) - 1
 #: Steps of a sequence that one statement takes.
 MOST_STEPS = 1_000_000
 

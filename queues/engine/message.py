@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+#: What a message id says beside the priority in its highest byte.
+POSITION = (1 << 56) - 1
+#: Attempts that are counted: a message that was returned so often has been returned often.
+MOST_ATTEMPTS = (1 << 15) - 1
 ROWS_PER_STATEMENT = 4096  # the increment of the sequence queues_message_id
 
 
@@ -31,7 +35,7 @@ class Content(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What few messages have. `expires_at` is a Unix time, `retry_interval` milliseconds, `content` a `Content`."""
+    """What few messages have. `expires_at` is monotonic, `retry_interval` in milliseconds, `content` a `Content`."""
 
     headers: dict[str, Any] | None = None
     key: str | None = None

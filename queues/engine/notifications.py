@@ -104,13 +104,14 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """An operator purged a queue."""
+    """An operator purged a queue of what has ids up to `high`, without their priorities."""
 
     queue: int
     by: str
+    high: int
 
     def texts(self) -> Iterator[str]:
-        yield json.dumps({"purge": self.queue, "by": self.by[:LONGEST_NAME]})
+        yield json.dumps({"purge": self.queue, "by": self.by[:LONGEST_NAME], "high": self.high})
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +237,9 @@ _READERS: dict[str, Callable[[dict[str, Any]], Notification]] = {
     "gone": lambda message: Gone(_id(message["gone"])),
     "transient": _transient,
     "ack": lambda message: Ack(_id(message["ack"]), _list(message["tags"], _bigint), _optional(message["consumer"])),
-    "purge": lambda message: Purge(_id(message["purge"]), _text(message.get("by", ""))[:LONGEST_NAME]),
+    "purge": lambda message: Purge(
+        _id(message["purge"]), _text(message.get("by", ""))[:LONGEST_NAME], _bigint(message["high"])
+    ),
     "mailbox": lambda message: MailboxTaken(
         _id(message["mailbox"]), _bigint(message["connection"]), _id(message["node"])
     ),

@@ -234,6 +234,7 @@ class Settler:
             await self._hand_back(connection, taken)
         self.handed_back = round
         if self._purged:
+            await self._write_recorded(connection)  # what was delivered before is recorded before
             purged, self._purged = self._purged, {}
             for by, ids in purged.items():
                 await connection.execute(statement("remove"), {"ids": array(ids), "outcome": PURGED, "by": by})

@@ -37,7 +37,6 @@ DEFAULT_PRIORITY = 0
 #: The states of messages that wait: what a purge removes.
 WAITING = (0, 2)
 PURGED, PURGED_AT_ONCE = 2, 1000
-LAST_ID = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -160,16 +159,17 @@ class Channel(StdChannel):
         """Remove what waits in a queue, delayed messages too; returns how many."""
         id, *_rest = self._find(queue)
         gone, link = 0, self._transport.link
+        [(high,)] = link.query("newest")  # what is confirmed later stays
         for state in WAITING:
             count = PURGED_AT_ONCE
             while count == PURGED_AT_ONCE:
                 [(count,)] = link.query(
-                    "purge", queue=id, state=state, high=LAST_ID, ids=None, limit=PURGED_AT_ONCE, outcome=PURGED,
+                    "purge", queue=id, state=state, high=high, ids=None, limit=PURGED_AT_ONCE, outcome=PURGED,
                     event="purge", by="celery",
                 )  # fmt: skip
                 gone += count
         # What engines have in memory goes, too.
-        link.announce(Purge(id, "celery"))
+        link.announce(Purge(id, "celery", high))
         return gone
 
     def after_reply_message_received(self, queue: str) -> None:

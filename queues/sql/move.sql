@@ -1,4 +1,5 @@
 -- Move the oldest messages of a queue in one state to the tail of a queue, which may be the same; with `ids` only those.
+-- What has an id above `high`, without the priority in its highest byte, stays.
 -- Dead letters become ready with no attempts; delayed ones keep their time, or with `now` become ready. A key that is
 -- taken in the target is left behind. What nodes are about to change stays. In the chains of audited queues each is recorded
 -- as `event`, `by` whom; so is each of `ids` in the chain of operators, if it was one. One row: how many, lowest id made
@@ -7,7 +8,7 @@ with block as materialized (
     select nextval('queues_message_id') as first
 ), picked as materialized (
     select id from queues_message
-    where queue_id = %(source)s and state = %(state)s and id <= %(high)s
+    where queue_id = %(source)s and state = %(state)s and (id & 72057594037927935) <= %(high)s
         and (%(ids)s::bigint[] is null or id = any(%(ids)s::bigint[]))
     order by id limit %(limit)s for update skip locked
 ), numbered as materialized (

@@ -1,9 +1,9 @@
 -- Take the oldest messages of a queue in one state out of the store; with `ids` only those. What nodes are about to
--- change is left alone. `outcome` is one of the archive's. In an audited queue each is recorded as `event`, `by` whom; so
+-- change is left alone, and what has an id above `high`, without the priority in its highest byte. `outcome` is one of the archive's. In an audited queue each is recorded as `event`, `by` whom; so
 -- is each of `ids` in the chain of operators, if it was one. Returns how many.
 with picked as materialized ( -- not IN (select ... limit ...), which some plans run once for each message
     select id from queues_message
-    where queue_id = %(queue)s and state = %(state)s and id <= %(high)s
+    where queue_id = %(queue)s and state = %(state)s and (id & 72057594037927935) <= %(high)s
         and (%(ids)s::bigint[] is null or id = any(%(ids)s::bigint[]))
     order by id limit %(limit)s for update skip locked
 ), gone as (

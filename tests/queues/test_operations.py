@@ -321,6 +321,29 @@ def test_a_purge_leaves_other_queues_and_what_arrives_while_it_works(small_batch
     assert assert_counts_are_exact(other).ready == 1
 
 
+def test_a_purge_leaves_what_becomes_ready_while_it_removes_what_is_delayed() -> None:
+    queue = make_queue()
+    store(queue, State.DELAYED)
+
+    def publish_more(done: int) -> None:
+        publish("orders", b"later")
+
+    assert operations.purge("orders", progress=publish_more) == 1
+    assert [bytes(message.payload) for message in Message.objects.filter(queue=queue)] == [b"later"]
+
+
+def test_a_purge_takes_messages_of_every_priority_and_leaves_later_ones_of_a_higher(small_batches: None) -> None:
+    queue = make_queue()
+    for priority in (-5, 0, 5):
+        publish("orders", b"x", priority=priority)
+
+    def publish_more(done: int) -> None:
+        publish("orders", b"later", priority=9)
+
+    assert operations.purge("orders", progress=publish_more) == 3
+    assert {bytes(message.payload) for message in Message.objects.filter(queue=queue)} == {b"later"}
+
+
 def test_nothing_is_archived_where_nothing_is_to_be_kept() -> None:
     store(make_queue(retention="none"))
     assert operations.purge("orders") == 1

@@ -21,6 +21,7 @@ from queues.engine.audited import AuditedQueue, Work
 from queues.models import State
 from tests.queues.engine.conftest import PATIENCE, Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.test_nodes import kill
+from tests.queues.engine.test_settling import settling_held
 
 T = TypeVar("T")
 Row = tuple[str, str, str, str]
@@ -51,7 +52,10 @@ def happened(store: Store, queue: str = "orders") -> list[str]:
 
 async def until_happened(store: Store, *events: str, queue: str = "orders") -> list[Row]:
     """Wait until exactly these events are recorded; their rows."""
-    await store.until(lambda: happened(store, queue) == list(events), f"{events}, not {happened(store, queue)}")
+    try:
+        await store.until(lambda: happened(store, queue) == list(events), "the events")
+    except AssertionError:
+        raise AssertionError(f"{list(events)}, not {happened(store, queue)}") from None
     return [row for row in rows(store, queue) if not row[0].startswith("audit-")]
 
 
@@ -344,6 +348,21 @@ async def test_what_is_purged_from_memory_says_by_whom(engine: Engine, store: St
     found = await until_happened(store, *["publish"] * 3, "deliver", "purge", "purge")
     assert [row[1:] for row in found[4:]] == [(found[n][1], "alice", "") for n in (1, 2)]
     assert len(store.messages(queue)) == 1
+
+
+async def test_a_purge_that_finds_the_settler_busy_is_recorded_after_the_deliveries_before_it(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    store.queue("orders", audited=True)
+    engine = await make_engine()
+    buffer = await engine.queue("orders")
+    await publish(engine, "orders", b"1", b"2", b"3")
+    async with settling_held(engine, store):
+        assert await Consumer(buffer).next() is not None
+        await store.until(lambda: len(buffer.ready) == 2, "the others in memory")
+        await in_django(operations.purge, "orders", by="alice")
+        await store.until(lambda: not buffer.ready, "the purge is heard of")
+    await until_happened(store, *["publish"] * 3, "deliver", "purge", "purge")
 
 
 async def test_messages_named_by_an_operator_are_in_the_operators_chain_too(store: Store) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from datetime import timedelta
 from time import monotonic
 
@@ -199,6 +201,57 @@ async def test_an_expired_message_is_not_delivered(engine: Engine, producer: Pro
     assert row["outcome"] == 1
     assert store.messages(queue) == []
     assert store.counts(queue) == (0, 0, 0, 0)
+
+
+async def test_a_message_that_expires_soon_is_delivered_by_a_node_whose_clock_is_ahead(
+    engine: Engine, producer: Producer, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.queue("orders", message_ttl="1 hour")
+    await producer.publish("orders", b"fresh")
+    ahead = time.time() + 7200.0
+    monkeypatch.setattr(time, "time", lambda: ahead)
+    assert await Consumer(await engine.queue("orders")).bodies(1) == [b"fresh"]
+    assert engine.counts.claimed == 1
+
+
+async def test_a_message_that_was_returned_as_often_as_can_be_counted_is_returned_again(
+    engine: Engine, producer: Producer, store: Store
+) -> None:
+    queue = store.queue("orders", max_attempts=0, retry_backoff="0 s")
+    await producer.publish("orders", b"x")
+    store.rows("update queues_message set attempts = 32766 where queue_id = %s returning 1", queue)
+    buffer = await engine.queue("orders")
+    for _ in range(3):
+        delivery = await Consumer(buffer).next()
+        assert delivery is not None
+        buffer.give_back(delivery[0], delay=0.0)
+    delivery = await Consumer(buffer).next()
+    assert delivery is not None
+    assert delivery[2] == 32767
+    buffer.bury(delivery[0], "no")
+    await store.until(lambda: store.counts(queue) == (0, 0, 0, 1), "the dead letter")
+    assert engine.counts.reconnects == 0
+
+
+async def test_a_purge_leaves_in_memory_what_was_confirmed_after_it_began(
+    engine: Engine, producer: Producer, store: Store
+) -> None:
+    queue = store.queue("orders")
+    buffer = await engine.queue("orders")
+    await producer.publish("orders", b"1", b"2")
+    await producer.publish_detailed("orders", Outgoing(b"low", priority=-1))
+    [row] = store.rows("select nextval('queues_message_id') as high")
+    await producer.publish("orders", b"later")
+    await producer.publish_detailed("orders", Outgoing(b"high", priority=1))
+    consumer = Consumer(buffer)
+    assert await consumer.bodies(1) == [b"high"]
+    await store.until(lambda: len(buffer.ready) == 4, "the others in memory")
+    text = json.dumps({"purge": queue, "by": "alice", "high": row["high"]})
+    store.rows("select pg_notify('fivewire', %s)", text)
+    await store.until(lambda: len(buffer.ready) == 1, "the purge is heard of")
+    assert await consumer.bodies(1) == [b"later"]
+    await store.until(lambda: store.counts(queue) == (0, 0, 0, 0), "all is settled or purged")
+    assert sorted(row["outcome"] for row in store.archived(queue)) == [0, 0, 2, 2, 2]
 
 
 async def test_counts_are_exact_through_a_life(
