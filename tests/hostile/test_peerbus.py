@@ -138,6 +138,10 @@ CASES: dict[str, Callable[[], Sequence[bytes]]] = {
 }
 
 
+#: Names that those above register, or try to.
+REGISTERED = ("hostile", "😀" * MAX_NAME, *ODD)
+
+
 @pytest.fixture(scope="module")
 def broker(store: Database) -> Iterator[Daphne]:
     with Daphne(store, PEERBUS_HMAC_SECRET=SECRET) as running:
@@ -177,9 +181,13 @@ def nothing_else_harmed(broker: Daphne, neighbour: Neighbour, store: Database) -
 
 
 def converse(broker: Daphne, messages: Sequence[bytes]) -> None:
-    """Connect, send all this and a close frame, and read until the end, both at once."""
+    """Connect, send the first message and await what it brings, then all others and a close frame, and read until the
+    end, both at once. So what a register is followed by is looked at and not dropped with the connection."""
     with Raw(cast(Any, broker), "/ws/peerbus", 0) as client:
-        data = b"".join(messages) + frame(b"\x03\xe8", CLOSE)
+        client.send(*messages[:1])
+        if messages and messages[0] in [frame(register(name)) for name in REGISTERED]:
+            client.read()
+        data = b"".join(messages[1:]) + frame(b"\x03\xe8", CLOSE)
 
         def send() -> None:
             with contextlib.suppress(OSError):  # it was closed for what came before
