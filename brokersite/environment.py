@@ -23,15 +23,25 @@ from brokersite.options import (
     text,
     words,
 )
-from brokersite.secretfile import kept_secret
+from brokersite.secretfile import kept_secret, read_secret
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 MIB = 1024 * 1024
 
+#: Where under ``DATA_DIR`` `manage.py up` keeps the secret of its Hydra nodes.
+HYDRA_SECRET_FILE = "hydra_secret"
+
 
 def _kept_secret_key(earlier: Mapping[str, Any]) -> str:
     return kept_secret(earlier["DATA_DIR"] / "secret_key", length=50)
+
+
+def _kept_hydra_secret(earlier: Mapping[str, Any]) -> str:
+    try:
+        return read_secret(earlier["DATA_DIR"] / HYDRA_SECRET_FILE)
+    except FileNotFoundError:
+        return ""
 
 
 class SiteOptions(Options):
@@ -233,9 +243,10 @@ class HydraOptions(Options):
         minimum=1, maximum=100_000,
     )  # fmt: skip
     BROKER_HYDRA_SECRET = text(
-        "",
-        "A secret that all nodes share and prove to each other before anything else is said. Empty: none is asked for.",
+        _kept_hydra_secret,
+        "A secret that all nodes share and prove to each other before anything else is said. `off`: none is asked for.",
         maximum=4096,
+        default_text="that of `DATA_DIR/hydra_secret`, which `manage.py up` makes; else none",
     )  # fmt: skip
     BROKER_HYDRA_TLS_CERT = file("The node's certificate, PEM: its TCP links use TLS, and both sides show one.")
     BROKER_HYDRA_TLS_KEY = file("The private key of `BROKER_HYDRA_TLS_CERT`, PEM.")

@@ -7,7 +7,9 @@ from pathlib import Path
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 
+from brokersite.environment import HYDRA_SECRET_FILE
 from brokersite.secretfile import kept_secret, read_secret, write_secret
+from hydra.models import Node, Vote
 from queues import keys
 from queues.models import ApiKey
 
@@ -55,6 +57,16 @@ def ensure_key(data_dir: Path) -> str:
     if kept is None or keys.digest(kept) != row.digest:
         return f"{KEY_NAME!r} exists, but {path} does not have it; `manage.py apikey create` makes another"
     return kept
+
+
+def ensure_hydra_secret(data_dir: Path) -> None:
+    """Make the secret of the Hydra nodes that use this DATA_DIR; `BROKER_HYDRA_SECRET` stands before it."""
+    kept_secret(data_dir / HYDRA_SECRET_FILE)
+
+
+def knows_no_hydra_network() -> bool:
+    """Whether the database has never known a Hydra node or a vote."""
+    return not (Node.objects.exists() or Vote.objects.exists())
 
 
 def _kept(path: Path) -> str | None:

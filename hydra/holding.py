@@ -31,6 +31,8 @@ class Holding:
     """This process's, in the row: it writes nothing once another has taken its place."""
     new: bool
     """Whether the row was made just now."""
+    first: bool
+    """Whether this database has never known another node or a vote: then no network can have lost this one's row."""
     stored: Stored
     position: tuple[int, int] | None
     """The term and index of the last line that was delivered."""
@@ -54,8 +56,11 @@ async def take(connection: Connection, name: str, rng: Random, patience: float) 
 async def _take(connection: Connection, name: str, voter: str) -> Holding:
     # In one transaction, so that nobody else can lock a row that was made just now.
     async with connection.transaction():
+        # One after the other, so that of nodes that begin at once one alone is the first.
+        await connection.execute("select pg_advisory_xact_lock(%s, 0)", (LOCK_CLASS,))
         cursor = await connection.execute(statement("insert_node").encode(), {"name": name, "voter": voter})
         new = await cursor.fetchone() is not None
+        first = new and not await _knows_a_network(connection, name)
         row = await (await connection.execute(statement("find_node").encode(), {"name": name})).fetchone()
         if row is None:  # forgotten at this very moment
             raise NodeNameTaken(f"The node {name!r} is being forgotten.")
@@ -70,7 +75,7 @@ async def _take(connection: Connection, name: str, voter: str) -> Holding:
         assert found is not None
         stored = _stored(name, *found[:4])
         position = None if found[4] is None else (found[4], found[5])
-    return Holding(id=id, name=name, run=run, new=new, stored=stored, position=position)
+    return Holding(id=id, name=name, run=run, new=new, first=first, stored=stored, position=position)
 
 
 async def take_again(connection: Connection, holding: Holding, lost: list[int], patience: float) -> Stored:
@@ -104,6 +109,11 @@ async def check(connection: Connection, holding: Holding) -> Stored:
     if run != holding.run:
         raise NodeNameTaken(f"Another process has run the node {holding.name!r} meanwhile: {pid} on {host}.")
     return _stored(holding.name, *promised)
+
+
+async def _knows_a_network(connection: Connection, name: str) -> bool:
+    row = await (await connection.execute(statement("knows_a_network").encode(), {"name": name})).fetchone()
+    return row is not None and bool(row[0])
 
 
 async def _try_lock(connection: Connection, id: int) -> bool:

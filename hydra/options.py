@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from hydra.database import conninfo_from_settings
 from hydra.irc.settings import IrcServer, IrcTimes, IrcUser
@@ -16,6 +17,9 @@ from queues.engine import EngineOptions
 from queues.engine import options_from_settings as engine_options
 from wire.tls import server_context
 
+#: What `BROKER_HYDRA_SECRET` says where none is asked for although one is kept.
+NO_SECRET: Final = "off"
+
 
 @dataclass(frozen=True, kw_only=True)
 class HydraOptions:
@@ -26,7 +30,7 @@ class HydraOptions:
     listen: tuple[Address, ...]
     links: tuple[Address, ...] = ()
     found: bool = False
-    """Whether it begins a network when it is started for the first time; without links it does so anyway."""
+    """Whether it begins a network if it was never in one; without links the first node of a database does so anyway."""
     times: Times = field(default_factory=Times)
     door: DoorRules = field(default_factory=DoorRules)
     transport: TransportOptions = field(default_factory=TransportOptions)
@@ -51,6 +55,7 @@ def options_from_settings(
     irc: tuple[IrcServer, IrcUser] | None,
     recv: str | None,
     send: str | None,
+    insecure: bool = False,
 ) -> HydraOptions:
     """The options that Django's settings give, and what the command line says beside them.
 
@@ -79,7 +84,11 @@ def options_from_settings(
             links=settings.BROKER_HYDRA_MAX_LINKS,
         ),
         transport=TransportOptions(
-            secret=settings.BROKER_HYDRA_SECRET.encode(), server_tls=server_tls, client_tls=client_tls, irc=pace
+            secret=b"" if settings.BROKER_HYDRA_SECRET == NO_SECRET else settings.BROKER_HYDRA_SECRET.encode(),
+            server_tls=server_tls,
+            client_tls=client_tls,
+            insecure=insecure,
+            irc=pace,
         ),
         irc_times=pace,
         store=conninfo_from_settings(),

@@ -128,19 +128,28 @@ class Runner:
             stack.push_async_callback(self._sender.stop)
         self._keep(self._show())
         self._keep(self._prune())
+        if self.driver.node.electorate is None and not options.links:
+            self.happened(
+                "waits", "it has no --link and founds no network: its database has known others, or its row is lost; "
+                "give it a --link, or say --found, on one node, to begin a new network",
+            )  # fmt: skip
 
     async def _prepare_queues(self) -> None:
         options = self.options
         if options.recv is not None:
             await self._database.run(prepare_queue, options.recv, RECV_LENGTH)
-            if self.store.new and self._founds:
+            if self._founds:
                 await self._database.run(begin_anew, options.recv, options.name)
         if options.send is not None:
             await self._database.run(prepare_queue, options.send)
 
     @property
     def _founds(self) -> bool:
-        return self.options.found or not self.options.links
+        """Whether it begins a network: told so and never in one, or as the first node that its database has known."""
+        stored = self.store.stored
+        if stored.term or stored.electorate is not None:
+            return False
+        return self.options.found or (self.store.first and not self.options.links)
 
     def _new_driver(self) -> Driver:
         options = self.options
@@ -151,7 +160,7 @@ class Runner:
             stored=self.store.stored,
             now=self._loop.time(),
             targets=[str(link) for link in options.links],
-            founder=self._founds and self.store.new,
+            founder=self._founds,
             position=self._position,
             door=options.door,
             irc=options.irc is not None,

@@ -127,6 +127,11 @@ class NodeStore:
         return self.holding.new
 
     @property
+    def first(self) -> bool:
+        """Whether the row is new and the database has never known another node or a vote."""
+        return self.holding.first
+
+    @property
     def position(self) -> tuple[int, int] | None:
         """The term and index of the last line delivered before this process began."""
         return self.holding.position

@@ -136,12 +136,7 @@ class QueueCheck:
     def _lost(self) -> Iterator[MessageId]:
         for message, publish in self.publishes.items():
             durable = publish.confirmed is not None or message in self.seen_anywhere
-            if (
-                durable
-                and self._is_ours(message)
-                and message not in self.acked
-                and message not in self.in_store
-            ):
+            if durable and self._is_ours(message) and message not in self.acked and message not in self.in_store:
                 yield message
 
     def _unexpected(self) -> list[MessageId]:
@@ -202,9 +197,7 @@ class QueueCheck:
 
     def _waited_through_fault(self, delivery: Delivery) -> bool:
         publish = self.publishes.get(delivery.message)
-        return publish is None or any(
-            publish.at <= fault.end and fault.begin <= delivery.at for fault in self.faults
-        )
+        return publish is None or any(publish.at <= fault.end and fault.begin <= delivery.at for fault in self.faults)
 
     def _may_have_been_held(self, delivery: Delivery) -> bool:
         """Whether another listener may have had the message and handed it back, nobody there wanting it any more."""
@@ -225,9 +218,7 @@ class QueueCheck:
         return [f"{stored.message} is {stored.state}" for stored in self.stored if stored.state not in DEAD]
 
     def _dead_without_cause(self) -> list[MessageId]:
-        return [
-            stored.message for stored in self.stored if stored.state in DEAD and not self._was_let_go(stored)
-        ]
+        return [stored.message for stored in self.stored if stored.state in DEAD and not self._was_let_go(stored)]
 
     def _was_let_go(self, stored: Stored) -> bool:
         return any(delivery.let_go for delivery in self.deliveries.get(stored.message, ()))

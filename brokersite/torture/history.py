@@ -166,9 +166,7 @@ class History:
     #: What no client or process should ever meet: protocol errors, silence, a process that ends by itself.
     troubles: list[str] = field(default_factory=list)
 
-    def add(
-        self, publishes: Iterable[Publish], deliveries: Iterable[Delivery], troubles: Iterable[str]
-    ) -> None:
+    def add(self, publishes: Iterable[Publish], deliveries: Iterable[Delivery], troubles: Iterable[str]) -> None:
         """Add what one client has seen."""
         self.publishes += publishes
         self.deliveries += deliveries

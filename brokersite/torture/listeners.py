@@ -53,9 +53,7 @@ def free_ports(count: int) -> list[int]:
 class Listener:
     """One listener on ports of its own, started again and again. `program` takes the place of manage.py."""
 
-    def __init__(
-        self, number: int, database: TortureDatabase, queue: str, program: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, number: int, database: TortureDatabase, queue: str, program: Sequence[str] = ()) -> None:
         self.number = number
         self.blipmq, self.sspq = free_ports(2)
         self._database = database

@@ -147,9 +147,7 @@ class BlipConsumer(Client):
                 now = monotonic()
                 for delivery in acknowledged:  # the PONG behind these POLLs came: the ACKs were read
                     delivery.taken = True
-                got = [
-                    Delivery(self._queue, parse_body(message.body), connection, now) for message in messages
-                ]
+                got = [Delivery(self._queue, parse_body(message.body), connection, now) for message in messages]
                 self.deliveries += got
                 for delivery in got:
                     delivery.let_go = self._forgets(delivery.message)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hydra.transports.access import check_access
 from hydra.transports.address import Address, FifoAddress, IrcAddress, TcpAddress, UdpAddress
 from hydra.transports.base import Accept, Listener, TransportOptions
 from hydra.transports.fifo import dial_fifo, listen_fifo
@@ -23,6 +24,7 @@ def check(address: Address, options: TransportOptions) -> None:
     """
     if isinstance(address, UdpAddress):
         check_udp(address, options)
+        check_access(address, options)
 
 
 async def dial(
@@ -33,6 +35,7 @@ async def dial(
     If one of the node's own `listeners` is for UDP, links over UDP share its socket, and so come from the port that
     others know. Raises TransportError when no link could be opened.
     """
+    check(address, options)
     match address:
         case TcpAddress():
             await dial_tcp(address, options, opened)
@@ -49,6 +52,7 @@ async def dial(
 
 async def listen(address: Address, options: TransportOptions, accept: Accept) -> Listener:
     """Listen; `accept` is called with each link that is opened. Raises TransportError."""
+    check_access(address, options)
     match address:
         case TcpAddress():
             return await listen_tcp(address, options, accept)

@@ -31,6 +31,8 @@ class TransportOptions:
     """For TCP links that are accepted."""
     client_tls: ssl.SSLContext | None = None
     """For TCP links that are dialled."""
+    insecure: bool = False
+    """Whether strangers may reach this node: without a secret or TLS, beyond loopback."""
     connect_timeout: float = 5.0
     """Seconds."""
     proof_timeout: float = 5.0

@@ -9,6 +9,8 @@ import pytest
 from django.contrib.auth import authenticate, get_user_model
 
 from brokersite import firstlook
+from brokersite.environment import Environment
+from hydra.models import Node, Vote
 from queues import keys
 from queues.models import ApiKey
 
@@ -71,3 +73,26 @@ def test_a_revoked_key_is_not_printed(tmp_path: Path) -> None:
     firstlook.ensure_key(tmp_path)
     keys.revoke_key("development")
     assert firstlook.ensure_key(tmp_path).startswith("'development' is revoked")
+
+
+def test_the_secret_of_hydra_nodes_is_made_once_and_is_that_of_all_commands_with_the_directory(tmp_path: Path) -> None:
+    before = Environment.read({"DATA_DIR": str(tmp_path)})
+    assert before.BROKER_HYDRA_SECRET == ""
+    firstlook.ensure_hydra_secret(tmp_path)
+    firstlook.ensure_hydra_secret(tmp_path)
+    kept = (tmp_path / "hydra_secret").read_text().strip()
+    assert len(kept) == 32
+    assert Environment.read({"DATA_DIR": str(tmp_path)}).BROKER_HYDRA_SECRET == kept
+    given = {"DATA_DIR": str(tmp_path), "BROKER_HYDRA_SECRET": "off"}
+    assert Environment.read(given).BROKER_HYDRA_SECRET == "off"
+    assert stat.S_IMODE((tmp_path / "hydra_secret").stat().st_mode) == 0o600
+
+
+def test_the_node_of_up_founds_a_network_where_the_database_has_never_known_one() -> None:
+    assert firstlook.knows_no_hydra_network()
+    node = Node.objects.create(name="alpha", voter="0" * 16)
+    assert not firstlook.knows_no_hydra_network()
+    node.delete()
+    assert firstlook.knows_no_hydra_network()
+    Vote.objects.create(voter="0" * 16, name="alpha", term=1, pledge=7)
+    assert not firstlook.knows_no_hydra_network()

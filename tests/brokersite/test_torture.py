@@ -90,9 +90,7 @@ def test_a_broken_promise_is_exit_code_1_and_the_data_is_kept(
     assert (data_dir / "stopped").exists()
 
 
-def test_all_promises_kept_leaves_no_data_unless_asked_to(
-    data_dirs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_promises_kept_leaves_no_data_unless_asked_to(data_dirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call_command("torture")
     assert list(data_dirs.iterdir()) == []
     call_command("torture", "--keep")

@@ -52,9 +52,7 @@ class Scene:
 
     def deliver(self, sequence: int, at: float = 2.0, **marks: bool) -> None:
         marks = marks or {"acked": True}
-        self.history.deliveries.append(
-            Delivery(QUEUE, MessageId("p", sequence), self.connection, at, **marks)
-        )
+        self.history.deliveries.append(Delivery(QUEUE, MessageId("p", sequence), self.connection, at, **marks))
 
     def keep(self, sequence: int, state: State = State.READY, id: int | None = None) -> None:
         """It is in the store."""
@@ -168,9 +166,7 @@ def test_an_unknown_queue_is_named() -> None:
     assert scene.names() == ["unknown queue"]
 
 
-def repeated(
-    *faults: Fault, listener: int = 0, first: dict[str, bool] | None = None, timed: bool = False
-) -> Scene:
+def repeated(*faults: Fault, listener: int = 0, first: dict[str, bool] | None = None, timed: bool = False) -> Scene:
     """Message 0 is delivered at 2, and at 7 on another connection."""
     scene = Scene(*faults, timed=timed)
     scene.publish(0)

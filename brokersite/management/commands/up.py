@@ -76,8 +76,10 @@ class Command(BaseCommand):
             firstlook.migrate()
             admin = firstlook.ensure_admin(settings.DATA_DIR)
             key = firstlook.ensure_key(settings.DATA_DIR)
+            if hydra is not None:
+                firstlook.ensure_hydra_secret(settings.DATA_DIR)
+            programs = _programs(options["http"], listeners, hydra, founds=firstlook.knows_no_hydra_network())
             connections.close_all()
-            programs = _programs(options["http"], listeners, hydra)
             if celery := options["celery"] == "on":
                 programs.append(celeryworker.program())
             asyncio.run(self._run(programs, self._banner(options["http"], listeners, hydra, celery, admin, key)))
@@ -168,14 +170,14 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _programs(http: Address, listeners: dict[str, Address], hydra: Address | None) -> list[Program]:
+def _programs(http: Address, listeners: dict[str, Address], hydra: Address | None, *, founds: bool) -> list[Program]:
     programs = []
     if listeners:
         flags = [f"--{name}={listeners.get(name, 'off')}" for name in LISTENERS]
         runwire = [str(CHECKOUT / "manage.py"), "runwire", *flags]
         programs.append(Program("runwire", runwire, list(listeners.values())))
     if hydra is not None:
-        node = [str(CHECKOUT / "manage.py"), "runhydra", f"--listen={hydra}"]
+        node = [str(CHECKOUT / "manage.py"), "runhydra", f"--listen={hydra}", *(["--found"] if founds else [])]
         programs.append(Program("runhydra", node, [hydra]))
     # Peers stay as long as they like: daphne would close every WebSocket after a day.
     quiet = ["-v", "0", "--access-log", "/dev/null", "--websocket_timeout", "-1"]

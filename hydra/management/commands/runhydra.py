@@ -15,6 +15,7 @@ from hydra.options import HydraOptions, options_from_settings
 from hydra.runner import run
 from hydra.store import StoreError
 from hydra.transports import check
+from hydra.transports.access import check_access
 from hydra.transports.address import Address, AddressError, parse_address
 from hydra.transports.base import TransportError
 from queues.engine import EngineError
@@ -57,7 +58,7 @@ class Command(BaseCommand):
 
     help = (
         "Run one Hydra node until SIGTERM or Ctrl-C. The nodes elect a leader, which holds the one connection to IRC. "
-        "A node without --link founds a network when it is started for the first time; all others are given at least "
+        "The first node that a database knows, without --link, founds a network; all others are given at least "
         "one --link. Addresses are HOST:PORT, udp://HOST:PORT, fifo:///DIRECTORY/NAME or irc://SERVER:PORT/NICK. "
         "Prints where it listens and then 'ready'."
     )
@@ -76,7 +77,11 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--found", action="store_true",
-            help="begin a network although there are --links, to nodes that will join it: one node alone, at first",
+            help="begin a network, unless the node was in one: for one node alone, at its first start",
+        )  # fmt: skip
+        parser.add_argument(
+            "--insecure", action="store_true",
+            help="listen beyond loopback without a secret or certificates, where only nodes connect",
         )  # fmt: skip
         parser.add_argument(
             "--irc", type=server, default=settings.BROKER_HYDRA_IRC or None, metavar="HOST:PORT",
@@ -104,6 +109,8 @@ class Command(BaseCommand):
             chosen = self._options(options)
             for address in chosen.links:
                 check(address, chosen.transport)
+            for address in chosen.listen:
+                check_access(address, chosen.transport)
             run(chosen, self._say)
         except psycopg.OperationalError as error:
             raise CommandError(f"The database cannot be reached: {str(error).strip()}") from error
@@ -133,4 +140,5 @@ class Command(BaseCommand):
         return options_from_settings(
             name=options["name"] or str(listen[0]), listen=tuple(listen), links=tuple(options["link"]),
             found=options["found"], irc=irc, recv=options["recv"], send=options["send"],
+            insecure=options["insecure"],
         )  # fmt: skip

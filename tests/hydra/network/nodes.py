@@ -267,7 +267,9 @@ class Network:
         return ("--irc", f"{self.irc[0]}:{self.irc[1]}", "--nick", self.nick, "--join", self.channel, *queues)
 
     def start(self, name: str, *arguments: str, port: int = 0, **options: Any) -> Node:
-        """Start a node."""
+        """Start a node; one without links founds a network."""
+        if "--link" not in arguments and "--found" not in arguments:
+            arguments = (*arguments, "--found")
         node = Node(self, name, port or free_ports(1)[0], *arguments, **options)
         self.nodes[name] = node
         return node
@@ -278,7 +280,7 @@ class Network:
         for name, others in links.items():
             arguments = [word for other in others.split() for word in ("--link", f"127.0.0.1:{ports[other]}")]
             first = name == next(iter(links))
-            self.start(name, *arguments, *(["--found"] if first and others else []), port=ports[name])
+            self.start(name, *arguments, *(["--found"] if first else []), port=ports[name])
         for name in links:
             self.nodes[name].wait_ready()
 

@@ -38,7 +38,9 @@ def network(namespaces: Namespaces, store: Database, irc: IrcServerProcess) -> I
         for number in (1, 2, 3):
             links = [word for other in range(1, number) for word in ("--link", f"{namespaces.links(other)}:6174")]
             listen = f"{namespaces.links(number)}:6174"
-            network.start(str(number), "--listen", listen, *links, url=url, inside=namespaces.inside(number))
+            network.start(
+                str(number), "--listen", listen, "--insecure", *links, url=url, inside=namespaces.inside(number)
+            )
         yield network
 
 

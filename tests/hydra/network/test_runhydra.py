@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hydra.network.nodes import STEADY, Network, RunHydra, free_ports, run_hydra
+from tests.hydra.network.nodes import STEADY, Network, RunHydra, free_ports, run_hydra, wait_until
 from tests.wire.broker import Database
 
 
@@ -81,6 +81,37 @@ def test_nodes_that_begin_at_the_same_time_on_a_new_database_all_run(network: Ne
     assert store.value("select count(*) from queues_queue where name like 'hydra.%%'") == 2
 
 
+def test_a_node_whose_row_is_lost_founds_no_second_network_unless_it_is_told_to(
+    network: Network, store: Database
+) -> None:
+    first = network.start("forgetful").wait_ready()
+    network.leader()
+    assert first.stop() == 0, first.log
+    for table in ("event", "link", "member"):
+        store.execute(f"delete from hydra_{table} where node_id = (select id from hydra_node where name = 'forgetful')")
+    store.execute("delete from hydra_node where name = 'forgetful'")
+    again = RunHydra(store.url, "--name", "forgetful", "--listen", "127.0.0.1:0", forge=network.forge).wait_ready()
+    wait_until(lambda: network.events("waits"), "a word on it")
+    assert store.value("select electorate from hydra_node where name = 'forgetful'") == ""
+    assert again.stop() == 0, again.log
+    told = network.start("forgetful").wait_ready()
+    wait_until(lambda: "forgetful" in network.leaders(), "its new network")
+    assert told.stop() == 0, told.log
+
+
+def test_a_node_that_strangers_could_reach_is_refused_unless_it_is_said(network: Network) -> None:
+    for address in ("0.0.0.0:0", "[::]:0", "udp://0.0.0.0:0", "host.example:0", "irc://irc.example/node"):
+        status, words = refused(network, "--listen", address)
+        assert status == 1
+        for word in ("--insecure", "BROKER_HYDRA_SECRET", "BROKER_HYDRA_TLS_CERT"):
+            assert word in words
+    status, words = refused(network, "--listen", "127.0.0.1:0", "--link", "udp://10.0.0.1:6174")
+    assert "--insecure" in words
+    for arguments, more in ((("--insecure",), {}), ((), {"BROKER_HYDRA_SECRET": "shared by all"})):
+        node = RunHydra(network.store.url, "--listen", "0.0.0.0:0", *arguments, **more).wait_ready()
+        assert node.stop() == 0, node.log
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
@@ -96,7 +127,7 @@ def test_nodes_that_begin_at_the_same_time_on_a_new_database_all_run(network: Ne
         (["--irc", "127.0.0.1:6667", "--nick", "4 you"], 1, "a nick must be one word"),
         (["--name", "x" * 256], 1, "A node's name has 1 to 255 printable characters"),
         (["--name", "a\nDROP 1"], 1, "A node's name has 1 to 255 printable characters"),
-        (["--recv", "_mine"], 1, "Names beginning with _ are the system's"),
+        (["--recv", "_mine"], 2, "the queue _mine is the system's or Celery's"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(network: Network, arguments: list[str], status: int, words: str) -> None:
