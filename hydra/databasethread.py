@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from django.db import Error as DatabaseError
-from django.db import close_old_connections, connection
+from django.db import DatabaseError, InterfaceError, InternalError, OperationalError, close_old_connections, connection
+
+#: Seconds that a statement may take.
+LONGEST: Final = 30.0
 
 R = TypeVar("R")
 
@@ -20,7 +22,11 @@ class DatabaseThread:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def run(self, function: Callable[..., R], *args: object) -> R:
-        """Call it there. Raises OSError when the database is away, and what the function raises."""
+        """Call it there.
+
+        Raises OSError when the database is away or takes longer than `LONGEST`, and what the function raises: a
+        DatabaseError is about what was to be written.
+        """
         return await asyncio.get_running_loop().run_in_executor(self._executor, _call, function, args)
 
     async def stop(self) -> None:
@@ -36,7 +42,18 @@ def _close() -> None:
 def _call(function: Callable[..., R], args: tuple[object, ...]) -> R:
     close_old_connections()
     try:
+        if connection.connection is None:
+            _bound()
         return function(*args)
-    except DatabaseError as error:
+    except (OperationalError, InterfaceError, InternalError) as error:
         connection.close()
         raise ConnectionError(str(error).strip()) from error
+    except DatabaseError:
+        connection.close()
+        raise
+
+
+def _bound() -> None:
+    """Connect, and let no statement take longer than `LONGEST`: the gate is looked at again when it has ended."""
+    with connection.cursor() as cursor:
+        cursor.execute("select set_config('statement_timeout', %s, false)", [f"{LONGEST:g}s"])

@@ -14,8 +14,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+from hydra import clock
 from hydra.errors import StoreError
 from hydra.protocol.codec import MessageTooLong, encode
 from hydra.protocol.effects import (
@@ -38,10 +39,13 @@ from hydra.protocol.roles import Role
 from hydra.transports import dial, listen
 from hydra.transports.address import Address, parse_address
 from hydra.transports.base import Link, Listener, TransportError, TransportOptions
+from wire.limits import LogThrottle
 
 logger = logging.getLogger(__name__)
 
 LONGEST_SLEEP: Final = 60.0
+#: Seconds between two reports of faults of a kind.
+FAULTS: Final = 60.0
 PIECE: Final = 4096
 """Bytes that a node is handed at once."""
 
@@ -101,6 +105,17 @@ class _Neighbour:
         self._driver.lost(self.number, reason)
 
 
+class _Event(NamedTuple):
+    """What is to be told to the node."""
+
+    call: Callable[..., list[Effect]]
+    args: tuple[Any, ...]
+    unit: str = ""
+    """Whose unit of work it is, for a log, if others chose what is in it: then it may fail alone."""
+    link: int | None = None
+    """The link that it came over, which ends with it."""
+
+
 class Driver:
     """One node in an event loop."""
 
@@ -115,7 +130,7 @@ class Driver:
         self._links: dict[int, Link] = {}
         self._unopened: set[int] = set()
         self._last_number = 0
-        self._events: deque[tuple[Callable[..., list[Effect]], tuple[Any, ...]]] = deque()
+        self._events: deque[_Event] = deque()
         self._at_work = False
         self.over = False
         """Whether nothing is said any more."""
@@ -126,6 +141,9 @@ class Driver:
         self._unreachable: set[str] = set()
         """What could not be dialled the last time: said once."""
         self._writes: set[asyncio.Task[None]] = set()
+        self.faults = 0
+        """Units of work that were given up for an unforeseen reason."""
+        self._throttle = LogThrottle(FAULTS)
 
     # Life.
 
@@ -176,18 +194,27 @@ class Driver:
     # Events.
 
     def tell(self, event: Callable[..., list[Effect]], *args: Any) -> None:
-        """Something has happened: an event of the node, and what it takes after the time."""
+        """Something has happened: an event of the node, and what it takes after the time.
+
+        One that raises is a fault of the node: it is silent from then on, and `Watcher.failed` is told.
+        """
+        self._tell(_Event(event, args))
+
+    def tell_of(self, unit: str, event: Callable[..., list[Effect]], *args: Any, link: int | None = None) -> None:
+        """The same of what others have chosen. One that raises costs itself, and the link that it came over."""
+        self._tell(_Event(event, args, unit, link))
+
+    def _tell(self, event: _Event) -> None:
         if self.over:
             return
-        self._events.append((event, args))
+        self._events.append(event)
         if self._at_work:
             return
         self._at_work = True
         try:
             while self._events:
-                event, args = self._events.popleft()
-                for effect in event(self._loop.time(), *args):
-                    self._carry_out(effect)
+                for effect in self._handle(self._events.popleft()):
+                    self._carry_out_alone(effect)
         except Exception as error:  # nobody knows any more what it has promised
             self.silence(f"a fault: {error}")
             self._watcher.failed(error)
@@ -195,13 +222,38 @@ class Driver:
             self._at_work = False
         self._sleep()
 
+    def _handle(self, event: _Event) -> list[Effect]:
+        if not event.unit:
+            return event.call(clock.now(), *event.args)
+        memory = self.node.remember()
+        try:
+            return event.call(clock.now(), *event.args)
+        except Exception as error:
+            self.node.recall(memory)
+            self._fault(event.unit, error)
+            if event.link is not None:
+                self._end_link(event.link, f"a fault in what came over it: {type(error).__name__}")
+            return []
+
+    def _fault(self, unit: str, error: Exception) -> None:
+        """A unit of work has failed for an unforeseen reason: it is given up, the others go on."""
+        self.faults += 1
+        kind = type(error).__name__
+        if count := self._throttle.admit(f"{unit.partition(' ')[0]} {kind}", clock.now()):
+            logger.error("%s was given up, one of %d: %s", unit, count, error, exc_info=error)
+            self._watcher.happened("fault", f"{unit} was given up: {kind}: {error}")
+
+    def _end_link(self, number: int, reason: str) -> None:
+        self._close(number, reason)
+        self.tell(self.node.link_closed, number)
+
     def _sleep(self) -> None:
         if self.over:
             return
         if self._timer is not None:
             self._timer.cancel()
-        now = self._loop.time()
-        self._timer = self._loop.call_at(min(max(self.node.deadline, now), now + LONGEST_SLEEP), self._wake)
+        now = clock.now()
+        self._timer = clock.call_at(self._loop, min(max(self.node.deadline, now), now + LONGEST_SLEEP), self._wake)
 
     def _wake(self) -> None:
         self.tell(self.node.tick)
@@ -213,7 +265,7 @@ class Driver:
 
     def irc_line(self, line: str) -> None:
         """A line came from IRC, without its end."""
-        self.tell(self.node.irc_line, line)
+        self.tell_of("an IRC line", self.node.irc_line, line)
 
     def irc_lost(self, reason: str) -> None:
         """The connection was lost, or could not be made."""
@@ -223,7 +275,7 @@ class Driver:
     def may_speak(self) -> bool:
         """Whether the lease lasts at this very moment; to be asked before each line leaves for IRC."""
         reign = self.node.termtime.reign
-        return not self.over and reign is not None and self._loop.time() < reign.lease_until
+        return not self.over and reign is not None and clock.now() < reign.lease_until
 
     # Links.
 
@@ -257,7 +309,10 @@ class Driver:
             return
         # In pieces: whatever a neighbour floods this node with, heartbeats go out in time.
         for start in range(0, len(data), PIECE):
-            self.tell(self.node.data_received, number, data[start : start + PIECE])
+            if (link := self._links.get(number)) is None:
+                return
+            piece = data[start : start + PIECE]
+            self.tell_of(f"link {number} with {link.origin}", self.node.data_received, number, piece, link=number)
 
     def lost(self, number: int, reason: str) -> None:
         """A link was closed by the other side, or lost."""
@@ -280,6 +335,16 @@ class Driver:
             self._dialled_now.discard(target)
 
     # Effects.
+
+    def _carry_out_alone(self, effect: Effect) -> None:
+        """Carry out an effect; what fails costs that one, unless it is one of those that promises rest on."""
+        if isinstance(effect, Persist | ConnectIrc | LeaveIrc):
+            self._carry_out(effect)
+            return
+        try:
+            self._carry_out(effect)
+        except Exception as error:
+            self._fault(f"{type(effect).__name__} of the node", error)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -319,8 +384,13 @@ class Driver:
             return
         for number in effect.links:
             link = self._links.get(number)
-            if link is not None:
+            if link is None:
+                continue
+            try:
                 link.write(data)
+            except Exception as error:
+                self._fault(f"link {number} with {link.origin}", error)
+                self._end_link(number, f"cannot be written to: {type(error).__name__}")
 
     def _close(self, number: int, reason: str) -> None:
         link = self._links.pop(number, None)

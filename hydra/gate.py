@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from typing import Final, Protocol
 
+from hydra import clock
 from hydra.irc.pace import Pace
 from hydra.protocol.irclease import State
 from hydra.protocol.node import Node
@@ -35,7 +36,6 @@ class LineGate:
         """Whose gate it is now."""
         self._irc = irc
         self._pace = pace
-        self._loop = asyncio.get_running_loop()
         self._nudge = asyncio.Event()
         self.leader_elsewhere = False
         """Whether the leader that is followed uses another database."""
@@ -48,7 +48,7 @@ class LineGate:
         if node.role is Role.LEADING:
             return self._irc is not None and node.bridge.irc.state is State.ON and self._irc.has_room
         following = node.role is Role.FOLLOWING and self.leader_elsewhere
-        return following and self._pace.wait(self._loop.time()) == 0
+        return following and self._pace.wait(clock.now()) == 0
 
     async def wait(self) -> None:
         """Return when it has been found open."""
@@ -64,4 +64,4 @@ class LineGate:
 
     def spend(self) -> None:
         """A line has gone on."""
-        self._pace.spend(self._loop.time())
+        self._pace.spend(clock.now())

@@ -7,10 +7,10 @@ import os
 import socket
 from dataclasses import dataclass
 from random import Random
-from time import monotonic
 from typing import Final
 from uuid import UUID, uuid4
 
+from hydra import clock
 from hydra.database import LOCK_CLASS, Connection, session_name
 from hydra.errors import NodeForgotten, NodeNameTaken, UnreadableRow
 from hydra.protocol.effects import Stored
@@ -43,12 +43,12 @@ async def take(connection: Connection, name: str, rng: Random, patience: float) 
 
     Waits up to `patience` seconds for a process that is just ending. Raises NodeNameTaken or UnreadableRow.
     """
-    deadline = monotonic() + patience
+    deadline = clock.now() + patience
     while True:
         try:
             return await _take(connection, name, new_stored(rng).voter)
         except NodeNameTaken:
-            if monotonic() > deadline:
+            if clock.now() > deadline:
                 raise
         await asyncio.sleep(LOOK)
 
@@ -86,13 +86,13 @@ async def take_again(connection: Connection, holding: Holding, lost: list[int], 
     """
     names = [session_name(holding.name, purpose) for purpose in ("keeper", "writer")]
     await connection.execute(statement("end_own_sessions").encode(), {"pids": lost, "names": names})
-    deadline = monotonic() + patience
+    deadline = clock.now() + patience
     while True:
         locked = await _try_lock(connection, holding.id)
         stored = await check(connection, holding)
         if locked:
             return stored
-        if monotonic() > deadline:
+        if clock.now() > deadline:
             raise NodeNameTaken(f"Another session holds the node {holding.name!r}.")
         await asyncio.sleep(LOOK)
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from django.db import connection, transaction
 
+from hydra import clock
 from hydra.databasethread import DatabaseThread
 from hydra.models import RecordedLine
 from hydra.statements import statement
@@ -100,10 +101,10 @@ class Recorder:
         await self._database.stop()
 
     async def _work(self) -> None:
-        delay = FIRST_RETRY
+        delay, most = FIRST_RETRY, MAX_BATCH
         while True:
             await self._some.wait()
-            batch = [self._lines[n] for n in range(min(MAX_BATCH, len(self._lines)))]
+            batch = [self._lines[n] for n in range(min(most, len(self._lines)))]
             try:
                 await self._wait_for_predecessor(*batch[0][:2])
                 await self._database.run(record, self.queue, self._node, batch)
@@ -112,7 +113,12 @@ class Recorder:
                 await asyncio.sleep(delay * random.uniform(0.5, 1.0))
                 delay = min(2 * delay, LONGEST_RETRY)
                 continue
-            self._failing, delay = "", FIRST_RETRY
+            except Exception as error:
+                if len(batch) > 1:
+                    most = len(batch) // 2  # one of them is at fault: which?
+                    continue
+                self._give_up(batch[0], error)
+            self._failing, delay, most = "", FIRST_RETRY, min(2 * most, MAX_BATCH)
             self._stored = batch[-1][:2]
             stored = {line[:2] for line in batch}
             while self._lines and self._lines[0][:2] in stored:  # some may have been given up meanwhile
@@ -125,11 +131,18 @@ class Recorder:
         """Keep the order: who was there before may still be storing what came before this node came in."""
         if idx == 0 or self._stored == (term, idx - 1):
             return
-        until = asyncio.get_running_loop().time() + PREDECESSOR
+        until = clock.now() + PREDECESSOR
         while not await self._database.run(is_recorded, self.queue, term, idx - 1):
-            if asyncio.get_running_loop().time() > until:
+            if clock.now() > until:
                 return
             await asyncio.sleep(FIRST_RETRY)
+
+    def _give_up(self, line: Line, error: Exception) -> None:
+        """A line cannot be stored, for an unforeseen reason: the others can."""
+        logger.error("term %d, line %d for %s was given up", *line[:2], self.queue, exc_info=error)
+        self._happened(
+            "fault", f"{self.queue}: term {line[0]}, {line[1]} was given up: {type(error).__name__}: {error}"
+        )
 
     def _complain(self, reason: str) -> None:
         """Say once why nothing can be stored, not at every attempt."""

@@ -7,9 +7,11 @@ import contextlib
 import logging
 import random
 import signal
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from hydra import clock
 from hydra.control import Action, Command
 from hydra.databasethread import DatabaseThread
 from hydra.driver import Driver
@@ -34,6 +36,9 @@ STATUS: Final = 1.0
 PRUNE: Final = 3600.0
 LISTEN_AGAIN: Final = 2.0
 """Seconds until a node that begins anew, and could not listen, tries again."""
+#: Faults of the node itself, within so many seconds, with which the process ends.
+MAX_FAULTS: Final = 5
+FAULTS_WITHIN: Final = 600.0
 STOP: Final = 5.0
 LONGEST_NAME: Final = 255
 FLUSH: Final = 1.0
@@ -96,6 +101,7 @@ class Runner:
         times = options.irc_times
         self._gate = LineGate(self._irc, Pace(times.burst, times.interval))
         self._tasks: set[asyncio.Task[None]] = set()
+        self._faults: deque[float] = deque(maxlen=MAX_FAULTS)
 
     # Life.
 
@@ -158,7 +164,7 @@ class Runner:
             times=options.times,
             rng=random.Random(random.SystemRandom().getrandbits(128)),
             stored=self.store.stored,
-            now=self._loop.time(),
+            now=clock.now(),
             targets=[str(link) for link in options.links],
             founder=self._founds,
             position=self._position,
@@ -249,9 +255,9 @@ class Runner:
             case Action.RESIGN:
                 self.driver.tell(node.step_down)
             case Action.DROP:
-                self.driver.tell(node.drop, number, f"dropped by {by}")
+                self.driver.tell_of("an operator's command", node.drop, number, f"dropped by {by}")
             case Action.DISCONNECT_LINK:
-                self.driver.tell(node.disconnect, number, f"closed by {by}")
+                self.driver.tell_of("an operator's command", node.disconnect, number, f"closed by {by}")
 
     # What the driver tells.
 
@@ -293,14 +299,22 @@ class Runner:
             self._show_now()
 
     def failed(self, error: Exception) -> None:
-        """See `driver.Watcher`."""
-        self._fail(error)
+        """See `driver.Watcher`. The node begins anew from its row, as after a crash, unless that happens too often."""
+        logger.error("the node has a fault: %s", error, exc_info=error)
+        self.happened("fault", f"the node begins anew: {type(error).__name__}: {error}")
+        now = clock.now()
+        self._faults.append(now)
+        if len(self._faults) == MAX_FAULTS and now - self._faults[0] < FAULTS_WITHIN:
+            self._fail(error)
+            return
+        self._be_silent(str(error))
+        self._keep(self._begin_anew(LISTEN_AGAIN))
 
     # Lines for IRC.
 
     def _submit(self, message: str, line: str) -> None:
         self._gate.spend()
-        self.driver.tell(self.driver.node.submit, message, line)
+        self.driver.tell_of(f"message {message} for IRC", self.driver.node.submit, message, line)
 
     def _gate_changed(self) -> None:
         self._gate.changed()
@@ -310,7 +324,7 @@ class Runner:
     # By the clock.
 
     def _show_now(self) -> None:
-        self.store.publish_status(snapshot(self.driver.node, self._loop.time()))
+        self.store.publish_status(snapshot(self.driver.node, clock.now()))
 
     async def _show(self) -> None:
         while True:

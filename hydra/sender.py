@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 RETRY: Final = 0.5
 FINISH: Final = 5.0
 """Seconds in which a line that is on its way at the end must be noted as sent, or not."""
+#: Characters of the reason of a dead letter.
+LONGEST_REASON: Final = 200
 NO_LINE: Final = "no line for IRC: one line of UTF-8, JOIN, PART, PRIVMSG, NOTICE, MODE, TOPIC or KICK, up to 510 bytes"
 
 
@@ -107,10 +109,14 @@ class Sender:
                 delivery = await self._take()
                 if delivery is not None:
                     self._sending = True
-                    await self._send(delivery)
+                    await self._send_alone(delivery)
             except (EngineError, OSError) as error:
                 logger.info("%s: %s", self._queue, error)
                 await asyncio.sleep(0 if self._stopping else RETRY * random.uniform(0.5, 1.5))
+            except Exception as error:
+                logger.error("%s: a fault in taking a message: %s", self._queue, error, exc_info=error)
+                self._buffer = None
+                await asyncio.sleep(RETRY)
             finally:
                 self._sending = False
 
@@ -128,6 +134,21 @@ class Sender:
         if delivery is None and self._gate.is_open():  # paused, or the engine is on its way back
             await asyncio.sleep(RETRY)
         return delivery
+
+    async def _send_alone(self, delivery: Delivery) -> None:
+        """Send a message. One that fails for an unforeseen reason becomes a dead letter, and the next one goes on."""
+        try:
+            await self._send(delivery)
+        except (EngineError, OSError):
+            raise
+        except Exception as error:
+            tag, buffer = delivery[0], self._buffer
+            entry = None if buffer is None else buffer.unacked.get(tag)
+            reason = f"a fault in saying it: {type(error).__name__}: {error}"[:LONGEST_REASON]
+            logger.error("%s: message %s was given up: %s", self._queue, entry and entry[0], reason, exc_info=error)
+            self._happened("fault", f"{self._queue}: message {entry and entry[0]} was given up: {reason}")
+            if buffer is not None and entry is not None:
+                buffer.bury(tag, reason)
 
     async def _send(self, delivery: Delivery) -> None:
         buffer = self._buffer
@@ -150,7 +171,7 @@ class Sender:
                 await self._claims.release(message)
                 buffer.hand_back(tag)
                 return
-        except BaseException:
+        except (EngineError, OSError, asyncio.CancelledError):
             buffer.hand_back(tag)
             raise
         if new:

@@ -18,9 +18,9 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
-from time import monotonic
 from typing import Final
 
+from hydra import clock
 from hydra import holding as holdings
 from hydra.board import Board
 from hydra.control import Command, parse_command
@@ -272,7 +272,7 @@ class NodeStore:
             if self._promises:
                 await self._promises.write(connection, self.holding)
                 continue
-            now = monotonic()
+            now = clock.now()
             due = self._board.due(now)
             if due <= 0 or self._closing:
                 await self._board.write(connection, self.holding, now)

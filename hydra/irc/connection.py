@@ -23,6 +23,7 @@ from enum import Enum, auto
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from hydra import clock
 from hydra.irc.channels import Channels, fold
 from hydra.irc.nicks import other_nicks
 from hydra.irc.pace import Pace
@@ -153,7 +154,7 @@ class _Attempt:
         self._watch_timer: asyncio.TimerHandle | None = None
         self._join_timer: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._heard = self._ping_at = self.loop.time()
+        self._heard = self._ping_at = clock.now()
         self._task = self.loop.create_task(self._connect())
 
     @property
@@ -178,7 +179,7 @@ class _Attempt:
         if self.state is not State.CONNECTING:
             return
         self.state = State.REGISTERING
-        self._heard = self.loop.time()
+        self._heard = clock.now()
         self._ping_at = self._heard + self.times.ping
         seconds = self.times.register
         self._deadline = self.loop.call_later(
@@ -190,7 +191,7 @@ class _Attempt:
 
     def line(self, line: str) -> None:
         """See `wire.Owner`."""
-        self._heard = self.loop.time()
+        self._heard = clock.now()
         self.connection.on_line(line)
 
     def too_long(self) -> None:
@@ -225,7 +226,7 @@ class _Attempt:
     def _pong(self, event: Event) -> None:
         """Answer out of turn."""
         if self._may_send():
-            self._pace.spend(self.loop.time())
+            self._pace.spend(clock.now())
             self.wire.send_raw(f"PONG :{event.target}")
 
     def _welcome(self) -> None:
@@ -305,7 +306,7 @@ class _Attempt:
         if self._drain_timer is not None:
             return
         while self.welcomed and not self.wire.choked:
-            now = self.loop.time()
+            now = clock.now()
             wait = self._pace.wait(now) if self._may_send() else SOON
             if wait > 0:
                 self._drain_timer = self.loop.call_later(wait, self._drain_on)
@@ -325,7 +326,7 @@ class _Attempt:
         """See `IrcConnection.has_room`."""
         if self.state is not State.READY or self._queue or not self._may_send():
             return False
-        return self._pace.wait(self.loop.time()) <= SOON
+        return self._pace.wait(clock.now()) <= SOON
 
     @property
     def waiting(self) -> int:
@@ -346,7 +347,7 @@ class _Attempt:
 
     def _watch(self) -> None:
         """Look whether the server lives."""
-        now = self.loop.time()
+        now = clock.now()
         if now >= self._heard + self.times.silence:
             self.lose(f"{self.connection.server} says nothing for {self.times.silence:g} s")
             return
@@ -354,7 +355,7 @@ class _Attempt:
             self._ping_at = now + self.times.ping
             if self.welcomed and self._may_send():
                 self.wire.send_raw("PING :hydra")
-        self._watch_timer = self.loop.call_at(min(self._ping_at, self._heard + self.times.silence), self._watch)
+        self._watch_timer = clock.call_at(self.loop, min(self._ping_at, self._heard + self.times.silence), self._watch)
 
     # The end.
 

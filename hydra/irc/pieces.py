@@ -130,7 +130,7 @@ class Packer:
         for line in data.split(b"\n"):
             if line := line.removesuffix(b"\r"):
                 self._lines.append(escape(line))
-                self._waiting += len(self._lines[-1])
+                self._waiting += len(self._lines[-1].encode())
 
     def take(self) -> str | None:
         """The next message, if there is something to be sent."""
@@ -147,7 +147,7 @@ class Packer:
         if not self._lines:
             return False
         text = self._lines.popleft()
-        self._waiting -= len(text)
+        self._waiting -= len(text.encode())
         first, *rest = cut(text, self._size)
         if rest:
             self._pieces.append((Kind.FIRST, first))
@@ -157,7 +157,7 @@ class Packer:
         length = len(text.encode())
         while self._lines and length + 3 + len(self._lines[0].encode()) <= self._size:
             line = self._lines.popleft()
-            self._waiting -= len(line)
+            self._waiting -= len(line.encode())
             length += 3 + len(line.encode())
             text = f"{text}%0A{line}"
         self._pieces.append((Kind.WHOLE, text))

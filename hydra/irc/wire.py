@@ -19,18 +19,24 @@ import logging
 import socket
 import struct
 import termios
-from typing import Final, Protocol, cast
+from collections.abc import Callable
+from typing import Any, Final, Protocol, cast
 
 from irc.client import Event  # type: ignore[import-untyped]
 from irc.client_aio import AioConnection, AioReactor, IrcProtocol  # type: ignore[import-untyped]
 from irc.connection import AioFactory  # type: ignore[import-untyped]
 
+from hydra import clock
 from hydra.irc.settings import IrcServer, IrcUser
+from wire.limits import LogThrottle
 
 logger = logging.getLogger("hydra.irc")
 
 MAX_LINE: Final = 16_384
 """Bytes of a line that has no end yet. The longest line that servers send has 8,191 bytes of tags and 512 others."""
+
+#: Seconds between two reports of faults of a kind.
+FAULTS: Final = 60.0
 
 _FIRST: Final = -1000
 """Before the package's own handlers."""
@@ -94,6 +100,7 @@ class Wire(AioConnection):  # type: ignore[misc]
         self.transport: asyncio.Transport | None = None
         self._events: list[Event] = []
         self._aborted = False
+        self._throttle = LogThrottle(FAULTS)
 
     async def register(self, server: IrcServer, user: IrcUser) -> None:
         """Connect, and send PASS, NICK and USER. Raises OSError or ValueError."""
@@ -137,15 +144,23 @@ class Wire(AioConnection):  # type: ignore[misc]
             self.owner.too_long()
 
     def _read(self, line: str) -> None:
-        self.owner.line(line)
+        """Hand a line on. What raises costs this line alone, or one event of it."""
+        self._alone(self.owner.line, line)
         try:
             self._process_line(line)
-        except (AttributeError, IndexError, TypeError, ValueError) as error:
+        except Exception as error:  # the package does not say what it raises
             logger.debug("a line from IRC that the parser cannot read: %r", error)
         events, self._events = self._events, []
         for event in events:
             if not self._aborted:
-                self.owner.event(event)
+                self._alone(self.owner.event, event)
+
+    def _alone(self, take: Callable[[Any], None], what: Any) -> None:
+        try:
+            take(what)
+        except Exception as error:
+            if count := self._throttle.admit(type(error).__name__, clock.now()):
+                logger.error("a line from IRC was given up, one of %d: %.200r", count, what, exc_info=error)
 
     def _collect(self, connection: AioConnection, event: Event) -> str:
         if event.type != "all_raw_messages":

@@ -18,6 +18,10 @@ MAX_NOMINEES: Final = 1024
 """Nominees of one term that are counted for."""
 
 
+#: Voters that are counted for one of them: more than there can be members at a time.
+MAX_IDENTITIES: Final = 2048
+
+
 class Tally:
     """Who has pledged to or voted for whom in one term."""
 
@@ -286,4 +290,6 @@ class Election:
     @staticmethod
     def _add(tally: dict[int, set[str]], nominee: int, identity: str) -> None:
         if nominee in tally or len(tally) < MAX_NOMINEES:
-            tally.setdefault(nominee, set()).add(identity)
+            identities = tally.setdefault(nominee, set())
+            if len(identities) < MAX_IDENTITIES:
+                identities.add(identity)

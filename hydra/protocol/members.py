@@ -30,6 +30,11 @@ class Member:
         """The link that the shortest way to it begins with."""
         self.hops = 0
 
+    def __deepcopy__(self, memo: object) -> Member:
+        copy = Member(self.id, self.voter, self.heard)
+        copy.irc, copy.name, copy.link, copy.hops = self.irc, self.name, self.link, self.hops
+        return copy
+
     @property
     def identity(self) -> str:
         """What its votes count under: they count once, whatever id it has."""

@@ -1,9 +1,9 @@
 """A Hydra node: events in, effects out (docs/protocols/hydra.md, "The node and its driver"). No I/O.
 
-    node = Node(name="alpha", times=Times(), rng=Random(), stored=new_stored(rng), now=monotonic(), founder=True)
-    effects = node.start(monotonic())
-    effects = node.data_received(monotonic(), link, b"KNOCK 12345 probe\r\n")
-    effects = node.tick(monotonic())  # not later than node.deadline
+    node = Node(name="alpha", times=Times(), rng=Random(), stored=new_stored(rng), now=clock.now(), founder=True)
+    effects = node.start(clock.now())
+    effects = node.data_received(clock.now(), link, b"KNOCK 12345 probe\r\n")
+    effects = node.tick(clock.now())  # not later than node.deadline
 
 Each event takes the time, in seconds of a clock that never goes back, and returns what is to be done, in order. Before
 anything else each event does what is due by then, so that a node that was stopped for a while leaves IRC first.
@@ -15,8 +15,9 @@ what the table of roles says.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from hydra.protocol.bridge import Bridge
 from hydra.protocol.codec import Ignored, may_begin, parse
@@ -310,6 +311,18 @@ class Node:
             self._resign("leaving")
             core.say(Drop(core.id, "leaving") if reign is None else Drop(core.id, LEADER_LEAVES, reign.proof))
         return core.outbox.take()
+
+    # What was before an event.
+
+    def remember(self) -> dict[str, Any]:
+        """All that this node knows now, for `recall`."""
+        return deepcopy(self.__dict__, {id(self.core.times): self.core.times})
+
+    def recall(self, memory: dict[str, Any]) -> None:
+        """An event has raised what nobody has foreseen: be as before it. Nothing of it has left the node."""
+        now = self.core.now
+        self.__dict__.update(memory)
+        self.core.now = now
 
     # What every event begins and ends with.
 

@@ -64,6 +64,12 @@ class Outbox:
         """Give up what is held back."""
         self._held.clear()
 
+    def __deepcopy__(self, memo: object) -> Outbox:
+        copy = Outbox(self._written)
+        copy._ready, copy._held = self._ready.copy(), self._held.copy()
+        copy._asked, copy._answered = self._asked, self._answered
+        return copy
+
     def take(self) -> list[Effect]:
         """Return the effects collected since the last call."""
         ready, self._ready = self._ready, []

@@ -8,6 +8,8 @@ TERMS: Final = 4
 """How many terms are remembered."""
 KEPT: Final = 4096
 """How many lines of a term are kept for neighbours that miss some."""
+#: Bytes that they may have.
+KEPT_BYTES: Final = 2 * 1024 * 1024
 EARLY: Final = 1024
 """How many lines that came before their turn are kept; further ones are asked for when it comes."""
 ANSWER: Final = 256
@@ -19,16 +21,24 @@ Line = tuple[int, str]
 class TermLines:
     """The lines of one term. They are handed on from `next`, which is None until it is known where to begin."""
 
-    __slots__ = ("early", "kept", "known", "next", "refusals")
+    __slots__ = ("early", "kept", "known", "next", "refusals", "size")
 
     def __init__(self) -> None:
         self.next: int | None = None
         self.known = 0
         """Lines with a lower index are known to exist."""
         self.kept: dict[int, str] = {}
+        self.size = 0
+        """Bytes of the lines that are kept."""
         self.early: dict[int, str] = {}
         self.refusals: dict[int, int] = {}
         """The oldest line that each neighbour has which cannot give the next one, by link."""
+
+    def __deepcopy__(self, memo: object) -> TermLines:
+        copy = TermLines()
+        copy.next, copy.known, copy.size = self.next, self.known, self.size
+        copy.kept, copy.early, copy.refusals = self.kept.copy(), self.early.copy(), self.refusals.copy()
+        return copy
 
     def take(self, idx: int, line: str) -> list[Line]:
         """A line has come: return those whose turn it is now."""
@@ -54,8 +64,9 @@ class TermLines:
 
     def _keep(self, idx: int, line: str) -> None:
         self.kept[idx] = line
-        if len(self.kept) > KEPT:
-            del self.kept[next(iter(self.kept))]
+        self.size += len(line.encode())
+        while len(self.kept) > KEPT or self.size > KEPT_BYTES:
+            self.size -= len(self.kept.pop(next(iter(self.kept))).encode())
 
     def begin(self, idx: int) -> list[Line]:
         """It is known where to begin: return the lines whose turn it is."""
@@ -68,6 +79,7 @@ class TermLines:
         lost = (self.next or 0, idx - 1)
         self.refusals.clear()
         self.kept.clear()
+        self.size = 0
         self.next = idx
         self.early = {early: line for early, line in self.early.items() if early >= idx}
         return lost

@@ -15,6 +15,9 @@ from hydra.protocol.times import Times
 REMEMBERED: Final = 16
 """Heartbeats whose answers still count."""
 
+#: Voters whose electorate is remembered: more than there can be members at a time.
+MAX_ACKNOWLEDGED: Final = 2048
+
 _VAL: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9a-f]{16}", re.ASCII)
 
 
@@ -75,9 +78,12 @@ class Reign:
         beat = self._beats.get(val)
         if beat is None:
             return False
-        beat.voters.add(voter)
+        if voter in electorate.voters:
+            beat.voters.add(voter)
         if stamp is not None:
-            self.acknowledged[voter] = max(stamp, self.acknowledged.get(voter, stamp))
+            self.acknowledged[voter] = max(stamp, self.acknowledged.pop(voter, stamp))
+            if len(self.acknowledged) > MAX_ACKNOWLEDGED:
+                del self.acknowledged[next(iter(self.acknowledged))]
         self._renew(beat, electorate)
         return True
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable
 from math import inf
 from typing import Final
 
 DEFAULT_SIZE: Final = 8192
+
+
+#: Characters of a text in a key above which its digest stands for it: others choose how long it is.
+LONGEST: Final = 64
 
 
 class Seen:
@@ -20,6 +25,7 @@ class Seen:
 
     def add(self, key: Hashable, now: float = 0.0, lifetime: float = inf) -> bool:
         """Remember a key for so many seconds; False if it is remembered already."""
+        key = _short(key)
         if self._keys.get(key, -inf) > now:
             return False
         self._keys.pop(key, None)
@@ -28,8 +34,26 @@ class Seen:
             del self._keys[next(iter(self._keys))]
         return True
 
+    def __deepcopy__(self, memo: object) -> Seen:
+        copy = Seen(self._size)
+        copy._keys = self._keys.copy()
+        return copy
+
     def __contains__(self, key: Hashable) -> bool:
-        return key in self._keys
+        return _short(key) in self._keys
 
     def __len__(self) -> int:
         return len(self._keys)
+
+
+def _short(key: Hashable) -> Hashable:
+    """A key without long texts, so that so many keys are so many bytes."""
+    if not isinstance(key, tuple):
+        return _digest(key)
+    return tuple(_digest(part) for part in key)
+
+
+def _digest(part: Hashable) -> Hashable:
+    if isinstance(part, str) and len(part) > LONGEST:
+        return hashlib.blake2b(part.encode(errors="surrogatepass"), digest_size=16).digest()
+    return part

@@ -18,6 +18,7 @@ import os
 import secrets
 from typing import Final
 
+from hydra import clock
 from hydra.transports.address import FifoAddress
 from hydra.transports.base import Accept, TransportError, TransportOptions
 from hydra.transports.marks import TOKEN_SIZE, Mark, Marks
@@ -174,7 +175,7 @@ class FifoListener:
             self._refused(str(error))
 
     def _refused(self, why: str) -> None:
-        if count := self._throttle.admit("refused", self._loop.time()):
+        if count := self._throttle.admit("refused", clock.now()):
             logger.warning("%s refused %d link(s): %s", self._address, count, why)
 
 

@@ -19,6 +19,7 @@ from random import Random
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Final
 
+from hydra import clock
 from hydra.irc.channels import fold
 from hydra.irc.connection import IrcConnection, is_refusal, words
 from hydra.irc.nicks import drawn_nick
@@ -80,7 +81,7 @@ class IrcLink:
         self._loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[str | None] = self._loop.create_future()
         """Done when the link may be used, or with the reason when it never will be."""
-        self._heard = self._loop.time()
+        self._heard = clock.now()
         self._idle_timer = self._loop.call_later(post.transport.idle, self._look)
         self._proof_timer: asyncio.TimerHandle | None = None
 
@@ -134,7 +135,7 @@ class IrcLink:
 
     def take(self, piece: Piece) -> None:
         """A message has come."""
-        self._heard = self._loop.time()
+        self._heard = clock.now()
         data = self._unpacker.take(piece)
         if data and self._proof is not None:
             data = self._prove(self._proof, data)
@@ -192,10 +193,10 @@ class IrcLink:
     def _look(self) -> None:
         """See whether the other side was silent for too long."""
         idle = self.post.transport.idle
-        if self._loop.time() >= self._heard + idle:
+        if clock.now() >= self._heard + idle:
             self.end(f"{self.nick} on IRC is silent for {idle:g} s")
         else:
-            self._idle_timer = self._loop.call_at(self._heard + idle, self._look)
+            self._idle_timer = clock.call_at(self._loop, self._heard + idle, self._look)
 
 
 class _Post:

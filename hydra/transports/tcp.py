@@ -12,6 +12,7 @@ import logging
 import socket
 from typing import Any, Final, cast
 
+from hydra import clock
 from hydra.transports.address import TcpAddress
 from hydra.transports.base import Accept, TransportError, TransportOptions
 from hydra.transports.stream import StreamLink
@@ -130,7 +131,7 @@ class TcpListener:
             logger.error("%s: a link could not be set up", self._address, exc_info=error)
 
     def _refused(self, origin: str, why: str) -> None:
-        if count := self._throttle.admit("refused", self._loop.time()):
+        if count := self._throttle.admit("refused", clock.now()):
             logger.warning("%s refused %d link(s), the last from %s: %s", self._address, count, origin, why)
 
 

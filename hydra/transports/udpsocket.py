@@ -10,6 +10,7 @@ import logging
 import socket
 from typing import Any, Final
 
+from hydra import clock
 from hydra.transports.address import UdpAddress
 from hydra.transports.base import Accept, Handler, TransportError, TransportOptions
 from hydra.transports.datagrams import Packer, begins_with_message, whole_lines
@@ -110,7 +111,7 @@ class UdpSocket(asyncio.DatagramProtocol):
         accepted = sum(not link.dialled for link in self._links.values())
         if accepted < MAX_ACCEPTED:
             return self._add(remote, accept, dialled=False)
-        if count := self._throttle.admit("full", self._loop.time()):
+        if count := self._throttle.admit("full", clock.now()):
             logger.warning("UDP port %d refused %d link(s): %d are open already", self.port, count, accepted)
         return None
 
@@ -144,7 +145,7 @@ class UdpLink:
         self._handler: Handler | None = None
         self._packer = Packer()
         self._loop = asyncio.get_running_loop()
-        self._heard = self._loop.time()
+        self._heard = clock.now()
         self._timer = self._loop.call_later(idle, self._look)
         self._flush_soon: asyncio.Handle | None = None
 
@@ -182,7 +183,7 @@ class UdpLink:
 
     def datagram_received(self, data: bytes) -> None:
         """Something has come."""
-        self._heard = self._loop.time()
+        self._heard = clock.now()
         if self._handler is not None:
             self._handler.received(whole_lines(data))
 
@@ -211,7 +212,7 @@ class UdpLink:
 
     def _look(self) -> None:
         silent_at = self._heard + self._idle
-        if self._loop.time() >= silent_at:
+        if clock.now() >= silent_at:
             self.end(f"silent for {self._idle:g} s")
         else:
-            self._timer = self._loop.call_at(silent_at, self._look)
+            self._timer = clock.call_at(self._loop, silent_at, self._look)

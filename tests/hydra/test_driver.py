@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from random import Random
 from typing import Any
 
 import pytest
 
+from hydra import clock
 from hydra.driver import PIECE, Driver
 from hydra.protocol.effects import Deliver, Dial, Effect, Say, Stored
+from hydra.protocol.induction import Induction
+from hydra.protocol.messages import Knock
 from hydra.protocol.node import Node
 from hydra.protocol.roles import Role
 from hydra.protocol.times import Times
+from hydra.snapshot import snapshot
 from hydra.transports.address import parse_address
 from hydra.transports.base import Accept, Handler, TransportError, TransportOptions
 from tests.hydra.protocol.driver import VOTER
@@ -137,7 +142,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
 
 
 def make_driver(world: World, **options: Any) -> None:
-    now = asyncio.get_running_loop().time()
+    now = clock.now()
     node = Node(name="alpha", times=Times(), rng=Random(7), stored=Stored(VOTER), now=now, **options)
     world.driver = Driver(node, TransportOptions(), world, world, world)
 
@@ -329,10 +334,89 @@ async def test_a_leader_may_speak_as_long_as_its_lease_lasts(world: World, monke
     assert not world.driver.may_speak()
     await lead(world)
     assert world.driver.may_speak()
-    loop = asyncio.get_running_loop()
-    later = loop.time() + Times().lease
-    monkeypatch.setattr(loop, "time", lambda: later)
+    later = clock.now() + Times().lease
+    monkeypatch.setattr(clock, "now", lambda: later)
     assert not world.driver.may_speak()
+
+
+async def test_a_machine_that_was_suspended_says_nothing_on_irc_and_leaves_it_before_anything_else(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Timers have stood still, and so has CLOCK_MONOTONIC; the clock that leases go by has not."""
+    await lead(world)
+    other = await world.joined()
+    asleep = clock.now() + 3600.0
+    monkeypatch.setattr(clock, "now", lambda: asleep)
+    assert not world.driver.may_speak()
+    world.log.clear()
+    assert other.handler is not None
+    other.handler.received(b"SEND 12345 PRIVMSG #c :late\r\n")
+    assert world.log[0] == "leave: no majority has answered in time"
+    assert not any(each.startswith("say ") for each in world.log)
+
+
+def test_the_clock_goes_on_while_the_machine_sleeps() -> None:
+    assert abs(clock.now() - time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))) < PATIENCE
+
+
+async def test_a_line_that_makes_the_node_raise_costs_its_link_and_leaves_the_node_as_it_was(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lead(world)
+    good, bad = await world.joined(12345), await world.joined(54321)
+    node = world.driver.node
+    on_knock = Induction.on_knock
+
+    def half_done(self: Induction, message: Knock, link: Any) -> None:
+        on_knock(self, message, link)
+        self.core.members.register(99, None, self.core.now)
+        self.core.term = 77
+        if message.ind == 666:
+            raise RecursionError("unforeseen")
+
+    monkeypatch.setattr(Induction, "on_knock", half_done)
+    before = snapshot(node, 0.0)
+    assert bad.handler is not None
+    bad.handler.received(b"DROP 12345 in the same piece\r\nKNOCK 666 probe\r\n")
+    after = snapshot(node, 0.0)
+    assert (after.role, after.term, after.leader, after.members) == ("leading", 1, node.id, before.members)
+    assert "link closed: a fault in what came over it: RecursionError" in world.log
+    assert "fault: link 2 with 10.0.0.1 was given up: RecursionError: unforeseen" in world.log
+    assert world.driver.faults == 1
+    assert not any(each.startswith("> DROP") for each in world.log)
+    assert good.handler is not None
+    world.log.clear()
+    good.handler.received(b"KNOCK 12345 probe\r\n")
+    assert "> WELCOME 12345" in world.log
+
+
+async def test_an_irc_line_that_makes_the_node_raise_costs_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lead(world)
+    monkeypatch.setattr("hydra.protocol.bridge.passes", lambda *args: 1 / 0)
+    world.driver.irc_line("PRIVMSG #c :one")
+    monkeypatch.undo()
+    world.driver.irc_line("PRIVMSG #c :two")
+    assert [each for each in world.log if each.startswith("line ")] == ["line 1.0 PRIVMSG #c :two"]
+
+
+async def test_a_link_that_cannot_be_written_to_for_an_unforeseen_reason_is_closed_alone(world: World) -> None:
+    await lead(world)
+    good, bad = await world.joined(12345), await world.joined(54321)
+
+    def broken(data: bytes) -> None:
+        raise MemoryError
+
+    bad.on_write = broken
+    world.log.clear()
+    world.driver.irc_line("PRIVMSG #c :one")
+    assert "link closed: cannot be written to: MemoryError" in world.log
+    assert not world.driver.over
+    assert good.handler is not None
+    world.log.clear()
+    good.handler.received(b"KNOCK 12345 probe\r\n")
+    assert "> WELCOME 12345" in world.log
 
 
 async def test_a_node_with_a_fault_leaves_irc_and_says_so(world: World) -> None:

@@ -172,6 +172,25 @@ async def test_lines_wait_while_the_database_is_away_and_that_is_said_once(recor
     assert recording.happened == [("lines wait", f"{QUEUE}: away"), ("lines wait", f"{QUEUE}: The queue is full: full")]
 
 
+async def test_a_line_that_cannot_be_stored_for_an_unforeseen_reason_is_given_up_alone(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = recording.database.run
+
+    async def choosy(function: Callable[..., Any], queue: str, *args: Any) -> Any:
+        if function is not is_recorded and any(line[1] == 5 for line in args[1]):
+            raise ValueError("unforeseen")
+        return await run(function, queue, *args)
+
+    monkeypatch.setattr(recording.database, "run", choosy)
+    recording.take(*lines(*range(12)))
+    await recording.until(lambda: len(recording.database.recorded) == 11)
+    assert recording.database.recorded == lines(*(idx for idx in range(12) if idx != 5))
+    assert [what for what in recording.happened if what[0] == "fault"] == [
+        ("fault", "hydra.recv: term 3, 5 was given up: ValueError: unforeseen")
+    ]
+
+
 async def test_the_first_line_of_a_newcomer_waits_for_the_one_before_it(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:

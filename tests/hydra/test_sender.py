@@ -147,6 +147,18 @@ async def test_a_line_whose_node_died_between_claim_and_acknowledgement_is_not_s
     assert "7" in around.happened[0][1]
 
 
+async def test_a_line_that_fails_for_an_unforeseen_reason_is_a_dead_letter_and_the_next_one_goes_on(
+    around: Surroundings,
+) -> None:
+    around.troubles.append(ZeroDivisionError("unforeseen"))
+    around.buffer.put((7, HELLO), (8, HELLO))
+    await around.until(lambda: len(around.buffer.log) == 2)
+    assert around.buffer.log[1] == ("ack", 8)
+    assert around.buffer.log[0] == ("bury: a fault in sayi", 7)
+    assert [message for message, _ in around.submitted] == ["8"]
+    assert [kind for kind, _ in around.happened] == ["fault"]
+
+
 async def test_a_line_that_has_come_back_is_known_by_its_first_id(around: Surroundings) -> None:
     around.claimed.add(7)
     around.buffer.put((99, HELLO), detail=Detail(origin=7))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hydra import clock
 from hydra.irc.connection import State
 from tests.hydra.irc.client import Client
 from tests.hydra.irc.scripted import ScriptedClient, ScriptedServer
@@ -210,8 +211,9 @@ async def test_a_silent_server_is_asked_and_then_taken_for_dead(
     client = Client(scripted, "alpha", "#c", ping=60, silence=400)
     accepted = await joined(scripted, client)
     loop = asyncio.get_running_loop()
-    clock, ahead = loop.time, 0.0
-    monkeypatch.setattr(loop, "time", lambda: clock() + ahead)
+    timers, now, ahead = loop.time, clock.now, 0.0
+    monkeypatch.setattr(loop, "time", lambda: timers() + ahead)
+    monkeypatch.setattr(clock, "now", lambda: now() + ahead)
     for number in range(10):
         ahead += 60
         assert await accepted.line() == b"PING :hydra"
