@@ -15,11 +15,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from queues.consuming.inheritance import watch
 from queues.consuming.intake import Intake, QueueConsumer, Received, Settlement
-from queues.engine import Engine, EngineError, EngineOptions, Push, QueueBuffer, QueueNotFound
+from queues.engine import Engine, EngineError, EngineOptions, Push, QueueBuffer, StoreUnavailable
+from queues.engine.floor import FIRST
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,8 @@ GATHER = 0.001
 IDLE = 10.0
 #: Seconds that a stop has to write what is pending.
 STOP = 5.0
+#: Seconds that what runs in the loop has to end after that.
+LAST_WORDS = 2.0
 #: Seconds between looks for queues that were deleted and made anew.
 LOOK = 1.0
 #: Seconds that an answer of the thread may take.
@@ -40,6 +44,21 @@ PATIENCE = 30.0
 FOR_EVER = 100 * 365 * 86_400.0
 #: Seconds that an engine has to reconnect before whoever begins to consume is told that the database is away.
 COMING_BACK = 5.0
+
+
+class Progress:
+    """Tells that the engine has written something."""
+
+    def __init__(self) -> None:
+        self._released = asyncio.Event()
+
+    def release(self) -> None:
+        self._released.set()
+
+    async def next(self) -> None:
+        """Wait until it has."""
+        self._released.clear()
+        await self._released.wait()
 
 
 class EngineThread:
@@ -55,6 +74,8 @@ class EngineThread:
         self.ended = False
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._gathering = False
+        #: The settler's round in which the last settlement is written.
+        self._settling = 0
         self._intakes: set[Intake] = set()
         self._idle_since = time.monotonic()
         self._background: set[asyncio.Task[None]] = set()
@@ -86,15 +107,34 @@ class EngineThread:
 
     def _end(self) -> None:
         self.ended = True
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        with contextlib.suppress(RuntimeError):  # it has ended by itself
+            self.loop.call_soon_threadsafe(self.loop.stop)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-        for task in asyncio.all_tasks(self.loop):
+        try:
+            self.loop.run_forever()
+        except BaseException:
+            logger.exception("the engine's thread ended; whatever consumes by it is told")
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """The loop has ended. If nothing asked for that, consumers learn of it, and the next intake starts anew."""
+        lost, self.ended = not self.ended, True
+        if lost:
+            try:
+                self.loop.run_until_complete(self.engine.stop(STOP))
+            except Exception:
+                logger.exception("the engine could not hand back what it had")
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
             task.cancel()
-        self.loop.run_until_complete(asyncio.sleep(0))
+        if tasks:
+            self.loop.run_until_complete(asyncio.wait(tasks, timeout=LAST_WORDS))
         self.loop.close()
+        for intake in tuple(self._intakes) if lost else ():
+            intake.lose()
 
     def descriptors(self) -> list[int]:
         return self.engine.descriptors()
@@ -105,13 +145,20 @@ class EngineThread:
     # Calls from other threads.
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run something in the loop and wait for its result."""
+        """Run something in the loop and wait for its result. Raises StoreUnavailable when there is none in time."""
         if self.ended:
             coroutine.close()
-            raise EngineError("the engine has stopped")
+            raise StoreUnavailable("the engine has stopped")
         result = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return result.result(PATIENCE)
+        except CancelledError:
+            raise StoreUnavailable("the engine has stopped") from None
+        except TimeoutError:
+            if result.done():  # it is what was run that has raised it
+                raise
+            result.cancel()  # nobody waits any more: what it would get is to stay where it is
+            raise StoreUnavailable(f"no answer within {PATIENCE:g} s") from None
         except BaseException:
             result.cancel()  # nobody waits any more: what it would get is to stay where it is
             raise
@@ -142,7 +189,10 @@ class EngineThread:
         self._gathering = False
         while self._calls:
             function, arguments = self._calls.popleft()
-            function(*arguments)
+            try:
+                function(*arguments)
+            except Exception:  # it costs what was asked here and nothing that comes after
+                logger.exception("%s failed in the engine's thread", getattr(function, "__qualname__", function))
 
     def _drain_here(self) -> None:
         """Have everything done that was asked for until now."""
@@ -154,14 +204,17 @@ class EngineThread:
             self.run(drain())
 
     def _settle(self, received: Received, how: Settlement) -> None:
-        how(received.buffer, received.push.tag)
-        received.consumer.settled(received)
+        try:
+            how(received.buffer, received.push.tag)
+        finally:
+            self._settling = self.engine.settling
+            received.consumer.settled(received)
 
     # For channels.
 
-    def intake(self, receive: Callable[[list[Received]], None]) -> Intake:
-        """Where a channel's consumers get their messages."""
-        intake = Intake(self.loop, receive, self.settle, self._paced)
+    def intake(self, receive: Callable[[list[Received]], None], lost: Callable[[], None]) -> Intake:
+        """Where a channel's consumers get their messages; `lost` is called when they get no more of them."""
+        intake = Intake(self.loop, receive, self.settle, lost, self._paced)
         self._intakes.add(intake)
         return intake
 
@@ -183,12 +236,21 @@ class EngineThread:
         self.run(begin())
 
     def get(self, consumer: QueueConsumer) -> Received | None:
-        """The next message of a queue, or None when there is none. Raises QueueNotFound or StoreUnavailable."""
+        """The next message of a queue, or None when there is none: what was stored or given back before is seen.
+
+        Raises QueueNotFound or StoreUnavailable.
+        """
 
         async def take() -> Received | None:
+            self._drain()
+            await self._settled()
             buffer = await self._queue(consumer.queue)
+            buffer.pushing()  # what was got and is not settled takes no room in memory
             delivery = buffer.deliver(time.monotonic())
-            if delivery is None and buffer.may_refill:
+            if delivery is None:  # what was stored a moment ago may not have been announced yet
+                buffer.more_in_store(FIRST)
+                delivery = buffer.deliver(time.monotonic())
+            while delivery is None and buffer.may_refill and not buffer.closed:
                 refilled = asyncio.Event()
                 buffer.on_refill.append(refilled.set)
                 await refilled.wait()
@@ -207,6 +269,17 @@ class EngineThread:
             await asyncio.sleep(0.02)
         return await self.engine.queue(name)
 
+    async def _settled(self) -> None:
+        """Wait until what was settled before is in the store."""
+        progress = Progress()
+        self.engine.hold(progress)
+        try:
+            while self.engine.settles(self._settling):
+                self.engine.hurry_settling()
+                await progress.next()
+        finally:
+            self.engine.unhold(progress)
+
     async def _look_after(self) -> None:
         while True:
             await asyncio.sleep(LOOK)
@@ -218,8 +291,12 @@ class EngineThread:
                 threading.Thread(target=stop_idle, args=(self,), name="fivewire stop", daemon=True).start()
 
     async def _reattach(self, intake: Intake, consumer: QueueConsumer) -> None:
-        with contextlib.suppress(QueueNotFound, EngineError):
+        try:
             intake.reattach(consumer, await self.engine.queue(consumer.queue))
+        except EngineError:  # there is no such queue yet, or the database is away
+            return
+        except Exception:
+            logger.exception("consumers of the queue %r do not get the messages of the new one", consumer.queue)
 
     def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(job)
@@ -245,11 +322,12 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def open_intake(
-    conninfo: str, receive: Callable[[list[Received]], None], name: str
+    conninfo: str, receive: Callable[[list[Received]], None], lost: Callable[[], None], name: str
 ) -> tuple[EngineThread, Intake]:
     """An intake of this process' engine for a database, started if need be. Raises what `Engine.start` does.
 
-    `name` says in the list of nodes what runs the engine.
+    `lost` is called, in any thread, when the engine's thread has ended unasked. `name` says in the list of nodes what
+    runs the engine.
     """
     with _lock:
         thread = _threads.get(conninfo)
@@ -257,7 +335,7 @@ def open_intake(
             thread = EngineThread(conninfo, name)
             thread.start()
             _threads[conninfo] = thread
-        return thread, thread.intake(receive)
+        return thread, thread.intake(receive, lost)
 
 
 def stop_idle(thread: EngineThread) -> None:

@@ -113,11 +113,14 @@ class Intake:
         loop: asyncio.AbstractEventLoop,
         receive: Callable[[list[Received]], None],
         settle: Callable[[Received, Settlement], None],
+        lost: Callable[[], None],
         paced: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = loop
         self._receive = receive
         self.settle = settle
+        #: Tells that nothing more will come: the engine's thread has ended.
+        self.lose = lost
         self._consumers: list[QueueConsumer] = []
         self._outstanding = 0
         self._window = WITHOUT_LIMIT

@@ -41,9 +41,10 @@ class TaskWorker:
         self._missing = list(queues)
         self._inbox = Inbox()
         self._stopping = threading.Event()
+        self._lost = threading.Event()
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="task")
         self._engine, self._intake = open_intake(
-            make_conninfo(**connection_parameters(using)), self._inbox.put, "runtasks"
+            make_conninfo(**connection_parameters(using)), self._inbox.put, self._lost.set, "runtasks"
         )
         self._engine.call(self._intake.set_prefetch, concurrency)
         self._consumers: list[QueueConsumer] = []
@@ -54,9 +55,11 @@ class TaskWorker:
         self._stopping.set()
 
     def run(self) -> None:
-        """Work until `stop`, and then until what has begun has ended."""
+        """Work until `stop`, and then until what has begun has ended. Raises RuntimeError when the engine ended."""
         try:
             while not self._stopping.is_set():
+                if self._lost.is_set():
+                    raise RuntimeError("the engine's thread has ended: the log says why")
                 self._look_after()
                 select.select([self._inbox], [], [], LOOK)
                 self._take()

@@ -31,6 +31,7 @@ class Content(enum.IntEnum):
     MSGPACK = 1
     JSON = 2
     LETTER = 3
+    CELERY = 4
 
 
 @dataclass(frozen=True, slots=True)

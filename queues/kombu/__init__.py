@@ -6,14 +6,29 @@ Any Celery project can use it, with or without Django; importing this package ma
 
     app.conf.broker_url = "fivewire://user:password@host/database"
 
-or, without an import, ``broker_transport = "queues.kombu:Transport"`` beside a ``postgresql://`` URL. A queue of
-Celery's is a queue like any other, of the same name. docs/celery.md tells the rest.
+or, without an import, ``broker_transport = "queues.kombu:Transport"`` beside a ``postgresql://`` URL. The program
+``celery`` knows the scheme by itself (`command.py`). A queue of Celery's is a queue like any other, of the same name.
+docs/celery.md tells the rest.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from kombu.transport import TRANSPORT_ALIASES
 
-from queues.kombu.transport import Transport
+if TYPE_CHECKING:
+    from queues.kombu.transport import Transport
 
 __all__ = ["Transport"]
 
 TRANSPORT_ALIASES["fivewire"] = "queues.kombu:Transport"
+
+
+def __getattr__(name: str) -> Any:
+    """The transport is imported when it is used: ``celery`` imports this package whatever its broker is."""
+    if name == "Transport":
+        from queues.kombu.transport import Transport
+
+        return Transport
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,18 +21,20 @@ from kombu.utils.uuid import uuid
 from queues.consuming.enginethread import EngineThread, open_intake
 from queues.consuming.intake import Intake, QueueConsumer, Received
 from queues.consuming.stock import Stock
-from queues.engine import QueueBuffer
+from queues.engine import QueueBuffer, QueueNotFound
 from queues.engine.notifications import Purge
 from queues.kombu import temporary
 from queues.kombu.batch import PublishBatch
 from queues.kombu.declaring import declaration
 from queues.kombu.direct import DirectConsumer
-from queues.kombu.envelope import Message, Row, from_row, to_row
+from queues.kombu.envelope import Message, Row, Unreadable, from_row, to_row
 from queues.kombu.environment import refuse_green_threads
-from queues.kombu.errors import NoSuchQueue, QueueIsKept
+from queues.kombu.errors import DatabaseUnavailable, NoSuchQueue, QueueIsKept, Unroutable, connection_errors
 
 if TYPE_CHECKING:
     from queues.kombu.transport import Transport
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_PRIORITY = 0
 #: The states of messages that wait: what a purge removes.
@@ -66,6 +69,23 @@ def _refuse(buffer: QueueBuffer, tag: int) -> None:
 
 def _return(buffer: QueueBuffer, tag: int) -> None:
     buffer.hand_back(tag)
+
+
+def _bury(why: str) -> Callable[[QueueBuffer, int], None]:
+    def bury(buffer: QueueBuffer, tag: int) -> None:
+        buffer.bury(tag, why)
+
+    return bury
+
+
+@contextlib.contextmanager
+def _engine_errors(queue: str, method: str) -> Iterator[None]:
+    """Raise what kombu knows for what the engine says."""
+    try:
+        with connection_errors():
+            yield
+    except QueueNotFound as error:
+        raise NoSuchQueue(queue, method) from error
 
 
 class Channel(StdChannel):
@@ -192,24 +212,41 @@ class Channel(StdChannel):
             "properties": properties,
         }
 
-    def basic_publish(self, message: dict[str, Any], exchange: str = "", routing_key: str = "", **_: Any) -> None:
-        """Publish a message: stored when this returns. Raises ChannelError, Unstorable or psycopg's errors."""
-        self.store(self.rows(message, exchange, routing_key))
+    def basic_publish(
+        self, message: dict[str, Any], exchange: str = "", routing_key: str = "", mandatory: bool = False,
+        timeout: float | None = None, confirm_timeout: float | None = None, **_: Any,
+    ) -> None:  # fmt: skip
+        """Publish a message: stored when this returns, or dropped if it reaches no queue and is not mandatory.
+
+        `timeout` and `confirm_timeout` are seconds; the sooner counts, within the transport's own. Raises ChannelError
+        (Unroutable, QueueIsFull), Unstorable, or DatabaseUnavailable: then it may be stored all the same.
+        """
+        limits = [seconds for seconds in (timeout, confirm_timeout) if seconds is not None]
+        with self._transport.link.within(min(limits, default=None)):
+            stored = self.store(self.rows(message, exchange, routing_key))
+        if mandatory and not stored:
+            raise Unroutable(exchange, routing_key)
 
     def rows(self, message: dict[str, Any], exchange: str, routing_key: str) -> list[Row]:
         """What is to be stored of a message: a row for each queue that it reaches."""
         queues = self._transport.exchanges.route(exchange, routing_key) if exchange else [routing_key]
         return [to_row(queue, message, exchange, routing_key) for queue in queues]
 
-    def store(self, rows: Sequence[Row]) -> None:
-        """Store messages, all or none. One that is not meant to be kept is dropped when its queue is not there."""
-        try:
-            self._transport.publisher.publish(rows)
-        except NoSuchQueue as error:
-            left = [row for row in rows if row.durable or row.queue != error.queue]
-            if len(left) == len(rows):
-                raise
-            self.store(left)
+    def store(self, rows: Sequence[Row]) -> bool:
+        """Store messages, all or none, but for those whose queue is not there: they are dropped, as AMQP drops them.
+
+        Returns whether any is stored.
+        """
+        while rows:
+            try:
+                self._transport.publisher.publish(rows)
+            except NoSuchQueue as error:
+                if any(row.durable and row.queue == error.queue for row in rows):
+                    self._transport.tell_dropped(error.queue)
+                rows = [row for row in rows if row.queue != error.queue]
+            else:
+                return True
+        return False
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
         return PublishBatch(self, max_size)
@@ -237,12 +274,13 @@ class Channel(StdChannel):
             consumer.held = id
         self._consumers[tag] = consumer
         if is_temporary and no_ack:
-            consumer.direct = DirectConsumer(self, tag, id, callback)
+            consumer.direct = DirectConsumer(self, tag, queue, id, callback)
             self._transport.add_direct(consumer.direct)
         else:
             thread, intake = self._engage()
             consumer.engaged = QueueConsumer(intake, tag, queue)
-            thread.consume(intake, consumer.engaged)
+            with _engine_errors(queue, "Channel.basic_consume"):
+                thread.consume(intake, consumer.engaged)
         return tag
 
     def basic_cancel(self, consumer_tag: str, **_: Any) -> None:
@@ -263,9 +301,10 @@ class Channel(StdChannel):
         if self._thread is None or self._intake is None:
             transport = self._transport
             refuse_green_threads()
-            self._thread, self._intake = open_intake(
-                transport.conninfo, self._stock.put, "celery"
-            )
+            with connection_errors():
+                self._thread, self._intake = open_intake(
+                    transport.conninfo, self._stock.put, self._call, "celery"
+                )
             self._thread.call(self._intake.keep_stock, self._stock)
             self._thread.call(self._intake.set_prefetch, self._prefetch)
         return self._thread, self._intake
@@ -279,6 +318,8 @@ class Channel(StdChannel):
     def step(self) -> bool:
         """Give one message to its consumer, in the thread that serves the connection, if there is one and a place."""
         self._called = False
+        if self._thread is not None and self._thread.ended and not self.closed:
+            raise DatabaseUnavailable("the engine's thread has ended: the log says why")
         if self._prefetch and len(self._unsettled) - len(self._got) >= self._prefetch:
             return False
         received = self._stock.get()
@@ -296,28 +337,60 @@ class Channel(StdChannel):
         if consumer is None or self._thread is None:  # it has left meanwhile
             received.settle(_return)
             return
-        consumer.callback(self._message(received, consumer.no_ack))
+        message = self._message(received, consumer.no_ack)
+        if message is not None:
+            consumer.callback(message)
 
-    def _message(self, received: Received, no_ack: bool) -> Message:
+    def _message(self, received: Received, no_ack: bool) -> Message | None:
+        """What a consumer is given; None for what cannot be, which is a dead letter then."""
+        _, id, payload, attempts, detail = received.push
+        headers, content = (None, None) if detail is None else (detail.headers, detail.content)
         tag = next(self._tags)
+        try:
+            message = self.read(
+                received.consumer.queue, id, payload, headers, content, attempts, tag, received.consumer.tag
+            )
+        except Unreadable as error:
+            received.settle(_bury(str(error)))
+            return None
         if no_ack:
             received.settle(_ack)
         else:
             self._unsettled[tag] = received
-        _, _, payload, attempts, detail = received.push
-        headers, content = (None, None) if detail is None else (detail.headers, detail.content)
-        message = from_row(payload, headers, content, attempts, channel=self, delivery_tag=tag)
-        message.delivery_info["consumer_tag"] = received.consumer.tag
+        return message
+
+    def read(
+        self, queue: str, id: int, payload: bytes, headers: Any, content: int | None, attempts: int, tag: int | str,
+        consumer: str,
+    ) -> Message:  # fmt: skip
+        """A stored message as a consumer gets it. Raises Unreadable, and says so in the log: it costs this one."""
+        transport = self._transport
+        try:
+            message = from_row(
+                payload, headers, content, attempts, queue in transport.foreign, channel=self, delivery_tag=tag
+            )
+        except Unreadable as error:
+            logger.warning("the message %d of the queue %r is not given to its consumer: %s", id, queue, error)
+            raise
+        except Exception as error:
+            logger.exception("the message %d of the queue %r cannot be read", id, queue)
+            raise Unreadable(f"it cannot be read: {error!r}") from error
+        message.delivery_info["consumer_tag"] = consumer
         return message
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Message | None:
-        """The next message of a queue, or None."""
+        """The next message of a queue, or None: what was published or requeued here before is seen."""
         self._find(queue)
+        self._transport.flush()
         thread, intake = self._engage()
-        received = thread.get(QueueConsumer(intake, "", queue))
-        if received is None:
-            return None
-        message = self._message(received, no_ack)
+        while True:
+            with _engine_errors(queue, "Channel.basic_get"):
+                received = thread.get(QueueConsumer(intake, "", queue))
+            if received is None:
+                return None
+            message = self._message(received, no_ack)
+            if message is not None:
+                break
         if not no_ack:
             self._got.add(message.delivery_tag)
         return message

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queues.addresses import name_problem
+from queues.addresses import SYSTEMS, name_problem
 from queues.kombu.errors import InvalidQueueName
 from queues.kombu.link import Link
 from queues.kombu.temporary import UNTOUCHED
+from queues.reach import Operation, Protocol, may_reach
 
 logger = logging.getLogger(__name__)
-
-SYSTEM_PREFIX = "_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +88,8 @@ def declaration(
     A queue that expires, is exclusive or goes with its last consumer is temporary.
     """
     problem = name_problem(queue)
-    if queue.startswith(SYSTEM_PREFIX):
-        problem = f"names beginning with {SYSTEM_PREFIX} are the system's"
+    if not may_reach(Protocol.CELERY, Operation.CREATE, "queue", queue):
+        problem = SYSTEMS
     if problem:
         raise InvalidQueueName(queue, problem)
     given = arguments or {}

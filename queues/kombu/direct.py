@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from queues.kombu.envelope import Message, from_row
+from queues.kombu.envelope import Message, Unreadable
 from queues.kombu.link import Link
 
 #: Messages taken at once, at most.
@@ -16,9 +16,10 @@ MOST = 100
 class DirectConsumer:
     """Takes what a temporary queue has whenever it is told that there may be something."""
 
-    def __init__(self, channel: Any, tag: str, queue: int, callback: Callable[[Message], Any]) -> None:
+    def __init__(self, channel: Any, tag: str, name: str, queue: int, callback: Callable[[Message], Any]) -> None:
         self.channel = channel
         self.tag = tag
+        self.name = name
         self.queue = queue
         self.callback = callback
         self._news = True
@@ -39,7 +40,10 @@ class DirectConsumer:
             if not self._taken:
                 return False
         id, payload, attempts, headers, content = self._taken.popleft()
-        message = from_row(payload, headers, content, attempts, channel=self.channel, delivery_tag=f"taken-{id}")
-        message.delivery_info["consumer_tag"] = self.tag
+        tag = f"taken-{id}"
+        try:
+            message = self.channel.read(self.name, id, payload, headers, content, attempts, tag, self.tag)
+        except Unreadable:  # the log has it, and it has left the queue
+            return True
         self.callback(message)
         return True

@@ -1,8 +1,8 @@
 """kombu's message as it is stored, and back.
 
 The body is the payload, byte for byte, and the headers are the headers; what else AMQP has stands in the header
-``kombu``. So a task looks in the admin as it is, and a message of any other protocol with the headers of a task
-(``task`` and ``id``) is one.
+``kombu``. So a task looks in the admin as it is. Its content type is Celery's, which no other
+protocol can give to a message: whatever else a queue has is no task, whatever its headers say.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ NUL_OR_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*\\u(?:0000|d[89a-f][0-9a-f]{2})"
 
 CONTENTS = {
     None: ("application/data", "binary"),
+    Content.CELERY: ("application/json", "utf-8"),  # of the Python API; the transport's own say it themselves
     Content.MSGPACK: ("application/x-msgpack", "binary"),
     Content.JSON: ("application/json", "utf-8"),
     # No serializer's: a letter is for whoever looks at its bytes, never a task or a command.
@@ -48,7 +49,7 @@ class Row:
     delay: float = 0.0
     ttl: float | None = None
     priority: int = 0
-    content: int | None = None
+    content: int = Content.CELERY
     #: Whether the sender wants to hear if there is no such queue; a reply, say, may come too late for it.
     durable: bool = True
 
@@ -59,6 +60,10 @@ class Row:
 
 class Message(BaseMessage):
     """A message as kombu's consumers get it."""
+
+
+class Unreadable(ValueError):
+    """A stored message is not given to a consumer; the text says why."""
 
 
 def to_row(queue: str, message: dict[str, Any], exchange: str, routing_key: str) -> Row:
@@ -73,7 +78,6 @@ def to_row(queue: str, message: dict[str, Any], exchange: str, routing_key: str)
         "properties": kept,
     }
     delay = _seconds_until(headers.get("eta"))
-    content = message["content-type"] == "application/json" and message["content-encoding"] == "utf-8"
     return Row(
         queue,
         _payload(message["body"], message["content-encoding"]),
@@ -82,15 +86,20 @@ def to_row(queue: str, message: dict[str, Any], exchange: str, routing_key: str)
         delay,
         _expiration(properties.get("expiration")),
         _priority(properties.get("priority")),
-        Content.JSON if content and "compression" not in headers else None,
+        Content.CELERY,
         properties.get("delivery_mode") != TRANSIENT,
     )
 
 
 def from_row(
-    payload: bytes, headers: dict[str, Any] | None, content: int | None, attempts: int, **received: Any
+    payload: bytes, headers: dict[str, Any] | None, content: int | None, attempts: int, foreign: bool, **received: Any
 ) -> Message:
-    """A stored message for a consumer; `received` are the channel and the delivery tag."""
+    """A stored message for a consumer; `received` are the channel and the delivery tag.
+
+    Raises Unreadable for one that no Celery client has published, unless the consumer takes `foreign` ones.
+    """
+    if content != Content.CELERY and not foreign:
+        raise Unreadable("it was not published by a Celery client")
     headers = dict(headers or {})
     own = headers.pop(OWN, None)
     own = own if isinstance(own, dict) else {}

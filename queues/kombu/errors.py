@@ -1,16 +1,44 @@
-"""What a transport raises beside what psycopg does."""
+"""What the transport raises."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
+import psycopg
 from kombu.exceptions import ChannelError
+
+from queues.engine import StoreUnavailable
+
+
+class DatabaseUnavailable(psycopg.OperationalError, ConnectionError):
+    """The database is away, or did not answer in time: an OSError, as other transports' connection errors are."""
+
+
+@contextlib.contextmanager
+def connection_errors() -> Iterator[None]:
+    """Raise DatabaseUnavailable for whatever says that the database or the connection to it is away."""
+    try:
+        yield
+    except DatabaseUnavailable:
+        raise
+    except (psycopg.OperationalError, psycopg.InterfaceError, StoreUnavailable) as error:
+        raise DatabaseUnavailable(str(error).strip()) from error
 
 
 class NoSuchQueue(ChannelError):  # type: ignore[misc]
-    """There is no queue of this name, and a message that is to be kept has nowhere else to go."""
+    """There is no queue of this name."""
 
-    def __init__(self, queue: str) -> None:
+    def __init__(self, queue: str, method: str = "Channel.basic_publish") -> None:
         self.queue = queue
-        super().__init__(f"NOT_FOUND - no queue {queue!r}", (50, 10), "Channel.basic_publish", 404)
+        super().__init__(f"NOT_FOUND - no queue {queue!r}", (50, 10), method, 404)
+
+
+class Unroutable(ChannelError):  # type: ignore[misc]
+    """A message that was published as mandatory reaches no queue."""
+
+    def __init__(self, exchange: str, routing_key: str) -> None:
+        super().__init__(f"NO_ROUTE - {routing_key!r} of {exchange!r}", (60, 40), "Channel.basic_publish", 312)
 
 
 class QueueIsFull(ChannelError):  # type: ignore[misc]
@@ -32,6 +60,10 @@ class InvalidQueueName(ChannelError):  # type: ignore[misc]
 
     def __init__(self, queue: str, problem: str) -> None:
         super().__init__(f"ACCESS_REFUSED - {queue!r}: {problem}", (50, 10), "Channel.queue_declare", 403)
+
+
+class InvalidBroker(ValueError):
+    """What names the broker cannot be obeyed; the text says why."""
 
 
 class Unstorable(ValueError):

@@ -6,6 +6,7 @@ messages into. Both have a descriptor, which either Celery's event loop watches 
 
 from __future__ import annotations
 
+import logging
 import selectors
 import time
 from array import array
@@ -24,10 +25,12 @@ from queues.kombu.channel import Channel
 from queues.kombu.declaring import Declared
 from queues.kombu.direct import DirectConsumer
 from queues.kombu.exchanges import Exchanges
-from queues.kombu.link import Link
+from queues.kombu.link import PATIENCE, Link
 from queues.kombu.publishing import LinkPublisher, Publisher
 from queues.kombu.transactional import DjangoPublisher
 from queues.kombu.unconfirmed import UnconfirmedPublisher
+
+logger = logging.getLogger(__name__)
 
 #: Seconds between looks for messages that no notification told of.
 POLL = 5.0
@@ -45,7 +48,7 @@ class Transport(base.Transport):
     driver_type = "fivewire"
     driver_name = "psycopg"
     connection_errors: Any = (
-        *base.Transport.connection_errors, psycopg.OperationalError, psycopg.InterfaceError, StoreUnavailable, OSError,
+        *base.Transport.connection_errors, OSError, psycopg.OperationalError, psycopg.InterfaceError, StoreUnavailable,
     )  # fmt: skip
     channel_errors = (ChannelError,)
     #: After these kombu connects again and tries again. What a channel refuses it refuses a second time, too.
@@ -65,6 +68,8 @@ class Transport(base.Transport):
     exchanges: Exchanges
     inbox: Inbox
     conninfo: str
+    #: Queues whose consumers are given messages that no Celery client has published, too.
+    foreign: frozenset[str]
 
     def __init__(self, client: Any, **_: Any) -> None:
         self.client = client
@@ -86,11 +91,11 @@ class Transport(base.Transport):
     # Connections: kombu calls what `establish_connection` returns a connection, and it is this object.
 
     def establish_connection(self) -> Transport:
-        """Connect. Raises psycopg.OperationalError, or NotMigrated when the database is not Fivewire's."""
+        """Connect. Raises DatabaseUnavailable, InvalidBroker, or NotMigrated when the database is not Fivewire's."""
         options = self.client.transport_options
         self.conninfo = conninfo(self.client)
-        timeout = self.client.connect_timeout or 5
-        self.link = Link(self.conninfo, timeout)
+        timeout, patience = self.client.connect_timeout or 5, float(options.get("request_timeout", PATIENCE))
+        self.link = Link(self.conninfo, timeout, patience=patience)
         [(migrated,)] = self.link.query("migrated")
         if not migrated:
             self.link.close()
@@ -100,11 +105,15 @@ class Transport(base.Transport):
         if options.get("confirm_publish", True):
             self.publisher = LinkPublisher(self.link, self.declared)
         else:
-            self.publisher = self._unconfirmed = UnconfirmedPublisher(self.conninfo, timeout, self.declared)
+            self.publisher = self._unconfirmed = UnconfirmedPublisher(
+                self.conninfo, timeout, self.declared, patience
+            )
         if (alias := options.get("django_connection")) is not None:
             self.publisher = DjangoPublisher(alias, self.link, self.publisher, self.declared)
         self.exchanges = Exchanges(self.link, self.declared)
         self.inbox = Inbox()
+        self._dropped: set[str] = set()
+        self.foreign = frozenset(options.get("foreign_queues", ()))
         self._connected = True
         return self
 
@@ -132,9 +141,24 @@ class Transport(base.Transport):
         """Forget a connection that is lost, or that is another process's, which hears nothing of it."""
         self.close_connection(connection)
 
+    def flush(self) -> None:
+        """Have stored what was published before without waiting."""
+        if self._unconfirmed is not None:
+            self._unconfirmed.flush()
+
+    def tell_dropped(self, queue: str) -> None:
+        """A message that was to be kept is dropped since its queue is not there: the log says so once a queue."""
+        if queue not in self._dropped:
+            self._dropped.add(queue)
+            logger.warning("there is no queue %r: what is published to it is dropped", queue)
+
     # Channels.
 
     def create_channel(self, connection: Transport) -> Channel:
+        """A channel of a connection, which after a failover may be of another transport than this one."""
+        return connection._open_channel()
+
+    def _open_channel(self) -> Channel:
         number = next(number for number in range(1, 65536) if number not in self._numbers)
         self._numbers.append(number)
         channel = Channel(self, number)

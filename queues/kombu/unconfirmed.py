@@ -14,13 +14,13 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import psycopg
 
 from queues.kombu.declaring import Declared
 from queues.kombu.envelope import Row
-from queues.kombu.errors import NoSuchQueue, QueueIsFull
+from queues.kombu.errors import DatabaseUnavailable, NoSuchQueue, QueueIsFull
 from queues.kombu.link import Link
 from queues.kombu.publishing import ROWS_PER_STATEMENT, LinkPublisher
 
@@ -42,9 +42,10 @@ _publishers: weakref.WeakSet[UnconfirmedPublisher] = weakref.WeakSet()
 class UnconfirmedPublisher:
     """A publisher with a thread and a connection of its own; both begin with the first message."""
 
-    def __init__(self, conninfo: str, timeout: float, declared: Declared) -> None:
+    def __init__(self, conninfo: str, timeout: float, declared: Declared, patience: float) -> None:
         self._conninfo = conninfo
         self._timeout = timeout
+        self._patience = patience
         self._declared = declared
         self._rows: deque[Row] = deque()
         self._changed = threading.Condition()
@@ -59,10 +60,9 @@ class UnconfirmedPublisher:
     def publish(self, rows: Sequence[Row]) -> None:
         """Have messages stored soon; waits only while too many do."""
         if self._pid != os.getpid():  # its thread is not here
-            raise psycopg.InterfaceError("the connection is the parent process's")
+            raise DatabaseUnavailable("the connection is the parent process's")
         with self._changed:
-            while len(self._rows) >= (MOST if self._away else MOST_AHEAD):
-                self._changed.wait()
+            self._wait_for(lambda: len(self._rows) < (MOST if self._away else MOST_AHEAD))
             waiting = bool(self._rows)
             self._rows.extend(rows)
             if self._thread is None:
@@ -70,6 +70,15 @@ class UnconfirmedPublisher:
                 self._thread.start()
             if not waiting:
                 self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Wait until what was published before is stored. Raises DatabaseUnavailable when it takes too long."""
+        with self._changed:
+            self._wait_for(lambda: not (self._rows or self._storing))
+
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        if not self._changed.wait_for(condition, self._patience):
+            raise DatabaseUnavailable(f"{len(self._rows)} messages wait for the database")
 
     def close(self) -> None:
         """Store what waits, and end the thread. Says in the log what could not be stored."""
@@ -91,7 +100,7 @@ class UnconfirmedPublisher:
         while (rows := self._take()) is not None:
             try:
                 if link is None or not link.usable:
-                    link = Link(self._conninfo, self._timeout, durable=False)
+                    link = Link(self._conninfo, self._timeout, durable=False, patience=self._patience)
                     publisher = LinkPublisher(link, self._declared)
                 self._store(publisher, rows)
             except (psycopg.OperationalError, psycopg.InterfaceError, OSError) as error:
@@ -117,6 +126,7 @@ class UnconfirmedPublisher:
         """What is to be stored now, or None at the end."""
         with self._changed:
             self._storing = 0
+            self._changed.notify_all()
             while not self._rows:
                 if self._stopping:
                     return None

@@ -23,6 +23,7 @@ class Content(models.IntegerChoices):
     MSGPACK = 1, "application/msgpack"
     JSON = 2, "application/json"
     LETTER = 3, "application/vnd.peerbus.v1+json"
+    CELERY = 4, "application/vnd.fivewire.celery"
 
 
 class Message(models.Model):

@@ -49,7 +49,7 @@ def payload_value(payload: bytes, content: int | None) -> bytes:
     """
     if content == Content.MSGPACK:
         return payload
-    if content in (Content.JSON, Content.LETTER):
+    if content in (Content.JSON, Content.LETTER, Content.CELERY):
         try:
             return encode_value(json.loads(payload))
         except (ValueError, RecursionError):  # floats, or no JSON after all

@@ -19,6 +19,7 @@ from kombu.exceptions import ChannelError
 from queues.api import publish
 from queues.consuming import enginethread
 from queues.engine.claimer import Claimer
+from queues.kombu.errors import DatabaseUnavailable
 from queues.models import Queue as StoredQueue
 from queues.models import Route
 from tests.queues.kombu.conftest import Connect
@@ -188,10 +189,131 @@ def test_a_consumer_that_acknowledges_nothing_loses_nothing_it_was_not_given(con
     until(lambda: len(tables.archived("orders")) == 2, "they are finished all the same")
 
 
+def test_what_was_requeued_is_there_for_the_next_get(connect: Connect) -> None:
+    connection = connect()
+    send(connection, "progress")
+    queue = ORDERS(connection.default_channel)
+    for _ in range(30):
+        message = queue.get()
+        assert message is not None
+        message.requeue()
+
+
+def test_what_another_connection_has_published_is_there_for_the_next_get(connect: Connect) -> None:
+    connection, publisher = connect(), connect()
+    queue = ORDERS(connection.default_channel)
+    queue.declare()
+    for number in range(30):
+        assert queue.get(no_ack=True) is None
+        send(publisher, number)
+        assert queue.get(no_ack=True).payload == number
+
+
+def test_without_confirms_what_was_published_is_there_for_the_next_get(connect: Connect) -> None:
+    connection = connect(confirm_publish=False)
+    queue = ORDERS(connection.default_channel)
+    for number in range(10):
+        send(connection, number)
+        assert queue.get(no_ack=True).payload == number
+
+
+def test_more_messages_can_be_got_than_are_read_ahead(connect: Connect) -> None:
+    connection = connect()
+    count = 3 * enginethread.READ_AHEAD
+    send(connection, *range(count))
+    queue = ORDERS(connection.default_channel)
+    assert [queue.get().payload for _ in range(count)] == list(range(count))
+    assert queue.get() is None
+
+
+@pytest.mark.parametrize("content_type", [None, "application/json", "application/vnd.peerbus.v1+json"])
+def test_what_no_celery_client_has_published_is_a_dead_letter_and_runs_nothing(
+    connect: Connect, tables: Tables, content_type: str | None
+) -> None:
+    connection = connect()
+    got = Got(connection, [ORDERS])
+    publish("orders", b"[[1, 2], {}, {}]", headers=TASK | {"kombu": {"properties": {}}}, content_type=content_type)
+    send(connection, "a task")
+    assert got.bodies(1) == ["a task"]
+    [dead] = until(lambda: [row for row in tables.messages("orders") if row["state"] == 3], "it is a dead letter")
+    assert dead["error"] == "it was not published by a Celery client"
+    got.messages[0].ack()
+    got.channel.close()
+    publish("orders", b"[]", headers=TASK, content_type=content_type)
+    assert ORDERS(connection.channel()).get() is None
+
+
+def test_a_remote_control_command_of_another_protocol_is_not_obeyed(
+    connect: Connect, tables: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = connect()
+    commands = Queue("me.celery.pidbox", auto_delete=True)
+    got = Got(connection, [commands], no_ack=True)
+    publish("me.celery.pidbox", b'{"method": "shutdown"}', content_type="application/json")
+    connection.Producer().publish({"method": "ping"}, routing_key="me.celery.pidbox")
+    assert got.bodies(1) == [{"method": "ping"}]
+    assert "not published by a Celery client" in caplog.text
+    until(lambda: tables.messages("me.celery.pidbox") == [], "it is gone")
+
+
+def test_a_queue_that_is_named_gives_messages_of_any_protocol(connect: Connect) -> None:
+    connection = connect(foreign_queues=["orders"])
+    got = Got(connection, [ORDERS])
+    publish("orders", b"[[1], {}, {}]", headers=TASK, content_type="application/json")
+    [message] = got.wait(1)
+    assert (message.headers, message.payload) == (TASK, [[1], {}, {}])
+
+
+def test_a_message_that_cannot_be_read_costs_itself(
+    connect: Connect, tables: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = connect()
+    send(connection, 1, 2, 3)
+    tables.rows("update queues_message set headers = jsonb_build_object('kombu', "
+                "jsonb_build_object('properties', 'none')) where convert_from(payload, 'utf8') = '2' returning id")
+    got = Got(connection, [ORDERS])
+    assert got.bodies(2) == [1, 3]
+    [dead] = until(lambda: [row for row in tables.messages("orders") if row["state"] == 3], "it is a dead letter")
+    assert dead["error"].startswith("it cannot be read: AttributeError")
+    [record] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.getMessage() == f"the message {dead['origin_id'] or dead['id']} of the queue 'orders' cannot be read"
+
+
+def test_what_fails_in_the_engines_thread_costs_nothing_else(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = connect()
+    got = Got(connection, [ORDERS])
+    thread = got.channel._thread
+    thread.call(lambda: 1 / 0)
+    send(connection, 1, 2)
+    assert got.bodies(2) == [1, 2]
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_consumer_whose_engine_has_died_is_told_and_goes_on_with_another(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    def die() -> None:
+        raise SystemExit("the end")
+
+    connection = connect()
+    send(connection, 1)
+    got = Got(connection, [ORDERS])
+    got.wait(1)
+    got.channel._thread.call(die)
+    with pytest.raises(OSError, match="the engine's thread has ended") as told:
+        connection.drain_events(timeout=PATIENCE)
+    assert isinstance(told.value, connection.recoverable_connection_errors)
+    assert "SystemExit: the end" in caplog.text
+    connection.close()
+    assert Got(connect(), [ORDERS]).bodies(1) == [1]
+
+
 def test_a_message_of_the_python_api_is_a_task(connect: Connect) -> None:
     connection = connect()
     got = Got(connection, [ORDERS])
-    publish("orders", b"[[1, 2], {}, {}]", headers=TASK, content_type="application/json")
+    publish("orders", b"[[1, 2], {}, {}]", headers=TASK, content_type="application/vnd.fivewire.celery")
     [message] = got.wait(1)
     assert message.headers == TASK
     assert message.payload == [[1, 2], {}, {}]
@@ -225,8 +347,8 @@ def test_a_queue_that_is_deleted_and_made_anew_is_consumed_again(connect: Connec
     got = Got(connection, [ORDERS])
     StoredQueue.objects.get(name="orders").delete()
     publisher = connect()
-    with pytest.raises(ChannelError, match="no queue 'orders'"):
-        publisher.Producer().publish(1, routing_key="orders")
+    with pytest.raises(ChannelError, match="NO_ROUTE"):
+        publisher.Producer().publish(1, routing_key="orders", mandatory=True)
     send(publisher, 2)
     assert got.bodies(1) == [2]
 
@@ -367,7 +489,7 @@ def test_what_a_get_that_took_too_long_would_have_got_is_for_others(
     channel._engage()  # its engine starts in time
     with monkeypatch.context() as impatient:
         impatient.setattr(enginethread, "PATIENCE", 0.5)
-        with pytest.raises(TimeoutError):
+        with pytest.raises(DatabaseUnavailable, match="no answer"):
             channel.basic_get("orders")
     go_on.set()
     assert until(lambda: channel.basic_get("orders"), "it is there").payload == "one"
@@ -386,7 +508,7 @@ def test_an_engine_that_is_used_again_at_the_last_moment_is_still_looked_after(
     with enginethread._lock:  # somebody opens an engine for another database
         first.channel.close()
         until(lambda: any(each.name == "fivewire stop" for each in threading.enumerate()), "it is to be stopped")
-        intake = thread.intake(lambda received: None)  # what `open_intake` does in its turn
+        intake = thread.intake(lambda received: None, lambda: None)  # what `open_intake` does in its turn
     until(lambda: all(each.name != "fivewire stop" for each in threading.enumerate()), "it is not stopped")
     assert not thread.ended
     thread.forget(intake)

@@ -12,7 +12,7 @@ from kombu.exceptions import ContentDisallowed
 from kombu.utils.json import dumps
 
 from queues.engine.message import Content
-from queues.kombu.envelope import from_row, to_row
+from queues.kombu.envelope import Unreadable, from_row, to_row
 from queues.kombu.errors import Unstorable
 
 
@@ -28,7 +28,7 @@ def message(body: Any = "[1]", **changes: Any) -> dict[str, Any]:
 
 def there_and_back(given: dict[str, Any], exchange: str = "", routing_key: str = "q") -> Any:
     row = to_row("q", given, exchange, routing_key)
-    return from_row(row.payload, json.loads(row.headers), row.content, 0, channel=None, delivery_tag=1)
+    return from_row(row.payload, json.loads(row.headers), row.content, 0, False, channel=None, delivery_tag=1)
 
 
 def test_a_message_comes_out_as_it_went_in() -> None:
@@ -50,10 +50,9 @@ def test_bytes_stay_bytes() -> None:
     assert (received.content_type, received.content_encoding) == ("application/x-python-serialize", "binary")
 
 
-def test_the_admin_sees_json_where_it_is_json_and_bytes_elsewhere() -> None:
-    assert to_row("q", message(), "", "q").content == Content.JSON
-    assert to_row("q", message(headers={"compression": "gzip"}), "", "q").content is None
-    assert to_row("q", message(**{"content-type": "application/x-yaml"}), "", "q").content is None
+def test_what_celery_publishes_is_marked_as_celerys() -> None:
+    for changes in ({}, {"headers": {"compression": "gzip"}}, {"content-type": "application/x-yaml"}):
+        assert to_row("q", message(**changes), "", "q").content == Content.CELERY
 
 
 def test_the_task_id_is_the_key() -> None:
@@ -105,17 +104,21 @@ def test_headers_that_only_look_so_are_stored(value: str) -> None:
         (Content.MSGPACK, ("application/x-msgpack", "binary")),
     ],
 )
-def test_a_message_of_another_protocol_can_be_read(content: int | None, expected: tuple[str, str]) -> None:
-    received = from_row(b"[]", {"task": "add", "id": "1"}, content, 2, channel=None, delivery_tag=1)
+def test_a_message_of_another_protocol_can_be_read_where_that_is_asked_for(
+    content: int | None, expected: tuple[str, str]
+) -> None:
+    with pytest.raises(Unreadable, match="not published by a Celery client"):
+        from_row(b"[]", {"task": "add", "id": "1"}, content, 2, False, channel=None, delivery_tag=1)
+    received = from_row(b"[]", {"task": "add", "id": "1"}, content, 2, True, channel=None, delivery_tag=1)
     assert (received.content_type, received.content_encoding) == expected
     assert received.headers == {"task": "add", "id": "1"}
     assert received.delivery_info["redelivered"]
-    assert from_row(b"", None, None, 0, channel=None, delivery_tag=1).headers == {}
+    assert from_row(b"", None, None, 0, True, channel=None, delivery_tag=1).headers == {}
 
 
 def test_a_letter_of_a_peer_is_neither_a_task_nor_a_remote_control_command() -> None:
     letter = b'{"task":"add","id":"1","args":[1],"method":"shutdown","protocol_version":"v1"}'
-    received: Any = from_row(letter, {"from": "mallory"}, Content.LETTER, 0, channel=None, delivery_tag=1)
+    received: Any = from_row(letter, {"from": "mallory"}, Content.LETTER, 0, True, channel=None, delivery_tag=1)
     assert received.headers == {"from": "mallory"}
     received.accept = {"application/json", "application/x-msgpack"}
     with pytest.raises(ContentDisallowed):

@@ -20,8 +20,11 @@ from brokersite.environment import CHECKOUT
 from queues.engine import NotMigrated
 from queues.kombu import link, unconfirmed
 from queues.kombu.address import conninfo
+from queues.kombu.errors import InvalidBroker
 from queues.kombu.publishing import LinkPublisher
 from queues.models import Queue as StoredQueue
+from tests.hydra.ports import reserved_port
+from tests.queues.kombu.blackhole import black_hole
 from tests.queues.kombu.conftest import Connect
 from tests.queues.kombu.tables import Got, Tables, until
 
@@ -39,7 +42,7 @@ def bodies(tables: Tables, queue: str = "orders") -> list[bytes]:
 def test_a_message_is_stored_when_publish_returns(connect: Connect, tables: Tables) -> None:
     publish(connect(), {"n": 1})
     [row] = tables.messages("orders")
-    assert (row["payload"], row["content"], row["max_attempts"]) == (b'{"n": 1}', 2, None)
+    assert (row["payload"], row["content"], row["max_attempts"]) == (b'{"n": 1}', 4, None)
     assert tables.held("orders") == (1, 0, 0, 0)
 
 
@@ -73,11 +76,20 @@ def test_a_name_that_cannot_be_is_refused(connect: Connect, name: str) -> None:
         connect().channel().queue_declare(name)
 
 
-def test_a_task_for_a_queue_that_is_not_there_is_refused_and_a_reply_is_dropped(connect: Connect) -> None:
+def test_a_message_for_a_queue_that_is_not_there_is_dropped_and_one_that_is_mandatory_refused(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
     producer = connect().Producer()
-    with pytest.raises(ChannelError, match="no queue 'nowhere'"):
+    for _ in range(2):
         producer.publish(1, routing_key="nowhere")
-    producer.publish(1, routing_key="nowhere", delivery_mode="transient")
+        producer.publish(1, routing_key="nowhere either", delivery_mode="transient")
+        producer.publish(1, exchange="nothing is bound to it", routing_key="x")
+    assert [record.getMessage() for record in caplog.records] == [
+        "there is no queue 'nowhere': what is published to it is dropped"
+    ]
+    for exchange in ("", "nothing is bound to it"):
+        with pytest.raises(ChannelError, match="NO_ROUTE"):
+            producer.publish(1, exchange=exchange, routing_key="nowhere", mandatory=True)
 
 
 def test_a_full_queue_refuses_or_drops_its_oldest(connect: Connect, tables: Tables) -> None:
@@ -232,6 +244,68 @@ def test_a_url_is_libpqs() -> None:
     assert conninfo_to_dict(conninfo(same))["dbname"] == "store"
     with pytest.raises(ValueError, match="mysql:// is no address"):
         conninfo(Connection("mysql://me@db/store", transport="queues.kombu:Transport"))
+
+
+def test_arguments_say_what_the_url_does_not() -> None:
+    named = Connection("fivewire://db.example", userid="me", password="s@fe", virtual_host="store", port=6432)
+    plain = Connection(
+        "db.example", userid="me", password="s@fe", virtual_host="/store", port=6432, transport="queues.kombu:Transport"
+    )
+    for client in (named, plain):
+        assert conninfo_to_dict(conninfo(client)) == {
+            "user": "me", "password": "s@fe", "host": "db.example", "port": "6432", "dbname": "store",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("client", "problem"),
+    [
+        ({"hostname": "db.example", "transport": "queues.kombu:Transport"}, "no database"),
+        ({"hostname": "fivewire://db/store", "ssl": True}, "sslmode=verify-full"),
+        ({"hostname": "fivewire://a/x?sslmode=require;fivewire://b/y"}, "none can have parameters"),
+        ({"hostname": "fivewire://a/x;fivewire://b"}, "name a host and a database"),
+        ({"hostname": "fivewire://a:6432/x;fivewire://b/y"}, "name a port, or none"),
+        ({"hostname": "fivewire://a/x?no_such_parameter=1"}, "cannot be read"),
+    ],
+)
+def test_an_address_that_cannot_be_obeyed_is_refused(client: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidBroker, match=problem):
+        conninfo(Connection(**client))
+
+
+def test_of_a_list_of_brokers_the_first_that_is_there_is_used(broker_url: str, tables: Tables) -> None:
+    with reserved_port() as port:
+        dead = f"fivewire://me@127.0.0.1:{port}/store"
+        with Connection(f"{dead};{broker_url.partition('?')[0]}") as connection:
+            publish(connection, 1)
+    assert bodies(tables) == [b"1"]
+
+
+def test_a_connection_that_cannot_be_made_is_an_os_error() -> None:
+    with reserved_port() as port:
+        connection = Connection(f"fivewire://me@127.0.0.1:{port}/store")
+        with pytest.raises(ConnectionError) as refused:
+            connection._establish_connection()
+    assert isinstance(refused.value, psycopg.OperationalError)
+    assert isinstance(refused.value, connection.recoverable_connection_errors)
+
+
+def test_a_publish_into_a_black_hole_ends_in_time(tables: Tables) -> None:
+    with black_hole() as proxy:
+        connection = Connection(proxy.url, transport_options={"request_timeout": 5})
+        publish(connection, 1)
+        proxy.freeze()
+        with pytest.raises(OSError, match="did not answer in time"):
+            connection.Producer().publish(2, routing_key="orders", retry=False)
+        assert not connection.connected
+        proxy.thaw()
+        publish(connection, 3)
+        proxy.freeze()
+        with pytest.raises(OSError, match="did not answer in time"):
+            connection.Producer().publish(4, routing_key="orders", retry=False, timeout=0.1)
+        proxy.thaw()
+        connection.release()
+    assert {b"1", b"3"} <= set(bodies(tables))
 
 
 def test_a_database_without_the_tables_is_refused_with_a_reason(broker_url: str) -> None:

@@ -160,7 +160,7 @@ def test_messages_that_no_notification_told_of_come_too(
     assert got.nothing_more(0.05)
     tables.rows(
         "insert into queues_message (id, queue_id, state, content, payload)"
-        " select nextval('queues_message_id'), id, 0, 2, '7' from queues_queue where name = 'replies' returning id"
+        " select nextval('queues_message_id'), id, 0, 4, '7' from queues_queue where name = 'replies' returning id"
     )
     assert got.bodies(1) == [7]
 
