@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import logging
 import struct
 import termios
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from wire.address import Address
 from wire.limits import Closure
@@ -37,11 +38,44 @@ WRITE = "write"
 """The connection's own reason to pause reading: the client does not take what is written."""
 
 
+class Failing(Protocol):
+    """A connection that can be ended for an exception."""
+
+    def failed(self, where: str) -> None:
+        """As `Connection.failed`."""
+
+
+class Contained(Protocol):
+    """What a part of a session needs for `contained`."""
+
+    @property
+    def connection(self) -> Failing:
+        """Its connection."""
+
+
+P = ParamSpec("P")
+S = TypeVar("S", bound=Contained)
+
+
+def contained(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
+    """Decorate what the engine or a timer calls of a session: an exception ends its connection, and hurts no other."""
+
+    @functools.wraps(method)
+    def call(self: S, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception:
+            self.connection.failed(method.__name__)
+
+    return cast(Callable[Concatenate[S, P], None], call)
+
+
 class Session(Protocol):
     """What a wire protocol does with one connection. The listener's session factory makes it.
 
     All methods are called from the event loop, never inside one another. An exception out of any of them
-    ends this connection, is logged once with its traceback, and hurts nobody else.
+    ends this connection, is logged once with its traceback, and hurts no other. What else calls into a session, the
+    engine and timers, calls methods that are `contained`.
     """
 
     def data_received(self, data: bytes) -> None:

@@ -6,9 +6,10 @@ from collections import deque
 from typing import Protocol
 
 from queues.engine import Engine
+from wire.connection import Failing, contained
 
 
-class Sink(Protocol):
+class Sink(Failing, Protocol):
     """Where replies go."""
 
     def write(self, data: bytes) -> None:
@@ -37,11 +38,11 @@ class Replies:
     true one.
     """
 
-    __slots__ = ("_engine", "_held", "_holding", "_now", "_sink", "batch", "out", "round")
+    __slots__ = ("_engine", "_held", "_holding", "_now", "batch", "connection", "out", "round")
 
     def __init__(self, engine: Engine, sink: Sink) -> None:
         self._engine = engine
-        self._sink = sink
+        self.connection = sink
         self._held: deque[Held] = deque()
         self._now: list[bytes] = []
         self._holding = False
@@ -84,12 +85,13 @@ class Replies:
     def flush(self) -> None:
         """Send what need not wait; have the engine release the rest."""
         if self._now:
-            self._sink.write(b"".join(self._now))
+            self.connection.write(b"".join(self._now))
             self._now.clear()
         if self._held and not self._holding:
             self._holding = True
             self._engine.hold(self)
 
+    @contained
     def release(self) -> None:
         """Send what has waited long enough."""
         engine, queue, ready = self._engine, self._held, []
@@ -105,7 +107,7 @@ class Replies:
             ready += held.parts
             queue.popleft()
         if ready:
-            self._sink.write(b"".join(ready))
+            self.connection.write(b"".join(ready))
         if not queue and self._holding:
             self._holding = False
             self._engine.unhold(self)

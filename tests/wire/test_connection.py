@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.wire.serving import EVENT_LOOPS, Recorder, Server, client, is_turned_away, run_scenario, serving
-from wire.connection import WRITE
+from wire.connection import WRITE, contained
 from wire.limits import Closure
 from wire.listener import Connection
 
@@ -249,6 +249,84 @@ def test_an_error_in_a_session_ends_that_connection_only(
     assert f"the session failed in {method}" in record.getMessage()
     assert record.exc_info
     assert "a bug" in str(record.exc_info[1])
+
+
+def test_an_error_in_what_a_timer_calls_ends_that_connection_only(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Recorder):
+        @contained
+        def tick(self) -> None:
+            raise ZeroDivisionError("a bug")
+
+    async def scenario() -> None:
+        async with serving(Broken) as server, client(server) as (reader, _), client(server) as (_, other):
+            session, other_session = await server.sessions.get(), await server.sessions.get()
+            session.connection.name += " key 7"
+            asyncio.get_running_loop().call_soon(session.tick)
+            assert await reader.read() == b""
+            await server.closed(Closure.SESSION_ERROR)
+            other.write(b"still served")
+            await other_session.has_data(b"still served")
+            assert server.listener.stats.failures == 1
+
+    run(scenario())
+    [record] = [record for record in caplog.records if record.exc_info]
+    assert record.getMessage().endswith(" key 7: the session failed in tick; its connection is closed")
+
+
+def test_an_error_when_a_client_reads_again_ends_that_connection_only(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Recorder):
+        def __init__(self, connection: Connection) -> None:
+            super().__init__(connection)
+            connection.on_writable = self.go_on
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self.connection.write(bytes(1 << 23))
+
+        def go_on(self) -> None:
+            raise ZeroDivisionError("a bug")
+
+    async def scenario() -> None:
+        async with serving(Broken) as server, client(server) as (reader, writer), client(server) as (_, other):
+            other_session = [await server.sessions.get() for _ in range(2)][1]
+            writer.write(b"x")
+            assert len(await reader.read()) == 1 << 23
+            await server.closed(Closure.SESSION_ERROR)
+            other.write(b"still served")
+            await other_session.has_data(b"still served")
+
+    run(scenario())
+    assert "the session failed in on_writable" in caplog.text
+
+
+def test_what_a_session_holds_counts_until_its_end_and_who_holds_most_is_told(run: Run) -> None:
+    class Keeper(Recorder):
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self.connection.hold(len(self.data))
+
+    async def scenario() -> None:
+        async with (
+            serving(Keeper, partial_bytes=1000) as server,
+            client(server) as (_, modest),
+            client(server) as (reader, greedy),
+        ):
+            first, second = await server.sessions.get(), await server.sessions.get()
+            greedy.write(bytes(700))
+            await second.has_data(bytes(700))
+            modest.write(bytes(400))
+            assert await reader.read() == b""
+            await server.closed(Closure.PARTIAL_BYTES)
+            assert second.heard[-2:] == ["overfull", "lost"]
+            assert server.listener.limits.partial.total == 400
+            modest.write_eof()
+            await first.lost()
+            await server.closed(Closure.PEER)
+            assert server.listener.limits.partial.total == 0
+
+    run(scenario())
 
 
 def test_an_error_in_the_factory_closes_the_connection(run: Run, caplog: pytest.LogCaptureFixture) -> None:

@@ -48,6 +48,9 @@ class Sink:
     def write(self, data: bytes) -> None:
         self.written.append(data)
 
+    def failed(self, where: str) -> None:
+        pytest.fail(f"failed in {where}")
+
 
 @pytest.fixture
 def engine() -> FakeEngine:

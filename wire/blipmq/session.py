@@ -26,7 +26,7 @@ from queues.reach import Operation, Protocol
 from wire.blipmq import codec
 from wire.blipmq.codec import ACK, HEADER, MAX_FRAME_SIZE, MIN_LENGTH, PING, POLL, PONG, PUBLISH, Decoder, Frame
 from wire.blipmq.machine import Action, Conversation, State
-from wire.connection import Connection
+from wire.connection import Connection, contained
 from wire.replies import Replies
 from wire.server import Server
 
@@ -66,7 +66,7 @@ class BlipMQSession:
     """The server's side of one connection."""
 
     def __init__(self, connection: Connection, server: Server, max_frame: int = MAX_FRAME_SIZE) -> None:
-        self._connection = connection
+        self.connection = connection
         self._server = server
         self._engine: Engine = server.engine
         self._decoder = Decoder(max_frame)
@@ -100,7 +100,7 @@ class BlipMQSession:
         if self._blocked:
             self._backlog += frames
             self._behind += len(data)
-            self._connection.hold(self._decoder.pending + self._behind)
+            self.connection.hold(self._decoder.pending + self._behind)
             return
         self._behind = len(data)
         self._patience_ends = None
@@ -123,31 +123,34 @@ class BlipMQSession:
 
     def drain(self) -> None:
         self._draining = True
-        self._connection.pause_reading(BLOCKED)
+        self.connection.pause_reading(BLOCKED)
         self._close_when_done()
 
     def overfull(self) -> None:
         self._nack(self._decoder.correlation_id, codec.OVERFULL)
         self._replies.flush()
 
+    @contained
     def _close_when_done(self) -> None:
         if self._draining and not self._blocked:
             if self._replies.waiting:
                 asyncio.get_running_loop().call_later(0.01, self._close_when_done)
             else:
-                self._connection.close()
+                self.connection.close()
 
     # What the server and the engine call.
 
+    @contained
     def revoke(self) -> None:
         """The key is no longer good: end the connection at once."""
-        self._connection.abort()
+        self.connection.abort()
 
+    @contained
     def publish_failed(self, token: int, error: EngineError) -> None:
         """A PUBLISH was not stored; `token` is its correlation id."""
         full = isinstance(error, QueueFull)
         reject = codec.QUEUE_FULL if full else codec.durable_publish_failed(str(error))
-        self._connection.write(codec.encode_nack(token, *reject))
+        self.connection.write(codec.encode_nack(token, *reject))
 
     # Frames.
 
@@ -171,7 +174,7 @@ class BlipMQSession:
             self._nack(self._decoder.correlation_id, codec.UNAUTHENTICATED)
             self._replies.flush()
             self._draining = True
-        self._connection.hold(self._decoder.pending + (self._behind if self._blocked else 0))
+        self.connection.hold(self._decoder.pending + (self._behind if self._blocked else 0))
         self._close_when_done()
 
     def _serve(self, frames: list[Frame], at: int) -> int:
@@ -359,12 +362,14 @@ class BlipMQSession:
         else:
             self._waiting[1].buffer.on_refill.append(self._refilled)
 
+    @contained
     def release(self) -> None:
         """A batch was committed: what is polled may have been in it."""
         if self._waiting is not None and not self._engine.holds(self._replies.batch):
             self._engine.unhold(self)
             self._look_again(self._waiting[1].buffer.may_refill)
 
+    @contained
     def _refilled(self) -> None:
         self._look_again(False)
 
@@ -378,6 +383,7 @@ class BlipMQSession:
         else:
             self._wait_on()
 
+    @contained
     def _give_up_waiting(self) -> None:
         """No claim came back in time: this read's other POLLs shall not wait for one either."""
         self._patience_ends = 0.0
@@ -494,14 +500,15 @@ class BlipMQSession:
             await self._refuse(cid, codec.INVALID_API_KEY)
             return
         self._grant = grant
+        self.connection.name += f" key {grant.id}"
         self._server.admit(grant.id, self)
         self._conversation.authenticated()
-        self._connection.handshake_done()
+        self.connection.handshake_done()
         self._say(codec.encode_ack(cid, 0))
 
     async def _refuse(self, cid: int, reject: codec.Reject) -> None:
         """Refuse a version or a key; an address that goes on trying waits longer and longer."""
-        await asyncio.sleep(self._server.throttle.failed(self._connection.peer[0]))
+        await asyncio.sleep(self._server.throttle.failed(self.connection.peer[0]))
         self._nack(cid, reject)
 
     async def _make_subscription(self, cid: int, topic: bytes, qos: int) -> None:
@@ -524,20 +531,16 @@ class BlipMQSession:
 
     def _start_blocking(self) -> None:
         self._blocked = True
-        self._connection.pause_reading(BLOCKED)
+        self.connection.pause_reading(BLOCKED)
 
     async def _do(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except asyncio.CancelledError:
-            raise
+            self._task = None
+            if self._waiting is None:
+                self._unblock()
         except Exception:
-            logger.exception("%s: a request failed; the connection is closed", self._connection.name)
-            self._connection.close()
-            return
-        self._task = None
-        if self._waiting is None:
-            self._unblock()
+            self.connection.failed("a request")
 
     def _unblock(self) -> None:
         """Go on with the frames behind."""
@@ -545,7 +548,7 @@ class BlipMQSession:
         frames, self._backlog = self._backlog, []
         self._run(frames)
         if not self._blocked and not self._draining:
-            self._connection.resume_reading(BLOCKED)
+            self.connection.resume_reading(BLOCKED)
 
     def _say(self, data: bytes) -> None:
         self._replies.begin().append(data)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
 from time import monotonic, time
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
 from queues.engine import Content, Push, QueueBuffer
+from wire.connection import Connection, contained
 from wire.overhop.encoding import Unencodable
 from wire.overhop.frames import JOB_PAYLOAD, QuestWriter
 from wire.overhop.payloads import DIGITS, HEX, JobNames, payload_value
 from wire.overhop.timestamps import format_timestamp
+
+logger = logging.getLogger(__name__)
 
 MSGPACK = int(Content.MSGPACK)
 _new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
@@ -31,6 +35,7 @@ class Assignment(NamedTuple):
 class Owner(Protocol):
     """The session that a claim belongs to."""
 
+    connection: Connection
     assignments: dict[str, Assignment]
 
     def send_quests(self, frames: list[bytes]) -> None:
@@ -41,7 +46,8 @@ class Claim:
     """What the engine sees of a subscription: a consumer that is pushed to (`queues.engine.pusher.Worker`)."""
 
     __slots__ = (
-        "_names", "_owner", "_writer", "active", "buffer", "credits", "kept_credits", "key", "largest", "queue", "sid",
+        "_names", "_owner", "_writer", "active", "buffer", "connection", "credits", "kept_credits", "key", "largest",
+        "queue", "sid",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, queue: str, buffer: QueueBuffer, largest: int, key: int | None) -> None:
@@ -55,12 +61,14 @@ class Claim:
         self.active = 0
         self.largest = largest
         self.key = key
+        self.connection = owner.connection
         self._owner = owner
         self._names = JobNames(queue, buffer.policy.uuid)
         self._writer = QuestWriter(self.sid, queue)
 
     # What the engine calls.
 
+    @contained
     def push(self, messages: list[Push], deadline: float | None) -> None:
         """Send jobs to the worker."""
         assign, largest = self._owner.assignments, self.largest
@@ -86,6 +94,11 @@ class Claim:
                 except Unencodable as error:
                     self.buffer.bury(tag, str(error))
                     continue
+                except Exception as error:  # this message costs itself only, and is not tried again
+                    self.connection.listener.session_failed()
+                    logger.exception("%s: message %d of %s cannot be delivered", self.connection.name, id, self.queue)
+                    self.buffer.bury(tag, f"it cannot be delivered: {type(error).__name__}")
+                    continue
             if len(payload) > largest:
                 self.buffer.bury(tag, f"its payload of {len(payload)} bytes does not fit into a frame")
                 continue
@@ -99,6 +112,7 @@ class Claim:
             self.active += len(frames)
             self._owner.send_quests(frames)
 
+    @contained
     def expired(self, tags: list[int]) -> None:
         """These jobs have been taken away, unless they were finished."""
         gone = set(tags)

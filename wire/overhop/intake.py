@@ -17,6 +17,7 @@ from queues.engine import (
     StoreUnavailable,
     Unstorable,
 )
+from wire.connection import Connection, contained
 from wire.overhop.codec import Message
 from wire.overhop.encoding import Unencodable, encode_value, err, is_simple
 from wire.overhop.fields import DomainError, forbidden
@@ -57,6 +58,7 @@ class Keyed(NamedTuple):
 class Session(Protocol):
     """What the intake needs of its connection."""
 
+    connection: Connection
     replies: Replies
     engine: Engine
     service: OverhopService
@@ -71,6 +73,7 @@ class Intake:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.connection = session.connection
         self._gone = False
         #: `encode_value` of simple maps; a packer that is kept is faster than `packb`, which makes one each time.
         self._pack: Callable[[Any], bytes] = Packer(buf_size=4096).pack
@@ -158,6 +161,7 @@ class Intake:
 
     # What the engine calls.
 
+    @contained
     def published(self, tokens: list[Any], ids: Sequence[int | None]) -> None:
         """The jobs are durable; without an id a job's key is another's."""
         oks = self._session.oks
@@ -179,6 +183,7 @@ class Intake:
         elif not self._gone:
             self._session.spawn(self._find_holder(keyed))
 
+    @contained
     def publish_failed(self, token: Any, error: EngineError) -> None:
         """The job was not stored."""
         code = next((code for kind, code in CODES if isinstance(error, kind)), Code.UNAVAILABLE)

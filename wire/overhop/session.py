@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from queues.engine import EngineError
 from queues.reach import Operation
-from wire.connection import Connection
+from wire.connection import Connection, contained
 from wire.overhop import codec, messages
 from wire.overhop.claim import Assignment
 from wire.overhop.codec import PUSH_RID, Code, Decoder, Message, Type, format_timestamp
@@ -132,6 +132,7 @@ class OverhopSession:
         self._finishing = True
         self.replies.flush()
 
+    @contained
     def heartbeat(self, now: float) -> None:
         """The clock's part in registration."""
         self._act(self._conversation.on_heartbeat(now), PUSH_RID, "")
@@ -173,6 +174,7 @@ class OverhopSession:
         if self._draining:
             self._close_when_idle()
 
+    @contained
     def _go_on(self) -> None:
         """Handle what is left of what has been received."""
         self._later = None
@@ -229,6 +231,8 @@ class OverhopSession:
         self.service.anonymous.discard(self)
         self.service.workers[self.wid] = self
         self.connection.handshake_done()
+        if self.service.grant is not None:
+            self.connection.name += f" key {self.service.grant.id}"
         self.connection.waiting = True  # a worker may wait for jobs in silence
         self.connection.on_writable = self.work.go_on
         work = self.work
@@ -347,12 +351,14 @@ class OverhopSession:
         except (EngineError, codec.Unencodable) as error:
             frame = codec.err(rid, Code.UNAVAILABLE, str(error))
         except Exception:
-            logger.exception("%s: a request failed", self.connection.name)
-            self.connection.abort()
+            self.connection.failed("a request")
             return
         self._task = None
-        if self.connection.is_closing:
-            return
+        if not self.connection.is_closing:
+            self._answered(frame)
+
+    @contained
+    def _answered(self, frame: bytes | None) -> None:
         if frame is not None:
             self.replies.begin().append(frame)
         self.connection.resume_reading(BLOCKED)
@@ -368,9 +374,15 @@ class OverhopSession:
 
     def spawn(self, job: Coroutine[Any, Any, None]) -> None:
         """Run in the background, no longer than the connection lives."""
-        task = self._loop.create_task(job)
+        task = self._loop.create_task(self._in_background(job))
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
+
+    async def _in_background(self, job: Coroutine[Any, Any, None]) -> None:
+        try:
+            await job
+        except Exception:
+            self.connection.failed("a request")
 
     # The end.
 
@@ -378,6 +390,7 @@ class OverhopSession:
         self.replies.begin().append(codec.err(rid, code, text))
         self._finish()
 
+    @contained
     def _finish(self) -> None:
         """Handle nothing more; close when every answer is out."""
         self._finishing = True
@@ -396,6 +409,7 @@ class OverhopSession:
         else:
             self.connection.close()
 
+    @contained
     def _look_again(self) -> None:
         self._idle_timer = None
         self._close_when_idle()

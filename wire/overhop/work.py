@@ -37,6 +37,7 @@ class Work:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.connection = session.connection
         self.claims: dict[str, Claim] = {}
         self.assignments: dict[str, Assignment] = {}
 

@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass
 
 from queues.engine import Address, DeadLetterBuffer, Delivery, Engine, EngineError, QueueBuffer
-from wire.connection import Connection
+from wire.connection import Connection, contained
 from wire.replies import Replies
 from wire.server import Server
 from wire.sspq import codec
@@ -48,7 +48,7 @@ class SspqSession:
     """The server's side of one connection. It waits and holds in one slot; SEND may come at any time."""
 
     def __init__(self, connection: Connection, server: Server, serves: SspqQueue) -> None:
-        self._connection = connection
+        self.connection = connection
         self._engine: Engine = server.engine
         self._serves = serves
         self._lost_publishes = server.lost_publishes
@@ -77,9 +77,9 @@ class SspqSession:
                 self._act(self._slot.on(event))
         replies.flush()
         self._engine.check_saturation()
-        self._connection.hold(self._decoder.pending)
+        self.connection.hold(self._decoder.pending)
         if self._decoder.error is not None:
-            self._connection.close()
+            self.connection.close()
 
     def eof_received(self) -> None:
         """Everything before the end has been taken; half a SEND is discarded and counted."""
@@ -104,19 +104,22 @@ class SspqSession:
         """There is no packet to say so; the SEND that is cut off counts as lost."""
         self.eof_received()
 
+    @contained
     def _finish_draining(self) -> None:
         self._draining = True
         self._close_when_done()
 
+    @contained
     def _close_when_done(self) -> None:
         if self._draining and self._slot.state is State.IDLE:
             if self._replies.waiting:
                 asyncio.get_running_loop().call_later(0.01, self._close_when_done)
             else:
-                self._connection.close()
+                self.connection.close()
 
     # What the engine calls.
 
+    @contained
     def deliver(self, delivery: Delivery) -> None:
         """A message for the waiting RECEIVE."""
         buffer, self._waits_in = self._waits_in, None
@@ -132,21 +135,23 @@ class SspqSession:
             own = None if detail is None else detail.max_attempts
             limit = buffer.policy.max_attempts if own is None else own
             left = remaining(limit or None, attempts + 1)
-        self._connection.waiting = False
+        self.connection.waiting = False
         self._replies.begin().append(codec.encode_send(payload, left))
         self._flush_if_called()
 
+    @contained
     def refuse(self) -> None:
         """Nothing will come for the waiting RECEIVE."""
         self._waits_in = None
         self._act(self._slot.on(Event.REFUSED))
         self._flush_if_called()
 
+    @contained
     def publish_failed(self, token: int, error: EngineError) -> None:
         """A SEND was not stored. The protocol has no answer for it: the end of the connection says so."""
         self._lost_publishes["unstored"] += 1
-        logger.warning("%s: a message was not stored: %s", self._connection.name, error)
-        self._connection.close()
+        logger.warning("%s: a message was not stored: %s", self.connection.name, error)
+        self.connection.close()
 
     def _flush_if_called(self) -> None:
         """Send now, unless this happens inside `data_received`, which does so at its end."""
@@ -165,7 +170,7 @@ class SspqSession:
             else:
                 self._wait(serves.dead_letters)
         elif action is Action.REFUSE:
-            self._connection.waiting = False
+            self.connection.waiting = False
             self._replies.begin().append(codec.NO_RECEIVE_PACKET)
         elif action is Action.WITHDRAW:
             self._withdraw()
@@ -185,7 +190,7 @@ class SspqSession:
             self._act(self._slot.on(Event.REFUSED))
             return
         self._waits_in = buffer
-        self._connection.waiting = True
+        self.connection.waiting = True
         self._dispatching = True
         buffer.wait(self)
         self._dispatching = False
