@@ -196,6 +196,7 @@ class QueueBuffer:
         """The part that pushes to workers."""
         if self.pusher is None:
             self.pusher = Pusher(self)
+            self.tidy_soon()
         return self.pusher
 
     def take(self, now: float, count: int, consumer: int | None = None) -> list[Push]:
@@ -385,6 +386,8 @@ class QueueBuffer:
         """Take messages leased to this node, whose payloads have `size` bytes together."""
         self.ready.extend(messages)
         self.ready_bytes += size
+        if self._rare or not self.interested:
+            self.tidy_soon()
         if self.waiters or self.pusher is not None:
             self.dispatch()
 
@@ -417,10 +420,24 @@ class QueueBuffer:
         if self.demand or self.on_refill:
             self.claimer.want(self)
 
+    @property
+    def _rare(self) -> bool:
+        """Whether others may want what is here: it goes back soon when it is not consumed."""
+        return self.shared or self.policy.concurrency_limit is not None or self.pusher is not None
+
     def is_cold(self, now: float) -> bool:
         """Whether nobody has consumed for so long that what is here should go back."""
-        rare = self.shared or self.policy.concurrency_limit is not None or self.pusher is not None
-        return not self.demand and now - self.last_demand > (COLD_SHARED if rare else COLD)
+        return not self.demand and now - self.last_demand > (COLD_SHARED if self._rare else COLD)
+
+    def look_again_at(self, now: float) -> float:
+        """When it may have become cold."""
+        if not self.demand:
+            return self.last_demand + (COLD_SHARED if self._rare else COLD)
+        return now + (COLD if not self._rare else COLD_SHARED if self.ready else WARM)
+
+    def tidy_soon(self) -> None:
+        """It may become cold sooner than was to be expected."""
+        self.settler.tidying.at(self, time.monotonic() + COLD_SHARED)
 
     def dispatch(self) -> None:
         """Hand messages to those who wait, first come, first served; then to workers."""
@@ -469,6 +486,7 @@ class QueueBuffer:
         self.policy = policy
         self.audited = self.settler.audited(policy)
         self._batches.clear()
+        self.tidy_soon()
         self.more_in_store(self.floor.value + 1)
         self.dispatch()
 
@@ -490,7 +508,7 @@ class QueueBuffer:
         if not self._deadlines.is_open(now, attempts):
             deadline = now + (self.policy.ack_timeout or 0.0) + self.policy.backoff(attempts + 1)
             self._deadlines.begin(now, attempts, deadline)
-            self.settler.timed.add(self)
+            self.settler.timed.at(self, deadline)
         self._deadlines.join(tags)
 
     def expire_deliveries(self, now: float) -> None:
@@ -503,8 +521,10 @@ class QueueBuffer:
             self.pusher.expire(now)
 
     @property
-    def has_deadlines(self) -> bool:
-        return bool(self._deadlines) or (self.pusher is not None and bool(self.pusher.deadlines))
+    def next_deadline(self) -> float | None:
+        """When deliveries are to be looked at next."""
+        times = [self._deadlines.next, None if self.pusher is None else self.pusher.deadlines.next]
+        return min((time for time in times if time is not None), default=None)
 
     def _expired(self, expires_at: float | None, id: int) -> bool:
         """Whether a buffered message has outlived its time; the store's sweep then takes it."""

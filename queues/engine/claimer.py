@@ -11,7 +11,7 @@ from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.message import CONTENT_ONLY, POSITION, Content, Counts, Detail, Message
 from queues.engine.options import EngineOptions
-from queues.engine.statements import statement
+from queues.engine.statements import array, statement
 
 BATCH = 4000
 #: Claims in a row that the writer makes to end a backlog, before it goes on writing.
@@ -22,6 +22,8 @@ FEW = 100
 URGENT = 100
 #: Most messages taken at once from a queue that other nodes serve too, so that all of them are busy.
 SHARED_BATCH = 200
+#: Most queues that this node begins to serve in one statement.
+STARTING = 500
 
 
 class Claimer:
@@ -40,6 +42,8 @@ class Claimer:
         self.last_id = 0
         self._wanted: dict[QueueBuffer, None] = {}
         self._nearly_done: dict[QueueBuffer, None] = {}
+        #: Queues whose floor is behind their claims.
+        self.lagging: dict[QueueBuffer, None] = {}
         self._wake = asyncio.Event()
         #: Whether a publish is being written or waits to be.
         self.writer_busy: Callable[[], bool] = lambda: False
@@ -83,8 +87,7 @@ class Claimer:
     async def claim(self, connection: Connection, buffer: QueueBuffer) -> None:
         """Fill one buffer. While a publish leases to it, or it hands back, it waits: order would be lost."""
         if not buffer.interested and not buffer.dead and not buffer.closed:
-            buffer.interested = True
-            await connection.execute(statement("add_interest"), {"queues": f"{{{buffer.id}}}", "node": self.node})
+            await self._serve(connection, buffer)
         if buffer.storing or buffer.settler.handed_back < buffer.back_with:
             asyncio.get_running_loop().call_later(0.001, self.want, buffer)
             return
@@ -108,6 +111,8 @@ class Claimer:
             buffer.floor.looked(snapshot, last_id if more else None)
         if messages:
             buffer.floor.claimed(snapshot, last_id, len(messages))
+        if buffer.floor.lags:
+            self.lagging[buffer] = None
         # Where a limit was met there is more, but not now.
         emptied = not more or (len(messages) < limit and buffer.policy.concurrency_limit is not None)
         if emptied and buffer.news == news:
@@ -117,6 +122,15 @@ class Claimer:
         buffer.refilled()
         if buffer.backlog and buffer.demand and not buffer.ready:
             self.want(buffer)
+
+    async def _serve(self, connection: Connection, buffer: QueueBuffer) -> None:
+        """Tell the others that this node serves the queue; and all that are to be claimed from next, at once."""
+        starting = [buffer, *(b for b in self._wanted if not (b.interested or b.dead or b.closed))][:STARTING]
+        for one in starting:
+            one.interested = True
+            one.tidy_soon()
+        parameters = {"queues": array(one.id for one in starting), "node": self.node}
+        await connection.execute(statement("add_interest"), parameters)
 
     def _limit(self, buffer: QueueBuffer) -> int:
         fitting = max(1, (self.most_bytes - buffer.ready_bytes) // max(1, buffer.mean_bytes))

@@ -6,7 +6,40 @@ import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain, count
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Agenda(Generic[T]):
+    """What is to be looked at, each thing at one time: what is not due costs nothing, however much there is."""
+
+    __slots__ = ("_heap", "_number", "_times")
+
+    def __init__(self) -> None:
+        self._times: dict[T, float] = {}
+        self._heap: list[tuple[float, int, T]] = []
+        self._number = count()
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def at(self, thing: T, time: float) -> None:
+        """Look at it at this time, unless that is to happen earlier already."""
+        known = self._times.get(thing)
+        if known is None or time < known:
+            self._times[thing] = time
+            heapq.heappush(self._heap, (time, next(self._number), thing))
+
+    def due(self, now: float) -> list[T]:
+        """Take what is due; nothing is to be looked at twice."""
+        found: list[T] = []
+        while self._heap and self._heap[0][0] <= now:
+            time, _, thing = heapq.heappop(self._heap)
+            if self._times.get(thing) == time:  # else it was looked at earlier
+                del self._times[thing]
+                found.append(thing)
+        return found
 
 
 class BurstDeadlines:
@@ -20,8 +53,10 @@ class BurstDeadlines:
         self._open: list[Sequence[int]] = []
         self._key: tuple[float, int] | None = None
 
-    def __bool__(self) -> bool:
-        return any(self._bursts.values())
+    @property
+    def next(self) -> float | None:
+        """The earliest deadline."""
+        return min((bursts[0][0] for bursts in self._bursts.values() if bursts), default=None)
 
     def is_open(self, now: float, attempts: int) -> bool:
         """Whether deliveries of this moment have a deadline already; then call `join`."""
@@ -65,8 +100,10 @@ class MovableDeadlines:
         self.moved: dict[int, float] = {}
         self._number = count()
 
-    def __bool__(self) -> bool:
-        return bool(self._due)
+    @property
+    def next(self) -> float | None:
+        """The earliest time at which a delivery is to be looked at."""
+        return self._due[0][0] if self._due else None
 
     def add(self, deadline: float, tags: Sequence[int], holder: Holder) -> None:
         """These are due back at `deadline`."""

@@ -343,14 +343,11 @@ class Engine:
 
     def _settled(self) -> None:
         """Acknowledgements were written: places in queues with a concurrency limit may be free."""
-        for buffer in self.buffers.values() if self._any_limited else ():
-            if buffer.policy.concurrency_limit is not None and (buffer.interested or self.is_shared(buffer.id)):
-                self._ready(buffer.id, buffer.floor.value + 1)
+        for queue in tuple(self.topology.limited):
+            buffer = self.buffers.get(queue)
+            if buffer is not None and (buffer.interested or self.is_shared(queue)):
+                self._ready(queue, buffer.floor.value + 1)
         self._progress()
-
-    @property
-    def _any_limited(self) -> bool:
-        return any(policy.concurrency_limit is not None for policy in self.topology.policies.values())
 
     def _watch_deadlines(self) -> None:
         """Return what was not acknowledged in time, by the time of the last look: what has arrived by now in the
@@ -360,7 +357,7 @@ class Engine:
         if self._saturated or self.behind:
             self._held_up_at = time
         elif time - self._held_up_at > GRACE:
-            self.settler.timed.difference_update(maintenance.deadlines(tuple(self.settler.timed), self._looked_at))
+            maintenance.deadlines(self.settler.timed, self._looked_at)
             self._looked_at = time
         self._deadline_timer = asyncio.get_running_loop().call_later(DEADLINES, self._watch_deadlines)
 
@@ -474,7 +471,9 @@ class Engine:
             if policy is not None and any(buffer.policy.uuid != policy.uuid for buffer in known):
                 policy = None  # a restored store has given the id to another queue
             for buffer in known:
-                buffer.shared = self.is_shared(queue)
+                if buffer.shared != self.is_shared(queue):
+                    buffer.shared = not buffer.shared
+                    buffer.tidy_soon()
                 if policy != buffer.policy:
                     buffer.change_policy(policy)
             if policy is None:
@@ -506,7 +505,7 @@ class Engine:
             keep.live(at["liveness"], self.claimer),
             keep.reap(at["reaper"]),
             keep.sweep(at["upkeep"]),
-            keep.tidy(at["upkeep"], self.settler, self.node),
+            keep.tidy(at["upkeep"], self.settler, self.claimer),
             keep.keep_partitions(at["upkeep"]),
             *(() if look_after is None else (keep.keep_audit(look_after),)),
             self._listener.run(at["listener"]),

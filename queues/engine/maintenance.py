@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from psycopg.errors import LockNotAvailable
@@ -15,6 +15,7 @@ from queues.engine.buffer import QueueBuffer
 from queues.engine.claimer import Claimer
 from queues.engine.clock import now
 from queues.engine.database import Connection
+from queues.engine.deadlines import Agenda
 from queues.engine.floor import FIRST
 from queues.engine.message import ROWS_PER_STATEMENT, Counts
 from queues.engine.options import EngineOptions
@@ -35,6 +36,8 @@ FROZEN = 10.0
 HELD = 2.0
 WRITING = ["fivewire writer", "fivewire settler", "fivewire claimer", "fivewire clockwork", "fivewire mailroom"]
 UNSEEN = 5.0
+#: Queues in one statement.
+TOGETHER = 1000
 TOUCH = 60.0
 PARTITIONS = 3600.0
 PARTITIONS_AGAIN = 60.0
@@ -137,53 +140,78 @@ class Maintenance:
             cursor = await connection.execute(statement(name), parameters)
             return await cursor.fetchall() if cursor.description is not None else []
 
-    async def tidy(self, connection: Connection, settler: Settler, node: int) -> None:
+    async def tidy(self, connection: Connection, settler: Settler, claimer: Claimer) -> None:
         """Hand back what nobody consumes any more, and look for messages that no notification told of."""
         rounds = 0
+        for buffer in self.buffers.values():
+            buffer.tidy_soon()
         while True:
             await asyncio.sleep(TIDY)
             time, rounds = now(), rounds + 1
-            # What was on its way when a buffer went cold comes to one that is no longer interested.
-            cold = [b for b in self.buffers.values() if (b.interested or b.ready) and b.is_cold(time)]
-            for buffer in cold:
-                if taken := buffer.take_all():
-                    settler.hand_back(taken)
-                    buffer.back_with = settler.round
-                buffer.interested = False
-            if cold:
-                await self._rows(connection, "drop_interest", queues=array(buffer.id for buffer in cold), node=node)
-                if back := [buffer.id for buffer in cold if buffer.interested]:  # said before the drop, perhaps
-                    await self._rows(connection, "add_interest", queues=array(back), node=node)
+            cold = self._cold(settler, time)
+            for start in range(0, len(cold), TOGETHER):
+                await self._leave(connection, cold[start : start + TOGETHER], claimer.node)
             for dead in self.dead_buffers.values():
                 if dead.ready and not dead.waiters:  # who asked for them went while they were on their way
                     settler.hand_back(dead.take_all())
-            for buffer in tuple(self.buffers.values()):
-                if buffer.floor.lags and not buffer.backlog and not buffer.claiming:
-                    await self._raise_floor(connection, buffer, time)
+            await self._raise_floors(connection, claimer, time)
             if rounds % int(UNSEEN / TIDY) == 0:
                 await self._look_for_unseen(connection)
                 self._look_for_dead_letters()
             if rounds % int(TOUCH / TIDY) == 0:
                 await self._touch_subscriptions(connection, time)
 
-    async def _raise_floor(self, connection: Connection, buffer: QueueBuffer, time: float) -> None:
+    def _cold(self, settler: Settler, time: float) -> list[QueueBuffer]:
+        """Empty the buffers that are not consumed from any more; those that are due again are noted."""
+        cold: list[QueueBuffer] = []
+        for buffer in settler.tidying.due(time):
+            # What was on its way when a buffer went cold comes to one that is no longer interested.
+            if buffer.closed or not (buffer.interested or buffer.ready):
+                continue
+            if not buffer.is_cold(time):
+                settler.tidying.at(buffer, max(buffer.look_again_at(time), time + TIDY))
+                continue
+            if taken := buffer.take_all():
+                settler.hand_back(taken)
+                buffer.back_with = settler.round
+            buffer.interested = False
+            cold.append(buffer)
+        return cold
+
+    async def _leave(self, connection: Connection, cold: list[QueueBuffer], node: int) -> None:
+        await self._rows(connection, "drop_interest", queues=array(buffer.id for buffer in cold), node=node)
+        if back := [buffer.id for buffer in cold if buffer.interested]:  # said before the drop, perhaps
+            await self._rows(connection, "add_interest", queues=array(back), node=node)
+
+    async def _raise_floors(self, connection: Connection, claimer: Claimer, time: float) -> None:
         """After the last claim nobody else looks whether an earlier id has become visible since."""
-        news, high = buffer.news, buffer.floor.highest
-        [(snapshot, found)] = await self._rows(
-            connection, "look_below", queue=buffer.id, low=buffer.floor.value, high=high
-        )
-        if buffer.news != news:
-            return
-        if found:
-            buffer.more_in_store(buffer.floor.value + 1)
-        else:
-            buffer.floor.looked(snapshot, high)
-            buffer.floor.give_up_waiting(time)
+        for buffer in tuple(claimer.lagging):
+            if not buffer.floor.lags or buffer.closed:
+                del claimer.lagging[buffer]
+        quiet = [buffer for buffer in claimer.lagging if not buffer.backlog and not buffer.claiming]
+        for start in range(0, len(quiet), TOGETHER):
+            await self._raise_some(connection, quiet[start : start + TOGETHER], time)
+
+    async def _raise_some(self, connection: Connection, buffers: list[QueueBuffer], time: float) -> None:
+        looks = [(buffer, buffer.news, buffer.floor.highest) for buffer in buffers]
+        rows = await self._rows(
+            connection, "look_below", queues=array(buffer.id for buffer in buffers),
+            lows=array(buffer.floor.value for buffer in buffers), highs=array(high for _, _, high in looks),
+        )  # fmt: skip
+        found = {queue for _, queue, ready in rows if ready}
+        for buffer, news, high in looks:
+            if buffer.news != news:
+                continue
+            if buffer.id in found:
+                buffer.more_in_store(buffer.floor.value + 1)
+            else:
+                buffer.floor.looked(rows[0][0], high)
+                buffer.floor.give_up_waiting(time)
 
     async def _look_for_unseen(self, connection: Connection) -> None:
         quiet = [buffer.id for buffer in self.buffers.values() if buffer.interested and not buffer.backlog]
-        for start in range(0, len(quiet), 1000):
-            for (queue,) in await self._rows(connection, "unseen", queues=array(quiet[start : start + 1000])):
+        for start in range(0, len(quiet), TOGETHER):
+            for (queue,) in await self._rows(connection, "unseen", queues=array(quiet[start : start + TOGETHER])):
                 if (buffer := self.buffers.get(queue)) is not None:  # it may have been removed meanwhile
                     buffer.more_in_store(FIRST)
 
@@ -195,8 +223,8 @@ class Maintenance:
 
     async def _touch_subscriptions(self, connection: Connection, time: float) -> None:
         used = [buffer.id for buffer in self.buffers.values() if time - buffer.last_demand < TOUCH]
-        for start in range(0, len(used), 1000):
-            await self._rows(connection, "touch_subscriptions", queues=array(used[start : start + 1000]))
+        for start in range(0, len(used), TOGETHER):
+            await self._rows(connection, "touch_subscriptions", queues=array(used[start : start + TOGETHER]))
 
     async def keep_partitions(self, connection: Connection) -> None:
         """Make the archive's partitions ahead, drop old ones, and drop idle subscriptions if they are to go."""
@@ -229,11 +257,9 @@ class Maintenance:
                 [(gone,)] = await cursor.fetchall()
 
 
-def deadlines(buffers: Iterable[QueueBuffer], time: float) -> list[QueueBuffer]:
-    """Return deliveries whose time is up; the buffers that have no more deadlines."""
-    done = []
-    for buffer in buffers:
+def deadlines(timed: Agenda[QueueBuffer], time: float) -> None:
+    """Return deliveries whose time is up."""
+    for buffer in timed.due(time):
         buffer.expire_deliveries(time)
-        if not buffer.has_deadlines:
-            done.append(buffer)
-    return done
+        if (following := buffer.next_deadline) is not None:
+            timed.at(buffer, following)

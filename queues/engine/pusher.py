@@ -108,7 +108,7 @@ class Pusher:
         consecutive = last - first == len(messages) - 1
         tags: Sequence[int] = range(first, last + 1) if consecutive else [message.tag for message in messages]
         self.deadlines.add(time + timeout, tags, worker)
-        self.buffer.settler.timed.add(self.buffer)
+        self.buffer.settler.timed.at(self.buffer, time + timeout)
         return time + timeout
 
     def beat(self, tag: int) -> float | None:

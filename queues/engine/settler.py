@@ -18,6 +18,7 @@ from queues.engine.audited import AuditedBatch, AuditedQueue, KeyNames
 from queues.engine.batches import AckBatch, JobBatch, Returns, Taken, failure_arrays, lock_late, return_arrays
 from queues.engine.clock import now, wall_offset
 from queues.engine.database import Connection
+from queues.engine.deadlines import Agenda
 from queues.engine.message import ROWS_PER_STATEMENT, Counts, Failure
 from queues.engine.policy import QueuePolicy
 from queues.engine.statements import array, statement
@@ -53,7 +54,9 @@ class Settler:
         #: Acknowledgements taken and not yet committed.
         self.unsettled = 0
         #: Buffers with deliveries that return by themselves.
-        self.timed: set[QueueBuffer] = set()
+        self.timed: Agenda[QueueBuffer] = Agenda()
+        #: Buffers that may hold what is not consumed any more.
+        self.tidying: Agenda[QueueBuffer] = Agenda()
         self.on_progress: Callable[[], None] = lambda: None
         #: Those of audited queues are theirs.
         self.returns = Returns()

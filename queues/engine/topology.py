@@ -39,6 +39,8 @@ class Topology:
         self.policies: dict[int, QueuePolicy] = {}
         #: Nodes that serve a queue, for queues whose policy is known and that any node serves.
         self.interest: dict[int, set[int]] = {}
+        #: Queues with a concurrency limit.
+        self.limited: set[int] = set()
         #: Queues whose policies are being read, and which of all readings each is known from.
         self._reading: Counter[int] = Counter()
         self._known_from: dict[int, int] = {}
@@ -115,6 +117,8 @@ class Topology:
             self.policies.pop(queue, None)
         else:
             self.policies[queue] = policy
+        limited = policy is not None and policy.concurrency_limit is not None
+        (self.limited.add if limited else self.limited.discard)(queue)
         self._known_from[queue] = reading
         if served_by:
             self.interest[queue] = set(served_by)

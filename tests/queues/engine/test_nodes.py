@@ -188,14 +188,14 @@ async def test_a_queue_that_is_used_for_the_first_time_while_others_are_tidied_d
     store.queue("orders")
     store.queue("later")
     engine = await make_engine()
-    look, looking, go_on = engine.maintenance._raise_floor, asyncio.Event(), asyncio.Event()
+    look, looking, go_on = engine.maintenance._raise_floors, asyncio.Event(), asyncio.Event()
 
     async def look_slowly(*arguments: Any) -> None:
         looking.set()
         await go_on.wait()
         await look(*arguments)
 
-    monkeypatch.setattr(engine.maintenance, "_raise_floor", look_slowly)
+    monkeypatch.setattr(engine.maintenance, "_raise_floors", look_slowly)
     with store.connection.transaction():
         store.rows("select pg_current_xact_id()")  # until this transaction ends the queue's floor lags
         await Producer(engine).publish("orders", b"1")

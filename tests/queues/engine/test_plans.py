@@ -49,7 +49,7 @@ PARAMETERS: dict[str, Any] = {
     "max_attempts": None, "bodies": [b"a", b"b"], "keys": [None, None], "headers": [None, None], "delays": "{0,0}",
     "ttls": "{0,0}", "attempts": "{1,1}", "queue": 1, "low": 0, "limit": 100, "count": 10, "ids": "{1,2}",
     "delivered": "{1,1}", "consumer": None, "full": False, "tags": "{1,2}", "errors": [None, None], "target": 2,
-    "outcome": 2, "key": "k", "limited": False, "high": 100, "content": None,
+    "outcome": 2, "key": "k", "limited": False, "highs": "{100}", "content": None,
     "priorities": "{0,0}", "intervals": [None, None], "contents": [None, None], "dues": [None, None],
     "results": [None, None], "connection": 1, "room_bytes": 1000, "mailboxes": "{1}", "connections": "{1}",
     "senders": "{1,1}", "recipients": ["a", "b"], "producers": "{1,1}", "broadcasts": True, "locals": "{1}",

@@ -174,13 +174,14 @@ async def test_whoever_begins_to_wait_while_the_node_says_that_nobody_does_hears
     assert await Consumer(buffer).bodies(1) == [b"0"]
     await store.until(lambda: store.rows("select from queues_queuecount where queue_id = %s", queue), "a count")
     [said] = store.rows(INTEREST, queue)
-    reaper = engine._connections["reaper"].info.backend_pid
+    upkeep = engine._connections["upkeep"].info.backend_pid
     stuck = "select from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
     with psycopg.connect(store.conninfo) as other:  # as a batch for a queue with a maximum length does
         other.execute(b"select from queues_queuecount for update")
         store.rows("insert into queues_queuetally (queue_id, ready) values (%s, 0) returning id", queue)
-        await store.until(lambda: store.rows(stuck, reaper), "counts wait, and what follows on that connection")
+        await store.until(lambda: store.rows(stuck, upkeep), "counts wait, and what follows on that connection")
         monkeypatch.setattr("queues.engine.buffer.COLD", 0.0)
+        buffer.tidy_soon()
         await store.until(lambda: not buffer.interested, "nobody consumes")
         waiting = asyncio.create_task(Consumer(buffer).bodies(1))
         await store.until(lambda: buffer.interested and not buffer.backlog, "somebody does")
