@@ -63,6 +63,13 @@ class SiteOptions(Options):
         maximum=1000,
         default_text="generated once, kept in `DATA_DIR/secret_key`",
     )
+    BROKER_KEY_PEPPERS = words(
+        lambda earlier: (earlier["SECRET_KEY"],),
+        "Secrets without which the digests of API keys say nothing. New keys are digested with the first; keys that "
+        "were digested with any of them are accepted. All hosts on one database need the same.",
+        default_text="`SECRET_KEY`",
+        shortest=16,
+    )
     DEBUG = flag(False, "Django's debug pages. Never on where others can reach the site.")
     ALLOWED_HOSTS = words(
         ("localhost", "127.0.0.1", "[::1]"), "Host names the site answers to, with commas between them."

@@ -25,7 +25,8 @@ def migrate() -> None:
 def ensure_admin(data_dir: Path) -> str:
     """Make the user ``admin`` if there is none; a line that says how to log in.
 
-    The password is generated and kept in DATA_DIR, so that the line can be printed at every start.
+    The password is generated and kept in DATA_DIR. The line has it when the user is made, and later only where it lies:
+    what a terminal or a journal keeps of each start would have it too.
     """
     path = data_dir / "admin_password"
     users = get_user_model()._default_manager
@@ -33,10 +34,10 @@ def ensure_admin(data_dir: Path) -> str:
     if user is None:
         password = kept_secret(path, length=20)
         users.create_superuser(username=ADMIN, email="", password=password)
-        return f"user {ADMIN}, password {password}"
+        return f"user {ADMIN}, password {password} (printed this once; kept in {path})"
     kept = _kept(path)
     if kept and user.check_password(kept):
-        return f"user {ADMIN}, password {kept}"
+        return f"user {ADMIN}, password in {path}"
     return f"user {ADMIN}, with the password you gave it (a new one: manage.py changepassword {ADMIN})"
 
 
@@ -54,7 +55,7 @@ def ensure_key(data_dir: Path) -> str:
         return key
     if row.revoked_at is not None:
         return f"{KEY_NAME!r} is revoked; `manage.py apikey create` makes another"
-    if kept is None or keys.digest(kept) != row.digest:
+    if kept is None or row.digest not in keys.digests(kept):
         return f"{KEY_NAME!r} exists, but {path} does not have it; `manage.py apikey create` makes another"
     return kept
 

@@ -212,13 +212,25 @@ def text(
     return Option(default, help, parse=parse, expected=expected, default_text=default_text)
 
 
-def words(default: tuple[str, ...], help: str) -> Option[tuple[str, ...]]:
-    """Words with commas between them."""
+def words(
+    default: tuple[str, ...] | Callable[[Mapping[str, Any]], tuple[str, ...]],
+    help: str,
+    *,
+    default_text: str | None = None,
+    shortest: int = 0,
+) -> Option[tuple[str, ...]]:
+    """Words with commas between them; with `shortest` at least one, each of so many characters."""
 
     def parse(value: str) -> tuple[str, ...]:
-        return tuple(word.strip() for word in value.split(",") if word.strip())
+        found = tuple(word.strip() for word in value.split(",") if word.strip())
+        if shortest and (not found or min(map(len, found)) < shortest):
+            raise ValueError(value)
+        return found
 
-    return Option(default, help, parse=parse, expected="words with commas between them", default_text=",".join(default))
+    expected = "words with commas between them" + (f", each of {shortest} characters or more" if shortest else "")
+    if default_text is None and not callable(default):
+        default_text = ",".join(default)
+    return Option(default, help, parse=parse, expected=expected, default_text=default_text)
 
 
 def directory(default: Path, help: str, *, default_text: str) -> Option[Path]:

@@ -5,6 +5,9 @@ from django.urls import path
 from django.views.generic import RedirectView
 
 from brokersite import health
+from brokersite.login import ThrottledLoginForm
+
+admin.site.login_form = ThrottledLoginForm
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from queues.engine import Engine, EngineError, EngineOptions, StoreUnavailable
+from queues.throttle import FailureThrottle
 
 if TYPE_CHECKING:
     from peers.session import PeerSession
@@ -55,6 +56,7 @@ class Office:
         self._make_options = make_options
         self.options = PeerOptions()
         self.sessions: set[PeerSession] = set()
+        self.throttle = FailureThrottle()
         #: Frames that were dropped, by reason.
         self.ignored: Counter[str] = Counter()
         #: Connections that were closed, by reason.

@@ -36,6 +36,8 @@ from queues.reach import Operation, Protocol
 
 logger = logging.getLogger(__name__)
 
+pause = asyncio.sleep
+
 NOT_ALLOWED = Rejection(1008, "name not allowed for this token")
 KEY_CHANGED = Rejection(1008, "api key changed")
 TOO_MANY = Rejection(1013, "too many connections")
@@ -56,6 +58,7 @@ class PeerSession:
     def __init__(self, transport: Transport, scope: Mapping[str, Any], office: Office) -> None:
         self._transport = transport
         self._office = office
+        self._address = str((scope.get("client") or ("",))[0])
         self._conversation = Conversation()
         self._held: deque[tuple[Frame, int]] = deque()
         self._held_bytes = 0
@@ -184,6 +187,7 @@ class PeerSession:
             self._refuse(PERSISTENCE_FAILED)
             return
         if grant is None:
+            await pause(self._office.throttle.failed(self._address))
             self._refuse(INVALID_TOKEN)
         elif not grant.may(Protocol.PEERBUS, Operation.CONSUME, "peer", register.name.encode()):
             self._refuse(NOT_ALLOWED)

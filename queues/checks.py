@@ -88,13 +88,14 @@ def check_secret_key(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
 @register(Tags.security, deploy=True)
 def check_shared_secret(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
     """fivewire.W002: where the database may be shared the secret is set, not generated."""
-    if settings.EMBEDDED_DATABASE is not None or not _is_generated(settings.SECRET_KEY):
+    if settings.EMBEDDED_DATABASE is not None or not _is_generated(settings.BROKER_KEY_PEPPERS[0]):
         return []
     return [
         Warning(
             "DATABASE_URL is set and SECRET_KEY is the one generated for this checkout. Another host on this "
             "database would generate its own, and refuse the API keys made here.",
-            hint=f"Set SECRET_KEY on every host; the one in use lies in {settings.DATA_DIR / 'secret_key'}.",
+            hint="Set SECRET_KEY, or BROKER_KEY_PEPPERS, on every host; the one in use lies in "
+            f"{settings.DATA_DIR / 'secret_key'}.",
             id="fivewire.W002",
         )
     ]

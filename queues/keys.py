@@ -14,6 +14,8 @@ from queues.models import ApiKey
 
 PROTOCOLS = ("blipmq", "overhop", "peerbus", "sspq", "hydra", "http")
 HINT = 4
+#: Characters under which a key that was given is called weak.
+SHORTEST_KEY = 16
 LONGEST_NAME = 100
 LONGEST_PATTERN = 255
 
@@ -26,9 +28,21 @@ class InvalidKey(ValueError):
     """A key cannot be made like this; the text says why."""
 
 
+def digests(key: str) -> list[str]:
+    """The digests that a key may be stored by: with each pepper, that of new keys first."""
+    return [key_digest(key, pepper) for pepper in settings.BROKER_KEY_PEPPERS]
+
+
 def digest(key: str) -> str:
-    """What is stored of a key."""
-    return key_digest(key, settings.SECRET_KEY)
+    """The digest of a new key."""
+    return digests(key)[0]
+
+
+def weakness(key: str) -> str | None:
+    """What is wrong with a key that is accepted nevertheless; None when it is long enough."""
+    if len(key) >= SHORTEST_KEY:
+        return None
+    return f"The key has {len(key)} characters: fewer than {SHORTEST_KEY} can be guessed."
 
 
 def create_key(
@@ -78,7 +92,7 @@ def new_key(
         consume=_patterns(consume),
         manage=_patterns(manage),
     )
-    _refuse_taken(row)
+    _refuse_taken(row, digests(text))
     return row, text
 
 
@@ -96,13 +110,13 @@ def revoke_key(name: str) -> ApiKey:
     return row
 
 
-def _refuse_taken(row: ApiKey) -> None:
+def _refuse_taken(row: ApiKey, known_as: list[str]) -> None:
     same = ApiKey.objects.filter(name=row.name).first()
     if same is not None and same.revoked_at is not None:
         raise KeyExists(f"There was an API key named {row.name!r}, now revoked; its name stays taken.")
     if same is not None:
         raise KeyExists(f"There is an API key named {row.name!r}.")
-    if ApiKey.objects.filter(digest=row.digest).exists():
+    if ApiKey.objects.filter(digest__in=known_as).exists():
         raise KeyExists("There is an API key with this value.")
 
 

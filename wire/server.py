@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from queues.engine import Engine
+from queues.throttle import FailureThrottle
 from wire.listener import Listener
-from wire.throttle import FailureThrottle
 
 SATURATED = "engine"
 

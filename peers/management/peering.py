@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from peers.connection import check_url
 from peers.errors import ClientError, InvalidEnvelope, WeakSecret
-from queues.management.shell import REFUSED, USAGE
+from queues.management.shell import REFUSED, USAGE, secret_from
 
 DEFAULT_URL = "ws://127.0.0.1:8000/ws/peerbus"
 INTERRUPTED = 130
@@ -25,11 +25,13 @@ def add_url_argument(parser: CommandParser) -> None:
 
 
 def add_peer_arguments(parser: CommandParser) -> None:
-    """--url, --token, --name and the secret."""
+    """--url, --token, --token-file, --name and the secret."""
     add_url_argument(parser)
-    parser.add_argument(
-        "--token", metavar="KEY", help="an API key for peerbus (default: PEERBUS_TOKEN, which ps does not show)"
+    token = parser.add_mutually_exclusive_group()
+    token.add_argument(
+        "--token", metavar="KEY", help="an API key for peerbus (default: PEERBUS_TOKEN); ps shows it"
     )
+    token.add_argument("--token-file", metavar="FILE", help="a file with the API key; - is standard input")
     parser.add_argument("--name", required=True, metavar="NAME", help="the name to register; another client loses it")
     secret = parser.add_mutually_exclusive_group()
     secret.add_argument(
@@ -47,6 +49,13 @@ def checked_url(url: str) -> str:
     return url
 
 
+def given_token(options: dict[str, Any]) -> str | None:
+    """Return the token of --token or --token-file; None without either. Raises CommandError."""
+    path = options["token_file"]
+    token: str | None = options["token"] if path is None else secret_from(path)
+    return token
+
+
 def peer_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return what PeerClient and AsyncPeerClient are made with. Raises CommandError for a bad URL, or no secret."""
     url = checked_url(options["url"])
@@ -55,9 +64,9 @@ def peer_options(options: dict[str, Any]) -> dict[str, Any]:
         raise CommandError(
             "There is no secret: give --secret, set PEERBUS_HMAC_SECRET, or say --unsigned.", returncode=USAGE
         )
-    token = options["token"] or settings.PEERBUS_TOKEN
+    token = given_token(options) or settings.PEERBUS_TOKEN
     if not token:
-        raise CommandError("There is no API key: give --token, or set PEERBUS_TOKEN.", returncode=USAGE)
+        raise CommandError("There is no API key: give --token-file, or set PEERBUS_TOKEN.", returncode=USAGE)
     return {"url": url, "token": token, "name": options["name"], "secret": secret}
 
 

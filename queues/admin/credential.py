@@ -9,7 +9,8 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 
 from queues import keys
 from queues.admin.recorded import RecordedAdmin
@@ -21,6 +22,8 @@ else:
     ApiKeyModelForm = forms.ModelForm
 
 SCOPES = ("protocols", "publish", "consume", "manage")
+#: The attribute of a row that was just made that has the key itself.
+SHOWN_ONCE = "shown_once"
 PATTERNS = "Globs over names of queues and topics, with commas between them; * is everything."
 
 
@@ -98,8 +101,16 @@ class ApiKeyAdmin(RecordedAdmin):
             obj.save(update_fields=SCOPES)
         else:
             super().save_model(request, obj, form, change)
-            text = f"The key of {obj.name} is {form.text} and is not shown again."
-            self.message_user(request, text, messages.WARNING)
+            vars(obj)[SHOWN_ONCE] = form.text
+
+    def response_add(self, request: HttpRequest, obj: ApiKey, post_url_continue: str | None = None) -> HttpResponse:
+        """A page with the key: a message would put it into a cookie."""
+        key = vars(obj).pop(SHOWN_ONCE)
+        shown = {
+            **self.admin_site.each_context(request), "opts": self.opts, "title": f"The key {obj.name}",
+            "original": obj, "key": key, "weakness": keys.weakness(key),
+        }  # fmt: skip
+        return TemplateResponse(request, "admin/queues/apikey_made.html", shown)
 
     @admin.action(description="Revoke; live connections end within a second", permissions=["change"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:

@@ -68,7 +68,7 @@ class EngineThread:
         self.loop = asyncio.new_event_loop()
         # How long things are kept is for the broker's own processes to say: this one drops and forgets nothing.
         options = EngineOptions(
-            conninfo=conninfo, secret="", name=name, prefetch=READ_AHEAD, archive_days=0, dedupe_window=FOR_EVER
+            conninfo=conninfo, name=name, prefetch=READ_AHEAD, archive_days=0, dedupe_window=FOR_EVER
         )
         self.engine = Engine(options)
         self.ended = False

@@ -14,10 +14,10 @@ MOST_REMEMBERED = 1000
 LONGEST_REMEMBERED = 1024
 
 
-def key_digest(key: str, secret: str) -> str:
-    """What is stored of a key: an HMAC, so that a stolen table without the site's secret gives nothing away."""
-    pepper = hashlib.sha256(b"fivewire api key\0" + secret.encode()).digest()
-    return hmac.new(pepper, key.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+def key_digest(key: str, pepper: str) -> str:
+    """The digest of a key that is stored: an HMAC, so that a stolen table without the pepper gives nothing away."""
+    secret = hashlib.sha256(b"fivewire api key\0" + pepper.encode()).digest()
+    return hmac.new(secret, key.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,11 +176,12 @@ class Engine:
 
     async def authenticate(self, key: str, protocol: str) -> Grant | None:
         """What an API key allows, or None if it is not good for this protocol. Raises StoreUnavailable."""
-        digest = key_digest(key, self.options.secret)
+        digests = [key_digest(key, pepper) for pepper in self.options.peppers]
+        digest = digests[0]
         grant = self._grants.get(digest)
         while grant is None:
             changes = self._key_changes
-            row = await (await self.request("key", digest=digest)).fetchone()
+            row = await (await self.request("key", digests=digests)).fetchone()
             if row is None:
                 return None
             if self._key_changes == changes:  # else what was read may be no longer so

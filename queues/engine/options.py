@@ -13,7 +13,8 @@ class EngineOptions:
     """Sizes are bytes, times seconds."""
 
     conninfo: str
-    secret: str
+    #: With any of which the digest of an API key may have been made.
+    peppers: tuple[str, ...] = ()
     name: str = "engine"
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
@@ -55,7 +56,7 @@ def options_from_settings(name: str) -> EngineOptions:
 
     return EngineOptions(
         conninfo=make_conninfo(**connection_parameters()),
-        secret=settings.SECRET_KEY,
+        peppers=settings.BROKER_KEY_PEPPERS,
         name=name,
         prefetch=settings.BROKER_PREFETCH,
         prefetch_bytes=settings.BROKER_PREFETCH_BYTES,

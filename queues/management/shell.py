@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
@@ -55,6 +56,18 @@ class SubcommandCommand(BaseCommand):
             raise CommandError(f"{question} Repeat it with --yes; there is no terminal to ask on.", returncode=USAGE)
         if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
             raise CommandError("Nothing was done.", returncode=REFUSED)
+
+
+def secret_from(path: str) -> str:
+    """A secret from a file, or from standard input for ``-``, without the end of its line. Raises CommandError."""
+    try:
+        text = sys.stdin.readline() if path == "-" else Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"{path} cannot be read: {error}", returncode=USAGE) from error
+    secret = text.strip("\r\n")
+    if not secret:
+        raise CommandError(f"There is no secret in {'standard input' if path == '-' else path}.", returncode=USAGE)
+    return secret
 
 
 def on_terminal() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
@@ -40,7 +41,7 @@ class BrokenOffice(Office):
     """One whose engine cannot be asked for, for a reason that nobody has thought of."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: (EngineOptions(conninfo="", secret=""), PeerOptions()))
+        super().__init__(lambda: (EngineOptions(conninfo=""), PeerOptions()))
 
     async def engine(self) -> Engine:
         raise LookupError("as told")
@@ -82,3 +83,29 @@ async def test_a_session_that_fails_in_what_all_are_told_keeps_no_other_from_it(
     assert office.failures == 1
     for session in sessions:
         session.connection_lost()
+
+
+class RefusingOffice(Office):
+    """One whose engine knows no key."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: (EngineOptions(conninfo=""), PeerOptions()))
+
+    async def engine(self) -> Engine:
+        return cast(Engine, self)
+
+    async def authenticate(self, key: str, protocol: str) -> None:
+        return None
+
+
+async def test_an_address_that_goes_on_trying_tokens_waits_longer_and_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    office, waits = RefusingOffice(), asyncio.Queue[float]()
+    monkeypatch.setattr("peers.session.pause", waits.put)
+    for number in range(6):
+        line = Line()
+        address = "192.0.2.1" if number else "192.0.2.2"
+        PeerSession(line, {"client": (address, 40_000 + number)}, office).text_received(register("alice"))
+        async with asyncio.timeout(PATIENCE):
+            await line.ended.wait()
+        assert line.closed == [(1008, "invalid bearer token")]
+    assert [round(waits.get_nowait(), 1) for _ in range(6)] == [0, 0, 0, 0, 0.1, 0.2]

@@ -446,9 +446,13 @@ def test_a_route_that_cannot_be_is_refused_on_the_form(admin_client: Client, tar
 
 def test_a_key_is_shown_once(admin_client: Client) -> None:
     data = {"name": "app", "protocols": ["sspq"], "publish": "a*,b", "consume": "", "manage": ""}
-    response = admin_client.post(address("apikey", "add"), data, follow=True)
-    found = re.search(r"The key of app is (\S+) and is not shown again", text_of(response))
+    response = admin_client.post(address("apikey", "add"), data)
+    assert response.status_code == 200
+    assert "no-store" in response["Cache-Control"]
+    found = re.search(r'<code id="new-key">(\S+)</code>', response.content.decode())
     assert found is not None
+    assert not any(found[1] in cookie.value for cookie in (*response.cookies.values(), *admin_client.cookies.values()))
+    assert "characters" not in text_of(response)
     key = ApiKey.objects.get()
     assert key.digest == keys.digest(found[1])
     assert (key.protocols, key.publish, key.consume) == (["sspq"], ["a*", "b"], [])
@@ -463,7 +467,8 @@ def test_a_key_may_be_given_and_must_be_new(admin_client: Client) -> None:
     data = {"name": "other", "publish": "*", "consume": "*", "value": "dev-key"}
     response = admin_client.post(address("apikey", "add"), data)
     assert "There is an API key with this value" in text_of(response)
-    admin_client.post(address("apikey", "add"), data | {"value": " second "})
+    made = admin_client.post(address("apikey", "add"), data | {"value": " second "})
+    assert "The key has 8 characters: fewer than 16 can be guessed." in text_of(made)
     assert ApiKey.objects.get(name="other").digest == keys.digest(" second ")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from queues import keys
@@ -71,3 +73,20 @@ def test_what_is_refused_has_a_reason_and_a_status(
     assert outcome.status == status
     assert reason in outcome.err
     assert ApiKey.objects.count() == 1
+
+
+def test_a_key_may_come_from_a_file_or_from_standard_input(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("a key of some length\n")
+    assert shell("apikey", "create", "one", "--key-file", str(tmp_path / "key")).out == "a key of some length\n"
+    assert shell("apikey", "create", "two", "--key-file", "-", stdin=b"another of that length\n").status == 0
+    assert ApiKey.objects.get(name="two").digest == keys.digest("another of that length")
+    for arguments, stdin in (((str(tmp_path / "none"),), b""), (("-",), b""), (("-", "--key", "x"), b"y")):
+        assert shell("apikey", "create", "three", "--key-file", *arguments, stdin=stdin).status == 2
+    assert ApiKey.objects.count() == 2
+
+
+def test_a_short_key_is_taken_with_a_warning(shell: Shell) -> None:
+    made = shell("apikey", "create", "short", "--key", "dev-key")
+    assert (made.status, made.out) == (0, "dev-key\n")
+    assert "Warning: The key has 7 characters: fewer than 16 can be guessed." in made.err
+    assert "Warning" not in shell("apikey", "create", "long", "--key", "x" * 16).err

@@ -79,3 +79,13 @@ def test_keys_are_listed_by_name_revoked_ones_too() -> None:
         keys.create_key(name)
     keys.revoke_key("b")
     assert [row.name for row in keys.list_keys()] == ["a", "b"]
+
+
+def test_a_new_pepper_makes_new_digests_and_keys_made_with_the_old_one_are_known(settings: Any) -> None:
+    old, _ = keys.create_key("old", key="the old key is long")
+    settings.BROKER_KEY_PEPPERS = ("a pepper that is new", *settings.BROKER_KEY_PEPPERS)
+    new, _ = keys.create_key("new", key="the new key is long")
+    assert old.digest in keys.digests("the old key is long")
+    assert new.digest == key_digest("the new key is long", "a pepper that is new")
+    with pytest.raises(keys.KeyExists, match="this value"):
+        keys.create_key("again", key="the old key is long")

@@ -25,7 +25,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 @pytest.fixture
 def server() -> Server:
     """A process that has not begun to serve."""
-    return Server(Engine(EngineOptions(conninfo="", secret="")))
+    return Server(Engine(EngineOptions(conninfo="")))
 
 
 def samples(server: Server) -> Samples:

@@ -31,7 +31,7 @@ class Pages:
     """A status server and the server that it speaks of."""
 
     def __init__(self) -> None:
-        self.server = Server(Engine(EngineOptions(conninfo="", secret="")))
+        self.server = Server(Engine(EngineOptions(conninfo="")))
         self.server.engine.available = True
         self.status = StatusServer(self.server)
         self.address = LOCAL

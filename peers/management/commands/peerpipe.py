@@ -11,7 +11,7 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
 from peers.envelope import MAX_FRAME
-from peers.management.peering import add_url_argument, checked_url, explained
+from peers.management.peering import add_url_argument, checked_url, explained, given_token
 from peers.pipe import Pipe
 from queues.management.shell import REFUSED
 
@@ -28,12 +28,14 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_url_argument(parser)
-        parser.add_argument("--token", metavar="KEY", help="put into the register if that has no token")
+        token = parser.add_mutually_exclusive_group()
+        token.add_argument("--token", metavar="KEY", help="put into the register if that has no token; ps shows it")
+        token.add_argument("--token-file", metavar="FILE", help="a file with the token")
 
     def handle(self, *args: Any, **options: Any) -> None:
         with explained():
             try:
-                self._bridge(checked_url(options["url"]), options["token"])
+                self._bridge(checked_url(options["url"]), given_token(options))
             except WebSocketException as error:
                 raise CommandError(f"No WebSocket there: {error}", returncode=REFUSED) from error
             except BrokenPipeError:  # whoever reads our output has seen enough; what is buffered goes nowhere

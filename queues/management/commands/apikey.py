@@ -8,7 +8,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
 from queues import keys
-from queues.management.shell import REFUSED, SubcommandCommand, table
+from queues.management.shell import REFUSED, SubcommandCommand, secret_from, table
 from queues.models import ApiKey
 from queues.operators import record, record_id, shell_operator
 
@@ -30,7 +30,9 @@ class Command(SubcommandCommand):
             "consume everything; with one of them only what is given.",
         )
         create.add_argument("name", metavar="NAME", help="what the key is for; unique")
-        create.add_argument("--key", metavar="VALUE", help="the key itself (default: 256 random bits)")
+        value = create.add_mutually_exclusive_group()
+        value.add_argument("--key", metavar="VALUE", help="the key itself (default: 256 random bits); ps shows it")
+        value.add_argument("--key-file", metavar="FILE", help="a file with the key; - is standard input")
         create.add_argument(
             "--protocol", action="extend", nargs="+", default=[], choices=keys.PROTOCOLS, metavar="P",
             help=f"protocols it is good for: {', '.join(keys.PROTOCOLS)} (default: all)",
@@ -51,17 +53,20 @@ class Command(SubcommandCommand):
         revoke.add_argument("name", metavar="NAME")
 
     def do_create(self, options: dict[str, Any]) -> None:
+        given = options["key"] if options["key_file"] is None else secret_from(options["key_file"])
         everything = [] if options["publish"] or options["consume"] else ["*"]
         with transaction.atomic():
             row, key = keys.create_key(
                 options["name"],
-                key=options["key"],
+                key=given,
                 protocols=options["protocol"],
                 publish=options["publish"] or everything,
                 consume=options["consume"] or everything,
                 manage=options["manage"] or [],
             )
             record(shell_operator(), "add", record_id(row))
+        if problem := keys.weakness(key):
+            self.stderr.write(f"Warning: {problem}")
         if options["json"]:
             self.say_json({**_shown(row), "key": key})
         else:

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from queues.engine import Outgoing, StoreUnavailable
+from queues.engine import Outgoing, StoreUnavailable, options_from_settings
 from queues.engine.floor import FIRST
 from queues.engine.message import Failure
 from queues.keys import create_key
@@ -255,3 +255,17 @@ async def test_a_key_that_is_revoked_while_it_is_looked_up_is_not_good(
 
     monkeypatch.setattr(engine, "request", revoked_meanwhile)
     assert await engine.authenticate(text, "blipmq") is None
+
+
+async def test_nodes_with_different_secrets_know_each_others_keys_when_they_share_a_pepper(
+    make_engine: MakeEngine, client_key: tuple[int, str]
+) -> None:
+    key, text = client_key
+    [made_with] = options_from_settings("test").peppers
+    stranger = await make_engine(peppers=("the secret of another data directory",))
+    assert await stranger.authenticate(text, "blipmq") is None
+    relative = await make_engine(peppers=("a newer pepper", made_with))
+    for _ in range(2):
+        grant = await relative.authenticate(text, "blipmq")
+        assert grant is not None
+        assert grant.id == key

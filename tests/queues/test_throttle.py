@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from wire import throttle
-from wire.throttle import FORGIVE, LONGEST_DELAY, FailureThrottle
+from queues import throttle
+from queues.throttle import FORGIVE, LONGEST_DELAY, FailureThrottle
 
 
 class Clock:
@@ -61,6 +61,20 @@ def test_whoever_has_been_forgiven_everything_starts_anew_and_not_below(clock: C
     failures(slow, 5)
     clock.now += 100 * FORGIVE
     assert failures(slow, 4) == [0, 0, 0, 0.1]
+
+
+def test_who_cannot_be_kept_waiting_is_told_how_long_to_wait(clock: Clock) -> None:
+    slow = FailureThrottle()
+    assert slow.wait("192.0.2.1") == 0
+    failures(slow, 3)
+    assert slow.wait("192.0.2.1") == 0
+    failures(slow, 4)
+    assert slow.wait("192.0.2.1") == pytest.approx(0.8)
+    assert slow.wait("192.0.2.2") == 0
+    clock.now += 0.5
+    assert slow.wait("192.0.2.1") == pytest.approx(0.3)
+    clock.now += 0.5
+    assert slow.wait("192.0.2.1") == 0
 
 
 def test_only_so_many_addresses_are_remembered_those_that_failed_last(

@@ -1,4 +1,4 @@
-"""Slows down whoever tries wrong keys."""
+"""Slows down an address that tries wrong keys or passwords."""
 
 from __future__ import annotations
 
@@ -30,4 +30,13 @@ class FailureThrottle:
         self._failures[address] = count, now
         if len(self._failures) > MOST_ADDRESSES:
             self._failures.popitem(last=False)
-        return 0.0 if count <= FREE else min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(count - FREE - 1, 16))
+        return _delay(count)
+
+    def wait(self, address: str) -> float:
+        """Seconds until the next try of an address, for an entry that refuses instead of waiting."""
+        count, last = self._failures.get(address, (0.0, 0.0))
+        return max(0.0, last + _delay(count) - time.monotonic())
+
+
+def _delay(count: float) -> float:
+    return 0.0 if count <= FREE else min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(count - FREE - 1, 16))
