@@ -63,6 +63,18 @@ class SiteOptions(Options):
         maximum=1000,
         default_text="generated once, kept in `DATA_DIR/secret_key`",
     )
+    BROKER_TLS_PROXY = flag(
+        False,
+        "People reach the site through a proxy that speaks TLS and sets `X-Forwarded-Proto` whatever the client sent. "
+        "Cookies then go over TLS only.",
+    )
+    CSRF_TRUSTED_ORIGINS = words(
+        (), "Origins, such as `https://broker.example`, whose forms are taken although a proxy changes the host's name."
+    )
+    BROKER_HSTS_SECONDS = integer(
+        0, "Time for which browsers are told to use TLS only: such as 31536000, once TLS is there to stay. 0: no time.",
+        maximum=10 * 31_536_000,
+    )  # fmt: skip
     BROKER_KEY_PEPPERS = words(
         lambda earlier: (earlier["SECRET_KEY"],),
         "Secrets without which the digests of API keys say nothing. New keys are digested with the first; keys that "

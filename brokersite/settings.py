@@ -50,6 +50,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "brokersite.csp.content_security_policy",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -135,7 +136,12 @@ CELERY_BEAT_SCHEDULE = {
     }.items()
 }
 
-# The site is plain HTTP on localhost unless a proxy in front of it says otherwise.
+# The site is plain HTTP on localhost unless a proxy in front of it speaks TLS. The header is believed only then, since
+# any client can send it.
+CSRF_TRUSTED_ORIGINS: list[str] = list(env.CSRF_TRUSTED_ORIGINS)
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.BROKER_TLS_PROXY else None
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.BROKER_TLS_PROXY
+SECURE_HSTS_SECONDS: int = env.BROKER_HSTS_SECONDS
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"

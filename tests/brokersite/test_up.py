@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -18,7 +19,9 @@ import pytest
 
 from brokersite import embedded
 from brokersite.environment import CHECKOUT
+from brokersite.management.commands.up import Command
 from tests.brokersite.processes import has_ended
+from wire.address import Address
 
 #: It starts half a dozen programs, and each has a good deal to import.
 pytestmark = pytest.mark.timeout(300)
@@ -116,7 +119,8 @@ def test_up_prints_where_everything_is_and_ctrl_c_leaves_no_process(
     assert value(up, "site") == f"http://127.0.0.1:{ports['http']}/admin/"
     assert value(up, "blipmq") == f"127.0.0.1:{ports['blipmq']}"
     assert all(accepts(port) for port in ports.values())
-    assert re.fullmatch(r"user admin, password \S{20}", value(up, "log in"))
+    kept = re.escape(str(data_dir / "admin_password"))
+    assert re.fullmatch(rf"user admin, password \S{{20}} \(printed this once; kept in {kept}\)", value(up, "log in"))
     with urllib.request.urlopen(f"http://127.0.0.1:{ports['http']}/readyz") as answer:
         assert answer.status == 200
     family = up.family()
@@ -127,14 +131,14 @@ def test_up_prints_where_everything_is_and_ctrl_c_leaves_no_process(
     assert not any(accepts(port) for port in ports.values())
 
 
-def test_a_second_up_prints_the_same_password_and_key(start: StartUp) -> None:
+def test_a_second_up_prints_the_same_key_and_where_the_password_lies(start: StartUp, data_dir: Path) -> None:
     first = start()
     first.wait_until_ready()
     assert first.end(signal.SIGTERM) == 0
     second = start()
     second.wait_until_ready()
-    for label in ("log in", "API key"):
-        assert value(second, label) == value(first, label)
+    assert value(second, "API key") == value(first, "API key")
+    assert value(second, "log in") == f"user admin, password in {data_dir / 'admin_password'}"
 
 
 def test_a_killed_listener_and_a_killed_database_are_started_again(
@@ -174,3 +178,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_up_warns_of_listeners_that_other_hosts_reach() -> None:
+    said = io.StringIO()
+    here, anywhere = Address("127.0.0.1", 8000), Address("0.0.0.0", 5555)
+    Command(stdout=said)._warn_of_strangers({"site": here, "blipmq": anywhere})  # type: ignore[arg-type]
+    assert said.getvalue() == "warning: blipmq listens on 0.0.0.0:5555: other hosts reach it, and not over TLS\n"

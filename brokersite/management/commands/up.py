@@ -73,6 +73,7 @@ class Command(BaseCommand):
             listeners = {name: options[name] for name in LISTENERS if options[name] is not None}
             hydra = options["hydra"]
             refuse_taken([options["http"], *listeners.values(), *([hydra] if hydra is not None else [])])
+            self._warn_of_strangers({"site": options["http"], **listeners, **({"hydra": hydra} if hydra else {})})
             firstlook.migrate()
             admin = firstlook.ensure_admin(settings.DATA_DIR)
             key = firstlook.ensure_key(settings.DATA_DIR)
@@ -95,6 +96,12 @@ class Command(BaseCommand):
     def _say(self, line: str) -> None:
         self.stdout.write(line)
         self.stdout.flush()
+
+    def _warn_of_strangers(self, addresses: dict[str, Address]) -> None:
+        """Say which listeners other hosts reach; this command sets up neither TLS nor names of hosts."""
+        for name, place in addresses.items():
+            if not place.is_loopback:
+                self._say(f"warning: {name} listens on {place}: other hosts reach it, and not over TLS")
 
     def _banner(
         self, http: Address, listeners: dict[str, Address], hydra: Address | None, celery: bool, admin: str, key: str
