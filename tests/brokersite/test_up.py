@@ -183,5 +183,5 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_up_warns_of_listeners_that_other_hosts_reach() -> None:
     said = io.StringIO()
     here, anywhere = Address("127.0.0.1", 8000), Address("0.0.0.0", 5555)
-    Command(stdout=said)._warn_of_strangers({"site": here, "blipmq": anywhere})  # type: ignore[arg-type]
+    Command(stdout=said)._warn_of_strangers({"site": here, "blipmq": anywhere})
     assert said.getvalue() == "warning: blipmq listens on 0.0.0.0:5555: other hosts reach it, and not over TLS\n"
