@@ -15,6 +15,7 @@ import pytest
 from django.conf import settings
 from django.db import connection
 from django.test import TransactionTestCase
+from xdist.scheduler.loadfile import LoadFileScheduling
 
 from brokersite import embedded
 from brokersite.databases import connection_parameters
@@ -45,6 +46,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items[:] = [item for item in items if item not in set(long)]
     ranks = {path: _rank(path) for path in {item.path for item in items}}
     items.sort(key=lambda item: ranks[item.path])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling:
+    return FileScheduling(config, log)
+
+
+class FileScheduling(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist has no types
+    """Each file's tests to one process, and all of those that share a Spark to the same."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.split("::", 1)[0]
+        return SPARK if path.removeprefix("tests/").startswith(SPARK_FILES) else path
 
 
 def _rank(path: Path) -> int:
@@ -81,10 +95,16 @@ def pytest_runtest_makereport(
     return report
 
 
+SPARK = "spark"
+#: Files whose tests share one Spark: to start it takes long, and two take all memory and processors from the others.
+SPARK_FILES = tuple(
+    f"queues/etl/test_{name}.py" for name in ("soak", "process", "export", "rollups", "compaction", "verdict")
+)
+
 TESTS = Path(__file__).parent
 #: Directories and files that take longest. They are started first, so that no process is left with one at the end.
 SLOW = (
-    "queues/etl/", "torture/", "browser/", "peers/durability/", "hydra/network/", "hydra/simulator/test_seeds",
+    *SPARK_FILES, "torture/", "browser/", "peers/durability/", "hydra/network/", "hydra/simulator/test_seeds",
     "brokersite/", "queues/kombu/", "wire/overhop/test_two_nodes", "peers/", "hostile/",
 )  # fmt: skip
 
