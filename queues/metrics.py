@@ -33,6 +33,12 @@ def engine_metrics(engine: Engine) -> Iterator[Metric]:
     """The plain integers of a process's engine, as they are now."""
     for name, text in ENGINE_COUNTERS.items():
         yield CounterMetricFamily(f"fivewire_{name}", text, value=getattr(engine.counts, name))
+    isolated = CounterMetricFamily(
+        "fivewire_isolated_failures", "Failures that cost one unit only, by its kind.", labels=["unit"]
+    )
+    for unit, count in engine.health.isolated.items():
+        isolated.add_metric([unit], count)
+    yield isolated
     letters = 0 if engine.mailroom is None else engine.mailroom.waiting_bytes
     waiting = engine.writer.waiting_bytes + letters
     yield GaugeMetricFamily("fivewire_unsettled", "Acknowledgements not yet committed.", engine.settler.unsettled)

@@ -1,21 +1,39 @@
 """The engine's side of the audit chains: rows are appended in the transaction of what they record.
 
-A caller with a pipeline of its own puts `statement("audit_head")` at the end of it, and then executes
-`statement("audit_append")` with `append_parameters(head row, events)`. From the one to the commit no other
+A caller with a pipeline of its own puts `statement("audit_head")` at the end of it, and then calls `append_at` with the
+head's row. From the one to the commit no other
 transaction appends to the chain, so as little as possible belongs in between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from queues.audit.errors import AuditError, HeadNotLocked
+from queues.audit.errors import AuditError, InvalidEvent
 from queues.audit.events import MOST_ROWS, Event, append_parameters, parts
 from queues.engine.database import Connection
+from queues.engine.faults import Fault, fault_of, told
 from queues.engine.statements import statement
 
-__all__ = ["MOST_ROWS", "AuditError", "Event", "Place", "append", "append_all", "append_parameters", "has", "seal"]
+__all__ = [
+    "MOST_ROWS", "AuditError", "ChainBroken", "Event", "InvalidEvent", "Place", "append", "append_all", "append_at",
+    "has", "seal", "trouble",
+]  # fmt: skip
+
+
+class ChainBroken(AuditError):
+    """The audit chain cannot be appended to."""
+
+    def __init__(self, chain: str, why: str) -> None:
+        super().__init__(f"{chain}: {why}")
+        self.chain = chain
+        self.why = why
+
+
+def trouble(chain: str) -> str:
+    """What does not work while a chain is broken, as /readyz says it."""
+    return f"The audit chain {chain!r} cannot be appended to"
 
 
 class Place(NamedTuple):
@@ -29,18 +47,39 @@ class Place(NamedTuple):
 async def append(connection: Connection, chain: str, events: Sequence[Event]) -> Place | None:
     """Append events to a chain in the open transaction, which holds the chain's lock until it ends.
 
-    Returns where the last of them stands. Raises InvalidEvent, HeadNotLocked when the chain has lost its head,
-    psycopg.OperationalError outside a transaction.
+    Returns where the last of them stands. Raises InvalidEvent; ChainBroken when the chain does not take the rows; what
+    psycopg does when the connection is lost or the server refuses.
     """
     last = None
     for part in parts(events):
         head = await (await connection.execute(statement("audit_head"), {"chain": chain})).fetchone()
-        if head is None:
-            raise HeadNotLocked(f"{chain} has no head")
-        parameters = append_parameters(head, part)
-        await connection.execute(statement("audit_append"), parameters)
-        last = Place(parameters["chain"], parameters["seq"] + len(part) - 1, parameters["last"])
+        last = await append_at(connection, chain, head, part)
     return last
+
+
+async def append_at(connection: Connection, chain: str, head: Any, events: Sequence[Event]) -> Place:
+    """Append up to MOST_ROWS events after a head, the row of audit_head.sql, that was locked in this transaction.
+    Raises as `append`."""
+    try:
+        parameters = append_parameters(_locked(head, chain), events)
+        await connection.execute(statement("audit_append"), parameters)
+    except Exception as error:
+        raise _of_chain(error, chain, connection) from error
+    return Place(parameters["chain"], parameters["seq"] + len(events) - 1, parameters["last"])
+
+
+def _locked(head: Any, chain: str) -> Any:
+    """The row of audit_head.sql. Raises ChainBroken when there is none."""
+    if head is None:
+        raise ChainBroken(chain, "it has no head")
+    return head
+
+
+def _of_chain(error: Exception, chain: str, connection: Connection) -> Exception:
+    """What an error says of a chain: that it is broken, unless the connection, the server or the event is to blame."""
+    if isinstance(error, AuditError) or fault_of(error, connection) is not Fault.BAD:
+        return error
+    return ChainBroken(chain, told(error))
 
 
 async def has(connection: Connection, chain: str, place: Place) -> bool:
@@ -68,8 +107,11 @@ async def seal(connection: Connection) -> int:
         while moved == MOST_ROWS:
             try:
                 moved = await _seal_part(connection, chain)
-            except AuditError as error:
-                broken, moved = error, 0
+            except Exception as error:
+                known, moved = _of_chain(error, chain, connection), 0
+                if not isinstance(known, AuditError):
+                    raise
+                broken = known
             sealed += moved
     if broken is not None:
         raise broken
@@ -80,8 +122,7 @@ async def _seal_part(connection: Connection, chain: str) -> int:
     async with connection.transaction():
         # The head first: who waits for it finds afterwards what the one before has left.
         head = await (await connection.execute(statement("audit_head"), {"chain": chain})).fetchone()
-        if head is None:
-            raise HeadNotLocked(f"{chain} has no head")
+        head = _locked(head, chain)
         cursor = await connection.execute(statement("audit_take"), {"chain": chain, "limit": MOST_ROWS})
         events = [Event(*row[1:]) for row in sorted(await cursor.fetchall())]
         if events:

@@ -11,20 +11,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from queues.engine import audit
 from queues.engine.audit import Event
 from queues.engine.batches import JobBatch, Returns, failure_arrays, lock_late, return_arrays, time_array
+from queues.engine.clock import now
 from queues.engine.database import Connection
+from queues.engine.errors import Later
+from queues.engine.faults import Fault, fault_of, told
+from queues.engine.isolation import carry_out, halves
 from queues.engine.message import ROWS_PER_STATEMENT, Detail, Failure
 from queues.engine.policy import QueuePolicy
 from queues.engine.statements import array, statement
 
 if TYPE_CHECKING:
     from queues.engine.settler import Settler
+
+#: Seconds until a queue whose audit chain cannot be appended to is tried again.
+BROKEN = 1.0
+_numbers = count(1)
 
 
 #: Seconds until a message acknowledged late, which another transaction has locked, is tried again.
@@ -97,6 +108,26 @@ class Work:
         yield from (one.consumer for one in self.returns)
         yield from (consumer for _, _, consumer in self.handed_back)
 
+    @property
+    def items(self) -> list[tuple[str, Any]]:
+        """Everything in it one by one: what kind of thing, and the thing; of a dead letter also where it goes."""
+        found: list[tuple[str, Any]] = []
+        for kind in ("deliveries", "acks", "returns"):
+            found += [(kind, one) for one in getattr(self, kind)]
+        found += [("buried", (target, one)) for target, failures in self.buried.items() for one in failures]
+        return found + [("handed_back", one) for one in self.handed_back]
+
+    @classmethod
+    def of(cls, items: Iterable[tuple[str, Any]]) -> Work:
+        """What `items` gave of one, or a part of that."""
+        work = cls()
+        for kind, one in items:
+            if kind == "buried":
+                work.buried.setdefault(one[0], []).append(one[1])
+            else:
+                getattr(work, kind).append(one)
+        return work
+
     def forget_leases(self) -> None:
         """Keep what is to be done whoever has the messages."""
         self.acks = [ack._replace(late=True) for ack in self.acks]
@@ -122,8 +153,13 @@ class AuditedQueue:
         self._settler = settler
         self.obey(policy)
         self._work = Work()
-        self._writing: Work | None = None
+        #: What is being written, in parts: one, unless something in it cannot be written.
+        self._writing: deque[Work] = deque()
         self.returns = Returns()
+        self._again_at = 0.0
+        #: What `settling` gave for what waits, and for what is being written.
+        self._mark = 0
+        self._marks: list[int] = []
         self._proof: audit.Place | None = None
         #: To whom each message that is out was delivered, by its id.
         self._consumers: dict[int, int | None] = {}
@@ -173,45 +209,97 @@ class AuditedQueue:
 
     def forget_leases(self) -> None:
         """The leases were lost: what was to be returned is returned by whoever reaps them."""
-        for work in (self._work, self._writing):
-            if work is not None:
-                work.forget_leases()
+        for work in (self._work, *self._writing):
+            work.forget_leases()
         self.returns.forget()
         self._consumers.clear()
 
     def forget_history(self) -> None:
         """The store has another past: nothing that waits is of messages that are still known by their ids."""
-        acks = len(self._work.acks) + (0 if self._writing is None else len(self._writing.acks))
-        self._settler.unsettled -= acks
-        self._work, self._writing, self._proof = Work(), None, None
+        self._settler.unsettled -= sum(len(work.acks) for work in (self._work, *self._writing))
+        self._work, self._proof = Work(), None
+        self._writing.clear()
 
     @property
     def idle(self) -> bool:
-        return not self._work and self._writing is None
+        return not (self._work or self._writing or self._mark)
+
+    @property
+    def waits(self) -> bool:
+        """Whether its chain is broken, and it is not time to try again."""
+        return now() < self._again_at
+
+    @property
+    def settling(self) -> int:
+        """What tells in `Engine.settles` whether everything until now is durable: of this queue alone, since its chain
+        may be broken."""
+        if not self._mark:
+            self._mark = -next(_numbers)
+            self._settler.unrecorded.add(self._mark)
+            self._settler.record(self)
+        return self._mark
 
     # What the settler runs.
 
-    async def write(self, connection: Connection, names: KeyNames) -> None:
-        """Write what waits, in one transaction. Raises AuditError, or what psycopg does: then it waits still."""
-        if self._writing is None:
-            self._writing, self._work = self._work, Work()
+    async def write(self, connection: Connection, names: KeyNames) -> Exception | None:
+        """Write what waits, in one transaction, or several when something in it cannot be written. While the chain is
+        broken nothing is. Returns the error by which the server refuses for now what is left."""
+        if self._proof is not None and self._writing and await self._was_committed(connection, self._proof):
+            self._finish(self._writing.popleft(), Outcome())
+        self._proof = None
+        if not self._writing:
+            if self._work:
+                self._writing.append(self._work)
+            self._work = Work()
             self.returns.take()
-        elif self._proof is not None and await self._was_committed(connection, self._proof):
-            self._finish(self._writing, Outcome())
-            return
-        while self._writing is not None:
-            work, outcome = self._writing, Outcome()
-            if self.recording:
-                with contextlib.suppress(audit.AuditError):  # if it is this chain that is broken, that will show
-                    await audit.seal(connection)  # what others have noted of these messages came before
-                await names.learn(connection, work.consumers)
+            self._marks, self._mark = [*self._marks, self._mark], 0
+        write = partial(self._write_part, connection, names)
+        refused = await carry_out(self._writing, write, _take_apart, self._set_aside, connection)
+        trouble = audit.trouble(queue_chain(self.name))
+        if isinstance(refused, Later):
+            self._settler.health.begin(trouble, refused.detail)
+            self._again_at = now() + BROKEN
+            return None
+        if refused is None:
+            self._settler.health.end(trouble)
+            self._settler.unrecorded.difference_update(self._marks)
+            self._marks = []
+            self.returns.written()
+        return refused
+
+    async def _write_part(self, connection: Connection, names: KeyNames, work: Work) -> None:
+        outcome = Outcome()
+        if self.recording:
+            with contextlib.suppress(audit.AuditError):  # if it is this chain that is broken, that will show
+                await audit.seal(connection)  # what others have noted of these messages came before
+            await names.learn(connection, work.consumers)
+        try:
             async with connection.transaction():
                 await self._write(connection, work, outcome, names)
                 if self.recording:
                     self._proof = await audit.append(connection, queue_chain(self.name), outcome.events)
+        except audit.ChainBroken as error:
+            raise Later(error.why) from error
+        try:
             self._finish(work, outcome)
-            if outcome.busy:
-                await asyncio.sleep(BUSY)
+        except Exception as error:  # it is durable, and must not be done again
+            if fault_of(error, connection) is Fault.LOST:
+                raise
+            self._settler.health.isolate("record", error, queue=self.name)
+        if outcome.busy:
+            self._writing[0] = Work(acks=outcome.busy)
+            await asyncio.sleep(BUSY)
+
+    def _set_aside(self, work: Work, error: Exception) -> None:
+        """One thing that cannot be written: its message becomes a dead letter, without a record if need be."""
+        settler = self._settler
+        [(kind, one)] = work.items
+        ids = {"returns": lambda: one.failure.id, "buried": lambda: one[1].id}
+        id = ids.get(kind, lambda: one[0])()
+        settler.health.isolate("record", error, queue=self.name, kind=kind, message=id)
+        settler.unsettled -= len(work.acks)
+        if kind != "deliveries":
+            settler.set_aside(id, 1, f"not written: {told(error)}")
 
     async def _was_committed(self, connection: Connection, proof: audit.Place) -> bool:
         """Whether the transaction that was under way when the connection was lost has been committed."""
@@ -220,8 +308,7 @@ class AuditedQueue:
 
     def _finish(self, work: Work, outcome: Outcome) -> None:
         settler, settled = self._settler, len(work.acks) - len(outcome.busy)
-        self._writing, self._proof = Work(acks=outcome.busy) if outcome.busy else None, None
-        self.returns.written()
+        self._proof = None
         settler.unsettled -= settled
         settler.counts.acknowledged += settled
         settler.counts.returned += len(work.returns)
@@ -363,6 +450,10 @@ class AuditedBatch(JobBatch):
     def add_jobs(self, ids: list[int], delivered: list[float]) -> None:
         for id, time in zip(ids, delivered, strict=True):
             self.add_job(id, time, None)
+
+
+def _take_apart(work: Work, _: Exception) -> list[Work]:
+    return [Work.of(some) for some in halves(work.items)]
 
 
 def _first_id(id: int, detail: Detail | None) -> int:

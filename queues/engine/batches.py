@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -127,7 +127,10 @@ class Taken:
     def only(self, ids: Container[int]) -> Taken:
         """Those of them with these ids, each once, as the last says: one may be acknowledged late, and again after
         another delivery."""
-        at = {id: n for n, id in enumerate(self.ids) if id in ids}.values()
+        return self.part({id: n for n, id in enumerate(self.ids) if id in ids}.values())
+
+    def part(self, at: Collection[int]) -> Taken:
+        """Those of them in these places."""
         return Taken(
             self.batch, [self.ids[n] for n in at], [self.times[n] for n in at], self.late,
             [self.results[n] for n in at] if self.results else [],

@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
 from queues.engine.deadlines import BurstDeadlines
+from queues.engine.faults import told
 from queues.engine.floor import Floor
 from queues.engine.message import POSITION, Delivery, Detail, Failure, Message
 from queues.engine.policy import QueuePolicy
@@ -408,7 +409,7 @@ class QueueBuffer:
         """Tell those who wait for a claim that it has come back, whatever it brought."""
         waiting, self.on_refill = self.on_refill, []
         for resume in waiting:
-            resume()
+            self.settler.health.guard("session", getattr(resume, "__self__", None), resume)
 
     def more_in_store(self, first_id: int) -> None:
         """Messages from `first_id` on became ready in the store."""
@@ -444,14 +445,22 @@ class QueueBuffer:
         now = time.monotonic()
         while self.waiters:
             if self.policy.paused and self.policy.refuse_when_paused:
-                self.waiters.popleft().refuse()
+                self._refuse(self.waiters.popleft())
                 continue
             delivery = self.deliver(now)
             if delivery is None:
                 return
-            self.waiters.popleft().deliver(delivery)
+            waiter = self.waiters.popleft()
+            try:
+                waiter.deliver(delivery)
+            except Exception as error:  # the delivery counts, so that a message on which everybody fails is given up
+                self.settler.health.broken("session", waiter, error)
+                self.give_back(delivery[0], error=told(error))
         if self.pusher is not None:
             self.pusher.push()
+
+    def _refuse(self, waiter: Waiter) -> None:
+        self.settler.health.guard("session", waiter, waiter.refuse)
 
     def take_all(self) -> list[tuple[int, int | None]]:
         """Empty the buffer: the (id, tag) of everything that was not delivered."""
@@ -481,7 +490,7 @@ class QueueBuffer:
             if self.pusher is not None:
                 self.pusher.close()
             while self.waiters:
-                self.waiters.popleft().refuse()
+                self._refuse(self.waiters.popleft())
             return
         self.policy = policy
         self.audited = self.settler.audited(policy)

@@ -9,6 +9,9 @@ from typing import Any
 from queues.engine.buffer import QueueBuffer
 from queues.engine.clock import now
 from queues.engine.database import Connection
+from queues.engine.faults import Fault, fault_of, is_idle, told
+from queues.engine.health import Health
+from queues.engine.isolation import Patience
 from queues.engine.message import CONTENT_ONLY, POSITION, Content, Counts, Detail, Message
 from queues.engine.options import EngineOptions
 from queues.engine.statements import array, statement
@@ -20,6 +23,8 @@ FINISHING_CLAIMS = 4
 FEW = 100
 #: Most messages taken although there is no room: of a higher priority than those in memory.
 URGENT = 100
+#: What does not work while the server refuses claims, as /readyz says it.
+CLAIMING = "Messages are not taken from the store"
 #: Most messages taken at once from a queue that other nodes serve too, so that all of them are busy.
 SHARED_BATCH = 200
 #: Most queues that this node begins to serve in one statement.
@@ -29,11 +34,15 @@ STARTING = 500
 class Claimer:
     """One claim at a time; buffers that want messages take turns."""
 
-    def __init__(self, options: EngineOptions, counts: Counts) -> None:
+    def __init__(self, options: EngineOptions, counts: Counts, health: Health) -> None:
         self.prefetch = options.prefetch
         self.most_bytes = options.prefetch_bytes
         self.low_water = max(1, min(options.prefetch // 2, BATCH))
         self.counts = counts
+        self.health = health
+        #: Buffers with a message that cannot be claimed, and how many may be claimed at once until it is found.
+        self._narrow: dict[QueueBuffer, int] = {}
+        self._patience = Patience()
         self.node = 0
         self.stopping = False
         #: Until when (monotonic) what is leased to this node is certainly no other's.
@@ -65,8 +74,48 @@ class Claimer:
                 del self._wanted[buffer]
                 if buffer.nearly_done and self.writer_busy():
                     self._nearly_done[buffer] = None
+                elif (refused := await self._try(connection, buffer)) is not None:
+                    self.health.begin(CLAIMING, told(refused))
+                    await self._patience.wait()
                 else:
-                    await self.claim(connection, buffer)
+                    self._patience.reset()
+                    self.health.end(CLAIMING)
+
+    async def _try(self, connection: Connection, buffer: QueueBuffer) -> Exception | None:
+        """Claim, whatever that meets: what fails for one buffer is tried again for fewer messages, until the one is
+        found that is to blame. Returns the error by which the server refuses for now."""
+        try:
+            await self.claim(connection, buffer)
+        except Exception as error:
+            fault = fault_of(error, connection)
+            if fault is Fault.LOST or not is_idle(connection):
+                raise
+            if fault is Fault.BAD and not self._narrow.get(buffer, 1):
+                await self._set_aside(connection, buffer, error)
+            self.want(buffer)
+            return error if fault is Fault.REFUSED else None
+        return None
+
+    async def _set_aside(self, connection: Connection, buffer: QueueBuffer, error: Exception) -> None:
+        """The oldest message of a queue cannot be claimed: it becomes a dead letter. If it is one already, or not even
+        that works, it is passed over until the queue is looked at from its beginning again."""
+        self._narrow[buffer] = 1
+        parameters = {"queue": buffer.id, "low": buffer.floor.value}
+        row = await (await connection.execute(statement("first_ready"), parameters)).fetchone()
+        id = None if row is None or buffer.dead else row[0]
+        self.health.isolate("claim", error, queue=buffer.policy.name, message=id)
+        if id is None:
+            del self._narrow[buffer]
+            buffer.backlog = False
+            buffer.refilled()
+            return
+        try:
+            given = {"ids": array([id]), "error": f"not claimed: {told(error)}"}
+            await connection.execute(statement("set_aside"), given)
+        except Exception as failure:
+            if fault_of(failure, connection) is not Fault.BAD:
+                raise
+            buffer.floor.value = max(buffer.floor.value, id)
 
     async def finish(self, connection: Connection) -> None:
         """Claim what is left of backlogs that were seen empty but for what came meanwhile. The writer calls this
@@ -75,7 +124,7 @@ class Claimer:
         for buffer in buffers:
             for _ in range(FINISHING_CLAIMS):
                 if buffer.backlog and not buffer.claiming and (buffer.room > 0 or buffer.urgent):
-                    await self.claim(connection, buffer)
+                    await self._try(connection, buffer)
 
     def take_back(self) -> None:
         """The writer has nothing to write: what was left to it is claimed here."""
@@ -101,8 +150,13 @@ class Claimer:
         news = buffer.news
         try:
             snapshot, more, messages = await self._claim(connection, buffer, limit)
+        except Exception:
+            self._narrow[buffer] = limit // 2
+            raise
         finally:
             buffer.claiming = False
+        if self._narrow:
+            self._widen(buffer)
         self.counts.claimed += len(messages)
         if messages:
             self.last_id = max(self.last_id, max([message[0] & POSITION for message in messages]))
@@ -122,6 +176,12 @@ class Claimer:
         buffer.refilled()
         if buffer.backlog and buffer.demand and not buffer.ready:
             self.want(buffer)
+
+    def _widen(self, buffer: QueueBuffer) -> None:
+        """A claim went well: more may be claimed at once again."""
+        most = 2 * self._narrow.pop(buffer, BATCH)
+        if most < BATCH:
+            self._narrow[buffer] = most
 
     async def _serve(self, connection: Connection, buffer: QueueBuffer) -> None:
         """Tell the others that this node serves the queue; and all that are to be claimed from next, at once."""
@@ -144,7 +204,7 @@ class Claimer:
         if buffer.urgent:
             buffer.urgent = False
             most = max(most, URGENT)
-        return most
+        return min(most, self._narrow.get(buffer, most))
 
     async def _claim(
         self, connection: Connection, buffer: QueueBuffer, limit: int

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
@@ -28,9 +27,12 @@ from queues.engine.claimer import Claimer
 from queues.engine.clock import now
 from queues.engine.database import LOST, Connection, check_server, connect, watch
 from queues.engine.errors import EngineError, QueueNotFound, StoreUnavailable
+from queues.engine.faults import Fault, fault_of, is_idle, told
 from queues.engine.floor import FIRST
+from queues.engine.health import Health
 from queues.engine.hearing import Hearing
 from queues.engine.history import History
+from queues.engine.isolation import Patience
 from queues.engine.mailroom import Mailroom
 from queues.engine.message import Counts
 from queues.engine.notifications import CHANNEL
@@ -60,7 +62,10 @@ ANOTHER_PAST = (
     "the database has another past than this process knew; what was confirmed last may be lost, and what was delivered"
     " before is not settled any more"
 )
-FIRST_RETRY, LONGEST_RETRY = 0.05, 5.0
+#: Purposes of connections that several jobs use.
+SHARED = ("requests", "upkeep", "reaper", "liveness")
+#: Seconds after which a job that had failed counts as working, and a process that had started anew as steady.
+STEADY_JOB, STEADY = 5.0, 60.0
 
 
 class Holder(Protocol):
@@ -76,17 +81,21 @@ class Engine:
     def __init__(self, options: EngineOptions) -> None:
         self.options = options
         self.counts = Counts()
+        self.health = Health()
         self.topology = Topology()
         self.buffers: dict[int, QueueBuffer] = {}
         self.dead_buffers: dict[int, DeadLetterBuffer] = {}
         self.announcer = control.Announcer()
-        self.settler = Settler(self.counts, self._ready, self.announcer.dead)
-        self.claimer = Claimer(options, self.counts)
+        self.settler = Settler(self.counts, self.health, self._ready, self.announcer.dead)
+        self.claimer = Claimer(options, self.counts, self.health)
         self.subscriptions = Subscriptions(self)
         self.writer = Writer(
-            self.topology, self.buffers, self.claimer, self.counts, self._ready, self.subscriptions.deliver_transient
+            self.topology, self.buffers, self.claimer, self.counts, self.health, self._ready,
+            self.subscriptions.deliver_transient,
+        )  # fmt: skip
+        self.maintenance = maintenance.Maintenance(
+            options, self.counts, self.health, self.buffers, self.dead_buffers, self._ready
         )
-        self.maintenance = maintenance.Maintenance(options, self.counts, self.buffers, self.dead_buffers, self._ready)
         #: The letters of named peers; None in a process that serves none.
         self.mailroom: Mailroom | None = None
         if options.mailroom:
@@ -110,7 +119,11 @@ class Engine:
         self._saturated = False
         self._looked_at = 0.0
         self._held_up_at = 0.0
-        self._away_since = 0.0
+        self._away_since = self._back_at = 0.0
+        #: Why the database is away, for everybody's eyes; how much had been written when it came back last.
+        self._away = "the engine has not started"
+        self._written_before = 0
+        self._patience = Patience()
         self._connections: dict[str, Connection] = {}
         self._supervisor: asyncio.Task[None] | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
@@ -158,7 +171,12 @@ class Engine:
 
     def settles(self, round: int) -> bool:
         """Whether a reply that answers something settled in this round must wait."""
-        return round > self.settler.settled
+        return round in self.settler.unrecorded if round < 0 else round > self.settler.settled
+
+    def settling_of(self, buffer: QueueBuffer) -> int:
+        """As `settling`, for what was settled last in this buffer: an audited queue is written by itself, and whoever
+        waits for it waits for its chain."""
+        return self.settler.round if buffer.audited is None else buffer.audited.settling
 
     def hold(self, holder: Holder) -> None:
         """Call `holder.release` after every commit and every settling until `unhold`."""
@@ -197,7 +215,7 @@ class Engine:
         self._key_changes += 1
         self._grants = {digest: grant for digest, grant in self._grants.items() if grant.id != key}
         for changed in self.on_key_change:
-            changed(key)
+            self.health.guard("session", None, changed, key)
 
     async def grant_named(self, name: str) -> Grant | None:
         """What the API key of this name allows; None if there is none. Raises StoreUnavailable."""
@@ -240,9 +258,13 @@ class Engine:
             raise StoreUnavailable()
         try:
             yield connection
-        except LOST as error:
-            self._lost.set()
-            raise StoreUnavailable(str(error)) from error
+        except Exception as error:
+            fault = fault_of(error, connection)
+            if fault is Fault.LOST:
+                self._lost.set()
+            if fault is not Fault.BAD:
+                raise StoreUnavailable(told(error)) from error
+            raise
 
     # Buffers.
 
@@ -329,11 +351,15 @@ class Engine:
 
     def _progress(self) -> None:
         for holder in tuple(self._holders):
-            holder.release()
+            try:
+                holder.release()
+            except Exception as error:
+                self._holders.discard(holder)
+                self.health.broken("session", holder, error)
         if self._saturated and not self._overfull(0.5):
             self._saturated = False
             for resume in self.on_saturation:
-                resume(False)
+                self.health.guard("session", None, resume, False)
 
     def _overfull(self, share: float) -> bool:
         letters = 0 if self.mailroom is None else self.mailroom.waiting_bytes
@@ -358,7 +384,7 @@ class Engine:
         if self._saturated or self.behind:
             self._held_up_at = time
         elif time - self._held_up_at > GRACE:
-            maintenance.deadlines(self.settler.timed, self._looked_at)
+            maintenance.deadlines(self.settler.timed, self._looked_at, self.health)
             self._looked_at = time
         self._deadline_timer = asyncio.get_running_loop().call_later(DEADLINES, self._watch_deadlines)
 
@@ -382,7 +408,7 @@ class Engine:
             self._supervisor.cancel()
             await asyncio.wait([self._supervisor], timeout=timeout * 0.2)
         if self.available and "listener" in self._connections:
-            with contextlib.suppress(TimeoutError, *LOST):
+            with contextlib.suppress(TimeoutError, psycopg.Error, OSError):
                 async with asyncio.timeout(timeout * 0.1):
                     await nodes.leave(self._connections["requests"], self.node)
         self.available = False
@@ -423,6 +449,7 @@ class Engine:
         except BaseException:
             await self._close()
             raise
+        self._back_at, self._written_before = now(), self._written()
         self.available = True
 
     async def _check_history(self, connection: Connection) -> None:
@@ -491,27 +518,56 @@ class Engine:
                 await connection.close()
 
     def _jobs(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs as long as the connections last."""
         at = self._connections
         keep = self.maintenance
         mail, look_after = self.mailroom, self.options.look_after_audit
-        return [
-            *(() if mail is None else (mail.run(at["mailroom"]), mail.watch(at["lookout"]))),
-            self.writer.run(at["writer"]),
-            self.settler.run(at["settler"]),
-            self.claimer.run(at["claimer"]),
-            self.announcer.run(at["requests"]),
-            self._keep_history(at["requests"]),
-            self.announcer.ask(at["requests"], self.node),
-            keep.promote_due(at["clockwork"]),
-            keep.live(at["liveness"], self.claimer),
-            keep.reap(at["reaper"]),
-            keep.sweep(at["upkeep"]),
-            keep.tidy(at["upkeep"], self.settler, self.claimer),
-            keep.keep_partitions(at["upkeep"]),
-            *(() if look_after is None else (keep.keep_audit(look_after),)),
-            self._listener.run(at["listener"]),
-            watch(at.values(), WATCH),
+        jobs: list[tuple[str, str, Callable[[Connection], Coroutine[Any, Any, None]]]] = [
+            ("writer", "writer", self.writer.run),
+            ("settler", "settler", self.settler.run),
+            ("claimer", "claimer", self.claimer.run),
+            ("announcer", "requests", self.announcer.run),
+            ("asking", "requests", lambda connection: self.announcer.ask(connection, self.node)),
+            ("history", "requests", self._keep_history),
+            ("delays", "clockwork", keep.promote_due),
+            ("liveness", "liveness", lambda connection: keep.live(connection, self.claimer)),
+            ("reaper", "reaper", keep.reap),
+            ("sweep", "upkeep", keep.sweep),
+            ("tidying", "upkeep", lambda connection: keep.tidy(connection, self.settler, self.claimer)),
+            ("partitions", "upkeep", keep.keep_partitions),
+            ("listener", "listener", self._listener.run),
         ]
+        if mail is not None:
+            jobs += [("mailroom", "mailroom", mail.run), ("lookout", "lookout", mail.watch)]
+        if look_after is not None:
+            jobs.append(("audit", "requests", lambda _: keep.keep_audit(look_after)))
+        return [self._keep_running(name, at[purpose], run, purpose in SHARED) for name, purpose, run in jobs]
+
+    async def _keep_running(
+        self, name: str, connection: Connection, run: Callable[[Connection], Coroutine[Any, Any, None]], shared: bool
+    ) -> None:
+        """Run a job again when something has failed in it, after growing pauses. Raises when its connection is lost."""
+        patience, trouble = Patience(), f"The engine's {name} does not work"
+        loop = asyncio.get_running_loop()
+
+        def works() -> None:
+            patience.reset()
+            self.health.end(trouble)
+
+        while True:
+            working = loop.call_later(STEADY_JOB, works)
+            try:
+                await run(connection)
+            except Exception as error:
+                fault = fault_of(error, connection)
+                if fault is Fault.LOST or not (shared or is_idle(connection)):
+                    raise
+                if fault is Fault.BAD:
+                    self.health.isolate("job", error, job=name)
+                self.health.begin(trouble, told(error))
+            finally:
+                working.cancel()
+            await patience.wait()
 
     async def _supervise(self) -> None:
         while True:
@@ -524,6 +580,7 @@ class Engine:
         """Run every job until one of them loses its connection."""
         self._lost.clear()
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(job) for job in self._jobs()]
+        tasks.append(asyncio.create_task(watch(self._connections.values(), WATCH)))
         tasks.append(asyncio.create_task(self._lost.wait()))
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -533,10 +590,9 @@ class Engine:
         self.available = False
         self._away_since = now()
         error = next(iter(done)).exception()
-        if error is None or isinstance(error, LOST):
-            logger.warning("the database is away: %s", str(error or "a connection is lost").strip().split("\n")[0])
-        else:
-            logger.error("the engine failed and starts anew", exc_info=error)
+        self._away = told(error)
+        self.health.restarted(self._away)
+        logger.warning("the database is away: %s", str(error or "a connection is lost").strip().split("\n")[0])
         self._hang_up()
         await asyncio.wait(tasks, timeout=HANG_UP)
         await _cancel(tasks)
@@ -552,32 +608,49 @@ class Engine:
     async def _come_back(self) -> None:
         """Reconnect with growing pauses. Every lease is lost: whoever comes first returns them to their queues."""
         self.counts.reconnects += 1
+        self.health.forget()
         self.settler.forget_leases()
         for buffer in (*self.buffers.values(), *self.dead_buffers.values()):
             buffer.lose_leases()
             buffer.interested = False
         if self.mailroom is not None:
             self.mailroom.lose_connections()
-        pause = FIRST_RETRY
+        if self._written() != self._written_before or now() - self._back_at > STEADY:
+            self._patience.reset()
+        else:  # nothing could be written since the last time
+            await self._patience.wait()
         while True:
             try:
                 await self._open()
             except Exception as error:
-                text = str(error).strip().split("\n")[0]
+                self._away = told(error)
                 if not isinstance(error, LOST):  # it is being restored, or a standby: it may be fit again
                     unforeseen = not isinstance(error, psycopg.Error | EngineError)
+                    text = str(error).strip().split("\n")[0]
                     logger.warning("the database is not fit for use: %s", text, exc_info=unforeseen)
                 if now() - self._away_since > self.options.publish_timeout:
-                    away = StoreUnavailable(text)
-                    self.writer.fail(away)
-                    if self.mailroom is not None:
-                        self.mailroom.fail(away)
-                    self._progress()
-                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-                pause = min(2 * pause, LONGEST_RETRY)
+                    self._give_up(StoreUnavailable(self._away))
+                await self._patience.wait()
             else:
                 logger.info("the database is back; this is node %d now", self.node)
                 return
+
+    def _written(self) -> int:
+        """Grows with whatever is written."""
+        counts = self.counts
+        return counts.published + counts.acknowledged + counts.returned + counts.buried + counts.claimed
+
+    def _give_up(self, error: EngineError) -> None:
+        """Tell everybody who waits for the database that it is away for too long."""
+        self.writer.fail(error)
+        if self.mailroom is not None:
+            self.mailroom.fail(error)
+        self._progress()
+
+    def unready_reasons(self) -> list[str]:
+        """Why this process should get no work now, one sentence each, without names of hosts and users."""
+        away = [] if self.available else [f"The engine has lost the database and is reconnecting: {self._away}."]
+        return away + self.health.reasons()
 
 
 def _grant(row: tuple[Any, ...]) -> Grant:

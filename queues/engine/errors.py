@@ -28,6 +28,14 @@ class StoreUnavailable(EngineError):
     """The database is away."""
 
 
+class OutcomeUnknown(StoreUnavailable):
+    """The database does not answer: what was sent to it may be stored or not."""
+
+
+class Later(EngineError):
+    """This cannot be written now"""
+
+
 class QueueNotFound(EngineError):
     """There is no such queue."""
 

@@ -16,7 +16,9 @@ from queues.canonical import json_string
 from queues.engine import audit
 from queues.engine.clock import wall_offset
 from queues.engine.database import Connection
-from queues.engine.errors import Undeliverable
+from queues.engine.errors import Later, Undeliverable
+from queues.engine.faults import told
+from queues.engine.isolation import halves
 from queues.engine.mailbox import Letter, Mailbox
 from queues.engine.message import Content, Failure
 from queues.engine.source import Address
@@ -54,21 +56,42 @@ class Forward(NamedTuple):
     body: bytes
 
 
+class Acked(NamedTuple):
+    """A letter was acknowledged by its key. `out`: its id and when it was delivered (monotonic), if it was out."""
+
+    mailbox: Mailbox
+    key: str
+    out: tuple[int, float] | None
+
+
 @dataclass(slots=True)
 class Round:
     """What one transaction does for peers. It is done again, whole, when the connection is lost in the middle."""
 
     postings: list[Posting] = field(default_factory=list)
     forwards: list[Forward] = field(default_factory=list)
-    #: id, when it was delivered (monotonic), mailbox: of letters that were out.
-    settled: list[tuple[int, float | None, Mailbox]] = field(default_factory=list)
-    #: Every acknowledgement: the mailbox, the key, and whether such a letter was out.
-    acks: list[tuple[Mailbox, str, bool]] = field(default_factory=list)
+    acks: list[Acked] = field(default_factory=list)
     asking: list[Mailbox] = field(default_factory=list)
     claims: list[Mailbox] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.postings or self.forwards or self.acks or self.asking or self.claims)
+
+    @property
+    def settled(self) -> dict[int, tuple[float | None, Mailbox]]:
+        """Acknowledged letters that were out: by id, when each was delivered (monotonic), and its mailbox."""
+        return {one.out[0]: (one.out[1], one.mailbox) for one in self.acks if one.out is not None}
+
+    def apart(self) -> list[Round]:
+        """The same work in two rounds, in the order in which one does it; nothing of a single item."""
+        items: list[tuple[str, Any]] = []
+        for kind in ("forwards", "acks", "postings", "claims", "asking"):
+            items += [(kind, one) for one in getattr(self, kind)]
+        rounds = [Round() for _ in halves(items)]
+        for round, some in zip(rounds, halves(items), strict=True):
+            for kind, one in some:
+                getattr(round, kind).append(one)
+        return rounds
 
 
 class Claim(NamedTuple):
@@ -91,6 +114,8 @@ class Outcome:
     left: list[tuple[int, int, int | None]] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     undeliverable: list[tuple[Mailbox, Failure]] = field(default_factory=list)
+    #: Key, mailbox and error of letters that raised what nobody foresaw.
+    unforeseen: list[tuple[str, str, Exception]] = field(default_factory=list)
     stored: int = 0
     dropped: int = 0
     settled: int = 0
@@ -130,7 +155,7 @@ class Exchange:
             await self._hold(connection)
             if round.forwards:
                 await self._forward(connection)
-            settled = {id: (delivered, mailbox) for id, delivered, mailbox in round.settled}
+            settled = round.settled
             if round.acks:
                 settled = await self._acknowledge(connection) | settled
             settling = storing = naming = head = None
@@ -159,10 +184,13 @@ class Exchange:
     async def _record(self, connection: Connection, head: Any) -> None:
         """Write what happened into the audit chain, whose head is locked."""
         for n, part in enumerate(parts(self.outcome.events)):
-            if n:
-                await audit.append(connection, CHAIN, part)
-                continue
-            await connection.execute(statement("audit_append"), audit.append_parameters(head, part))
+            try:
+                if n:
+                    await audit.append(connection, CHAIN, part)
+                else:
+                    await audit.append_at(connection, CHAIN, head, part)
+            except audit.ChainBroken as error:
+                raise Later(error.why) from error
 
     async def _hold(self, connection: Connection) -> None:
         """Whoever sends or is given something keeps its mailbox until the commit."""
@@ -246,6 +274,10 @@ class Exchange:
                 except Undeliverable as error:
                     self.outcome.undeliverable.append((mailbox, Failure(id, attempts + 1, error=str(error))))
                     continue
+                except Exception as error:
+                    self.outcome.undeliverable.append((mailbox, Failure(id, attempts + 1, error=told(error))))
+                    self.outcome.unforeseen.append((raw.key, mailbox.name, error))
+                    continue
                 if not attempts:
                     self.outcome.events.append(Event("send", letter.key, GATEWAY, mailbox.name))
             self.outcome.deliver(mailbox, id, letter)
@@ -256,10 +288,10 @@ class Exchange:
         """Note what is recorded of acknowledgements; returns those of letters that are in the store, but not out."""
         found = await self._find(connection)
         here = {(mailbox, key) for mailbox, key in found.values()}
-        for mailbox, key, known in self.round.acks:
-            if known or (mailbox, key) in here or self.may_record(mailbox.key):
+        for mailbox, key, out in self.round.acks:
+            if out is not None or (mailbox, key) in here or self.may_record(mailbox.key):
                 self.outcome.events.append(Event("ack", key, mailbox.name, ""))
-                if not known:
+                if out is None:
                     here.discard((mailbox, key))
             else:
                 self.outcome.stray += 1
@@ -269,8 +301,8 @@ class Exchange:
         """Letters that were acknowledged and are not out on this connection, but are in the store."""
         found: dict[int, tuple[Mailbox, str]] = {}
         keys: dict[Mailbox, dict[str, None]] = {}
-        for mailbox, key, known in self.round.acks:
-            if not known:
+        for mailbox, key, out in self.round.acks:
+            if out is None:
                 keys.setdefault(mailbox, {})[key] = None
         for mailbox, some in keys.items():
             parameters = {"queue": None if self.relaxed else mailbox.queue, "keys": list(some)}

@@ -13,21 +13,33 @@ holds over its connections, on whatever nodes, and nothing is given to two.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from itertools import chain, islice
 from typing import NamedTuple
 
-import psycopg
-
+from queues.engine import audit
 from queues.engine.allowance import Allowance
 from queues.engine.clock import now
 from queues.engine.control import Announcer
 from queues.engine.database import Connection
-from queues.engine.errors import EngineError, MailboxClaimed
+from queues.engine.errors import EngineError, Later, MailboxClaimed, StoreUnavailable
+from queues.engine.faults import told
 from queues.engine.floor import FIRST
-from queues.engine.letters import MOST_CLAIMS, MOST_LOCALS, Claim, Exchange, Forward, Outcome, Posting, Round
+from queues.engine.isolation import Patience, carry_out, halves
+from queues.engine.letters import (
+    CHAIN,
+    MOST_CLAIMS,
+    MOST_LOCALS,
+    Acked,
+    Claim,
+    Exchange,
+    Forward,
+    Outcome,
+    Posting,
+    Round,
+)
 from queues.engine.mailbox import Mailbox, MailboxHolder
 from queues.engine.message import Counts
 from queues.engine.moves import Leave, Move, Take, first_moves, in_order, leave, take
@@ -36,8 +48,6 @@ from queues.engine.settler import Settler
 from queues.engine.source import Address
 from queues.engine.statements import array, statement
 from queues.engine.topology import Topology
-
-logger = logging.getLogger(__name__)
 
 #: One transaction's items and bytes, and the connections it may concern: locks are not without end.
 MOST_ITEMS = 4000
@@ -48,8 +58,8 @@ WATCH = 0.25
 #: Acknowledgements of unknown letters that are recorded for an API key: at once, and then each second.
 STRAY_ACKS = 100
 STRAY_ACKS_A_SECOND = 1.0
-#: What PostgreSQL says of a letter that it will never take.
-REFUSED = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
+#: What does not work while the mailroom cannot write, as /readyz says it.
+SERVING = "Peers are not served"
 
 
 class Ack(NamedTuple):
@@ -92,9 +102,12 @@ class Mailroom:
         self._by_queue: dict[int, Mailbox] = {}
         #: Mailboxes with letters in the store that they have room for.
         self._hungry: dict[Mailbox, None] = {}
-        self._round = Round()
+        #: What is being written, in parts: one, unless something in it cannot be written.
+        self._rounds: deque[Round] = deque()
         self._round_bytes = 0
         self._strays = Allowance(STRAY_ACKS, STRAY_ACKS_A_SECOND)
+        self._patience = Patience()
+        self.health = settler.health
 
     # What sessions use.
 
@@ -135,7 +148,7 @@ class Mailroom:
 
     @property
     def idle(self) -> bool:
-        return not (self._items or self._again or self._round)
+        return not (self._items or self._again or self._rounds)
 
     def more_in_store(self, queue: int, first_id: int) -> None:
         """Messages of a queue became ready in the store."""
@@ -172,23 +185,26 @@ class Mailroom:
             mailbox.policy = None
         self._again = deque(Take(mailbox, mailbox.connection) for mailbox in self._by_name.values())
         self._hungry.clear()
+        for round in self._rounds:
+            round.claims = []
 
     def forget_history(self) -> None:
         """The store has another past: letters are found by their keys alone."""
         for mailbox in self._by_name.values():
             mailbox.unacked.clear()
-        self._round.settled.clear()
-        self._round.acks = [(mailbox, key, False) for mailbox, key, _ in self._round.acks]
+        for round in self._rounds:
+            round.acks = [one._replace(out=None) for one in round.acks]
 
     def fail(self, error: EngineError) -> None:
         """The database is away for too long: give up what waits, and tell everybody."""
         items, self._items = self._items, deque()
-        self._again.clear()
-        self._round, self._round_bytes, self.waiting_bytes = Round(), 0, 0
+        self._again = deque()
+        self._rounds.clear()
+        self._round_bytes = self.waiting_bytes = 0
         mailboxes = {item.mailbox if not isinstance(item, Posting | Forward) else item.sender for item in items}
         for mailbox in mailboxes.union(self._by_name.values()):
             mailbox.gone = True
-            mailbox.holder.refused(error)
+            self._tell(mailbox, mailbox.holder.refused, error)
         self._by_name.clear()
         self._by_queue.clear()
 
@@ -197,12 +213,12 @@ class Mailroom:
         while True:
             if self._again:
                 await self._move(connection, self._again)
-            elif not self._round and self._items and isinstance(self._items[0], Take | Leave):
+            elif not self._rounds and self._items and isinstance(self._items[0], Take | Leave):
                 await self._move(connection, self._items)
             else:
-                if not self._round:
+                if not self._rounds and self._items:
                     self._next_round()
-                if self._round or self._hungry:
+                if self._rounds or self._hungry:
                     await self._exchange(connection)
                 else:
                     self._wake.clear()
@@ -233,7 +249,7 @@ class Mailroom:
 
     def _next_round(self) -> None:
         """Take what waits, up to the next move, as one transaction's work."""
-        round, items, size, concerned = self._round, self._items, 0, set[Mailbox]()
+        round, items, size, concerned = Round(), self._items, 0, set[Mailbox]()
         count = 0
         while items and count < MOST_ITEMS and size < MOST_BYTES and len(concerned) < MOST_MAILBOXES:
             item = items[0]
@@ -254,69 +270,87 @@ class Mailroom:
             items.popleft()
             count += 1
         self._round_bytes = size
+        self._rounds.append(round)
 
     def _settle(self, round: Round, mailbox: Mailbox, key: str) -> None:
         out = mailbox.unacked.pop(key, None)
-        round.acks.append((mailbox, key, out is not None))
+        round.acks.append(Acked(mailbox, key, out))
         if out is not None:
-            round.settled.append((*out, mailbox))
             self._want(mailbox)  # there was no room, perhaps
 
     async def _exchange(self, connection: Connection) -> None:
-        round = self._round
-        round.claims = []
-        for mailbox in list(islice(self._hungry, MOST_CLAIMS)):
+        if not self._rounds:
+            self._rounds.append(Round())
+        round = self._rounds[0]
+        for mailbox in list(islice(self._hungry, MOST_CLAIMS - len(round.claims))):
             del self._hungry[mailbox]
-            if mailbox.backlog and mailbox.open:
+            if mailbox.backlog and mailbox.open and mailbox not in round.claims:
                 round.claims.append(mailbox)
         if not round:
+            self._rounds.popleft()
             return
-        try:
-            outcome = await self._once(connection, round)
-        except psycopg.errors.DeadlockDetected:
-            for mailbox in round.claims:
-                self._want(mailbox)
-            return
-        except REFUSED:
-            outcome = await self._singly(connection, round)
-        self._round = Round()
-        self.waiting_bytes -= self._round_bytes
-        self._round_bytes = 0
-        self._deliver(outcome)
-        for mailbox in round.asking:
-            if not mailbox.gone:
-                mailbox.holder.answer(outcome.names)
+        write = partial(self._write_round, connection)
+        refused = await carry_out(self._rounds, write, lambda round, _: round.apart(), self._refuse, connection)
+        if not self._rounds:
+            self.waiting_bytes -= self._round_bytes
+            self._round_bytes = 0
         self.on_commit()
-        for queue in outcome.overfull:
-            await self.make_room(connection, queue)
+        await self._go_on(refused)
 
-    async def _once(self, connection: Connection, round: Round) -> Outcome:
+    async def _go_on(self, refused: Exception | None) -> None:
+        """After a try: at once, or later when the server refuses for now."""
+        if refused is None:
+            self._patience.reset()
+            self.health.end(SERVING)
+            self.health.end(audit.trouble(CHAIN))
+            return
+        if isinstance(refused, Later):
+            self.health.begin(audit.trouble(CHAIN), refused.detail)
+        else:
+            self.health.begin(SERVING, told(refused))
+        await self._patience.wait()
+
+    async def _write_round(self, connection: Connection, round: Round) -> None:
         options = self.options
         exchange = Exchange(
             round, self._locals(round.postings), self.node, options.relaxed_mailboxes, options.audit_letters,
             self._strays.take,
         )  # fmt: skip
-        return await exchange.run(connection)
-
-    async def _singly(self, connection: Connection, round: Round) -> Outcome:
-        """A letter of the round is not storable: each by itself, so that only that one is dropped."""
-        whole = Outcome()
-        parts = [Round(postings=[posting]) for posting in round.postings]
-        parts += [Round(forwards=[forward]) for forward in round.forwards]
-        parts += [
-            Round(settled=round.settled, acks=round.acks),
-            Round(asking=round.asking, claims=round.claims),
-        ]
-        for part in parts:
+        outcome = await exchange.run(connection)
+        if self._rounds and self._rounds[0] is round:  # else everybody has been told that its fate is unknown
             try:
-                outcome = await self._once(connection, part)
-            except REFUSED as error:
-                logger.warning("a letter cannot be stored: %s", str(error).split("\n")[0])
-                whole.dropped += 1
-            else:
                 self._deliver(outcome)
-                whole.names = outcome.names or whole.names
-        return whole
+            except Exception as error:  # it is durable, and must not be done again
+                self.health.isolate("delivery of letters", error)
+            for mailbox in round.asking:
+                if not mailbox.gone:
+                    self._tell(mailbox, mailbox.holder.answer, outcome.names)
+        for queue in outcome.overfull:
+            try:
+                await self.make_room(connection, queue)
+            except Exception as error:  # the next message tries again
+                self.health.isolate("drop of the oldest", error, queue=queue)
+
+    def _refuse(self, round: Round, error: Exception) -> None:
+        """The last word on one thing that cannot be done: whoever asked for it is told by the end of its connection."""
+        for sender, id, *_ in (*round.postings, *round.forwards):
+            self.counts.dropped += 1
+            self._broken(sender, "letter", error, id)
+        for mailbox, key, _ in round.acks:
+            self._broken(mailbox, "acknowledgement of a letter", error, key)
+        for mailbox in round.claims:
+            self._broken(mailbox, "delivery of letters", error, None)
+        for mailbox in round.asking:
+            self._broken(mailbox, "question of a peer", error, None)
+
+    def _broken(self, mailbox: Mailbox, unit: str, error: Exception, key: str | None) -> None:
+        self.health.isolate(unit, error, peer=mailbox.name, key=key)
+        if not mailbox.gone:
+            self._tell(mailbox, mailbox.holder.refused, StoreUnavailable(told(error)))
+
+    def _tell(self, mailbox: Mailbox, tell: Callable[..., None], *arguments: object) -> None:
+        """Call a holder, which alone is to suffer if that raises."""
+        self.health.guard("session", mailbox.holder, tell, *arguments)
 
     def _locals(self, postings: Iterable[Posting]) -> list[Mailbox]:
         """The mailboxes of this node that may be given these letters as they are stored."""
@@ -332,6 +366,8 @@ class Mailroom:
         self.counts.dropped += outcome.dropped
         self.counts.acknowledged += outcome.settled
         self.counts.stray_acks += outcome.stray
+        for key, name, error in outcome.unforeseen:
+            self.health.isolate("letter", error, peer=name, key=key)
         for mailbox, news, claim in outcome.claims:
             self._claimed(mailbox, news, claim)
         time = now()
@@ -342,7 +378,7 @@ class Mailroom:
             for id, letter in letters:
                 unacked[letter.key] = (id, time)
             if fresh and not mailbox.gone:
-                mailbox.holder.deliver(fresh)
+                self._tell(mailbox, mailbox.holder.deliver, fresh)
         for queue, id, node in outcome.left:
             if node == self.node:
                 self.more_in_store(queue, id)
@@ -369,24 +405,34 @@ class Mailroom:
 
     async def _move(self, connection: Connection, items: deque[Item] | deque[Move]) -> None:
         """Take and leave some mailboxes; of the same name one at a time."""
-        moves = first_moves(items)
+        parts = deque([first_moves(items)])
+        write = partial(self._move_some, connection, items)
+        refuse = partial(self._refuse_move, items)
+        await self._go_on(await carry_out(parts, write, lambda moves, _: halves(moves), refuse, connection))
+
+    async def _move_some(self, connection: Connection, items: deque[Item] | deque[Move], moves: list[Move]) -> None:
         leaving = [move.mailbox for move in moves if isinstance(move, Leave) and move.mailbox.connection]
         taking = [move for move in moves if isinstance(move, Take) and not move.mailbox.gone]
-        try:
-            if leaving:
-                await leave(connection, leaving, self.node)
-            if taking:
-                taking = await in_order(connection, taking)
-                given, names = await take(connection, taking, self.node, not self.options.relaxed_mailboxes)
-                await self.topology.load_policies(connection, [queue for queue, _, _ in given])
-        except psycopg.errors.DeadlockDetected:
-            return  # and again
+        if leaving:
+            await leave(connection, leaving, self.node)
+        if taking:
+            taking = await in_order(connection, taking)
+            given, names = await take(connection, taking, self.node, not self.options.relaxed_mailboxes)
+            await self.topology.load_policies(connection, [queue for queue, _, _ in given])
         for _ in moves:
             items.popleft()
         for mailbox in leaving:
             self._forget(mailbox)
         for move, (queue, taken, refused) in zip(taking, given if taking else (), strict=True):
             self._taken(move, queue, taken, refused, names)
+
+    def _refuse_move(self, items: deque[Item] | deque[Move], moves: list[Move], error: Exception) -> None:
+        [move] = moves
+        items.popleft()
+        mailbox = move.mailbox
+        self._forget(mailbox)
+        self._broken(mailbox, "mailbox that is taken or left", error, None)
+        mailbox.gone = True
 
     def _taken(self, move: Take, queue: int, connection: int, refused: str | None, names: list[str]) -> None:
         mailbox = move.mailbox
@@ -397,7 +443,7 @@ class Mailroom:
             self._displace(mailbox, evicted=True)
         elif refused is not None:
             self._forget(mailbox)
-            mailbox.holder.refused(MailboxClaimed(mailbox.name))
+            self._tell(mailbox, mailbox.holder.refused, MailboxClaimed(mailbox.name))
         else:
             former = self._by_name.get(mailbox.name)
             if former is not None and former is not mailbox:
@@ -405,14 +451,14 @@ class Mailroom:
             self._by_name[mailbox.name] = self._by_queue[queue] = mailbox
             mailbox.begin(queue, connection, policy, now())
             if move.former is None and not mailbox.gone:
-                mailbox.holder.taken(names)
+                self._tell(mailbox, mailbox.holder.taken, names)
             self._want(mailbox)
 
     def _displace(self, mailbox: Mailbox, evicted: bool = False) -> None:
         self._forget(mailbox)
         if not mailbox.gone:
             mailbox.gone = True
-            (mailbox.holder.evicted if evicted else mailbox.holder.displaced)()
+            self._tell(mailbox, mailbox.holder.evicted if evicted else mailbox.holder.displaced)
 
     def _forget(self, mailbox: Mailbox) -> None:
         if self._by_name.get(mailbox.name) is mailbox:

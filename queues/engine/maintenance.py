@@ -17,6 +17,7 @@ from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.deadlines import Agenda
 from queues.engine.floor import FIRST
+from queues.engine.health import Health
 from queues.engine.message import ROWS_PER_STATEMENT, Counts
 from queues.engine.options import EngineOptions
 from queues.engine.settler import Settler
@@ -29,6 +30,8 @@ DUE = 0.05
 LIVENESS = 0.25
 SWEEP = 1.0
 SEAL = 0.5
+#: What does not work while a chain is broken that the journal waits for, as /readyz says it.
+SEALING = "The audit journal is not sealed"
 TIDY = 0.1
 #: Seconds that a process may leave a transaction open without a word; those that it may when the transaction is that
 #: old already, since it had to wait for a lock; and the connections that make them.
@@ -51,11 +54,12 @@ class Maintenance:
     """Each method runs for ever on a connection, and ends by an exception when that is lost."""
 
     def __init__(
-        self, options: EngineOptions, counts: Counts, buffers: dict[int, QueueBuffer],
+        self, options: EngineOptions, counts: Counts, health: Health, buffers: dict[int, QueueBuffer],
         dead_buffers: Mapping[int, QueueBuffer], ready_everywhere: Callable[[int, int], None],
     ) -> None:  # fmt: skip
         self.options = options
         self.counts = counts
+        self.health = health
         self.buffers = buffers
         self.dead_buffers = dead_buffers
         self.ready_everywhere = ready_everywhere
@@ -84,7 +88,9 @@ class Maintenance:
         try:
             await audit.seal(connection)
         except audit.AuditError as error:
-            logger.error("the audit journal is not sealed: %s", error)
+            self.health.begin(SEALING, str(error).rstrip("."))
+        else:
+            self.health.end(SEALING)
 
     async def keep_audit(self, look_after: Callable[[], None]) -> None:
         """Have the audit chains looked after, in a thread: anchors, partitions, retention."""
@@ -257,9 +263,12 @@ class Maintenance:
                 [(gone,)] = await cursor.fetchall()
 
 
-def deadlines(timed: Agenda[QueueBuffer], time: float) -> None:
+def deadlines(timed: Agenda[QueueBuffer], time: float, health: Health) -> None:
     """Return deliveries whose time is up."""
     for buffer in timed.due(time):
-        buffer.expire_deliveries(time)
+        try:
+            buffer.expire_deliveries(time)
+        except Exception as error:
+            health.isolate("deadline", error, queue=buffer.policy.name)
         if (following := buffer.next_deadline) is not None:
             timed.at(buffer, following)

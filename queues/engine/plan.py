@@ -11,6 +11,7 @@ from typing import Any, cast
 from queues.engine.buffer import QueueBuffer
 from queues.engine.errors import EngineError, QueueNotFound, TopologyMoved
 from queues.engine.floor import LOWEST
+from queues.engine.health import Health
 from queues.engine.message import CONTENT_ONLY, ROWS_PER_STATEMENT, Content, Detail, Message, Outgoing
 from queues.engine.policy import QueuePolicy
 from queues.engine.source import Address, AnsweredPublisher, Segment
@@ -140,13 +141,14 @@ class Write:
         ids, stored = range(start, start + len(self.segment.bodies) * self.width, self.width), self.stored
         return ids if stored is None else [id if id in stored else None for id in ids]
 
-    def answer(self, queue: int) -> None:
+    def answer(self, queue: int, health: Health) -> None:
         """Tell each publisher the id that its message has in the queue which it was published to."""
         segment, known = self.segment, self.first_ids(queue)
         at = 0
         for publisher, group in groupby(segment.publishers):
             end = at + sum(1 for _ in group)
-            cast(AnsweredPublisher, publisher).published(segment.tokens[at:end], known[at:end])
+            published = cast(AnsweredPublisher, publisher).published
+            health.guard("session", publisher, published, segment.tokens[at:end], known[at:end])
             at = end
 
 
@@ -187,14 +189,10 @@ class Plan:
             buffer.storing -= 1
         self.storing = []
 
-    def merge(self, other: Plan) -> None:
-        """Add a plan that has been carried out."""
-        self.writes += other.writes
-        self.storing += other.storing
-        self.transient += other.transient
-        self.rejected += other.rejected
-        self.unroutable += other.unroutable
-        self.answers += other.answers
+    def forget_publishers(self) -> None:
+        """Whoever published this has been told that its fate is unknown, and is told no more."""
+        self.answers.clear()
+        self.rejected.clear()
 
 
 def plan_segment(

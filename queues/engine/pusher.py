@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from queues.engine.clock import now
 from queues.engine.deadlines import MovableDeadlines
+from queues.engine.faults import told
 from queues.engine.message import Detail
 
 if TYPE_CHECKING:
@@ -98,7 +99,14 @@ class Pusher:
             workers.popleft()
             if worker.credits:
                 workers.append(worker)
-            worker.push(messages, self._time(worker, messages, time))
+            deadline = self._time(worker, messages, time)
+            try:
+                worker.push(messages, deadline)
+            except Exception as error:  # the deliveries count, so that what everybody fails on is given up
+                buffer.settler.health.broken("session", worker, error)
+                self.withdraw(worker)
+                for message in messages:
+                    buffer.give_back(message.tag, error=told(error))
 
     def _time(self, worker: Worker, messages: list[Push], time: float) -> float | None:
         timeout = self.buffer.policy.ack_timeout
@@ -128,7 +136,7 @@ class Pusher:
             for tag in late:
                 self.buffer.give_back(tag, error="not finished by its deadline")
             if late:
-                worker.expired(late)
+                self.buffer.settler.health.guard("session", worker, worker.expired, late)
 
     def close(self) -> None:
         """The queue is gone, or the leases are: nothing here is anybody's any more."""

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from queues.engine.audit import AuditError
-from queues.engine.audited import AuditedBatch, AuditedQueue, KeyNames
+from queues.engine.audited import BROKEN, AuditedBatch, AuditedQueue, KeyNames
 from queues.engine.batches import AckBatch, JobBatch, Returns, Taken, failure_arrays, lock_late, return_arrays
-from queues.engine.clock import now, wall_offset
+from queues.engine.clock import wall_offset
 from queues.engine.database import Connection
 from queues.engine.deadlines import Agenda
+from queues.engine.faults import told
+from queues.engine.health import Health
+from queues.engine.isolation import Patience, carry_out, halves
 from queues.engine.message import ROWS_PER_STATEMENT, Counts, Failure
 from queues.engine.policy import QueuePolicy
 from queues.engine.statements import array, statement
@@ -26,13 +28,25 @@ from queues.engine.statements import array, statement
 if TYPE_CHECKING:
     from queues.engine.buffer import QueueBuffer
 
-logger = logging.getLogger(__name__)
-
 #: Seconds a batch of acknowledgements may grow: nobody waits for it, and larger ones cost less a message.
 GROWTH = 0.01
 PURGED = 2  # the archive's outcome
-#: Seconds until a queue whose audit chain cannot be appended to is tried again.
-BROKEN = 1.0
+#: The greatest count of attempts that the store has.
+MOST_ATTEMPTS = 32_767
+#: What does not work while the settler cannot write, as /readyz says it.
+SETTLING = "Acknowledgements are not written"
+
+
+class Buried(NamedTuple):
+    """Dead letters that go to one queue; None: each to its own queue's."""
+
+    target: int | None
+    failures: list[Failure]
+
+
+T = TypeVar("T")
+#: Id, tag to keep.
+Handed = tuple[int, int | None]
 
 
 class Settler:
@@ -43,9 +57,11 @@ class Settler:
     """
 
     def __init__(
-        self, counts: Counts, more_in_store: Callable[[int, int], None], more_dead: Callable[[int], None]
-    ) -> None:
+        self, counts: Counts, health: Health, more_in_store: Callable[[int, int], None],
+        more_dead: Callable[[int], None],
+    ) -> None:  # fmt: skip
         self.counts = counts
+        self.health = health
         self.more_in_store = more_in_store
         self.more_dead = more_dead
         self.node = 0
@@ -66,15 +82,21 @@ class Settler:
         self._dirty: list[AckBatch] = []
         self._failures: list[Failure] = []
         self._buried: dict[int | None, list[Failure]] = defaultdict(list)
-        self._handed_back: list[tuple[int, int | None]] = []
+        self._handed_back: list[Handed] = []
         self._purged: dict[str, list[int]] = {}
         self._job_batches: dict[tuple[str, int | None, bool], JobBatch] = {}
-        self._writing: list[Taken] = []
+        #: What is being written, by kind, in parts.
+        self._writing: deque[Taken] = deque()
+        self._returning: deque[list[Failure]] = deque()
+        self._burying: deque[Buried] = deque()
+        self._handing: deque[list[Handed]] = deque()
+        self._patience = Patience()
+        #: What `AuditedQueue.settling` gave and is not durable yet.
+        self.unrecorded: set[int] = set()
         #: Audited queues by their ids; those of them that have something to write.
         self._audited: dict[int, AuditedQueue] = {}
         self._recording: dict[AuditedQueue, None] = {}
         self._names = KeyNames()
-        self._broken_until = 0.0
         #: Whatever is given to the settler now is durable when `settled` has reached this number.
         self.round = 1
         self.settled = 0
@@ -166,9 +188,14 @@ class Settler:
 
     @property
     def idle(self) -> bool:
-        return not (
-            self._dirty or self._writing or self._failures or self._buried or self._handed_back or self._purged
-            or self._recording
+        return self._rests and not self._recording
+
+    @property
+    def _rests(self) -> bool:
+        """Whether nothing is to be done now: a queue whose chain is broken waits by itself."""
+        return all(queue.waits for queue in self._recording) and not (
+            self._dirty or self._writing or self._failures or self._returning or self._buried or self._burying
+            or self._handed_back or self._handing or self._purged
         )  # fmt: skip
 
     def forget_leases(self) -> None:
@@ -177,10 +204,9 @@ class Settler:
         self._take()
         for taken in self._writing:
             taken.late = True
-        self._failures.clear()
+        for left in (self._failures, self._returning, self._buried, self._burying, self._handed_back, self._handing):
+            left.clear()
         self.returns.forget()
-        self._buried.clear()
-        self._handed_back.clear()
         for queue in self._audited.values():
             queue.forget_leases()
 
@@ -195,91 +221,115 @@ class Settler:
         self._names = KeyNames()
 
     def _take(self) -> None:
-        batches, self._dirty = self._dirty, []
-        self._writing += [batch.take() for batch in batches]
+        if self._dirty:
+            batches, self._dirty = self._dirty, []
+            self._writing.extend(batch.take() for batch in batches)
 
     # What the engine runs.
 
     async def run(self, connection: Connection) -> None:
-        """Write for ever; ends by an exception when the connection is lost, and may be run again with another."""
-        if self._writing:  # cut off in the middle: deleting twice is harmless
-            await self._write_acks(connection)
-        if await self._write_recorded(connection):
-            self._confirm(self.round - 1)
-        self.on_progress()
+        """Write for ever; ends by an exception when the connection is lost, and may be run again with another. What was
+        cut off in the middle is written again: deleting twice is harmless."""
         while True:
-            if self.idle:
+            refused = await self.write(connection)
+            if refused is None:
+                self._patience.reset()
+                self.health.end(SETTLING)
+            else:
+                self.health.begin(SETTLING, told(refused))
+                await self._patience.wait()
+            if self._rests:
                 self._wake.clear()
-                await self._wake.wait()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._again):
+                        await self._wake.wait()
             with contextlib.suppress(TimeoutError):  # not wait_for, which may swallow the cancellation that ends this
                 async with asyncio.timeout(GROWTH):
                     await self._urgent.wait()
             self._urgent.clear()
-            await self.write(connection)
 
-    async def write(self, connection: Connection) -> None:
-        """Write everything that waits."""
+    @property
+    def _again(self) -> float | None:
+        """Seconds after which there is something to do though nothing comes."""
+        return BROKEN if self._recording else None
+
+    async def write(self, connection: Connection) -> Exception | None:
+        """Write everything that waits, each kind whatever becomes of the others; returns the error by which the server
+        refuses for now what is left."""
         round, self.round = self.round, self.round + 1
-        if self._dirty:
-            self._take()
-            await self._write_acks(connection)
-        if self._failures:
-            failures, self._failures = self._failures, []
-            self.returns.take()
-            await self._return(connection, failures)
-            self.returns.written()
-        if self._buried:
-            buried, self._buried = self._buried, defaultdict(list)
-            for target, failures in buried.items():
-                await self._bury(connection, target, failures)
-        if self._handed_back:
-            taken, self._handed_back = self._handed_back, []
-            await self._hand_back(connection, taken)
-        self.handed_back = round
-        if self._purged:
-            await self._write_recorded(connection)  # what was delivered before is recorded before
-            purged, self._purged = self._purged, {}
-            for by, ids in purged.items():
-                await connection.execute(statement("remove"), {"ids": array(ids), "outcome": PURGED, "by": by})
-        if await self._write_recorded(connection):
+        refused = [
+            await self._write_acks(connection),
+            await self._write_returns(connection),
+            await self._write_buried(connection),
+            await self._write_handed_back(connection),
+        ]
+        if not self._handing:
+            self.handed_back = round
+        refused.append(await self._write_recorded(connection))
+        await self._write_purged(connection)  # what was delivered before is recorded before
+        error = next((error for error in refused if error is not None), None)
+        if error is None:
             self._confirm(round)
         self.on_progress()
+        return error
 
     def _confirm(self, round: int) -> None:
         """This round is durable. What was given while it was written may have been written with it: then nothing
         waits any more, and no other round would come to confirm that."""
-        if self.idle:
+        if self._rests:
             round, self.round = self.round, self.round + 1
             self.handed_back = round
         self.settled = round
 
-    async def _write_recorded(self, connection: Connection) -> bool:
-        """Write what waits for audited queues. False when that of one cannot be recorded: then nothing is confirmed."""
-        if self._recording and now() < self._broken_until:
-            return False
-        whole = True
+    async def _write_recorded(self, connection: Connection) -> Exception | None:
+        """Write what waits for audited queues, one after the other: one whose chain is broken holds up itself only."""
+        refused = None
         for queue in tuple(self._recording):
-            try:
-                await queue.write(connection, self._names)
-            except AuditError as error:
-                logger.error("messages of %s are not settled: %s", queue.name, error)
-                self._broken_until, whole = now() + BROKEN, False
+            if not queue.waits:
+                refused = await queue.write(connection, self._names) or refused
             if queue.idle:
                 del self._recording[queue]
-        return whole
+        return refused
 
-    async def _write_acks(self, connection: Connection) -> None:
-        while self._writing:
-            taken = self._writing[0]
-            ids = set(taken.ids)
-            once = taken.only(ids) if len(ids) < len(taken.ids) else taken
-            if taken.late:
-                await self._write_late(connection, once)
-            else:
-                await connection.execute(statement(once.statement), once.parameters(self.clock))
-            self.counts.acknowledged += len(ids)
-            self.unsettled -= len(taken.ids)
-            del self._writing[0]
+    # Acknowledgements.
+
+    async def _write_acks(self, connection: Connection) -> Exception | None:
+        self._take()
+        if not self._writing:
+            return None
+        write = partial(self._settle, connection)
+        return await carry_out(self._writing, write, _halve_taken, self._not_settled, connection, in_order=False)
+
+    async def _settle(self, connection: Connection, taken: Taken) -> None:
+        ids = set(taken.ids)
+        once = taken.only(ids) if len(ids) < len(taken.ids) else taken
+        if taken.late:
+            await self._write_late(connection, once)
+        else:
+            await connection.execute(statement(once.statement), once.parameters(self.clock))
+        self.counts.acknowledged += len(ids)
+        self.unsettled -= len(taken.ids)
+
+    def _not_settled(self, taken: Taken, error: Exception) -> None:
+        """A message cannot be removed: it is done, but an operator has to see to it."""
+        self.health.isolate("settlement", error, message=taken.ids[0], consumer=taken.batch.consumer)
+        self.unsettled -= 1
+        self.set_aside(taken.ids[0], 1, f"acknowledged, and not removed: {told(error)}")
+
+    # Returns.
+
+    async def _write_returns(self, connection: Connection) -> Exception | None:
+        if self._failures and not self._returning:
+            failures, self._failures = self._failures, []
+            self._returning.extend(_in_statements(failures))
+            self.returns.take()
+        if not self._returning:
+            return None
+        write = partial(self._return, connection)
+        refused = await carry_out(self._returning, write, _halve_list, self._not_returned, connection)
+        if not self._returning:
+            self.returns.written()
+        return refused
 
     async def _write_late(self, connection: Connection, taken: Taken) -> None:
         """Settle what others may lease, claim or return at the same time, and never wait for them with rows locked."""
@@ -294,32 +344,69 @@ class Settler:
                 await asyncio.sleep(GROWTH)
 
     async def _return(self, connection: Connection, failures: list[Failure]) -> None:
-        for start in range(0, len(failures), ROWS_PER_STATEMENT):
-            some = failures[start : start + ROWS_PER_STATEMENT]
-            parameters = return_arrays(some) | {"node": self.node, "audited": False}
-            cursor = await connection.execute(statement("return"), parameters)
-            self.counts.returned += len(some)
-            for queue, low, ready, *_, dead in await cursor.fetchall():
-                if ready:
-                    self.more_in_store(queue, low)
-                if dead:
-                    self.more_dead(queue)
+        parameters = return_arrays(failures) | {"node": self.node, "audited": False}
+        cursor = await connection.execute(statement("return"), parameters)
+        self.counts.returned += len(failures)
+        for queue, low, ready, *_, dead in await cursor.fetchall():
+            if ready:
+                self.more_in_store(queue, low)
+            if dead:
+                self.more_dead(queue)
 
-    async def _bury(self, connection: Connection, target: int | None, failures: list[Failure]) -> None:
-        for start in range(0, len(failures), ROWS_PER_STATEMENT):
-            parameters = failure_arrays(failures[start : start + ROWS_PER_STATEMENT])
-            parameters |= {"node": self.node, "audited": False}
-            if target is not None:
-                cursor = await connection.execute(statement("bury_elsewhere"), parameters | {"target": target})
-                if row := await cursor.fetchone():
-                    self.more_in_store(target, row[0])
-                    continue
+    def _not_returned(self, failures: list[Failure], error: Exception) -> None:
+        [failure] = failures
+        self.health.isolate("return", error, message=failure.id)
+        self.set_aside(failure.id, failure.attempts, f"not returned to its queue: {told(error)}")
+
+    def set_aside(self, id: int, attempts: int, error: str) -> None:
+        """Make a leased message with which nothing else can be done a dead letter of its own queue."""
+        self._buried[None].append(Failure(id, min(attempts, MOST_ATTEMPTS), error=error))
+        self.hurry()
+
+    # Dead letters.
+
+    async def _write_buried(self, connection: Connection) -> Exception | None:
+        if self._buried:
+            buried, self._buried = self._buried, defaultdict(list)
+            for target, failures in buried.items():
+                self._burying.extend(Buried(target, some) for some in _in_statements(failures))
+        if not self._burying:
+            return None
+        write = partial(self._bury, connection)
+        return await carry_out(self._burying, write, _halve_buried, self._not_buried, connection, in_order=False)
+
+    async def _bury(self, connection: Connection, buried: Buried) -> None:
+        target, failures = buried
+        parameters = failure_arrays(failures) | {"node": self.node, "audited": False}
+        moved = None
+        if target is not None:
+            cursor = await connection.execute(statement("bury_elsewhere"), parameters | {"target": target})
+            if moved := await cursor.fetchone():
+                self.more_in_store(target, moved[0])
+        if moved is None:
             cursor = await connection.execute(statement("bury"), parameters)
             for queue, *_ in await cursor.fetchall():
                 self.more_dead(queue)
         self.counts.buried += len(failures)
 
-    async def _hand_back(self, connection: Connection, taken: list[tuple[int, int | None]]) -> None:
+    def _not_buried(self, buried: Buried, error: Exception) -> None:
+        [failure] = buried.failures
+        self.health.isolate("dead letter", error, message=failure.id, target=buried.target)
+        if buried.target is not None:  # else it stays leased to this node until this ends
+            self.set_aside(failure.id, failure.attempts, f"not moved to the dead-letter queue: {told(error)}")
+
+    # What was not used.
+
+    async def _write_handed_back(self, connection: Connection) -> Exception | None:
+        if self._handed_back:
+            taken, self._handed_back = self._handed_back, []
+            self._handing.append(taken)
+        if not self._handing:
+            return None
+        write = partial(self._hand_back, connection)
+        return await carry_out(self._handing, write, _halve_list, self._not_handed_back, connection)
+
+    async def _hand_back(self, connection: Connection, taken: list[Handed]) -> None:
         parameters = {
             "node": self.node,
             "ids": array(id for id, _ in taken),
@@ -332,3 +419,47 @@ class Settler:
                 self.more_dead(queue)
             else:
                 self.more_in_store(queue, low)
+
+    def _not_handed_back(self, taken: list[Handed], error: Exception) -> None:
+        [(id, _)] = taken
+        self.health.isolate("hand-back", error, message=id)
+        self.set_aside(id, 0, f"not handed back to its queue: {told(error)}")
+
+    async def _write_purged(self, connection: Connection) -> None:
+        if not self._purged:
+            return
+        purged, self._purged = self._purged, {}
+        parts = deque((by, ids) for by, ids in purged.items())
+        write = partial(self._purge, connection)
+        await carry_out(parts, write, _halve_purged, self._not_purged, connection)
+        for by, ids in parts:
+            self.purge(ids, by)
+
+    async def _purge(self, connection: Connection, purged: tuple[str, list[int]]) -> None:
+        by, ids = purged
+        await connection.execute(statement("remove"), {"ids": array(ids), "outcome": PURGED, "by": by})
+
+    def _not_purged(self, purged: tuple[str, list[int]], error: Exception) -> None:
+        by, [id] = purged
+        self.health.isolate("purge", error, message=id, by=by)
+        self.set_aside(id, 0, f"not purged: {told(error)}")
+
+
+def _in_statements(failures: list[Failure]) -> list[list[Failure]]:
+    return [failures[start : start + ROWS_PER_STATEMENT] for start in range(0, len(failures), ROWS_PER_STATEMENT)]
+
+
+def _halve_list(items: list[T], _: Exception) -> list[list[T]]:
+    return halves(items)
+
+
+def _halve_taken(taken: Taken, _: Exception) -> list[Taken]:
+    return [taken.part(some) for some in halves(range(len(taken.ids)))]
+
+
+def _halve_buried(buried: Buried, _: Exception) -> list[Buried]:
+    return [Buried(buried.target, some) for some in halves(buried.failures)]
+
+
+def _halve_purged(purged: tuple[str, list[int]], _: Exception) -> list[tuple[str, list[int]]]:
+    return [(purged[0], some) for some in halves(purged[1])]

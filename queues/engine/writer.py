@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable
-from itertools import repeat
+from functools import partial
+from itertools import groupby, repeat
 
 import psycopg
 
@@ -21,6 +23,9 @@ from queues.engine.claimer import Claimer
 from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.errors import EngineError, QueueFull, StoreUnavailable, TopologyMoved, Unstorable
+from queues.engine.faults import told
+from queues.engine.health import Health
+from queues.engine.isolation import Patience, carry_out, halves
 from queues.engine.message import Counts
 from queues.engine.plan import Plan, Write, plan_segment
 from queues.engine.source import Address, Segment, Source
@@ -30,12 +35,17 @@ from queues.engine.topology import UNKNOWN, Topology
 Work = list[tuple[Source, list[Segment]]]
 
 
-#: What PostgreSQL says of a message that it will never take; or what is to be recorded of it cannot be.
-REFUSED = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError, audit.AuditError)
 #: A transaction that is not finished has stored a message with this key.
 KEY_HELD = psycopg.errors.LockNotAvailable
 KEY_IS_HELD = "an unfinished transaction holds the key"
 KEY_TIMEOUT = b"set local lock_timeout = '500ms'"
+#: What does not work while the writer cannot write, as /readyz says it.
+STORING = "Publishes are not stored"
+
+
+class KeyIsHeld(Exception):
+    """An unfinished transaction holds the key of one of these messages."""
+
 
 
 class Writer:
@@ -46,13 +56,14 @@ class Writer:
     """
 
     def __init__(
-        self, topology: Topology, buffers: dict[int, QueueBuffer], claimer: Claimer, counts: Counts,
+        self, topology: Topology, buffers: dict[int, QueueBuffer], claimer: Claimer, counts: Counts, health: Health,
         more_in_store: Callable[[int, int], None], deliver_transient: Callable[[int, list[bytes]], None],
     ) -> None:  # fmt: skip
         self.topology = topology
         self.buffers = buffers
         self.claimer = claimer
         self.counts = counts
+        self.health = health
         self.more_in_store = more_in_store
         self.deliver_transient = deliver_transient
         self.on_commit: Callable[[], None] = lambda: None
@@ -62,11 +73,15 @@ class Writer:
         self.committed = 0
         self._sources: dict[tuple[Address, int | None], Source] = {}
         self._pending: list[Source] = []
-        self._taken: Work = []
+        #: What is being written, in parts: one, unless some message of the batch cannot be stored.
+        self._taken: deque[Work] = deque()
         self._taken_bytes = 0
         #: The last message id that was stored, without its priority.
         self.last_id = 0
         self._wake = asyncio.Event()
+        #: Keys that another transaction was found to hold, of the batch that is being written.
+        self._held_keys: set[str] = set()
+        self._patience = Patience()
         self._names = KeyNames()
         #: The version of the topology whose changes of audited queues are in their chains.
         self._sealed = UNKNOWN
@@ -102,14 +117,15 @@ class Writer:
                 await self._wake.wait()
 
     def fail(self, error: EngineError) -> None:
-        """Give up everything that waits, telling those who published it."""
+        """Give up everything that waits, telling those who published it. Of what is being written right now nobody can
+        say whether it is stored; if it turns out to be, it is delivered, but it is not confirmed."""
         if self._pending:
             self._take()
-        taken, self._taken = self._taken, []
+        taken = list(self._taken)
         self._finish()
-        for _, segments in taken:
-            for segment in segments:
-                _reject(segment, error)
+        for work in taken:
+            for _, segment in _segments(work):
+                self._reject(segment, error)
 
     def forget_history(self) -> None:
         """The store has another past: what was read of its audit chains and keys is no longer so."""
@@ -118,12 +134,12 @@ class Writer:
 
     def _take(self) -> None:
         pending, self._pending = self._pending, []
-        self._taken += [(source, source.take()) for source in pending]
+        self._taken.append([(source, source.take()) for source in pending])
         self._taken_bytes, self.pending_bytes = self.pending_bytes, 0
         self.open_batch += 1
 
     def _finish(self) -> None:
-        self._taken = []
+        self._taken.clear()
         self._taken_bytes = 0
         self.committed = self.open_batch - 1
         self.counts.batches += 1
@@ -134,63 +150,86 @@ class Writer:
         return self.pending_bytes + self._taken_bytes
 
     async def _write_taken(self, connection: Connection) -> None:
-        """Store what was taken, then confirm and deliver it.
+        """Store what was taken, then confirm and deliver it."""
+        batch = self.open_batch
+        write = partial(self._write_part, connection)
+        refused = await carry_out(self._taken, write, self._take_apart, self._refuse, connection)
+        self._held_keys.clear()
+        if not self._taken and self.committed < batch - 1:  # its last part was refused
+            self._finish()
+        self.on_commit()
+        if refused is None:
+            self._patience.reset()
+            self.health.end(STORING)
+        else:
+            self.health.begin(STORING, told(refused))
+            await self._patience.wait()
+
+    async def _write_part(self, connection: Connection, work: Work) -> None:
+        """Store a part of what was taken, in one transaction, and deliver it.
 
         First the last of each backlog is claimed: only here nothing new can come between the claim and the write,
         so that what is written now may go to memory at once.
         """
-        try:
-            plan = await self._plan(connection, self._taken)
-            await self._store(connection, plan)
-        except TopologyMoved:
-            await self.topology.resolve(connection, [source.address for source, _ in self._taken])
-            return  # and again, with the new routes
-        except (*REFUSED, KEY_HELD):
-            plan = await self._store_singly(connection)
-        self._finish()
-        self._deliver(plan)
-        self.on_commit()
-
-    async def _store_singly(self, connection: Connection) -> Plan:
-        """One message of the batch is not storable: store each segment by itself, and of those that have such a
-        message each message, so that only that one is refused."""
-        whole = Plan()
-        try:
-            for source, segments in self._taken:
-                for segment in segments:
-                    try:
-                        whole.merge(await self._store_one(connection, source, segment))
-                    except (*REFUSED, KEY_HELD):
-                        await self._store_messages(connection, source, segment, whole)
-        except BaseException:
-            whole.end()
-            raise
-        return whole
-
-    async def _store_messages(self, connection: Connection, source: Source, segment: Segment, whole: Plan) -> None:
-        held: set[str] = set()
-        for n in range(len(segment.bodies)):
-            one = segment.cut(n, n + 1)
-            if held.intersection(one.keys):  # not to wait for it again
-                whole.rejected.append((one, StoreUnavailable(KEY_IS_HELD)))
-                continue
-            try:
-                whole.merge(await self._store_one(connection, source, one))
-            except REFUSED as error:
-                whole.rejected.append((one, Unstorable(str(error))))
-            except KEY_HELD:
-                whole.rejected.append((one, StoreUnavailable(KEY_IS_HELD)))
-                held.update(one.keys)
-
-    async def _store_one(self, connection: Connection, source: Source, segment: Segment) -> Plan:
+        if self._held_keys and any(self._held_keys.intersection(segment.keys) for _, segment in _segments(work)):
+            raise KeyIsHeld()  # not to wait for it again
         while True:
             try:
-                plan = await self._plan(connection, [(source, [segment])])
+                plan = await self._plan(connection, work)
                 await self._store(connection, plan)
             except TopologyMoved:
-                await self.topology.resolve(connection, [source.address])
-            else:
-                return plan
+                await self.topology.resolve(connection, [source.address for source, _ in work])
+                continue  # with the new routes
+            except KEY_HELD as error:
+                raise KeyIsHeld() from error
+            break
+        if not self._taken or self._taken[0] is not work:
+            plan.forget_publishers()  # they were told that nobody knows
+        elif len(self._taken) == 1:
+            self._finish()
+        self._deliver(plan)
+
+    def _take_apart(self, work: Work, error: Exception) -> list[Work]:
+        """Smaller parts of what could not be stored. One message with a held key costs the wait for it once."""
+        if isinstance(error, KeyIsHeld):
+            one = _single(work)
+            if one is not None:
+                self._held_keys.update(one[1].keys)
+                return []
+            runs: list[Work] = [
+                [(source, [segment.cut(start, stop)])]
+                for source, segment in _segments(work)
+                for start, stop in _runs(segment)
+            ]
+            if len(runs) > 1:
+                return runs
+        segments = _segments(work)
+        if len(segments) > 1:
+            return [[(source, [segment]) for source, segment in some] for some in halves(segments)]
+        [(source, segment)] = segments
+        if isinstance(error, audit.ChainBroken):
+            return []
+        return [[(source, [segment.cut(some[0], some[-1] + 1)])] for some in halves(range(len(segment.bodies)))]
+
+    def _refuse(self, work: Work, error: Exception) -> None:
+        """The last word on a message that cannot be stored, or on all of an audited queue whose chain is broken."""
+        [(source, segment)] = _segments(work)
+        answer: EngineError
+        if isinstance(error, KeyIsHeld):
+            answer = StoreUnavailable(KEY_IS_HELD)
+        elif isinstance(error, audit.ChainBroken):
+            self.health.begin(audit.trouble(error.chain), error.why)
+            answer = Unstorable(str(error))
+        else:
+            key = segment.keys[0] if segment.keys else None
+            self.health.isolate("publish", error, address=str(source.address), producer=source.key, key=key)
+            answer = error if isinstance(error, EngineError) else Unstorable(_reason(error))
+        self.counts.rejected += len(segment.bodies)
+        self._reject(segment, answer)
+
+    def _reject(self, segment: Segment, error: EngineError) -> None:
+        for publisher, token in zip(segment.publishers, segment.tokens, strict=True):
+            self.health.guard("session", publisher, publisher.publish_failed, token, error)
 
     async def _plan(self, connection: Connection, work: Work) -> Plan:
         topology = self.topology
@@ -232,6 +271,8 @@ class Writer:
                         await self.make_room(connection, queue)
                     if plan.audited:
                         await audit.append_all(connection, self._events(plan))
+                for name in plan.audited.values():
+                    self.health.end(audit.trouble(queue_chain(name)))
         except BaseException:
             plan.end()
             raise
@@ -309,31 +350,67 @@ class Writer:
         """After the commit: hand to memory what was leased, and tell what was left in the store."""
         plan.end()
         for write in plan.writes:
-            self.counts.published += len(write.segment.bodies) * len(write.queues)
-            self.last_id = write.first + len(write.segment.bodies) * write.width - 1
-            size = sum(map(len, write.segment.bodies))
-            for k, (queue, leased) in enumerate(zip(write.queues, write.leased, strict=True)):
-                buffer = self.buffers.get(queue)
-                if not leased:
-                    self.more_in_store(queue, write.lowest + k)
-                elif buffer is not None and buffer is write.buffers[k]:
-                    ids = range(write.first + k, write.first + len(write.segment.bodies) * write.width, write.width)
-                    if write.segment.detailed:
-                        buffer.add_claimed(write.leased_details(ids))
-                    else:
-                        own = write.own_detail
-                        buffer.add(zip(ids, write.segment.bodies, repeat(0), repeat(own)), size)
-                    buffer.refilled()
+            try:
+                self._deliver_write(write)
+            except Exception as error:  # what is leased and in no buffer comes back when this node ends
+                self.health.isolate("delivery", error, queues=write.queues, first=write.first)
         for write, queue in plan.answers:
-            write.answer(queue)
+            try:
+                write.answer(queue, self.health)
+            except Exception as error:
+                self.health.isolate("answer", error, queue=queue, first=write.first)
         for queue, bodies in plan.transient:
-            self.deliver_transient(queue, bodies)
+            try:
+                self.deliver_transient(queue, bodies)
+            except Exception as error:
+                self.health.isolate("transient delivery", error, queue=queue)
         self.counts.dropped += plan.unroutable
-        for segment, error in plan.rejected:
+        for segment, refusal in plan.rejected:
             self.counts.rejected += len(segment.bodies)
-            _reject(segment, error)
+            self._reject(segment, refusal)
+
+    def _deliver_write(self, write: Write) -> None:
+        self.counts.published += len(write.segment.bodies) * len(write.queues)
+        self.last_id = write.first + len(write.segment.bodies) * write.width - 1
+        size = sum(map(len, write.segment.bodies))
+        for k, (queue, leased) in enumerate(zip(write.queues, write.leased, strict=True)):
+            buffer = self.buffers.get(queue)
+            if not leased:
+                self.more_in_store(queue, write.lowest + k)
+            elif buffer is not None and buffer is write.buffers[k]:
+                ids = range(write.first + k, write.first + len(write.segment.bodies) * write.width, write.width)
+                if write.segment.detailed:
+                    buffer.add_claimed(write.leased_details(ids))
+                else:
+                    own = write.own_detail
+                    buffer.add(zip(ids, write.segment.bodies, repeat(0), repeat(own)), size)
+                buffer.refilled()
 
 
-def _reject(segment: Segment, error: EngineError) -> None:
-    for publisher, token in zip(segment.publishers, segment.tokens, strict=True):
-        publisher.publish_failed(token, error)
+def _segments(work: Work) -> list[tuple[Source, Segment]]:
+    return [(source, segment) for source, segments in work for segment in segments]
+
+
+def _single(work: Work) -> tuple[Source, Segment] | None:
+    """The message that this part is, if it is only one."""
+    segments = _segments(work)
+    return segments[0] if len(segments) == 1 and len(segments[0][1].bodies) == 1 else None
+
+
+def _runs(segment: Segment) -> list[tuple[int, int]]:
+    """Where a segment is to be cut so that each message with a key is by itself."""
+    if not segment.outgoing:
+        return [(0, len(segment.bodies))]
+    runs, at = [], 0
+    for keyed, some in groupby(message.key is not None for message in segment.outgoing):
+        count = sum(1 for _ in some)
+        runs += [(at + n, at + n + 1) for n in range(count)] if keyed else [(at, at + count)]
+        at += count
+    return runs
+
+
+def _reason(error: Exception) -> str:
+    """Why a message is not stored, for its publisher: what PostgreSQL says of its data, and no more of the rest."""
+    if isinstance(error, psycopg.DataError | psycopg.IntegrityError | psycopg.ProgrammingError | audit.AuditError):
+        return str(error)
+    return told(error)

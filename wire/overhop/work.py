@@ -92,7 +92,7 @@ class Work:
         buffer, tag = self._take(jid)
         if not buffer.complete(tag, kept):
             raise _not_found(jid)
-        self._settled(rid)
+        self._settled(rid, buffer)
 
     def done_run(self, received: Sequence[Message], at: int) -> int:
         """DONE for the jobs of one claim that begin at `at`, without results; how many there are, perhaps none.
@@ -119,7 +119,7 @@ class Work:
         claim.active -= len(tags)
         late = set(claim.buffer.complete_many(tags))
         session = self._session
-        session.replies.round = session.engine.settling
+        session.replies.round = session.engine.settling_of(claim.buffer)
         empty = session.oks.empty
         if late:
             gone = "this worker no longer has the job"
@@ -138,7 +138,7 @@ class Work:
             raise _not_found(jid)
         delay = None if retry_in_ms is None else retry_in_ms / 1000
         buffer.give_back(tag, delay=delay, error=(error or "failed without a word").replace("\0", "\ufffd"))
-        self._settled(rid)
+        self._settled(rid, buffer)
 
     def ack(self, rid: str, p: Payload) -> None:
         """ACK: the worker has it."""
@@ -213,9 +213,9 @@ class Work:
         session = self._session
         session.replies.begin().append(session.oks.empty(rid))
 
-    def _settled(self, rid: str) -> None:
+    def _settled(self, rid: str, buffer: QueueBuffer) -> None:
         replies = self._session.replies
-        replies.round = self._session.engine.settling
+        replies.round = self._session.engine.settling_of(buffer)
         replies.begin().append(self._session.oks.empty(rid))
 
 

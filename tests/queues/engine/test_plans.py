@@ -34,7 +34,7 @@ ORDERED = {
     "claim": "message_ready", "claim_alone": "message_ready", "claim_dead": "message_dead",
     "publish": "message_ready", "publish_one": "message_ready", "publish_detailed": "message_ready",
     "look_below": "message_ready", "claim_letters": "message_ready", "store_letters": "message_ready",
-    "find_letters": "message_key",
+    "find_letters": "message_key", "first_ready": "message_ready",
 }  # fmt: skip
 #: All of the hot table's.
 INDEXES = (
@@ -55,7 +55,7 @@ PARAMETERS: dict[str, Any] = {
     "senders": "{1,1}", "recipients": ["a", "b"], "producers": "{1,1}", "broadcasts": True, "locals": "{1}",
     "local_connections": "{1}", "rooms": "{1}", "byte_rooms": "{1}", "consumers": "{1,1}",
     "kept": "{t,t}", "whole": "{f,f}", "kind": "queue", "name": "q", "exact": True, "audited": False, "by": "",
-    "jobs": [False, False],
+    "jobs": [False, False], "error": "",
 }  # fmt: skip
 
 pytestmark = pytest.mark.django_db  # makes the test database; the plans are made on a connection of their own

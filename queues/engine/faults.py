@@ -1,0 +1,100 @@
+"""What an error of the database means for the work that met it.
+
+Four kinds: the connection is gone, the work may be repeated, the server refuses everything for now, or this work alone
+cannot be done. Only the first ends a connection.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.pq import TransactionStatus
+from psycopg.rows import TupleRow
+
+from queues.engine.errors import EngineError, Later
+
+#: Repetitions of work after a deadlock, a failed serialization or a timeout; then it is taken apart.
+MOST_REPEATS = 3
+
+#: By SQLSTATE or its class, what a server says that serves nobody for now.
+REFUSALS = {
+    "25006": "the database is read-only",
+    "53100": "the database's disk is full",
+    "53200": "the database is out of memory",
+    "53300": "the database has no connection to spare",
+    "53": "the database lacks resources",
+    "57P03": "the database is starting or stopping",
+    "58": "the database cannot reach its files",
+}
+#: Deadlock and failed serialization (class 40), lock and statement timeout.
+REPEATABLE = {"40", "55P03", "57014"}
+#: Words of libpq where a connection is refused, which has no SQLSTATE.
+PHRASES = {
+    "too many clients": REFUSALS["53300"],
+    "remaining connection slots": REFUSALS["53300"],
+    "too many connections": REFUSALS["53300"],
+    "is not permitted to log in": "the database refuses the log-in",
+    "authentication failed": "the database refuses the log-in",
+    "no pg_hba.conf entry": "the database refuses the log-in",
+    "is starting up": REFUSALS["57P03"],
+    "is shutting down": REFUSALS["57P03"],
+    "not yet accepting connections": REFUSALS["57P03"],
+    "in recovery mode": REFUSALS["57P03"],
+    "session is read-only": REFUSALS["25006"],
+    "not currently accepting connections": "the database accepts no connections",
+    "does not exist": "the database does not exist",
+    "timeout expired": "the database does not answer",
+    "refused": "the database refuses connections",
+}
+
+
+class Fault(enum.Enum):
+    """What to do about an error."""
+
+    #: The connection is gone: the engine starts anew.
+    LOST = enum.auto()
+    #: Do it again, a few times.
+    REPEAT = enum.auto()
+    #: Nothing of this kind can be done now: keep the work, and try later.
+    REFUSED = enum.auto()
+    #: This work cannot be done.
+    BAD = enum.auto()
+
+
+def fault_of(error: BaseException, connection: AsyncConnection[TupleRow] | None = None) -> Fault:
+    """What an error means that was met on a connection; without one, while connecting."""
+    if connection is None or connection.closed:
+        return Fault.LOST
+    if isinstance(error, Later):
+        return Fault.REFUSED
+    if not isinstance(error, psycopg.Error):
+        return Fault.BAD
+    if error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
+        return Fault.LOST
+    state = error.sqlstate or ""
+    if state in REFUSALS or state[:2] in REFUSALS:
+        return Fault.REFUSED
+    if state in REPEATABLE or state[:2] in REPEATABLE:
+        return Fault.REPEAT
+    return Fault.BAD
+
+
+def is_idle(connection: AsyncConnection[TupleRow]) -> bool:
+    """Whether a connection is fit for the next transaction: after an error none may be left open."""
+    return connection.info.transaction_status == TransactionStatus.IDLE
+
+
+def told(error: BaseException | None) -> str:
+    """An error for everybody's eyes: without the names of hosts and users, and without data."""
+    if isinstance(error, EngineError):
+        return (type(error).__doc__ or "").strip().rstrip(".")
+    if not isinstance(error, psycopg.Error):
+        return "a connection is lost" if error is None else f"an unforeseen error ({type(error).__name__})"
+    state = error.sqlstate
+    if state is not None:
+        text = REFUSALS.get(state) or REFUSALS.get(state[:2]) or "the database reports an error"
+        return f"{text} ({type(error).__name__}, {state})"
+    said = str(error)
+    return next((text for phrase, text in PHRASES.items() if phrase in said), "the database is away")

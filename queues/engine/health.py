@@ -1,0 +1,107 @@
+"""What keeps an engine from its work, as /readyz, /metrics and the log tell it; and what was set aside so that the rest
+could go on."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from queues.engine.clock import now
+
+logger = logging.getLogger(__name__)
+
+#: So many new starts within so many seconds make a process unready.
+MANY_RESTARTS = 3
+RESTARTS_WITHIN = 60.0
+#: Lines about isolated failures of one kind of unit within so many seconds; more are counted only.
+MOST_LINES = 20
+LINES_WITHIN = 10.0
+
+
+class Health:
+    """One engine's failures and troubles."""
+
+    def __init__(self) -> None:
+        #: Failures that cost one unit only, by its kind.
+        self.isolated: Counter[str] = Counter()
+        self._troubles: dict[str, str] = {}
+        self._restarts: deque[float] = deque(maxlen=MANY_RESTARTS)
+        self._restart_reason = ""
+        self._lines: dict[str, tuple[float, int]] = {}
+
+    # Failures of one unit.
+
+    def isolate(self, unit: str, error: BaseException, **ids: object) -> None:
+        """A unit of this kind has failed, and it alone: count it, and log it with its ids."""
+        self.isolated[unit] += 1
+        if not self._may_log(unit):
+            return
+        which = " ".join(f"{name}={value!r}"[:200] for name, value in ids.items() if value is not None)
+        text = str(error).strip().split("\n")[0][:500] or type(error).__name__
+        unforeseen = None if isinstance(error, psycopg.Error) else error
+        logger.error("a %s failed, and nothing else: %s (%s)", unit, text, which or "no ids", exc_info=unforeseen)
+
+    def _may_log(self, unit: str) -> bool:
+        since, lines = self._lines.get(unit, (0.0, 0))
+        if now() - since > LINES_WITHIN:
+            if lines > MOST_LINES:
+                logger.error("%d more failures of a %s were not logged", lines - MOST_LINES, unit)
+            since, lines = now(), 0
+        self._lines[unit] = since, lines + 1
+        return lines < MOST_LINES
+
+    def guard(self, unit: str, owner: object, call: Callable[..., Any], *arguments: Any) -> bool:
+        """Call what belongs to one session, which alone is to suffer if that raises: its connection is ended, if
+        `owner` has `break_off`. Returns whether it went well."""
+        try:
+            call(*arguments)
+        except Exception as error:
+            self.broken(unit, owner, error)
+            return False
+        return True
+
+    def broken(self, unit: str, owner: object, error: BaseException) -> None:
+        """What a session has under way failed in an unforeseen way: end its connection."""
+        self.isolate(unit, error, session=getattr(owner, "name", None) or type(owner).__name__)
+        end = getattr(owner, "break_off", None)
+        if end is not None:
+            try:
+                end()
+            except Exception:
+                logger.exception("a session could not be ended")
+
+    # What lasts.
+
+    def begin(self, what: str, why: str) -> None:
+        """Something does not work for the time being: said once, until `end`."""
+        if what not in self._troubles:
+            logger.error("%s: %s", what, why)
+        self._troubles[what] = why
+
+    def end(self, what: str) -> None:
+        """It works again."""
+        if self._troubles and self._troubles.pop(what, None) is not None:
+            logger.info("%s: over", what)
+
+    def forget(self) -> None:
+        """The engine starts anew: what connections could not do is to be seen again."""
+        self._troubles.clear()
+
+    def restarted(self, why: str) -> None:
+        """The engine starts anew, since a connection is lost."""
+        self._restarts.append(now())
+        self._restart_reason = why
+
+    def reasons(self) -> list[str]:
+        """Why this process should get no work now, one sentence each, without names of hosts and users."""
+        found = [f"{what}: {why}." for what, why in self._troubles.items()]
+        restarts = self._restarts
+        if len(restarts) == MANY_RESTARTS and now() - restarts[0] < RESTARTS_WITHIN:
+            found.append(
+                f"The engine started anew {MANY_RESTARTS} times within {RESTARTS_WITHIN:g} s: {self._restart_reason}."
+            )
+        return found

@@ -1,0 +1,102 @@
+"""Work in parts: what fails for a reason of its own is taken apart until one item is left, and that is set aside.
+
+Every batch of the engine is written by `carry_out`. Work that failed once for an unforeseen reason is never tried as it
+was: it is halved or refused. What is left in `parts` when a connection is lost, or when the server refuses everything
+for now, has not been done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from queues.engine.database import Connection
+from queues.engine.faults import MOST_REPEATS, Fault, fault_of, is_idle
+
+P = TypeVar("P")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+#: Seconds before work is repeated that another transaction was in the way of.
+REPEAT_AFTER = 0.02
+
+
+class Patience:
+    """Pauses that grow until something has really been done."""
+
+    def __init__(self) -> None:
+        self._pause = FIRST_PAUSE
+
+    def reset(self) -> None:
+        """Something has been written."""
+        self._pause = FIRST_PAUSE
+
+    async def wait(self) -> None:
+        """Wait before the next try."""
+        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
+        await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+
+
+async def carry_out(
+    parts: deque[P],
+    write: Callable[[P], Awaitable[None]],
+    halve: Callable[[P, Exception], Sequence[P]],
+    refuse: Callable[[P, Exception], None],
+    connection: Connection,
+    *,
+    in_order: bool = True,
+) -> Exception | None:
+    """Write every part, taking each out of `parts` when it is done. `halve` gives smaller ones, or none of a part that
+    is one item: then `refuse` has the last word on it. With `in_order` no part is written before an earlier one.
+
+    Returns the error by which the server refuses for now what is left. Raises when the connection is lost.
+    """
+    refused: Exception | None = None
+    put_off = 0
+    while put_off < len(parts):
+        part = parts[0]
+        error = await _attempt(part, write, connection)
+        if not parts or parts[0] is not part:  # done, and told so; or given up meanwhile
+            continue
+        if error is None:
+            parts.popleft()
+        elif fault_of(error, connection) is Fault.REFUSED:
+            refused = error
+            if in_order:
+                break
+            parts.rotate(-1)
+            put_off += 1
+        else:
+            parts.popleft()
+            smaller = halve(part, error)
+            if smaller:
+                parts.extendleft(reversed(smaller))
+            else:
+                refuse(part, error)
+    return refused
+
+
+async def _attempt(part: P, write: Callable[[P], Awaitable[None]], connection: Connection) -> Exception | None:
+    """Write a part, again if that may help; returns why it cannot be done."""
+    repeats = 0
+    while True:
+        try:
+            await write(part)
+        except Exception as error:
+            fault = fault_of(error, connection)
+            if fault is Fault.LOST or not is_idle(connection):
+                raise
+            if fault is not Fault.REPEAT or repeats == MOST_REPEATS:
+                return error
+            repeats += 1
+            await asyncio.sleep(REPEAT_AFTER * repeats * random.uniform(0.5, 1.5))
+        else:
+            return None
+
+
+def halves(items: Sequence[P]) -> list[list[P]]:
+    """A list in two, or nothing of a single item."""
+    middle = len(items) // 2
+    return [list(items[:middle]), list(items[middle:])] if middle else []

@@ -1,0 +1,6 @@
+-- The id of the oldest ready message of a queue above `low`.
+select id from queues_message
+where state = 0 and (queue_id, id) > (%(queue)s, %(low)s) and (queue_id, id) <= (%(queue)s, 9223372036854775807)
+    and (expires_at is null or expires_at > now())
+order by queue_id, id
+limit 1

@@ -1,0 +1,85 @@
+"""Faults put into the engine's statements: one that fails the next time, and messages that no statement may change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import AsyncConnection
+
+from queues.engine import statements
+from tests.queues.engine.conftest import PATIENCE, Store
+
+#: An error that says nothing of the connection, and that no repetition helps against.
+UNFORESEEN = "22012"
+
+
+class Faults:
+    """Makes named statements fail at the server, with an SQLSTATE of choice. `hits` counts by name."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hits: Counter[str] = Counter()
+        self._next: dict[str, tuple[str, int]] = {}
+        self._hit = asyncio.Event()
+        names = {statements.statement(name): name for name in statements.names()}
+        execute = AsyncConnection.execute
+
+        async def execute_or_fail(
+            connection: AsyncConnection[Any], query: Any, parameters: Any = None, **options: Any
+        ) -> Any:
+            name = names.get(query) if isinstance(query, bytes) else None
+            if name is None or not self._is_due(name):
+                return await execute(connection, query, parameters, **options)
+            state, _ = self._next[name]
+            return await execute(connection, f"do $$ begin raise 'injected' using errcode = '{state}'; end $$".encode())
+
+        monkeypatch.setattr(AsyncConnection, "execute", execute_or_fail)
+
+    def _is_due(self, name: str) -> bool:
+        state, times = self._next.get(name, ("", 0))
+        if not times:
+            return False
+        self._next[name] = state, times - 1
+        self.hits[name] += 1
+        self._hit.set()
+        return True
+
+    def put(self, name: str, state: str = UNFORESEEN, times: int = 1) -> None:
+        """Let a statement fail so many times."""
+        self._next[name] = state, times
+
+    def clear(self) -> None:
+        """Let nothing fail any more."""
+        self._next.clear()
+
+    async def until_hit(self, name: str, times: int = 1) -> None:
+        """Wait until a statement has failed so often."""
+        async with asyncio.timeout(PATIENCE):
+            while self.hits[name] < times:
+                self._hit.clear()
+                await self._hit.wait()
+
+
+@contextmanager
+def unwritable(store: Store, operation: str, payload: bytes = b"poison", when: str = "true") -> Iterator[None]:
+    """Within it no statement that would insert, update or delete a message with this payload works. `when` restricts
+    that to some changes, in terms of `old` and `new`."""
+    row = "new" if operation == "insert" else "old"
+    with psycopg.connect(store.conninfo, autocommit=True) as connection:
+        connection.execute(
+            b"create or replace function fail_on_poison() returns trigger language plpgsql as"
+            b" $$ begin raise 'this row fails' using errcode = '22012'; end $$"
+        )
+        connection.execute(
+            f"create trigger poison before {operation} on queues_message for each row"
+            f" when ({row}.payload = '\\x{payload.hex()}' and {when}) execute function fail_on_poison()".encode()
+        )
+        try:
+            yield
+        finally:
+            connection.execute(b"drop trigger poison on queues_message")
