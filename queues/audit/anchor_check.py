@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
-from queues.audit.anchor import NOTHING, Anchor
+from queues.audit.anchor import NOTHING, Anchor, time_text
 from queues.audit.judging import Finding, Kind
 from queues.audit.signing import Trusted, is_signed
 
 RETENTION = "retention"
+#: How much a server's clock may have been set back between a row and the anchor that vouches for it.
+CLOCK = timedelta(seconds=1)
+#: How long a row may have waited for its commit while an anchor was signed.
+COMMIT = timedelta(minutes=10)
 
 
 @dataclass
@@ -18,9 +24,17 @@ class Anchors:
 
     by_seq: dict[int, list[Anchor]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    _sorted: list[int] = field(default_factory=list)
 
     def add(self, anchor: Anchor) -> None:
         self.by_seq.setdefault(anchor.seq, []).append(anchor)
+        self._sorted.clear()
+
+    def between(self, low: int, high: int) -> list[int]:
+        """The anchors' seqs with low <= seq <= high, in order."""
+        if not self._sorted:
+            self._sorted = sorted(self.by_seq)
+        return self._sorted[bisect_left(self._sorted, low) : bisect_right(self._sorted, high)]
 
     @property
     def last_seq(self) -> int:
@@ -38,10 +52,31 @@ class Anchors:
         if not seqs or not self.by_seq:
             return
         low, high = seqs[0], seqs[-1]
-        for seq in sorted(seq for seq in self.by_seq if low <= seq <= high):
+        for seq in self.between(low, high):
             for anchor in self.by_seq[seq]:
                 if anchor.hash.hex() != hashes[seq - low]:
                     yield self._rewritten(anchor)
+
+    def around(self, low: int, high: int) -> list[int]:
+        """The rows with low <= seq <= high whose times anchors bound: the last one of each, and the one after it."""
+        bounded = {seq for own in self.between(low - 1, high) for seq in (own, own + 1)}
+        return sorted(seq for seq in bounded if low <= seq <= high)
+
+    def untimely(self, times: Mapping[int, datetime]) -> Iterator[Finding]:
+        """Which of these rows are said to be of another time than their anchors leave them.
+
+        An anchor's rows were written before it. The next row comes after it, but for the moment between a row's time
+        and its commit; of what retention has dropped an anchor tells long after.
+        """
+        for seq, at in sorted(times.items()):
+            for anchor in self.by_seq.get(seq, ()):
+                if at > anchor.at + CLOCK:
+                    text = f"row {seq} is said to be of {time_text(at)}, later than anchor {anchor.number}"
+                    yield Finding(Kind.TIME, seq, f"{text}, which vouches for it, at {time_text(anchor.at)}")
+            for anchor in self.by_seq.get(seq - 1, ()):
+                if anchor.kind != RETENTION and at < anchor.at - COMMIT:
+                    text = f"row {seq} is said to be of {time_text(at)}, long before anchor {anchor.number}"
+                    yield Finding(Kind.TIME, seq, f"{text}, which it follows, at {time_text(anchor.at)}")
 
     def _rewritten(self, anchor: Anchor) -> Finding:
         before = max((seq for seq in self.by_seq if seq < anchor.seq), default=None)

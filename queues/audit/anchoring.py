@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from time import monotonic, sleep
 
-from django.db import DEFAULT_DB_ALIAS, transaction
+from django.db import DEFAULT_DB_ALIAS, DataError, IntegrityError, InternalError, ProgrammingError, transaction
 
 from queues.audit.anchor import Anchor, digest_before
 from queues.audit.anchor_file import AnchorFile
@@ -13,36 +15,58 @@ from queues.audit.signing import Signer, signer
 from queues.models import AnchorKind, AuditAnchor
 from queues.store import query
 
+logger = logging.getLogger(__name__)
+
+#: Seconds between looks whether another process has written its anchors.
+LOOK = 0.05
+
 
 def anchor_all(
-    kind: AnchorKind = AnchorKind.MANUAL, older_than: float = 0.0, using: str = DEFAULT_DB_ALIAS
+    kind: AnchorKind = AnchorKind.MANUAL, older_than: float = 0.0, using: str = DEFAULT_DB_ALIAS, patience: float = 0.0
 ) -> list[Anchor]:
     """Write an anchor for every chain that has grown since its last one; returns them.
 
     Chains whose last anchor is not `older_than` seconds are left for later. Only one process does it at a time: others
-    return nothing. Raises InvalidAuditKey or OSError when there is no key to sign with or no file to copy to.
+    return nothing, or try for `patience` seconds. A chain that takes no anchor is logged and left out. Raises
+    InvalidAuditKey or OSError when there is no key to sign with or no file to copy to.
     """
     by = signer()
-    with transaction.atomic(using=using):
-        [(mine,)] = query("audit_try_lock", using)
-        anchors = list(_new_anchors(by, kind, older_than, using)) if mine else []
+    deadline = monotonic() + patience
+    while (anchors := _anchor_all(by, kind, older_than, using)) is None:
+        if monotonic() >= deadline:
+            return []
+        sleep(LOOK)
     # After the commit: what the file has and the database has not would count as taken out of the database.
     AnchorFile.default().append(anchor.line for anchor in anchors)
     return anchors
 
 
+def _anchor_all(by: Signer, kind: AnchorKind, older_than: float, using: str) -> list[Anchor] | None:
+    """The anchors that were written; None when another process writes some."""
+    with transaction.atomic(using=using):
+        [(mine,)] = query("audit_try_lock", using)
+        return list(_new_anchors(by, kind, older_than, using)) if mine else None
+
+
 def _new_anchors(by: Signer, kind: AnchorKind, older_than: float, using: str) -> Iterator[Anchor]:
     rows = query("audit_unanchored", using, older_than=older_than)
     for chain_id, chain, seq, last_hash, number, signature, at in rows:
-        yield write_anchor(
-            chain_id,
-            Anchor(
-                chain=chain, number=number + 1, seq=seq, hash=bytes(last_hash), at=at, kind=kind.value,
-                previous=digest_before(signature),
-            ),
-            by,
-            using,
+        unsigned = Anchor(
+            chain=chain, number=number + 1, seq=seq, hash=bytes(last_hash), at=at, kind=kind.value,
+            previous=digest_before(signature),
         )  # fmt: skip
+        if (anchor := try_anchor(chain_id, unsigned, by, using)) is not None:
+            yield anchor
+
+
+def try_anchor(chain_id: int, unsigned: Anchor, by: Signer, using: str) -> Anchor | None:
+    """As `write_anchor`; what is wrong with one chain is logged, and keeps no other from its anchor."""
+    try:
+        with transaction.atomic(using=using):
+            return write_anchor(chain_id, unsigned, by, using)
+    except (DataError, IntegrityError, InternalError, ProgrammingError) as error:
+        logger.error("the audit chain %r gets no anchor at seq %d: %s", unsigned.chain, unsigned.seq, error)
+        return None
 
 
 def write_anchor(chain_id: int, unsigned: Anchor, by: Signer, using: str) -> Anchor:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from django.db import DEFAULT_DB_ALIAS, transaction
+from django.db import DEFAULT_DB_ALIAS, DataError, IntegrityError, InternalError, ProgrammingError, transaction
 
-from queues.audit.errors import HeadNotLocked, NoSuchChain
+from queues.audit.errors import AuditError, HeadNotLocked, NoSuchChain
 from queues.audit.events import MOST_ROWS, Event, Head, append_parameters, columns, parts
 from queues.models import AuditChain
 from queues.store import query
@@ -77,7 +77,7 @@ def seal(using: str = DEFAULT_DB_ALIAS) -> int:
     """Move what waits in the journal into its chains; returns how many events that were.
 
     Each chain in transactions of its own, so not inside `transaction.atomic()`. Any number may do it at once. What
-    waits for a chain without its head goes on waiting, and the log says so: verification is to find that, and other
+    waits for a chain that takes no rows goes on waiting, and the log says so: verification is to find that, and other
     chains are not to wait for it.
     """
     sealed = 0
@@ -87,8 +87,8 @@ def seal(using: str = DEFAULT_DB_ALIAS) -> int:
             while moved == MOST_ROWS:
                 moved = _seal_part(chain, using)
                 sealed += moved
-        except HeadNotLocked as error:
-            logger.error("the audit journal is not sealed: %s", error)
+        except (AuditError, DataError, IntegrityError, InternalError, ProgrammingError) as error:
+            logger.error("the audit journal of %r is not sealed: %s", chain, error)
     return sealed
 
 

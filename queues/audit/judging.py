@@ -34,6 +34,7 @@ class Kind(StrEnum):
     DUPLICATE = "duplicate seq"
     TAIL_CUT = "tail cut off"
     HEAD = "wrong head"
+    TIME = "wrong time"
     REWRITTEN = "rewritten chain"
     SIGNATURE = "anchor with a wrong signature"
     UNKNOWN_KEY = "anchor signed by an unknown key"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import psycopg
@@ -36,7 +37,8 @@ SESSION_SETTINGS = {
 
 
 class Block(NamedTuple):
-    """Rows in order of seq, as columns; `hashes` is all of them in one."""
+    """Rows in order of seq, as columns; `hashes` is all of them in one. `falls` is the first that is said to be earlier
+    than the one before it."""
 
     seqs: Sequence[int]
     names: Sequence[str]
@@ -44,6 +46,9 @@ class Block(NamedTuple):
     senders: Sequence[str]
     recipients: Sequence[str]
     hashes: bytes
+    falls: int | None
+    earliest: datetime
+    latest: datetime
 
 
 class Head(NamedTuple):
@@ -113,6 +118,14 @@ def read_blocks(connection: Connection, chain: int, low: int, size: int) -> Iter
             return
         yield Block(*row)
         low += size
+
+
+def read_times(connection: Connection, chain: int, seqs: Sequence[int]) -> dict[int, datetime]:
+    """When these rows were written, as they say."""
+    rows = connection.execute(
+        "select seq, at from queues_audit where chain_id = %s and seq = any(%s)", (chain, list(seqs))
+    )
+    return dict(rows.fetchall())
 
 
 def read_rows(connection: Connection, chain: int, low: int, high: int) -> list[Row]:

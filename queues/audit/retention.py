@@ -11,7 +11,7 @@ from psycopg.errors import LockNotAvailable
 
 from queues.audit.anchor import Anchor, digest_before
 from queues.audit.anchor_file import AnchorFile
-from queues.audit.anchoring import write_anchor
+from queues.audit.anchoring import try_anchor
 from queues.audit.errors import ChainBusy
 from queues.audit.signing import Signer, signer
 from queues.models import AnchorKind
@@ -34,7 +34,8 @@ def drop_old(days: int, using: str = DEFAULT_DB_ALIAS) -> int:
     """Drop the rows of all days (UTC) that lie more than `days` before today; returns how many rows those were.
 
     In the same transaction an anchor of kind `retention` is signed for each chain, with the last row that goes: from
-    it the rest is verified. Whoever wants proof that what is dropped was right verifies before. Older anchors go too.
+    it the rest is verified; a chain that takes no anchor is logged, and keeps no other's rows. Whoever wants proof that
+    what is dropped was right verifies before. Older anchors go too.
     Only one process does it at a time: others return 0. Raises ChainBusy while somebody reads whole chains,
     InvalidAuditKey or OSError when there is no key to sign with.
     """
@@ -59,8 +60,9 @@ def _sign_what_goes(by: Signer, before: date, using: str, anchors: list[Anchor])
             chain=chain, number=number + 1, seq=seq, hash=bytes(last_hash), at=at, kind=AnchorKind.RETENTION.value,
             previous=digest_before(signature),
         )  # fmt: skip
-        anchors.append(write_anchor(chain_id, unsigned, by, using))
-        query("audit_forget_anchors", using, chain=chain_id, seq=seq)
+        if (anchor := try_anchor(chain_id, unsigned, by, using)) is not None:
+            anchors.append(anchor)
+            query("audit_forget_anchors", using, chain=chain_id, seq=seq)
         rows += seq - first + 1
     return rows
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from time import monotonic
 
 from django.db import DEFAULT_DB_ALIAS
@@ -30,6 +31,7 @@ from queues.audit.reading import (
     read_blocks,
     read_head,
     read_rows,
+    read_times,
     snapshot,
 )
 from queues.audit.signing import trusted_keys
@@ -157,6 +159,7 @@ class _Reader:
     start: int = 0
     rows: int = 0
     before: str = GENESIS
+    latest: datetime | None = None
 
     @property
     def seq(self) -> int:
@@ -214,7 +217,20 @@ class _Reader:
         if wrong is not None:
             self.findings.append(wrong)
         if count:
+            self._check_times(block, self.seq, self.seq + count - 1)
             self.rows, self.before = self.rows + count, stored[count - 1]
+
+    def _check_times(self, block: Block, low: int, high: int) -> None:
+        """Time never falls as seq grows, and the anchors bound it. Hashes do not cover it."""
+        falls = block.falls
+        if self.latest is not None and block.earliest < self.latest and (falls is None or falls > low):
+            falls = low
+        if falls is not None and falls <= high:
+            text = f"row {falls} is said to be earlier than row {falls - 1}: the time of one of them was altered"
+            self.findings.append(Finding(Kind.TIME, falls, text))
+        elif bounded := self.anchors.around(low, high):
+            self.findings += self.anchors.untimely(read_times(self.connection, self.chain, bounded))
+        self.latest = block.latest
 
     def _misnumbered(self, block: Block) -> Finding | None:
         """A gap or a number that two rows have."""

@@ -407,6 +407,8 @@ class Engine:
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.wait([self._supervisor], timeout=timeout * 0.2)
+        if self.available and self.options.anchor_audit is not None:
+            await maintenance.anchor_at_stop(self.options.anchor_audit, timeout * 0.1)
         if self.available and "listener" in self._connections:
             with contextlib.suppress(TimeoutError, psycopg.Error, OSError):
                 async with asyncio.timeout(timeout * 0.1):

@@ -50,6 +50,15 @@ FORGOTTEN = 10_000
 FOLDS_BEHIND = 30
 
 
+async def anchor_at_stop(anchor: Callable[[], None], patience: float) -> None:
+    """Have what was recorded signed, in a thread: the engine has written its last row."""
+    try:
+        async with asyncio.timeout(patience):
+            await asyncio.to_thread(anchor)
+    except Exception as error:  # the next upkeep of any node signs it
+        logger.error("the audit chains were not signed at the stop: %s", str(error) or type(error).__name__)
+
+
 class Maintenance:
     """Each method runs for ever on a connection, and ends by an exception when that is lost."""
 

@@ -43,6 +43,8 @@ class EngineOptions:
     dedupe_window: float = 30 * 86_400.0
     #: What is to be done about the audit chains every `audit_interval` seconds, in a thread; None: nothing.
     look_after_audit: Callable[[], None] | None = None
+    #: What is to be done about them, in a thread, when the engine has written its last row and stops.
+    anchor_audit: Callable[[], None] | None = None
     audit_interval: float = 60.0
 
 
@@ -52,7 +54,7 @@ def options_from_settings(name: str) -> EngineOptions:
     from psycopg.conninfo import make_conninfo
 
     from brokersite.databases import connection_parameters
-    from queues.audit.upkeep import look_after
+    from queues.audit.upkeep import anchor_at_stop, look_after
 
     return EngineOptions(
         conninfo=make_conninfo(**connection_parameters()),
@@ -77,5 +79,6 @@ def options_from_settings(name: str) -> EngineOptions:
         audit_letters=settings.BROKER_PEERBUS_AUDIT,
         dedupe_window=settings.BROKER_PEERBUS_DEDUPE_DAYS * 86_400.0,
         look_after_audit=look_after,
+        anchor_audit=anchor_at_stop,
         audit_interval=settings.BROKER_AUDIT_ANCHOR_INTERVAL,
     )

@@ -1,9 +1,10 @@
 -- Chains that have grown since their newest anchor: id, name, last seq and hash, the newest anchor's number (or 0) and
--- signature, and the time. What is committed in a head stays true, so no lock is needed.
-select c.id, c.name, h.next_seq - 1, h.hash, coalesce(a.number, 0), a.signature, clock_timestamp()
+-- signature, and the time, which never falls, whatever the clock does. What is committed in a head stays true, so no lock is needed.
+select c.id, c.name, h.next_seq - 1, h.hash, coalesce(a.number, 0), a.signature,
+    greatest(clock_timestamp(), h.last_at, a.at)
 from queues_auditchain c
 cross join lateral (
-    select next_seq, hash from queues_audithead where chain_id = c.id order by next_seq desc limit 1
+    select next_seq, hash, last_at from queues_audithead where chain_id = c.id order by next_seq desc limit 1
 ) h
 left join lateral (
     select number, signature, at from queues_auditanchor where chain_id = c.id order by number desc limit 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
 import psutil
@@ -38,6 +40,11 @@ DELIVER = re.compile(
 _numbers = itertools.count(1)
 
 
+def home(url: str) -> str:
+    """A data directory for one database: copies of its audit anchors are no other's."""
+    return str(Path(settings.DATA_DIR) / "of" / hashlib.sha256(url.encode()).hexdigest()[:16])
+
+
 class Daphne:
     """A daphne process with the project's own application, on a port of 127.0.0.1."""
 
@@ -52,7 +59,13 @@ class Daphne:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "daphne", "-b", "127.0.0.1", "-p", str(port), "brokersite.asgi:application"],
             cwd=CHECKOUT,
-            env={**os.environ, "DATABASE_URL": self.url, "SECRET_KEY": settings.SECRET_KEY, **self.environment},
+            env={
+                **os.environ,
+                "DATABASE_URL": self.url,
+                "DATA_DIR": home(self.url),
+                "SECRET_KEY": settings.SECRET_KEY,
+                **self.environment,
+            },
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -394,6 +407,6 @@ def manage(store: Database | str, *arguments: str) -> subprocess.CompletedProces
     return subprocess.run(
         [sys.executable, "manage.py", *arguments],
         cwd=CHECKOUT,
-        env={**os.environ, "DATABASE_URL": url, "SECRET_KEY": settings.SECRET_KEY},
+        env={**os.environ, "DATABASE_URL": url, "DATA_DIR": home(url), "SECRET_KEY": settings.SECRET_KEY},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip

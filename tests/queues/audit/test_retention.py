@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -218,6 +219,71 @@ def test_a_chain_without_its_head_keeps_no_other_from_its_anchors_and_its_verifi
     assert finding is not None
     assert finding.kind is Kind.HEAD
     assert "broken has no head" in caplog.text
+
+
+def test_a_chain_that_takes_no_rows_keeps_no_other_from_its_seal(
+    old: list[Event], check: Verify, intruder: Intruder, caplog: pytest.LogCaptureFixture
+) -> None:
+    append("broken", letters(5))
+    intruder.run(
+        "update queues_audithead set next_seq = 2"
+        " where chain_id = (select id from queues_auditchain where name = 'broken')"
+    )
+    journal("broken", letters(1, first=5))
+    journal(CHAIN, letters(1, first=10))
+    upkeep.look_after()
+    assert waiting() == {"broken": 1}
+    assert (check().ok, check().rows) == (True, 11)
+    assert "the audit journal of 'broken' is not sealed" in caplog.text
+
+
+def test_a_chain_that_takes_no_anchor_keeps_no_other_from_its_own(
+    old: list[Event], intruder: Intruder, caplog: pytest.LogCaptureFixture
+) -> None:
+    append("broken", letters(1))
+    intruder.run(
+        "create function refuse() returns trigger language plpgsql as $$ begin raise exception 'as told'; end $$"
+    )
+    intruder.run(
+        "create trigger refuse before insert on queues_auditanchor for each row when"
+        f" (new.chain_id = {intruder.number('broken')}) execute function refuse()"
+    )
+    try:
+        anchor_all()
+        drop_old(4)
+    finally:
+        intruder.run("drop function refuse cascade")
+    chains = set(AuditAnchor.objects.values_list("chain__name", "kind"))
+    assert chains == {(CHAIN, "manual"), (CHAIN, "retention")}
+    assert "the audit chain 'broken' gets no anchor at seq 0" in caplog.text
+
+
+def test_upkeep_that_fails_in_one_thing_does_the_others(
+    old: list[Event], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(using: str) -> None:
+        raise LookupError("as told")
+
+    settings.BROKER_AUDIT_DAYS = 4
+    monkeypatch.setattr(upkeep, "seal", fail)
+    with pytest.raises(LookupError, match="as told"):
+        upkeep.look_after()
+    assert [anchor.kind for anchor in AuditAnchor.objects.order_by("number")] == ["interval", "retention"]
+    assert len(seqs()) == 6
+
+
+def test_a_stop_signs_what_was_written_since_the_last_anchor(old: list[Event], check: Verify) -> None:
+    upkeep.anchor_at_stop()
+    journal(CHAIN, letters(1, first=10))
+    upkeep.anchor_at_stop()
+    upkeep.anchor_at_stop()
+    assert [(a.kind, a.seq) for a in AuditAnchor.objects.order_by("number")] == [("interval", 9), ("interval", 10)]
+    assert check().ok
+
+
+def test_a_stop_without_anything_to_sign_makes_no_key(transactional_db: None, home: Path) -> None:
+    upkeep.anchor_at_stop()
+    assert list(home.iterdir()) == []
 
 
 def test_upkeep_keeps_everything_when_days_is_0(old: list[Event], settings: Any) -> None:

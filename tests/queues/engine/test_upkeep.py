@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -44,6 +45,20 @@ def test_what_finishes_on_a_day_without_a_partition_is_kept_and_moved_when_there
     store.rows("select queues_make_archive_partitions(%s, 1)", later.date())
     assert store.rows("select from queues_archive_default") == []
     assert len(store.archived(7)) == 1
+
+
+async def test_an_orderly_stop_has_the_last_rows_of_the_audit_chains_signed(
+    store: Store, producer: Producer, engine: Engine, settings: Any, tmp_path: Path
+) -> None:
+    settings.DATA_DIR = tmp_path
+    queue = store.queue("orders", audited=True)
+    consumer = Consumer(await engine.open_buffer(queue))
+    await producer.publish("queue:orders", b"m1")
+    assert await consumer.bodies(1) == [b"m1"]
+    await engine.stop(5.0)
+    rows = store.rows("select seq from queues_audit order by seq desc limit 1")
+    [anchor] = store.rows("select seq, kind from queues_auditanchor")
+    assert (anchor["seq"], anchor["kind"]) == (rows[0]["seq"], "interval")
 
 
 async def test_partitions_older_than_the_retention_are_dropped(make_engine: MakeEngine, store: Store) -> None:
