@@ -34,6 +34,7 @@ from hydra.protocol.effects import (
     Stored,
     Transmit,
 )
+from hydra.protocol.lines import E_RECV, passes
 from hydra.protocol.node import Node
 from hydra.protocol.roles import Role
 from hydra.transports import dial, listen
@@ -265,7 +266,14 @@ class Driver:
 
     def irc_line(self, line: str) -> None:
         """A line came from IRC, without its end."""
-        self.tell_of("an IRC line", self.node.irc_line, line)
+        # Looked at before, since thousands may come at once: the node takes what passes in any case.
+        try:
+            wanted = passes(line, E_RECV)
+        except Exception as error:
+            self._fault("an IRC line", error)
+            return
+        if wanted:
+            self.tell(self.node.irc_line, line)
 
     def irc_lost(self, reason: str) -> None:
         """The connection was lost, or could not be made."""

@@ -316,11 +316,15 @@ class Node:
 
     def remember(self) -> dict[str, Any]:
         """All that this node knows now, for `recall`."""
-        return deepcopy(self.__dict__, {id(self.core.times): self.core.times})
+        core = self.core
+        # What does not change is shared, and the generator's state, a long tuple, is taken as it is.
+        shared = {id(each): each for each in (core.times, core.rng)}
+        return {**deepcopy(self.__dict__, shared), "core.rng": core.rng.getstate()}
 
     def recall(self, memory: dict[str, Any]) -> None:
         """An event has raised what nobody has foreseen: be as before it. Nothing of it has left the node."""
         now = self.core.now
+        self.core.rng.setstate(memory.pop("core.rng"))
         self.__dict__.update(memory)
         self.core.now = now
 

@@ -394,7 +394,7 @@ async def test_an_irc_line_that_makes_the_node_raise_costs_itself(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await lead(world)
-    monkeypatch.setattr("hydra.protocol.bridge.passes", lambda *args: 1 / 0)
+    monkeypatch.setattr("hydra.driver.passes", lambda *args: 1 / 0)
     world.driver.irc_line("PRIVMSG #c :one")
     monkeypatch.undo()
     world.driver.irc_line("PRIVMSG #c :two")

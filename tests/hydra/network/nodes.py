@@ -138,6 +138,12 @@ class RunHydra:
         return self.process.poll() is None
 
     @property
+    def said(self) -> str:
+        """What it has written to standard error up to now, while it runs."""
+        fd = self._stderr.fileno()
+        return os.pread(fd, os.fstat(fd).st_size, 0).decode()
+
+    @property
     def rss(self) -> int:
         """Bytes of memory that it has in use."""
         return int(psutil.Process(self.process.pid).memory_info().rss)
