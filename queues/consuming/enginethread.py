@@ -19,7 +19,7 @@ from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from queues.consuming.inheritance import watch
-from queues.consuming.intake import Intake, QueueConsumer, Received, Settlement
+from queues.consuming.intake import Intake, QueueConsumer, Received, Settlement, acknowledge
 from queues.engine import Engine, EngineError, EngineOptions, Push, QueueBuffer, StoreUnavailable
 from queues.engine.floor import FIRST
 
@@ -74,8 +74,8 @@ class EngineThread:
         self.ended = False
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._gathering = False
-        #: The settler's round in which the last settlement is written.
-        self._settling = 0
+        #: The settler's round in which the last message that goes back is written.
+        self._returning = 0
         self._intakes: set[Intake] = set()
         self._idle_since = time.monotonic()
         self._background: set[asyncio.Task[None]] = set()
@@ -207,7 +207,8 @@ class EngineThread:
         try:
             how(received.buffer, received.push.tag)
         finally:
-            self._settling = self.engine.settling
+            if how is not acknowledge:
+                self._returning = self.engine.settling
             received.consumer.settled(received)
 
     # For channels.
@@ -243,17 +244,14 @@ class EngineThread:
 
         async def take() -> Received | None:
             self._drain()
-            await self._settled()
+            await self._returned()
             buffer = await self._queue(consumer.queue)
             buffer.pushing()  # what was got and is not settled takes no room in memory
-            delivery = buffer.deliver(time.monotonic())
-            if delivery is None:  # what was stored a moment ago may not have been announced yet
+            if not buffer.ready:  # what was stored a moment ago may not have been announced yet
                 buffer.more_in_store(FIRST)
-                delivery = buffer.deliver(time.monotonic())
+            delivery = None if buffer.urgent else buffer.deliver(time.monotonic())
             while delivery is None and buffer.may_refill and not buffer.closed:
-                refilled = asyncio.Event()
-                buffer.on_refill.append(refilled.set)
-                await refilled.wait()
+                await _refill(buffer)
                 delivery = buffer.deliver(time.monotonic())
             if delivery is None:
                 return None
@@ -269,12 +267,12 @@ class EngineThread:
             await asyncio.sleep(0.02)
         return await self.engine.queue(name)
 
-    async def _settled(self) -> None:
-        """Wait until what was settled before is in the store."""
+    async def _returned(self) -> None:
+        """Wait until what was given back before is in the store."""
         progress = Progress()
         self.engine.hold(progress)
         try:
-            while self.engine.settles(self._settling):
+            while self.engine.settles(self._returning):
                 self.engine.hurry_settling()
                 await progress.next()
         finally:
@@ -306,6 +304,14 @@ class EngineThread:
     @property
     def idle(self) -> bool:
         return not self._intakes
+
+
+async def _refill(buffer: QueueBuffer) -> None:
+    """Wait for a claim that begins now, or is under way, to come back."""
+    refilled = asyncio.Event()
+    buffer.on_refill.append(refilled.set)
+    buffer.claimer.want(buffer)
+    await refilled.wait()
 
 
 _threads: dict[str, EngineThread] = {}

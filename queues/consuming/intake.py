@@ -46,6 +46,11 @@ class Received:
 Settlement = Callable[[QueueBuffer, int], None]
 
 
+def acknowledge(buffer: QueueBuffer, tag: int) -> None:
+    """The settlement of a delivery that is done."""
+    buffer.ack(tag)
+
+
 class QueueConsumer:
     """A consumer of one queue: what the engine's pusher calls a worker."""
 

@@ -19,7 +19,7 @@ from psycopg.conninfo import make_conninfo
 from brokersite.databases import connection_parameters
 from queues.consuming.enginethread import open_intake
 from queues.consuming.inbox import Inbox
-from queues.consuming.intake import QueueConsumer, Received, Settlement
+from queues.consuming.intake import QueueConsumer, Received, Settlement, acknowledge
 from queues.djangotasks.running import Ending, run_task
 from queues.engine import QueueBuffer, QueueNotFound, StoreUnavailable
 from queues.models import TaskRun
@@ -118,11 +118,7 @@ class TaskWorker:
         finally:
             if self._stopping.is_set():
                 connections.close_all()
-        received.settle(_ack if ending is Ending.DONE else _failed(why))
-
-
-def _ack(buffer: QueueBuffer, tag: int) -> None:
-    buffer.ack(tag)
+        received.settle(acknowledge if ending is Ending.DONE else _failed(why))
 
 
 def _return(buffer: QueueBuffer, tag: int) -> None:

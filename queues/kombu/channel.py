@@ -19,7 +19,7 @@ from kombu.transport.base import StdChannel, to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
 from queues.consuming.enginethread import EngineThread, open_intake
-from queues.consuming.intake import Intake, QueueConsumer, Received
+from queues.consuming.intake import Intake, QueueConsumer, Received, acknowledge
 from queues.consuming.stock import Stock
 from queues.engine import QueueBuffer, QueueNotFound
 from queues.engine.notifications import Purge
@@ -53,10 +53,6 @@ class Consumer:
     auto_delete: bool = False
     direct: DirectConsumer | None = None
     engaged: QueueConsumer | None = None
-
-
-def _ack(buffer: QueueBuffer, tag: int) -> None:
-    buffer.ack(tag)
 
 
 def _requeue(buffer: QueueBuffer, tag: int) -> None:
@@ -354,7 +350,7 @@ class Channel(StdChannel):
             received.settle(_bury(str(error)))
             return None
         if no_ack:
-            received.settle(_ack)
+            received.settle(acknowledge)
         else:
             self._unsettled[tag] = received
         return message
@@ -404,11 +400,16 @@ class Channel(StdChannel):
         """Have done with a message; any thread may."""
         tags = [tag for tag in tuple(self._unsettled) if tag <= delivery_tag] if multiple else [delivery_tag]
         for tag in tags:
-            self._settle(tag, _ack)
+            self._settle(tag, acknowledge)
 
     def basic_reject(self, delivery_tag: int, requeue: bool = False) -> None:
-        """Give a message back to the tail of its queue, or make it a dead letter."""
-        self._settle(delivery_tag, _requeue if requeue else _refuse)
+        """Give a message back to the tail of its queue, or make it a dead letter.
+
+        One that `basic_get` has got goes back to its place, as if it had only been looked at: Celery's ``rpc://``
+        results rely on it.
+        """
+        given_back = _return if delivery_tag in self._got else _requeue
+        self._settle(delivery_tag, given_back if requeue else _refuse)
 
     def basic_recover(self, requeue: bool = True) -> None:
         """Give back what is not acknowledged, to where it was."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from celery import chord, group
+from celery.app.task import Context
 from celery.exceptions import TaskRevokedError
 from kombu import pools
 
@@ -62,6 +63,16 @@ def test_tasks_run_and_their_results_come_back(app: Any, start_worker: StartWork
     assert project.stubborn.delay().get(timeout=PATIENCE) == 2
     assert lines(tmp_path, "attempts") == ["0", "1", "2"]
     assert project.number.apply_async((7,), countdown=0.5).get(timeout=PATIENCE) == 7
+
+
+def test_the_progress_of_a_task_is_there_beside_its_state(app: Any, tables: Tables) -> None:
+    result = app.AsyncResult("8c6a5c1e-0000-4000-8000-000000000001")
+    request = Context(reply_to=app.backend.oid, correlation_id=result.id)
+    with app.producer_pool.acquire(block=True) as producer:
+        app.backend.on_task_call(producer, result.id)
+    for number in range(20):
+        app.backend.store_result(result.id, {"done": number}, "PROGRESS", request=request)
+        assert (result.state, result.info) == ("PROGRESS", {"done": number})
 
 
 def test_a_revoked_task_does_not_run(

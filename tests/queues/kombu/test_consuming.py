@@ -199,6 +199,16 @@ def test_what_was_requeued_is_there_for_the_next_get(connect: Connect) -> None:
         message.requeue()
 
 
+def test_what_was_got_and_requeued_is_the_first_again(connect: Connect) -> None:
+    connection = connect()
+    queue = ORDERS(connection.default_channel)
+    send(connection, 1, 2)
+    for number in range(3, 13):
+        queue.get().requeue()
+        send(connection, number)
+        assert queue.get().payload == number - 2
+
+
 def test_what_another_connection_has_published_is_there_for_the_next_get(connect: Connect) -> None:
     connection, publisher = connect(), connect()
     queue = ORDERS(connection.default_channel)
