@@ -128,6 +128,9 @@ class ListenerOptions(Options):
     BROKER_MAX_CONNECTIONS_PER_ADDRESS = integer(
         1000, "Connections a process accepts from one address.", minimum=1, maximum=1_000_000
     )
+    BROKER_MAX_CONNECTIONS_PER_KEY = integer(
+        2000, "BlipMQ connections of a process with the same API key.", minimum=1, maximum=1_000_000
+    )
     BROKER_MAX_UNAUTHENTICATED = integer(
         2000,
         "BlipMQ and Overhop connections of a process whose handshake is not complete; with one more, that which has "
@@ -162,6 +165,10 @@ class ListenerOptions(Options):
 class BlipMQOptions(Options):
     """BlipMQ"""
 
+    BROKER_BLIPMQ_MAX_SUBSCRIPTIONS_PER_KEY = integer(
+        100_000, "Subscriptions that an API key may make, over all nodes; several nodes may exceed it by a few.",
+        minimum=1, maximum=100_000_000,
+    )  # fmt: skip
     BROKER_BLIPMQ_QOS0_MESSAGES = integer(
         1024, "QoS 0 messages a process holds for a subscription until they are polled; the oldest are dropped.",
         minimum=1, maximum=10_000_000,
@@ -192,6 +199,13 @@ class OverhopOptions(Options):
     )  # fmt: skip
     BROKER_OVERHOP_IDENT_REGISTER_TIMEOUT = seconds(
         2.0, "Time after IDENT in which an Overhop client must send REGISTER.", minimum=0.05, maximum=3600
+    )
+    BROKER_OVERHOP_MAX_QUEUES = integer(
+        10_000, "Queues up to which clients may make more by ADDQUEUE; the system's do not count.",
+        minimum=0, maximum=10_000_000,
+    )  # fmt: skip
+    BROKER_OVERHOP_MAX_SUBSCRIPTIONS = integer(
+        1000, "Subscriptions of one Overhop connection.", minimum=1, maximum=1_000_000
     )
     BROKER_OVERHOP_API_KEY = text(
         "", "The name of an API key whose patterns hold for all Overhop clients. Empty, they may do anything."
@@ -293,6 +307,12 @@ class EngineOptions(Options):
     BROKER_PENDING_BYTES = size(
         32 * MIB,
         "Payload bytes waiting for their commit at which sockets are no longer read.",
+        minimum=64 * 1024,
+    )
+    BROKER_PENDING_BYTES_PER_CLIENT = size(
+        16 * MIB,
+        "Bytes waiting for their commit at which the connections of one API key, or of one address where there are no "
+        "keys, are no longer read; others are.",
         minimum=64 * 1024,
     )
 

@@ -44,6 +44,11 @@ def all_queues(using: str = DEFAULT_DB_ALIAS) -> list[JobQueue]:
     return sorted(map(_job_queue, Queue.objects.using(using).all()), key=lambda queue: queue.name)
 
 
+def count_queues(using: str = DEFAULT_DB_ALIAS) -> int:
+    """How many queues there are, without the system's."""
+    return Queue.objects.using(using).exclude(name__startswith="_").count()
+
+
 def add_queue(
     name: str, concurrency_limit: int | None, allow_job_overrides: bool, using: str = DEFAULT_DB_ALIAS
 ) -> JobQueue:

@@ -25,6 +25,10 @@ class WireCollector(Collector):
         for reason in ("truncated", "unstored"):
             lost.add_metric([reason], self._server.lost_publishes[reason])
         yield lost
+        over = CounterMetricFamily("fivewire_over_quota", "Clients that met one of their quotas.", labels=["of"])
+        for quota in ("connections", "subscriptions", "pending"):
+            over.add_metric([quota], self._server.over_quota[quota])
+        yield over
         yield from self._listeners()
 
     def _listeners(self) -> Iterator[Metric]:

@@ -21,7 +21,7 @@ from wire.limits import ConnectionLimits, ListenerOptions
 from wire.listener import Listener
 from wire.overhop.service import OverhopOptions, OverhopService
 from wire.overhop.session import OverhopSession
-from wire.server import Server
+from wire.server import Quotas, Server
 from wire.sspq.session import SspqQueue, SspqSession
 from wire.status import StatusServer
 
@@ -43,6 +43,7 @@ class WireOptions:
     status: Address | None = None
     sspq_dead_letters: bool = True
     max_frame: int = 16 << 20
+    quotas: Quotas = field(default_factory=Quotas)
     reuse_port: bool = False
     drain_timeout: float = 10.0
 
@@ -75,8 +76,8 @@ async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
         loop.add_signal_handler(number, stop.set)
     engine = Engine(options.engine)
     await engine.start()
-    server = Server(engine)
-    overhop = OverhopService(engine, options.overhop_options) if options.overhop else None
+    server = Server(engine, options.quotas)
+    overhop = OverhopService(engine, options.overhop_options, server.shares) if options.overhop else None
     scheduler = Scheduler()
     engine.on_periodic_change.append(scheduler.wake)
     try:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from queues.engine import Engine
 from queues.throttle import FailureThrottle
 from wire.listener import Listener
+from wire.shares import Shares
 
 SATURATED = "engine"
 
@@ -21,11 +23,23 @@ class Revocable(Protocol):
         """The key was revoked or changed: end the connection."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quotas:
+    """What one client may have of a process: connections of an API key, bytes that are published and not durable."""
+
+    connections_per_key: int = 2000
+    pending_bytes: int = 16 << 20
+
+
 class Server:
     """What the sessions of one process share."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, quotas: Quotas | None = None) -> None:
         self.engine = engine
+        self.quotas = quotas or Quotas()
+        #: How often each quota was met.
+        self.over_quota: Counter[str] = Counter()
+        self.shares = Shares(engine, self.quotas.pending_bytes, self.over_quota)
         self.throttle = FailureThrottle()
         self.listeners: list[Listener] = []
         #: Messages that a protocol without answers could not keep, by reason.
@@ -34,9 +48,14 @@ class Server:
         engine.on_saturation.append(self._saturate)
         engine.on_key_change.append(self._key_changed)
 
-    def admit(self, key: int, session: Revocable) -> None:
-        """Remember which key opened a session."""
-        self._by_key.setdefault(key, set()).add(session)
+    def admit(self, key: int, session: Revocable) -> bool:
+        """Remember which key opened a session; False, and nothing is remembered, when it has opened too many."""
+        sessions = self._by_key.setdefault(key, set())
+        if len(sessions) >= self.quotas.connections_per_key:
+            self.over_quota["connections"] += 1
+            return False
+        sessions.add(session)
+        return True
 
     def forget(self, key: int, session: Revocable) -> None:
         """The session has ended."""

@@ -40,6 +40,10 @@ class QueueNotFound(EngineError):
     """There is no such queue."""
 
 
+class QuotaExceeded(EngineError):
+    """The API key has as many as it may."""
+
+
 class QueueFull(EngineError):
     """The queue is full."""
 

@@ -28,6 +28,8 @@ class EngineOptions:
     ack_timeout: float = 60.0
     subscription_max_attempts: int = 8
     subscription_retry_backoff: float = 0.1
+    #: Subscriptions that an API key may make.
+    subscriptions_per_key: int = 100_000
     #: QoS 0 messages and their bytes held for one subscription, and the largest one that goes to another node.
     transient_messages: int = 1024
     transient_bytes: int = 4 << 20
@@ -69,6 +71,7 @@ def options_from_settings(name: str) -> EngineOptions:
         ack_timeout=settings.BROKER_DEFAULT_ACK_TIMEOUT,
         subscription_max_attempts=settings.BROKER_BLIPMQ_MAX_ATTEMPTS,
         subscription_retry_backoff=settings.BROKER_BLIPMQ_RETRY_BACKOFF,
+        subscriptions_per_key=settings.BROKER_BLIPMQ_MAX_SUBSCRIPTIONS_PER_KEY,
         transient_messages=settings.BROKER_BLIPMQ_QOS0_MESSAGES,
         transient_bytes=settings.BROKER_BLIPMQ_QOS0_BYTES,
         transient_forward_bytes=settings.BROKER_BLIPMQ_QOS0_FORWARD_BYTES,

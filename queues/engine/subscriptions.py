@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from queues.engine.buffer import QueueBuffer
 from queues.engine.clock import now
 from queues.engine.database import Connection
-from queues.engine.errors import QueueNotFound, StoreUnavailable
+from queues.engine.errors import QueueNotFound, QuotaExceeded, StoreUnavailable
 from queues.engine.message import State
 from queues.engine.notifications import Ack, Transient
 from queues.engine.statements import array, statement
@@ -65,6 +65,8 @@ class Subscriptions:
         self._by_id: dict[int, Subscription] = {}
         self._by_queue: dict[int, Subscription] = {}
         self._unknown: dict[int, float] = {}
+        #: How many subscriptions an API key has made, as of the last count and those made here since.
+        self._owned: dict[int, int] = {}
 
     def get(self, id: int) -> Subscription | None:
         """A subscription that has been loaded; the hot path."""
@@ -77,9 +79,11 @@ class Subscriptions:
     async def create(self, topic: bytes, qos: int, owner: int | None) -> Subscription:
         """Subscribe to a topic; on return no publish confirmed later on any node misses it.
 
-        Raises StoreUnavailable; QueueNotFound when an operator removes it meanwhile.
+        Raises StoreUnavailable; QuotaExceeded; QueueNotFound when an operator removes it meanwhile.
         """
         options = self._engine.options
+        if owner is not None:
+            await self._count(owner)
         row = await (
             await self._engine.request(
                 "subscribe",
@@ -95,6 +99,17 @@ class Subscriptions:
         if made is None:
             raise QueueNotFound(f"subscription {row[0]} was removed as soon as it was made")
         return made
+
+    async def _count(self, owner: int) -> None:
+        """One subscription more of this API key. Its others were counted in the store once, and are again when it seems
+        to have too many: other nodes make and operators remove some. Raises QuotaExceeded or StoreUnavailable."""
+        most = self._engine.options.subscriptions_per_key
+        count = self._owned.get(owner)
+        if count is None or count >= most:
+            ((count,),) = await (await self._engine.request("count_subscriptions", owner=owner)).fetchall()
+        if count >= most:
+            raise QuotaExceeded(f"{most} subscriptions")
+        self._owned[owner] = count + 1
 
     async def load(self, id: int) -> Subscription | None:
         """The subscription of this id, or None. Raises StoreUnavailable."""

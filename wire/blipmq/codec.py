@@ -78,6 +78,7 @@ INVALID_QOS: Final = Reject(400, "invalid QoS value")
 ZERO_SUBSCRIPTION: Final = Reject(400, "subscription_id must be non-zero")
 UNKNOWN_DELIVERY: Final = Reject(404, "unknown subscription or delivery tag")
 QUEUE_FULL: Final = Reject(503, "queue full")
+TOO_MANY_CONNECTIONS: Final = Reject(503, "too many connections with this API key")
 OVERFULL: Final = Reject(503, "too many incomplete frames")
 
 MAX_HANDSHAKE_SIZE: Final = LENGTH_SIZE + MIN_LENGTH + 2 + MAX_TEXT_SIZE

@@ -18,6 +18,7 @@ from queues.engine import (
     EngineError,
     Grant,
     QueueFull,
+    QuotaExceeded,
     Source,
     StoreUnavailable,
     Subscription,
@@ -29,6 +30,7 @@ from wire.blipmq.machine import Action, Conversation, State
 from wire.connection import Connection, contained
 from wire.replies import Replies
 from wire.server import Server
+from wire.shares import Share
 
 #: Seconds that the POLLs of one read may wait for claims from the store, in all, before they count as "no message":
 #: a client acknowledges what a burst brought only when it has seen the burst's end.
@@ -36,6 +38,8 @@ POLL_PATIENCE = 0.02
 #: Seconds between two questions to a store that is away.
 STORE_RETRY = 0.05
 BLOCKED = "session"
+#: Runs of frames of one kind that are handled before other connections have a turn.
+TURN = 500
 
 #: Why a message that came by another protocol or a route and fits no frame becomes a dead letter.
 TOO_LARGE = "larger than a BlipMQ frame"
@@ -73,11 +77,14 @@ class BlipMQSession:
         self._conversation = Conversation()
         self._replies = Replies(server.engine, connection)
         self._grant: Grant | None = None
+        self._share: Share | None = None
         #: Frames that wait behind the one the session is blocked by.
         self._backlog: list[Frame] = []
         #: Bytes of the reads that these came in.
         self._behind = 0
         self._blocked = False
+        #: How many more runs this turn has.
+        self._turn = 0
         self._task: asyncio.Task[None] | None = None
         #: The POLL that waits for a claim or a commit, and until when.
         self._waiting: tuple[int, Polled] | None = None
@@ -155,8 +162,8 @@ class BlipMQSession:
     # Frames.
 
     def _run(self, frames: list[Frame]) -> None:
-        """Handle frames until all are done or one blocks."""
-        at = 0
+        """Handle frames until all are done, one blocks, or it is time to let others have a turn."""
+        at, self._turn = 0, TURN
         while at < len(frames) and not self._blocked:
             if self._conversation.state is State.READY:
                 at = self._serve(frames, at)
@@ -175,11 +182,18 @@ class BlipMQSession:
             self._replies.flush()
             self._draining = True
         self.connection.hold(self._decoder.pending + (self._behind if self._blocked else 0))
+        if self._share is not None and self._replies.batch == self._engine.open_batch:
+            self._share.add(self.connection, self._behind)
         self._close_when_done()
 
     def _serve(self, frames: list[Frame], at: int) -> int:
         """Handle frames from `at` on, by runs of one kind; returns how many are done when one blocks, or all."""
         while at < len(frames) and not self._blocked:
+            if not self._turn:
+                self._start_blocking()
+                asyncio.get_running_loop().call_soon(self._unblock)
+                return at
+            self._turn -= 1
             kind = frames[at][0]
             if kind == ACK:
                 at = self._acks(frames, at)
@@ -499,9 +513,12 @@ class BlipMQSession:
         if grant is None:
             await self._refuse(cid, codec.INVALID_API_KEY)
             return
+        if not self._server.admit(grant.id, self):
+            self._nack(cid, codec.TOO_MANY_CONNECTIONS)
+            return
         self._grant = grant
+        self._share = self._server.shares.of(grant.id)
         self.connection.name += f" key {grant.id}"
-        self._server.admit(grant.id, self)
         self._conversation.authenticated()
         self.connection.handshake_done()
         self._say(codec.encode_ack(cid, 0))
@@ -516,6 +533,10 @@ class BlipMQSession:
         try:
             owner = self._grant.id
             subscription = await self._patiently(lambda: self._engine.subscriptions.create(topic, qos, owner))
+        except QuotaExceeded as error:
+            self._server.over_quota["subscriptions"] += 1
+            self._nack(cid, codec.Reject(503, str(error)))
+            return
         except EngineError as error:
             self._nack(cid, codec.Reject(500, str(error)))
             return
@@ -542,6 +563,7 @@ class BlipMQSession:
         except Exception:
             self.connection.failed("a request")
 
+    @contained
     def _unblock(self) -> None:
         """Go on with the frames behind."""
         self._blocked = False

@@ -53,9 +53,11 @@ def domain_error(error: EngineError | operations.OperationError) -> DomainError 
 class Clerk:
     """Answers one process's requests. Each method returns an answer's payload and raises DomainError."""
 
-    def __init__(self, engine: Engine, largest_answer: int) -> None:
-        """`largest_answer`: bytes of payloads that one answer may have."""
+    def __init__(self, engine: Engine, largest_answer: int, most_queues: int) -> None:
+        """`largest_answer`: bytes of payloads that one answer may have; `most_queues`: how many there may be for
+        clients to make one more."""
         self._engine = engine
+        self._most_queues = most_queues
         self._largest_answer = largest_answer
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="clerk")
         self._started = time.monotonic()
@@ -91,6 +93,8 @@ class Clerk:
 
     async def add_queue(self, wanted: AddQueue) -> Payload:
         """ADDQUEUE: the new queue's id."""
+        if await self.ask(job_queues.count_queues) >= self._most_queues:
+            raise DomainError(Code.FORBIDDEN, f"there are {self._most_queues} queues: clients may make no more")
         queue = await self.ask(job_queues.add_queue, *wanted)
         return {"qid": str(queue.uuid)}
 

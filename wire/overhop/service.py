@@ -15,6 +15,7 @@ from wire.overhop.clerk import Clerk
 from wire.overhop.codec import MAX_ENVELOPE
 from wire.overhop.machine import Limits
 from wire.overhop.payloads import JobNames
+from wire.shares import Shares
 
 if TYPE_CHECKING:
     from wire.overhop.session import OverhopSession
@@ -36,6 +37,9 @@ class OverhopOptions:
     limits: Limits = field(default_factory=Limits)
     max_envelope: int = MAX_ENVELOPE
     api_key: str | None = None
+    #: Queues up to which clients may make more, and subscriptions of one connection.
+    most_queues: int = 10_000
+    most_subscriptions: int = 1000
 
 
 def allows(grant: Grant, operation: Operation, queue: str) -> bool:
@@ -56,10 +60,11 @@ class Target:
 class OverhopService:
     """One process's; sessions are made by its listener."""
 
-    def __init__(self, engine: Engine, options: OverhopOptions) -> None:
+    def __init__(self, engine: Engine, options: OverhopOptions, shares: Shares) -> None:
         self.engine = engine
+        self.shares = shares
         self.options = options
-        self.clerk = Clerk(engine, self.largest_payload)
+        self.clerk = Clerk(engine, self.largest_payload, options.most_queues)
         self.grant: Grant | None = None
         self.anonymous: set[OverhopSession] = set()
         self.workers: dict[str, OverhopSession] = {}

@@ -50,6 +50,7 @@ class OverhopSession:
         self.engine = service.engine
         self.replies = Replies(service.engine, connection)
         self.oks = OkWriter()
+        self._share = service.shares.of(connection.peer[0])
         self.intake = Intake(self)
         self.work = Work(self)
         self.wid = ""
@@ -169,6 +170,8 @@ class OverhopSession:
             self.engine.hurry_settling()
         self.engine.check_saturation()
         self.connection.hold(self._decoder.pending + (self._behind_bytes if self._is_busy else 0))
+        if self.replies.batch == self.engine.open_batch:
+            self._share.add(self.connection, self._behind_bytes)
         if not self._is_busy and self._decoder.error is not None:
             self._finish()
         if self._draining:

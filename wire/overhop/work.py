@@ -48,6 +48,8 @@ class Work:
         service = self._session.service
         if not await service.may(Operation.CONSUME, wanted.q):
             raise forbidden(wanted.q, f"jobs of queue {wanted.q} may not be done here")
+        if len(self.claims) >= (most := service.options.most_subscriptions):
+            raise DomainError(Code.FORBIDDEN, f"this worker has {most} subscriptions, as many as it may")
         try:
             buffer = await self._session.engine.queue(wanted.q)
         except QueueNotFound as error:

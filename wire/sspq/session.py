@@ -55,6 +55,7 @@ class SspqSession:
         self._decoder = Decoder(serves.max_payload)
         self._slot = Slot()
         self._replies = Replies(server.engine, connection)
+        self._share = server.shares.of(connection.peer[0])
         self._source = server.engine.source(serves.address)
         self._waits_in: QueueBuffer | None = None
         self._held: tuple[QueueBuffer, int] | None = None
@@ -78,6 +79,8 @@ class SspqSession:
         replies.flush()
         self._engine.check_saturation()
         self.connection.hold(self._decoder.pending)
+        if replies.batch == self._engine.open_batch:
+            self._share.add(self.connection, len(data))
         if self._decoder.error is not None:
             self.connection.close()
 

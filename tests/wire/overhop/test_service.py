@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from queues.engine import Grant
 from queues.reach import Operation
 from wire.overhop.service import OverhopOptions, OverhopService
+from wire.shares import Shares
 
 PATIENCE = 60.0
 BEFORE = Grant(1, "clients", ("overhop",), ("*",), ("*",), ())
@@ -52,7 +54,7 @@ async def engine() -> FakeEngine:
 
 @pytest.fixture
 def service(engine: Any) -> Iterator[OverhopService]:
-    service = OverhopService(engine, OverhopOptions(api_key="clients"))
+    service = OverhopService(engine, OverhopOptions(api_key="clients"), Shares(engine, 1 << 20, Counter()))
     yield service
     service.clerk.close()
 

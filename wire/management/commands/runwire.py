@@ -21,6 +21,7 @@ from wire.overhop.machine import Limits
 from wire.overhop.service import OverhopOptions
 from wire.processes import run_processes
 from wire.runner import WireOptions, run
+from wire.server import Quotas
 from wire.tls import TlsConfigurationError, server_context
 
 
@@ -165,12 +166,18 @@ class Command(BaseCommand):
                 ),
                 max_envelope=settings.BROKER_OVERHOP_MAX_ENVELOPE,
                 api_key=settings.BROKER_OVERHOP_API_KEY or None,
+                most_queues=settings.BROKER_OVERHOP_MAX_QUEUES,
+                most_subscriptions=settings.BROKER_OVERHOP_MAX_SUBSCRIPTIONS,
             ),
             blipmq=options["blipmq"],
             sspq=tuple(sspq + options["sspq_also"]),
             status=options["status"],
             sspq_dead_letters=not options["sspq_no_dead_letters"],
             max_frame=settings.BROKER_MAX_FRAME,
+            quotas=Quotas(
+                connections_per_key=settings.BROKER_MAX_CONNECTIONS_PER_KEY,
+                pending_bytes=settings.BROKER_PENDING_BYTES_PER_CLIENT,
+            ),
             reuse_port=options["share_ports"],
             drain_timeout=settings.BROKER_DRAIN_TIMEOUT,
         )
