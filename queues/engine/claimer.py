@@ -10,6 +10,7 @@ from queues.engine.buffer import QueueBuffer
 from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, is_idle, told
+from queues.engine.floor import LOWEST
 from queues.engine.health import Health
 from queues.engine.isolation import Patience
 from queues.engine.message import CONTENT_ONLY, POSITION, Content, Counts, Detail, Message
@@ -51,6 +52,8 @@ class Claimer:
         self.last_id = 0
         self._wanted: dict[QueueBuffer, None] = {}
         self._nearly_done: dict[QueueBuffer, None] = {}
+        #: An id that was taken before this node's first claim.
+        self.horizon = LOWEST
         #: Queues whose floor is behind their claims.
         self.lagging: dict[QueueBuffer, None] = {}
         self._wake = asyncio.Event()
@@ -163,9 +166,11 @@ class Claimer:
         last_id = messages[-1][0] if messages else buffer.floor.value
         if buffer.news == news:
             buffer.floor.looked(snapshot, last_id if more else None)
-        if messages:
-            buffer.floor.claimed(snapshot, last_id, len(messages))
-        if buffer.floor.lags:
+        # Ids up to the horizon were all taken before the claim, so one that finds no more has seen to all of them.
+        reached = last_id if more or buffer.dead else max(last_id, self.horizon)
+        if messages or reached > buffer.floor.highest:
+            buffer.floor.claimed(snapshot, reached, len(messages))
+        if buffer.floor.lags and not buffer.dead:
             self.lagging[buffer] = None
         # Where a limit was met there is more, but not now.
         emptied = not more or (len(messages) < limit and buffer.policy.concurrency_limit is not None)
@@ -190,7 +195,12 @@ class Claimer:
             one.interested = True
             one.tidy_soon()
         parameters = {"queues": array(one.id for one in starting), "node": self.node}
-        await connection.execute(statement("add_interest"), parameters)
+        try:
+            await connection.execute(statement("add_interest"), parameters)
+        except BaseException:
+            for one in starting:  # to be said again
+                one.interested = False
+            raise
 
     def _limit(self, buffer: QueueBuffer) -> int:
         fitting = max(1, (self.most_bytes - buffer.ready_bytes) // max(1, buffer.mean_bytes))

@@ -399,9 +399,11 @@ class Engine:
     async def stop(self, timeout: float = 10.0) -> None:
         """Write what is pending, hand back what is held, and leave; at most `timeout` seconds."""
         self.stopping = True
+        drained = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout * 0.6):
                 await self._drain()
+                drained = True
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
         if self._supervisor is not None:
@@ -412,7 +414,7 @@ class Engine:
         if self.available and "listener" in self._connections:
             with contextlib.suppress(TimeoutError, psycopg.Error, OSError):
                 async with asyncio.timeout(timeout * 0.1):
-                    await nodes.leave(self._connections["requests"], self.node)
+                    await nodes.leave(self._connections["requests"], self.node, drained)
         self.available = False
         await self._close()
 
@@ -442,7 +444,7 @@ class Engine:
             await self._check_history(self._connections["requests"])
             listener = self._connections["listener"]
             self.claimer.trusted_until = now() + nodes.TRUSTED
-            self.node = await nodes.register(self._connections["liveness"], self.options)
+            self.node, self.claimer.horizon = await nodes.register(self._connections["liveness"], self.options)
             self.settler.node = self.claimer.node = self.writer.node = self.node
             if self.mailroom is not None:
                 self.mailroom.node = self.node

@@ -29,6 +29,10 @@ logger = logging.getLogger(__name__)
 DUE = 0.05
 LIVENESS = 0.25
 SWEEP = 1.0
+#: Seconds between looks at everything that is due, or expired: a transaction that is longer may commit some late.
+ALL_DUE = 5.0
+ALL_EXPIRED = 30.0
+EVER = "-infinity"
 SEAL = 0.5
 #: What does not work while a chain is broken that the journal waits for, as /readyz says it.
 SEALING = "The audit journal is not sealed"
@@ -80,18 +84,20 @@ class Maintenance:
 
     async def promote_due(self, connection: Connection) -> None:
         """Make delayed messages ready when their time has come; between two looks, seal the audit journal."""
-        sealed = -SEAL
+        sealed, looked, since = -SEAL, 0.0, EVER
         while True:
             if now() - sealed >= SEAL:
                 await self._seal(connection)
                 sealed = now()
-            cursor = await connection.execute(statement("promote_due"), {"limit": ROWS_PER_STATEMENT})
+            parameters = {"limit": ROWS_PER_STATEMENT, "since": since}
+            cursor = await connection.execute(statement("promote_due"), parameters)
             rows = await cursor.fetchall()
             for queue, low in rows:
                 self.ready_everywhere(queue, low)
             if not rows:
-                row = await (await connection.execute(statement("next_due"))).fetchone()
-                await asyncio.sleep(DUE if row is None else min(DUE, max(0.002, row[0])))
+                [(left, mark)] = await (await connection.execute(statement("next_due"), {"since": since})).fetchall()
+                looked, since = _next_look(looked, mark, ALL_DUE)
+                await asyncio.sleep(DUE if left is None else min(DUE, max(0.002, left)))
 
     async def _seal(self, connection: Connection) -> None:
         try:
@@ -112,12 +118,13 @@ class Maintenance:
 
     async def sweep(self, connection: Connection) -> None:
         """Every second: remove expired messages, fold tallies."""
-        folded = [0]
+        folded, looked, since = [0], 0.0, EVER
         while True:
             gone = ROWS_PER_STATEMENT
             while gone == ROWS_PER_STATEMENT:
-                [(gone,)] = await self._rows(connection, "expire", limit=ROWS_PER_STATEMENT)
+                [(gone, mark)] = await self._rows(connection, "expire", limit=ROWS_PER_STATEMENT, since=since)
                 self.counts.expired += gone
+            looked, since = _next_look(looked, mark, ALL_EXPIRED)
             [(last,)] = await self._rows(connection, "fold_tallies", low=folded[0])
             if last:
                 folded.append(last)
@@ -194,7 +201,12 @@ class Maintenance:
         return cold
 
     async def _leave(self, connection: Connection, cold: list[QueueBuffer], node: int) -> None:
-        await self._rows(connection, "drop_interest", queues=array(buffer.id for buffer in cold), node=node)
+        try:
+            await self._rows(connection, "drop_interest", queues=array(buffer.id for buffer in cold), node=node)
+        except BaseException:
+            for buffer in cold:  # to be said again
+                buffer.interested = True
+            raise
         if back := [buffer.id for buffer in cold if buffer.interested]:  # said before the drop, perhaps
             await self._rows(connection, "add_interest", queues=array(back), node=node)
 
@@ -270,6 +282,13 @@ class Maintenance:
                 await connection.execute("set local enable_seqscan = on")
                 cursor = await connection.execute(statement(name), parameters | {"limit": limit}, prepare=False)
                 [(gone,)] = await cursor.fetchall()
+
+
+def _next_look(looked: float, mark: str, every: float) -> tuple[float, str]:
+    """When everything was or is looked at, and from when on the next look needs to: what an old transaction keeps of
+    gone messages is not walked over each time."""
+    time = now()
+    return (time, EVER) if time - looked >= every else (looked, mark)
 
 
 def deadlines(timed: Agenda[QueueBuffer], time: float, health: Health) -> None:

@@ -23,17 +23,19 @@ SILENCE = 10.0
 TRUSTED = 8.0
 
 
-async def register(connection: Connection, options: EngineOptions) -> int:
-    """Make a row for this process and hold its lock on `connection`, whose end is the node's end. Returns the id."""
+async def register(connection: Connection, options: EngineOptions) -> tuple[int, int]:
+    """Make a row for this process and hold its lock on `connection`, whose end is the node's end. Returns the node's
+    id, and a message's that is lower than all that it will store."""
     async with connection.transaction():
         row = await (await connection.execute("select nextval('queues_node_id_seq')::int")).fetchone()
         assert row is not None
         await connection.execute("select pg_advisory_lock(%s, %s)", (LOCK_CLASS, row[0]))
-        await connection.execute(
+        cursor = await connection.execute(
             statement("register_node"),
             {"id": row[0], "name": options.name, "host": options.host, "pid": options.pid},
         )
-    return int(row[0])
+        [(node, first)] = await cursor.fetchall()
+    return node, first
 
 
 async def dead_nodes(connection: Connection) -> list[int]:
@@ -78,33 +80,40 @@ def _is_alive(pid: int) -> bool:
 async def reap(connection: Connection, node: int) -> bool:
     """Give back what a dead node had leased, forget it, and tell every node.
 
-    Returns False, having done nothing, when the node lives after all or another one is at it.
+    Returns False when the node lives after all, another one is at it, or some of its messages are locked.
     """
     async with connection.transaction():
         cursor = await connection.execute("select pg_try_advisory_xact_lock(%s, %s)", (LOCK_CLASS, node))
         row = await cursor.fetchone()
         if row is None or not row[0]:
             return False
-        await _forget(connection, node)
-    return True
+        return await _forget(connection, node)
 
 
-async def leave(connection: Connection, node: int) -> None:
-    """Forget this node, and return what it has not handed back; its lock goes with its connection."""
+async def leave(connection: Connection, node: int, drained: bool) -> None:
+    """Forget this node, and return what it has not handed back; its lock goes with its connection. When it is `drained`
+    and the counts say that nothing is leased at all, that is not looked for."""
     async with connection.transaction():
-        await _forget(connection, node)
+        [(leased,)] = await (await connection.execute(statement("any_leased"))).fetchall()
+        await _forget(connection, node, leased or not drained)
 
 
-async def _forget(connection: Connection, node: int) -> None:
-    """Return a node's leases and delete it. Whatever it has under way is waited for: it may lease still."""
+async def _forget(connection: Connection, node: int, look: bool = True) -> bool:
+    """Return a node's leases and delete it. Whatever it has under way is waited for: it may lease still. Messages that
+    are locked are left, and the node with them, so that nothing waits for them: False, and it is to be tried again."""
     await connection.execute("select pg_advisory_xact_lock(%s, %s)", (LEASES_CLASS, node))
-    await connection.execute("set local enable_seqscan = on")
-    cursor = await connection.execute(statement("reap_leases"), {"node": node}, prepare=False)
-    news = Announcer()
-    for queue, low, dead in await cursor.fetchall():
-        news.dead(queue) if dead else news.ready(queue, low)
-    news.say(Gone(node))
-    await connection.execute(statement("close_mailboxes"), {"node": node}, prepare=False)
-    await connection.execute("delete from queues_interest where node_id = %s", (node,))
-    await connection.execute("delete from queues_node where id = %s", (node,))
+    news, left = Announcer(), 0
+    if look:
+        await connection.execute("set local enable_seqscan = on")
+        cursor = await connection.execute(statement("reap_leases"), {"node": node}, prepare=False)
+        for queue, low, dead, locked in await cursor.fetchall():
+            left = locked
+            if queue is not None:
+                news.dead(queue) if dead else news.ready(queue, low)
+    if not left:
+        news.say(Gone(node))
+        await connection.execute(statement("close_mailboxes"), {"node": node}, prepare=False)
+        await connection.execute("delete from queues_interest where node_id = %s", (node,))
+        await connection.execute("delete from queues_node where id = %s", (node,))
     await news.flush(connection)
+    return not left

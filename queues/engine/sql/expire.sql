@@ -1,6 +1,6 @@
--- Remove waiting messages whose time to live has passed. Returns how many.
+-- Remove waiting messages whose time to live has passed since a time. Returns how many, and from when on to look next.
 with late as materialized (
-    select id from queues_message where expires_at is not null and expires_at <= now() and state in (0, 2)
+    select id from queues_message where expires_at is not null and expires_at > %(since)s::timestamptz and expires_at <= now() and state in (0, 2)
     order by expires_at limit %(limit)s for update skip locked
 ), gone as (
     delete from queues_message m where m.id = any(array(select id from late))
@@ -23,4 +23,4 @@ with late as materialized (
     select queue_id, -count(*) filter (where state = 0), -count(*) filter (where state = 2), count(*)
     from gone group by queue_id
 )
-select count(*) from gone
+select count(*), (now() - interval '10 s')::text from gone

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
 
 from queues.engine import Engine, QueueBuffer
 from queues.engine.deadlines import Agenda
-from tests.queues.engine.conftest import Producer, Store, Waiting
+from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting
 
 
 def test_an_agenda_gives_each_thing_once_at_its_earliest_time() -> None:
@@ -53,3 +54,56 @@ async def test_only_queues_with_deadlines_are_looked_at(engine: Engine, store: S
     assert len(engine.settler.timed) == 1
     assert engine.settler.timed.due(time.monotonic() + 3000) == []
     assert engine.settler.timed.due(time.monotonic() + 4000) == [buffers[0]]
+
+
+async def test_after_a_reconnect_publishes_do_not_walk_over_what_was_settled_before(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    store.queue("q")
+    engine = await make_engine()
+    buffer = await engine.queue("q")
+    taken = asyncio.create_task(Consumer(buffer).bodies(2))
+    for n in range(2):  # after the first nothing is claimed any more: they are leased as they are stored
+        await store.until(lambda: buffer.demand and not (buffer.backlog or buffer.claiming), "it has looked")
+        await Producer(engine).publish("q", b"%d" % n)
+    assert await taken == [b"0", b"1"]
+    node = engine.node
+    store.rows("select pg_terminate_backend(%s)", engine._connections["claimer"].info.backend_pid)
+    await store.until(lambda: engine.node != node and engine.available, "the new node")
+    waiting = asyncio.create_task(Consumer(buffer).bodies(1))
+    await store.until(lambda: buffer.floor.value == engine.claimer.horizon, "the floor's rise")
+    await Producer(engine).publish("q", b"2")
+    assert await waiting == [b"2"]
+
+
+async def test_a_message_that_took_its_id_before_the_node_began_and_is_committed_later_is_not_passed_over(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.maintenance.UNSEEN", 3600.0)  # by the floor's look, not by the slow one
+    monkeypatch.setattr("queues.engine.floor.PATIENCE", 3600.0)
+    queue = store.queue("q")
+    with store.connection.transaction():
+        store.rows("select pg_current_xact_id()")
+        store.insert(queue, b"early")
+        engine = await make_engine()
+        buffer = await engine.queue("q")
+        waiting = asyncio.create_task(Consumer(buffer).bodies(1))
+        await store.until(lambda: buffer.floor.lags and not buffer.backlog, "it has looked in vain")
+    assert await waiting == [b"early"]
+
+
+async def test_what_an_old_transaction_commits_as_due_long_ago_is_made_ready_and_expires(
+    engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.maintenance.ALL_DUE", 0.2)
+    monkeypatch.setattr("queues.engine.maintenance.ALL_EXPIRED", 0.2)
+    queue = store.queue("q")
+    await asyncio.sleep(1.5)  # some looks later, which begin where the one before has ended
+    sql = (
+        "insert into queues_message (id, queue_id, state, due_at, expires_at, payload) "
+        "select nextval('queues_message_id'), %s, %s, now() - interval '1 h', "
+        "case when %s then now() - interval '1 h' end, 'x' returning id"
+    )
+    store.rows(sql, queue, 2, False)
+    store.rows(sql, queue, 0, True)
+    await store.until(lambda: [row["state"] for row in store.messages(queue)] == [0], "one ready, one expired")

@@ -15,6 +15,7 @@ import pytest
 from queues.engine import Address, Engine, Outgoing
 from queues.engine import node as nodes
 from queues.engine.node import settle_predecessors
+from queues.engine.statements import statement
 from tests.queues.engine.conftest import PATIENCE, Consumer, MakeEngine, Producer, Store, Waiting
 
 
@@ -478,13 +479,13 @@ async def test_what_a_frozen_process_has_leased_goes_to_others_and_it_delivers_n
     [first] = await Consumer(asleep).bodies(1, ack=False)
     assert (first, len(asleep.ready)) == (b"1", 2)
     node, silent = frozen.node, asyncio.Event()
-    statement = nodes.dead_nodes
+    dead_nodes = nodes.dead_nodes
 
     async def say(connection: Any) -> list[int]:
         if connection is frozen._connections.get("liveness") and frozen.node == node:
             silent.set()
             await asyncio.sleep(3600)
-        return await statement(connection)
+        return await dead_nodes(connection)
 
     monkeypatch.setattr(nodes, "dead_nodes", say)
     monkeypatch.setattr(nodes, "SILENCE", 1.0)
@@ -535,3 +536,49 @@ async def test_a_change_of_a_queue_whose_policy_is_just_being_read_is_obeyed(
     go_on.set()
     buffer = await opening
     await store.until(lambda: not buffer.policy.paused, "the change is obeyed")
+
+
+async def test_a_dying_node_that_still_settles_and_the_one_that_reaps_it_do_not_wait_for_each_other(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    queue = store.queue("orders")
+    first, second = await make_engine(), await make_engine()
+    await Producer(first).publish("orders", b"1", b"2", b"3")
+    await Consumer(await first.queue("orders")).bodies(3, ack=False)
+    node, [held, *_] = first.node, [row["id"] for row in store.messages(queue)]
+    with psycopg.connect(store.conninfo) as settling:
+        settling.execute("select from queues_message where id = %s for update", (held,))
+        await kill(first, store)
+        assert await Consumer(await second.queue("orders")).bodies(2) == [b"2", b"3"]
+        assert store.rows("select from queues_node where id = %s", node), "it is reaped when all of it can be"
+        settling.rollback()
+    assert await Consumer(await second.queue("orders")).bodies(1) == [b"1"]
+    await store.until(lambda: not store.rows("select from queues_node where id = %s", node), "the node is gone")
+    assert second.counts.reconnects == 0
+
+
+async def test_a_clean_stop_does_not_read_the_whole_table_for_leases(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = store.queue("orders")
+    run: list[str] = []
+
+    def noted(name: str) -> bytes:
+        run.append(name)
+        return statement(name)
+
+    monkeypatch.setattr(nodes, "statement", noted)
+    for leased in (0, 1):
+        engine = await make_engine()
+        await Producer(engine).publish("orders", b"1")
+        await Consumer(await engine.queue("orders")).bodies(1, ack=False)
+        await store.until(lambda: store.counts(queue)[1] == 1, "the lease")
+        if leased:  # as of another node
+            store.rows("insert into queues_queuetally (queue_id, leased) values (%s, 1) returning id", queue)
+        run.clear()
+        await engine.stop()
+        assert ("reap_leases" in run) is bool(leased)
+        assert [row["state"] for row in store.messages(queue)] == [0]
+        store.rows("delete from queues_message returning id")
+        store.rows("update queues_queuecount set ready = 0, leased = 0 returning queue_id")
+        store.rows("delete from queues_queuetally returning id")

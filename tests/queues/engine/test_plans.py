@@ -45,6 +45,7 @@ INDEXES = (
 CLOCKWORK = {"next_due", "promote_due"}
 
 PARAMETERS: dict[str, Any] = {
+    "since": "2026-01-01",
     "version": 1, "node": 1, "producer": None, "queues": "{1}", "wanted": "{t}", "lows": "{0}", "width": 1, "size": 2,
     "max_attempts": None, "bodies": [b"a", b"b"], "keys": [None, None], "headers": [None, None], "delays": "{0,0}",
     "ttls": "{0,0}", "attempts": "{1,1}", "queue": 1, "low": 0, "limit": 100, "count": 10, "ids": "{1,2}",
