@@ -107,7 +107,21 @@ def policy_problems(queue: Queue) -> dict[str, list[str]]:
     target = queue.dead_letter_queue
     if target is not None and not may_reach(Protocol.OPERATOR, Operation.PUBLISH, "queue", target.name):
         problems["dead_letter_queue"] = [f"Nothing can be moved to {target.name!r}: it is the system's."]
+    elif target is not None and (way := dead_letter_cycle(queue)):
+        problems["dead_letter_queue"] = [f"Dead letters would come back: {' → '.join(way)}."]
     return problems
+
+
+def dead_letter_cycle(queue: Queue) -> list[str]:
+    """The names of the queues over which a queue's dead letters would come back to it; empty when they do not."""
+    way, seen, target = [queue.name], {queue.pk}, queue.dead_letter_queue
+    while target is not None:
+        way.append(target.name)
+        if target.pk in seen:
+            return way
+        seen.add(target.pk)
+        target = target.dead_letter_queue
+    return []
 
 
 def create_queue(name: str, using: str = DEFAULT_DB_ALIAS, by: str = "", **policy: Any) -> Queue:

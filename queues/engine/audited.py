@@ -386,7 +386,9 @@ class AuditedQueue:
             if (row := await cursor.fetchone()) is not None:
                 outcome.ready.append((target, row[0]))
                 rows.append((row[2], row[3], row[4]))
-        if not rows:
+                if row[5]:
+                    await self._settler.make_room(connection, target)
+        if not rows or len(rows[0][1]) < len(failures):  # what the target does not take stays with this queue
             cursor = await connection.execute(statement("bury"), parameters)
             for queue, ids, first_ids in await cursor.fetchall():
                 outcome.dead.append(queue)

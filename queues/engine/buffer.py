@@ -424,7 +424,7 @@ class QueueBuffer:
     @property
     def _rare(self) -> bool:
         """Whether others may want what is here: it goes back soon when it is not consumed."""
-        return self.shared or self.policy.concurrency_limit is not None or self.pusher is not None
+        return self.shared or self.policy.taken_as_asked or self.pusher is not None
 
     def is_cold(self, now: float) -> bool:
         """Whether nobody has consumed for so long that what is here should go back."""
@@ -496,8 +496,21 @@ class QueueBuffer:
         self.audited = self.settler.audited(policy)
         self._batches.clear()
         self.tidy_soon()
+        if policy.taken_as_asked:
+            self._put_back(self.take_all())
         self.more_in_store(self.floor.value + 1)
         self.dispatch()
+
+    def decline(self, messages: Iterable[Message]) -> None:
+        """Give back at once what was leased before the queue's policy forbade it."""
+        self._put_back([(id, None if detail is None else detail.tag) for id, _, _, detail in messages])
+        self.backlog = True
+        self.news += 1
+
+    def _put_back(self, taken: list[tuple[int, int | None]]) -> None:
+        if taken:
+            self.settler.hand_back(taken)
+            self.back_with = self.settler.round
 
     def lose_leases(self) -> None:
         """The leases are no longer this node's: forget what was not delivered, settle late acknowledgements by id."""

@@ -150,7 +150,7 @@ class Claimer:
                 buffer.pusher.push()  # it may have waited for this
             return
         buffer.claiming = True
-        news = buffer.news
+        news, policy = buffer.news, buffer.policy
         try:
             snapshot, more, messages = await self._claim(connection, buffer, limit)
         except Exception:
@@ -177,7 +177,10 @@ class Claimer:
         if emptied and buffer.news == news:
             buffer.backlog = False
         buffer.nearly_done = emptied and buffer.backlog
-        buffer.add_claimed(messages)
+        if buffer.policy is not policy and buffer.policy.taken_as_asked:  # a limit was set meanwhile
+            buffer.decline(messages)
+        else:
+            buffer.add_claimed(messages)
         buffer.refilled()
         if buffer.backlog and buffer.demand and not buffer.ready:
             self.want(buffer)
@@ -205,7 +208,7 @@ class Claimer:
     def _limit(self, buffer: QueueBuffer) -> int:
         fitting = max(1, (self.most_bytes - buffer.ready_bytes) // max(1, buffer.mean_bytes))
         most = min(BATCH, buffer.room, fitting)
-        if buffer.dead or buffer.shared or buffer.policy.concurrency_limit is not None:
+        if buffer.dead or buffer.shared or buffer.policy.taken_as_asked:
             asked = max(buffer.demand, buffer.shortage)  # what is more would be kept from others
             most = min(most, asked, SHARED_BATCH) if len(buffer.ready) < asked else 0
         elif buffer.pusher is not None:  # workers are slow: what they cannot take soon waits in the store

@@ -106,6 +106,7 @@ class Engine:
         self.writer.on_commit = self._progress
         self.claimer.writer_busy = lambda: not self.writer.idle
         self.settler.on_progress = self._settled
+        self.settler.make_room = self.writer.make_room
         self.node = 0
         self.available = False
         self.stopping = False
@@ -144,6 +145,11 @@ class Engine:
     def source(self, address: Address, key: int | None = None) -> Source:
         """Where a producer publishes to an address; keep it and call its `publish` for every message."""
         return self.writer.source(address, key)
+
+    @property
+    def last_id(self) -> int:
+        """The last message id that this process has stored or claimed, without its priority."""
+        return max(self.writer.last_id, self.claimer.last_id)
 
     @property
     def open_batch(self) -> int:
@@ -459,7 +465,7 @@ class Engine:
     async def _check_history(self, connection: Connection) -> None:
         """Is this the store that was known? If not, nothing that is remembered of messages may be used."""
         history = self._history
-        history.saw(max(self.writer.last_id, self.claimer.last_id))
+        history.saw(self.last_id)
         reading = await history.read(connection)
         self.settler.clock = reading.clock
         if (reason := history.broken_by(reading)) is not None:

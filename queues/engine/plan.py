@@ -170,7 +170,8 @@ class Plan:
     #: Audited queues and their names.
     audited: dict[int, str] = field(default_factory=dict)
     limited_segments: list[tuple[Segment, list[Write]]] = field(default_factory=list)
-    transient: list[tuple[int, list[bytes]]] = field(default_factory=list)
+    #: How many of the writes come before, the queue, the bodies.
+    transient: list[tuple[int, int, list[bytes]]] = field(default_factory=list)
     rejected: list[tuple[Segment, EngineError]] = field(default_factory=list)
     unroutable: int = 0
     #: Writes whose publishers want to know the ids, in the queue which they published to.
@@ -213,10 +214,10 @@ def plan_segment(
     if destination.audited:
         plan.audited.update(destination.audited)
     if segment.transient:  # subscribers get it in memory; a queue that a route feeds keeps what it is given
-        plan.transient += [(queue, segment.bodies) for queue in destination.subscribed]
+        plan.transient += [(len(plan.writes), queue, segment.bodies) for queue in destination.subscribed]
         stored = tuple(queue for queue in stored if queue not in destination.subscribed)
     else:
-        plan.transient += [(queue, segment.bodies) for queue in destination.transient]
+        plan.transient += [(len(plan.writes), queue, segment.bodies) for queue in destination.transient]
     if not stored and not destination.subscribed:
         plan.unroutable += len(segment.bodies)
     known = [policies[queue] for queue in stored if queue in policies]

@@ -32,6 +32,12 @@ class QueuePolicy:
         """Whether a new message may go to memory at once; a queue with limits is delivered by claims only."""
         return not self.paused and self.concurrency_limit is None and self.max_length is None
 
+    @property
+    def taken_as_asked(self) -> bool:
+        """Whether no more is taken into memory than consumers ask for: what waits there would count as being worked on
+        though no consumer has it, or could not be dropped though it is the oldest."""
+        return self.concurrency_limit is not None or (self.max_length is not None and self.overflow == "drop-oldest")
+
     def backoff(self, attempts: int, own: float | None = None) -> float:
         """Seconds to wait after the `attempts`-th failed delivery (1, 2, …); `own` is a message's, always the same."""
         if own is not None:

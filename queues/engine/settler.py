@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -74,6 +74,8 @@ class Settler:
         #: Buffers that may hold what is not consumed any more.
         self.tidying: Agenda[QueueBuffer] = Agenda()
         self.on_progress: Callable[[], None] = lambda: None
+        #: Drops the oldest messages of a queue that has more than it may.
+        self.make_room: Callable[[Connection, int], Awaitable[None]]
         #: Those of audited queues are theirs.
         self.returns = Returns()
         self._wake = asyncio.Event()
@@ -378,12 +380,15 @@ class Settler:
     async def _bury(self, connection: Connection, buried: Buried) -> None:
         target, failures = buried
         parameters = failure_arrays(failures) | {"node": self.node, "audited": False}
-        moved = None
+        moved = 0
         if target is not None:
             cursor = await connection.execute(statement("bury_elsewhere"), parameters | {"target": target})
-            if moved := await cursor.fetchone():
-                self.more_in_store(target, moved[0])
-        if moved is None:
+            if row := await cursor.fetchone():
+                moved = row[1]
+                self.more_in_store(target, row[0])
+                if row[5]:
+                    await self.make_room(connection, target)
+        if moved < len(failures):  # what the target does not take stays with its queue
             cursor = await connection.execute(statement("bury"), parameters)
             for queue, *_ in await cursor.fetchall():
                 self.more_dead(queue)

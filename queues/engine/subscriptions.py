@@ -11,7 +11,7 @@ from queues.engine.buffer import QueueBuffer
 from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.errors import QueueNotFound, QuotaExceeded, StoreUnavailable
-from queues.engine.message import State
+from queues.engine.message import POSITION, State
 from queues.engine.notifications import Ack, Transient
 from queues.engine.statements import array, statement
 
@@ -37,12 +37,14 @@ class Subscription:
     #: QoS 0 messages and their bytes that are held, at most; the oldest go first.
     most_transient: int
     most_transient_bytes: int
-    transient: deque[bytes] = field(default_factory=deque)
+    #: Each with the last message id that was known when it came.
+    transient: deque[tuple[int, bytes]] = field(default_factory=deque)
     transient_bytes: int = 0
 
-    def hold_transient(self, body: bytes) -> int:
-        """Keep a QoS 0 message until it is polled; returns how many older ones had to go."""
-        self.transient.append(body)
+    def hold_transient(self, body: bytes, after: int) -> int:
+        """Keep a QoS 0 message until it is polled, behind stored ones up to the id `after`; returns how many older
+        QoS 0 messages had to go."""
+        self.transient.append((after, body))
         self.transient_bytes += len(body)
         dropped = 0
         while len(self.transient) > self.most_transient or self.transient_bytes > self.most_transient_bytes:
@@ -52,9 +54,19 @@ class Subscription:
 
     def take_transient(self) -> bytes:
         """The oldest QoS 0 message. Raises IndexError when there is none."""
-        body = self.transient.popleft()
+        _, body = self.transient.popleft()
         self.transient_bytes -= len(body)
         return body
+
+    @property
+    def transient_is_next(self) -> bool:
+        """Whether the oldest QoS 0 message, of which there must be one, came before all that waits in the store."""
+        buffer = self.buffer
+        if buffer.policy.paused:
+            return True
+        if buffer.ready:
+            return self.transient[0][0] < buffer.ready[0][0] & POSITION
+        return not buffer.backlog
 
 
 class Subscriptions:
@@ -174,7 +186,7 @@ class Subscriptions:
         served_here = here is not None and here.buffer.interested
         for body in bodies:
             if here is not None and (served_here or not others):
-                counts.transient_dropped += here.hold_transient(body)
+                counts.transient_dropped += here.hold_transient(body, self._engine.last_id)
             elif others and len(body) <= self._engine.options.transient_forward_bytes:
                 counts.transient_dropped += not self._engine.announcer.say(Transient(queue, min(others), body))
             else:
@@ -184,7 +196,7 @@ class Subscriptions:
         """Another node passes a QoS 0 message on."""
         here = self._by_queue.get(message.queue)
         if message.node == self._engine.node and here is not None:
-            self._engine.counts.transient_dropped += here.hold_transient(message.body)
+            self._engine.counts.transient_dropped += here.hold_transient(message.body, self._engine.last_id)
 
     # Late acknowledgements.
 

@@ -347,9 +347,12 @@ class Writer:
                 self.counts.dropped += gone[0]
 
     def _deliver(self, plan: Plan) -> None:
-        """After the commit: hand to memory what was leased, and tell what was left in the store."""
+        """After the commit: hand on what was stored and what is not, in the order in which it came."""
         plan.end()
-        for write in plan.writes:
+        transient = deque(plan.transient)
+        for n, write in enumerate(plan.writes):
+            while transient and transient[0][0] <= n:
+                self._deliver_transient(*transient.popleft()[1:])
             try:
                 self._deliver_write(write)
             except Exception as error:  # what is leased and in no buffer comes back when this node ends
@@ -359,31 +362,38 @@ class Writer:
                 write.answer(queue, self.health)
             except Exception as error:
                 self.health.isolate("answer", error, queue=queue, first=write.first)
-        for queue, bodies in plan.transient:
-            try:
-                self.deliver_transient(queue, bodies)
-            except Exception as error:
-                self.health.isolate("transient delivery", error, queue=queue)
+        for _, queue, bodies in transient:
+            self._deliver_transient(queue, bodies)
         self.counts.dropped += plan.unroutable
         for segment, refusal in plan.rejected:
             self.counts.rejected += len(segment.bodies)
             self._reject(segment, refusal)
 
+    def _deliver_transient(self, queue: int, bodies: list[bytes]) -> None:
+        try:
+            self.deliver_transient(queue, bodies)
+        except Exception as error:
+            self.health.isolate("transient delivery", error, queue=queue)
+
     def _deliver_write(self, write: Write) -> None:
-        self.counts.published += len(write.segment.bodies) * len(write.queues)
-        self.last_id = write.first + len(write.segment.bodies) * write.width - 1
+        """Hand to memory what was leased, and tell what was left in the store."""
+        count = len(write.segment.bodies)
+        self.counts.published += count * len(write.queues)
+        self.last_id = write.first + count * write.width - 1
         size = sum(map(len, write.segment.bodies))
         for k, (queue, leased) in enumerate(zip(write.queues, write.leased, strict=True)):
             buffer = self.buffers.get(queue)
             if not leased:
                 self.more_in_store(queue, write.lowest + k)
             elif buffer is not None and buffer is write.buffers[k]:
-                ids = range(write.first + k, write.first + len(write.segment.bodies) * write.width, write.width)
-                if write.segment.detailed:
+                ids = range(write.first + k, write.first + count * write.width, write.width)
+                plain = zip(ids, write.segment.bodies, repeat(0), repeat(write.own_detail))
+                if buffer.policy.taken_as_asked:  # a limit was set meanwhile
+                    buffer.decline(write.leased_details(ids) if write.segment.detailed else plain)
+                elif write.segment.detailed:
                     buffer.add_claimed(write.leased_details(ids))
                 else:
-                    own = write.own_detail
-                    buffer.add(zip(ids, write.segment.bodies, repeat(0), repeat(own)), size)
+                    buffer.add(plain, size)
                 buffer.refilled()
 
 

@@ -31,6 +31,14 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 # Queues.
 
 
+def test_a_dead_letter_queue_whose_own_dead_letters_would_come_back_is_refused_with_the_way() -> None:
+    first = operations.create_queue("first")
+    second = operations.create_queue("second", dead_letter_queue=first)
+    first.dead_letter_queue = second
+    problems = operations.policy_problems(first)
+    assert problems == {"dead_letter_queue": ["Dead letters would come back: first → second → first."]}
+
+
 def test_a_queue_is_made_with_the_policy_given_and_defaults_for_the_rest(settings: Any) -> None:
     queue = operations.create_queue("orders", message_ttl=1.5, max_length=3, overflow="drop-oldest")
     assert queue.message_ttl == timedelta(seconds=1.5)

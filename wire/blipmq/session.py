@@ -340,10 +340,11 @@ class BlipMQSession:
         known = self._polled.get(payload)
         if known is None:
             self._block(self._look_up(cid, id, payload))
-        elif known.transient:
-            self._deliver_transient(cid, known)
-        else:
-            self._await_message(cid, known)
+        elif not self._deliver_one(cid, known):
+            if self._may_come(known):
+                self._await_message(cid, known)
+            elif known.transient:
+                self._deliver_transient(cid, known)
 
     def _deliver_transient(self, cid: int, known: Polled) -> None:
         topic = codec.delivery_prefix(0, known.subscription.topic)
@@ -391,7 +392,7 @@ class BlipMQSession:
         """Answer the waiting POLL, with silence unless there is `more` to wait for."""
         if self._waiting is None:
             return
-        if self._deliver_one(*self._waiting) or not more:
+        if self._deliver_one(*self._waiting, last=not more) or not more:
             self._stop_waiting()
             self._unblock()
         else:
@@ -410,9 +411,10 @@ class BlipMQSession:
             self._timer.cancel()
             self._timer = None
 
-    def _deliver_one(self, cid: int, known: Polled) -> bool:
-        """Answer a POLL from memory; whether there was anything."""
-        if known.transient:
+    def _deliver_one(self, cid: int, known: Polled, last: bool = False) -> bool:
+        """Answer a POLL from memory, in order of arrival whatever the QoS; whether there was anything. If it is the
+        `last` look, a QoS 0 message waits no longer for older ones that are in the store."""
+        if known.transient and (last or known.subscription.transient_is_next):
             self._deliver_transient(cid, known)
             return True
         assert self._grant is not None

@@ -1,27 +1,33 @@
 -- Move dead letters to the tail of the queue named for them; what happened stands in the header "dead-letter".
 -- The key stands there too: it was unique in the old queue and might be taken in the new one.
+-- Of a target that is full and rejects only as many are moved as it has room for. They expire as its other messages do.
 -- An audited target's chain is told by the journal.
 -- One row: lowest new id, how many, the target's name; with `audited` also the ids that they had, and their first ones in
--- the same order. No row when nothing moved, as when that queue is gone.
+-- the same order; whether the target drops its oldest when it holds too many. No row when nothing moved, as when that queue
+-- is gone.
 with target as materialized (
-    select id, name, audited from queues_queue where id = %(target)s for key share  -- it cannot be deleted until the commit
+    select id, name, audited, message_ttl, max_length is not null and overflow = 'drop-oldest' as drops,
+        case when max_length is not null and overflow = 'reject' then queues_room_locked(id) end as room
+    from queues_queue where id = %(target)s for key share  -- it cannot be deleted until the commit
 ), block as materialized (
     select nextval('queues_message_id') as first from target where pg_current_xact_id() is not null
 ), given as materialized (
     select * from unnest(%(ids)s::bigint[], %(attempts)s::smallint[], %(errors)s::text[])
         with ordinality as g (id, attempts, error, n)
+    where n <= coalesce((select room from target), n)
 ), gone as (
     delete from queues_message m using given, target
     where m.id = given.id and m.id = any(%(ids)s::bigint[]) and m.state = 1 and m.node_id = %(node)s
     returning m.*, given.attempts as tried, coalesce(given.error, m.error) as why, n, coalesce(origin_id, m.id) as first_id
 ), moved as (
-    insert into queues_message (id, queue_id, state, producer_id, published_at, origin_id, headers, payload, content)
-    select first + n - 1, %(target)s, 0, producer_id, published_at, first_id,
+    insert into queues_message (id, queue_id, state, producer_id, published_at, expires_at, origin_id, headers, payload,
+        content)
+    select first + n - 1, %(target)s, 0, producer_id, published_at, now() + message_ttl, first_id,
         coalesce(headers, '{}') || jsonb_build_object('dead-letter', jsonb_build_object(
             'queue', (select name from queues_queue where id = gone.queue_id), 'attempts', tried, 'error', why, 'key', gone.key,
             'at', now())),
         payload, content
-    from gone, block
+    from gone, block, target
     returning id
 ), tallied as (
     insert into queues_queuetally (queue_id, leased, settled)
@@ -37,5 +43,6 @@ with target as materialized (
 )
 select min(id) as low, count(*) as moved, (select name::text from target),
     (select array_agg(id order by n) filter (where %(audited)s) from gone),
-    (select array_agg(first_id order by n) filter (where %(audited)s) from gone)
+    (select array_agg(first_id order by n) filter (where %(audited)s) from gone),
+    (select drops from target)
 from moved having count(*) > 0

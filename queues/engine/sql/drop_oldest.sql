@@ -1,10 +1,27 @@
--- Remove the oldest ready messages of a queue, to make room for as many new ones. Returns how many.
-with gone as (
-    delete from queues_message where id = any(array(
-        select id from queues_message
-        where state = 0 and (queue_id, id) > (%(queue)s, -9223372036854775807)
-            and (queue_id, id) <= (%(queue)s, 9223372036854775807)
-        order by queue_id, id limit %(count)s for update skip locked))
+-- Remove ready messages of a queue to make room for as many new ones: those of the lowest priority first, the oldest of
+-- them first. Returns how many. The highest byte of an id is the priority, negated: from the last id down, one probe finds
+-- each priority that there is.
+with recursive class as (
+    (select id >> 56 as p from queues_message
+    where state = 0 and (queue_id, id) > (%(queue)s, -9223372036854775807)
+        and (queue_id, id) <= (%(queue)s, 9223372036854775807)
+    order by queue_id desc, id desc limit 1)
+    union all
+    select (select m.id >> 56 from queues_message m
+        where m.state = 0 and (m.queue_id, m.id) > (%(queue)s, -9223372036854775807)
+            and (m.queue_id, m.id) < (%(queue)s, class.p << 56)
+        order by m.queue_id desc, m.id desc limit 1)
+    from class where class.p is not null
+), oldest as materialized (
+    select picked.id, class.p from class, lateral (
+        select m.id from queues_message m
+        where m.state = 0 and (m.queue_id, m.id) >= (%(queue)s, class.p << 56)
+            and (m.queue_id, m.id) <= (%(queue)s, (class.p << 56) | 72057594037927935)
+        order by m.queue_id, m.id limit %(count)s for update skip locked) as picked
+    where class.p is not null
+    order by class.p desc, picked.id limit %(count)s
+), gone as (
+    delete from queues_message where id = any(array(select id from oldest))
     returning id, origin_id, queue_id, attempts, producer_id, published_at, key, length(payload) as size
 ), known as materialized (
     select gone.*, coalesce(origin_id, gone.id) as first_id, name, retention, audited

@@ -78,6 +78,26 @@ def test_qos_0_deliveries_carry_the_correlation_id_of_their_poll_and_need_no_ack
     assert hasty.poll(subscription) is None
 
 
+def test_messages_of_one_publisher_are_delivered_in_their_order_whatever_their_qos(client: Blip) -> None:
+    subscription = client.subscribe(b"mixed")
+    assert client.poll(subscription) is None
+    for n in range(6):
+        client.publish(b"mixed", b"%d" % n, qos=n % 2)
+    assert [client.next(subscription).body for _ in range(6)] == [b"%d" % n for n in range(6)]
+
+
+def test_a_stream_of_qos_0_messages_does_not_keep_those_of_qos_1_waiting(client: Blip, broker: Broker) -> None:
+    subscription = client.subscribe(b"flood")
+    client.publish(b"flood", *[b"durable"] * 20)
+    with Blip(broker.blipmq) as flood:
+        flood.publish(b"flood", *[b"x"] * 50, qos=0)
+        seen: list[bytes] = []
+        while seen.count(b"durable") < 20:
+            flood.publish(b"flood", b"x", b"x", qos=0)
+            seen.append(client.next(subscription).body)
+            assert len(seen) <= 40, seen
+
+
 def test_qos_0_messages_are_never_written_to_the_store(client: Blip, store: Database) -> None:
     subscription = client.subscribe(b"memory")
     client.publish(b"memory", b"x", qos=0)
