@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import psycopg
@@ -32,9 +33,15 @@ KEEPALIVES: Final = {
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
-    "tcp_user_timeout": 8000,
     "connect_timeout": 10,
 }
+
+#: Seconds that a statement may take where no lease depends on it.
+LONGEST: Final = 10.0
+#: Milliseconds that any statement may take.
+LEAST: Final = 1000
+#: Seconds that connecting may take in any case.
+CONNECT: Final = 3.0
 
 LOST: Final = (psycopg.Error, OSError)
 """What psycopg raises when the server or the way to it is gone, or it cannot write now."""
@@ -45,14 +52,20 @@ def session_name(node: str, purpose: str) -> str:
     return f"{APPLICATION} {node.encode('ascii', 'replace').decode()[:40]} {purpose}"
 
 
-async def connect(conninfo: str, name: str) -> Connection:
-    """Open a connection in autocommit mode. Raises psycopg.OperationalError when the server is away."""
-    return await AsyncConnection.connect(
-        make_conninfo(conninfo, **KEEPALIVES),
-        autocommit=True,
-        application_name=name,
-        options=" ".join(f"-c {name}={value}" for name, value in SETTINGS.items()),
-    )
+async def connect(conninfo: str, name: str, patience: float = LONGEST) -> Connection:
+    """Open a connection in autocommit mode, on which no statement takes longer than `patience` seconds.
+
+    Raises psycopg.OperationalError when the server is away, and TimeoutError when it does not answer.
+    """
+    milliseconds = max(round(patience * 1000), LEAST)
+    timeouts = {"statement_timeout": str(milliseconds), "lock_timeout": str(milliseconds)}
+    async with asyncio.timeout(max(patience, CONNECT)):
+        return await AsyncConnection.connect(
+            make_conninfo(conninfo, **KEEPALIVES, tcp_user_timeout=milliseconds),
+            autocommit=True,
+            application_name=name,
+            options=" ".join(f"-c {name}={value}" for name, value in (SETTINGS | timeouts).items()),
+        )
 
 
 def conninfo_from_settings() -> str:

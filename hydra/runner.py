@@ -39,6 +39,8 @@ LISTEN_AGAIN: Final = 2.0
 #: Faults of the node itself, within so many seconds, with which the process ends.
 MAX_FAULTS: Final = 5
 FAULTS_WITHIN: Final = 600.0
+#: Seconds that the database has to answer, however short the lease is: a busy server is not a lost one.
+LEAST_ANSWER: Final = 3.0
 STOP: Final = 5.0
 LONGEST_NAME: Final = 255
 FLUSH: Final = 1.0
@@ -112,6 +114,7 @@ class Runner:
         self.store = await NodeStore.open(
             options.name, options.store,
             on_lost=self._store_lost, on_back=self._store_back, on_failed=self._store_failed, on_command=self._command,
+            answer=max(options.times.lease - options.times.max_ping / 2, LEAST_ANSWER),
         )  # fmt: skip
         stack.push_async_callback(self.store.close)
         self._position = self.store.position

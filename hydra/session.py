@@ -29,17 +29,18 @@ LONGEST_RETRY: Final = 5.0
 class Session:
     """Lasts until one of its connections is lost."""
 
-    def __init__(self, keeper: Connection, writer: Connection) -> None:
+    def __init__(self, keeper: Connection, writer: Connection, patience: float) -> None:
         self.keeper = keeper
+        self.patience = patience
         self.writer = writer
         self.pids = [connection.info.backend_pid for connection in (keeper, writer)]
         """The server's processes for it."""
 
     @classmethod
-    async def begin(cls, conninfo: str, node: str, keeper: Connection) -> Session:
+    async def begin(cls, conninfo: str, node: str, keeper: Connection, patience: float) -> Session:
         """Listen, and open the second connection; `keeper` has the lock. Raises psycopg.Error."""
         await keeper.execute(f"listen {CHANNEL}".encode())
-        return cls(keeper, await connect(conninfo, session_name(node, "writer")))
+        return cls(keeper, await connect(conninfo, session_name(node, "writer"), patience), patience)
 
     async def keep(
         self, heard: Callable[[str], None], silent: Callable[[str], None], answers: Callable[[], None]
@@ -50,9 +51,10 @@ class Session:
         """
         loop = asyncio.get_running_loop()
         while True:
-            async for notification in self.keeper.notifies(timeout=LOOK):
+            async for notification in self.keeper.notifies(timeout=min(LOOK, self.patience / 6)):
                 heard(notification.payload)
-            watch = loop.call_later(SILENCE, silent, f"the database has not answered for {SILENCE:.0f} s")
+            wait = min(SILENCE, self.patience * 5 / 6)
+            watch = loop.call_later(wait, silent, f"the database has not answered for {wait:.1f} s")
             try:
                 await self.keeper.execute("select 1")
             finally:
@@ -70,7 +72,7 @@ class Session:
         await self.keeper.close()
 
 
-async def come_back(conninfo: str, holding: Holding, lost: list[int]) -> tuple[Session, Stored]:
+async def come_back(conninfo: str, holding: Holding, lost: list[int], patience: float) -> tuple[Session, Stored]:
     """Begin another session, however long it takes; `lost` are the `pids` of the last one.
 
     Returns with it what is on disk. Raises NodeNameTaken or NodeForgotten.
@@ -80,10 +82,10 @@ async def come_back(conninfo: str, holding: Holding, lost: list[int]) -> tuple[S
         await asyncio.sleep(delay * random.uniform(0.5, 1.0))
         delay = min(2 * delay, LONGEST_RETRY)
         try:
-            keeper = await connect(conninfo, session_name(holding.name, "keeper"))
+            keeper = await connect(conninfo, session_name(holding.name, "keeper"), patience)
             try:
                 stored = await take_again(keeper, holding, lost, PATIENCE)
-                return await Session.begin(conninfo, holding.name, keeper), stored
+                return await Session.begin(conninfo, holding.name, keeper, patience), stored
             except BaseException:
                 await keeper.close()
                 raise

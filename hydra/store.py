@@ -24,7 +24,7 @@ from hydra import clock
 from hydra import holding as holdings
 from hydra.board import Board
 from hydra.control import Command, parse_command
-from hydra.database import LOST, Connection, connect, conninfo_from_settings, session_name
+from hydra.database import LONGEST, LOST, Connection, connect, conninfo_from_settings, session_name
 from hydra.errors import NodeForgotten, NodeNameTaken, StaleWrite, StoreBroken, StoreClosed, StoreError, UnreadableRow
 from hydra.holding import Holding
 from hydra.promises import Promises
@@ -91,19 +91,21 @@ class NodeStore:
         on_command: Callable[[Command], None],
         rng: random.Random | None = None,
         patience: float = PATIENCE,
+        answer: float = LONGEST,
     ) -> NodeStore:
         """Begin to run the node of this name; its row is committed when this returns, made now if it had none.
 
         `on_lost` is told why the database cannot be reached: from then on, until `on_back`, nothing more may be said,
         on IRC or to other nodes. `on_failed` is told why the store has ended by itself: the node cannot go on.
-        `on_command` is given what operators ask for. The voter's key is drawn from `rng`.
+        `on_command` is given what operators ask for. The voter's key is drawn from `rng`. A database that does not
+        answer for `answer` seconds counts as lost, whatever the connection says.
 
         Raises NodeNameTaken, UnreadableRow, and psycopg.Error when the database is away or has no tables of Hydra's.
         """
-        keeper = await connect(conninfo, session_name(name, "keeper"))
+        keeper = await connect(conninfo, session_name(name, "keeper"), answer)
         try:
             holding = await holdings.take(keeper, name, rng or random.SystemRandom(), patience)
-            session = await Session.begin(conninfo, name, keeper)
+            session = await Session.begin(conninfo, name, keeper, answer)
         except BaseException:
             await keeper.close()
             raise
@@ -202,7 +204,9 @@ class NodeStore:
                 await self._serve(session)
                 if self._closing:
                     return
-                session, self._promises.stored = await come_back(self._conninfo, self.holding, session.pids)
+                session, self._promises.stored = await come_back(
+                    self._conninfo, self.holding, session.pids, session.patience
+                )
                 self._say_back()
         except StoreError as error:
             logger.error("the node %s cannot go on: %s", self.name, error)

@@ -334,6 +334,16 @@ async def test_a_server_that_does_not_answer_counts_as_lost(opened: Open, monkey
         assert alpha.failed == []
 
 
+async def test_a_server_behind_a_black_hole_counts_as_lost_when_the_lease_leaves_no_more_time(opened: Open) -> None:
+    async with proxy_to(conninfo_from_settings()) as (proxy, conninfo):
+        alpha = await opened(conninfo=conninfo, answer=3.0)
+        proxy.freeze()
+        await until(lambda: alpha.lost, "the node is told")
+        assert alpha.lost[0] == "the database has not answered for 2.5 s"
+        proxy.thaw()
+        await until(lambda: alpha.back, "it answers after all")
+
+
 async def test_a_session_that_only_the_server_takes_for_living_is_ended(opened: Open) -> None:
     """As when the way is cut without a word: the server keeps the lock of a client that is gone."""
     async with proxy_to(conninfo_from_settings()) as (proxy, conninfo):
