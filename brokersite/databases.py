@@ -11,6 +11,9 @@ from brokersite.embedded import Database
 
 ENGINE = "django.db.backends.postgresql"
 
+#: `queues.api.publish` promises a durable commit, whatever the role or the database is set to.
+DURABLE = "-c synchronous_commit=on"
+
 #: OPTIONS that Django's backend reads itself; everything else there goes to libpq.
 DJANGO_OPTIONS = {"assume_role", "isolation_level", "pool", "server_side_binding"}
 
@@ -25,7 +28,7 @@ def database_settings(url: str) -> dict[str, Any]:
         "PASSWORD": given.pop("password", ""),
         "HOST": given.pop("host", ""),
         "PORT": str(given.pop("port", "")),
-        "OPTIONS": given,
+        "OPTIONS": given | {"options": f"{given.get('options', '')} {DURABLE}".strip()},
     }
 
 
@@ -38,7 +41,7 @@ def embedded_database_settings(database: Database) -> dict[str, Any]:
         "PASSWORD": database.password,
         "HOST": database.host,
         "PORT": str(database.port),
-        "OPTIONS": {},
+        "OPTIONS": {"options": DURABLE},
     }
 
 

@@ -318,10 +318,20 @@ class EngineOptions(Options):
 
     BROKER_PUBLISH_TIMEOUT = seconds(
         60.0,
-        "Time the database may be away before publishes that wait for it are refused, where the protocol can say so.",
+        "Time the database may be away, or take for a commit, before publishes that wait for it are refused, where the "
+        "protocol can say so.",
         minimum=0.1,
         maximum=86_400,
     )
+    BROKER_STALL_TIMEOUT = seconds(
+        5.0, "Time a commit may take before `/readyz` says that publishes are not stored.", minimum=0.1, maximum=86_400
+    )
+    BROKER_DATABASE_TIMEOUT = seconds(
+        15.0,
+        "Time the database may be silent before the engine leaves it and connects anew, and a host of the engine "
+        "before the database lets go of what it has locked.",
+        minimum=1, maximum=3600,
+    )  # fmt: skip
 
 
 class QueueDefaults(Options):

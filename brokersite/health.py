@@ -16,6 +16,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from brokersite.databases import connection_parameters
+from queues.engine import running
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +35,15 @@ _logged = ""
 async def unready_reasons() -> list[str]:
     """Why the process should get no work now, one sentence each; empty when it is ready.
 
-    Anybody may ask: the answer is at most :data:`READY_AGE` old, and names neither hosts nor users.
+    What its engines know comes first. While one of them works, a connection of this question's own that the database
+    does not take, since all are taken, says nothing. Anybody may ask: the answer is at most :data:`READY_AGE` old, and
+    names neither hosts nor users.
     """
+    own = [reason for engine in tuple(running) for reason in engine.unready_reasons()]
+    return list(dict.fromkeys(own + await _looked_up()))
+
+
+async def _looked_up() -> list[str]:
     global _looking
     if _looked is not None and time.monotonic() - _looked[0] < READY_AGE:
         return list(_looked[1])
@@ -56,17 +64,26 @@ async def _look() -> list[str]:
         async with asyncio.timeout(READY_TIMEOUT):
             missing = migrations_on_disk() - await _applied_migrations()
     except TimeoutError:
+        if _served():
+            return []
         return [f"The database has not answered within {READY_TIMEOUT:g} s."]
     except psycopg.errors.UndefinedTable:
         return ["The database has no tables yet: run `manage.py migrate`."]
     except psycopg.Error as error:
         _log(" ".join(str(error).split()))
+        if _served():
+            return []
         return ["The database cannot be reached; the log says why."]
     if missing:
         names = ", ".join(".".join(name) for name in sorted(missing))
         return [f"Migrations are not applied: {names}. Run `manage.py migrate`."]
     _log("")
     return []
+
+
+def _served() -> bool:
+    """Whether an engine of this process has the database's answers: it tells what is wrong by itself."""
+    return any(engine.available for engine in tuple(running))
 
 
 def _log(problem: str) -> None:

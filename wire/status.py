@@ -73,9 +73,8 @@ class StatusServer:
         if path == b"/healthz":
             return HTTPStatus.OK, JSON, b'{"status": "ok"}\n'
         if path == b"/readyz":
-            reasons = await unready_reasons()
-            if not self._server.engine.available:
-                reasons.append("The engine has lost the database and is reconnecting.")
+            engine = self._server.engine
+            reasons = list(dict.fromkeys(await unready_reasons() + engine.unready_reasons()))
             page = {"status": "unready" if reasons else "ready", "reasons": reasons}
             status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
             return status, JSON, json.dumps(page).encode() + b"\n"

@@ -6,7 +6,7 @@ publish to, a `QueueBuffer` or a `Subscription` to consume from. docs/architectu
 
 from queues.engine.access import ANYBODY, NOTHING, Grant
 from queues.engine.buffer import DeadLetterBuffer, QueueBuffer, Waiter
-from queues.engine.engine import Engine, Holder
+from queues.engine.engine import Engine, Holder, running
 from queues.engine.errors import (
     EngineError,
     MailboxClaimed,
@@ -64,4 +64,5 @@ __all__ = [
     "UnsupportedServer",
     "Waiter",
     "options_from_settings",
+    "running",
 ]

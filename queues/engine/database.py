@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import Iterable
-from typing import NoReturn
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
 
 import psycopg
 from psycopg import AsyncConnection
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from queues.engine.errors import NotMigrated, UnsafeServer, UnsupportedServer
+from queues.engine.errors import NotMigrated, Pooled, UnsafeServer, UnsupportedServer
 
 Connection = AsyncConnection[TupleRow]
 
@@ -19,7 +20,8 @@ OLDEST_SERVER = 140000
 
 #: Why each: a commit that returned is durable; a plan made when a table was empty must not be a sequential scan, nor a
 #: bitmap of a whole queue that is then sorted, nor a loop over all messages for each id, for ever after; planning anew
-#: costs more than executing; a session that froze inside a transaction lets go of its locks. With these every statement
+#: costs more than executing; a session that froze inside a transaction lets go of its locks; nothing that a role or a
+#: database is set to ends an engine's sessions or its statements. With these every statement
 #: reaches messages by `id = any(array)` and joins by hash, whatever the statistics say; the tests hold them to it.
 SESSION_SETTINGS = {
     "synchronous_commit": "on",
@@ -31,7 +33,20 @@ SESSION_SETTINGS = {
     "jit": "off",
     "idle_in_transaction_session_timeout": "10s",
     "timezone": "UTC",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_session_timeout": "0",
 }
+
+#: Those that a server of an earlier major version does not know, and the version: they cannot be given at the start.
+LATER_SETTINGS = {"transaction_timeout": ("0", 170000)}
+
+#: Seconds for which the other side may be silent before either gives up the connection: a host that vanishes lets go of
+#: its locks, and one that serves no more is left.
+SILENCE = 15.0
 
 #: What psycopg raises when the server or the way to it is gone, or it is starting or stopping.
 LOST = (psycopg.OperationalError, psycopg.InterfaceError, OSError)
@@ -55,22 +70,97 @@ def session_settings(purpose: str) -> dict[str, str]:
     return SESSION_SETTINGS | _SETTINGS_OF.get(purpose, {})
 
 
-async def connect(conninfo: str, purpose: str) -> Connection:
-    """Open one of the engine's connections. Raises psycopg.OperationalError when the server is away."""
+def startup_options(settings: Mapping[str, str], given: str = "") -> str:
+    """Settings as libpq's `options`, behind those that are given already and over which they have the last word."""
+    ours = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in settings.items())
+    return f"{given} {ours}".strip()
+
+
+async def connect(conninfo: str, purpose: str, silence: float = SILENCE) -> Connection:
+    """Open one of the engine's connections, whose session is set as it must be, whatever the role, the database or a
+    pooler says. Raises psycopg.OperationalError when the server is away, UnsafeServer or Pooled."""
     settings = session_settings(purpose)
-    connection = await AsyncConnection.connect(
-        conninfo,
-        autocommit=True,
-        prepare_threshold=0,
-        application_name=f"fivewire {purpose}",
-        options=" ".join(f"-c {name}={value}" for name, value in settings.items()),
-        keepalives_idle=10,
-        keepalives_interval=5,
-        keepalives_count=3,
-        connect_timeout=10,
-    )
+    given = conninfo_to_dict(conninfo)
+    milliseconds = str(int(silence * 1000))
+    tcp = {
+        "tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3",
+        "tcp_user_timeout": milliseconds,
+    }  # fmt: skip
+    ours: dict[str, Any] = {
+        "options": startup_options(settings | tcp, str(given.get("options") or "")),
+        "application_name": f"fivewire {purpose}",
+        "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": milliseconds,
+        "connect_timeout": 10,
+    }  # fmt: skip
+    if "," in str(given.get("host") or ""):  # of several hosts, the one that takes writes
+        ours["target_session_attrs"] = given.get("target_session_attrs") or "read-write"
+    try:
+        connection = await AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=0, **ours)
+    except psycopg.OperationalError as error:
+        if "unsupported startup parameter" in str(error):
+            raise Pooled("it does not take the startup options that the engine's sessions need") from error
+        raise
     connection.prepared_max = None
+    try:
+        await _pin(connection, settings)
+    except BaseException:
+        await connection.close()
+        raise
     return connection
+
+
+async def _pin(connection: Connection, settings: Mapping[str, str]) -> None:
+    """See that the session is set as it should be. Raises UnsafeServer. Names are looked up where the tables are."""
+    version = connection.info.server_version
+    wanted = dict(settings) | {name: value for name, (value, since) in LATER_SETTINGS.items() if version >= since}
+    for name in await _other_settings(connection, wanted):
+        await connection.execute("select set_config(%s, %s, false)", (name, wanted[name]), prepare=False)
+    for name, value in (await _other_settings(connection, wanted)).items():
+        raise UnsafeServer(f"{name} is {value} in the engine's sessions and cannot be set to {wanted[name]}")
+    await connection.execute(
+        "select set_config('search_path', quote_ident(nspname), false) from pg_class c"
+        " join pg_namespace n on n.oid = relnamespace"
+        " where c.oid = coalesce(to_regclass('queues_topology'), to_regclass('public.queues_topology'))",
+        prepare=False,
+    )
+
+
+async def _other_settings(connection: Connection, wanted: Mapping[str, str]) -> dict[str, str]:
+    """Those of a session's settings that are not as they should be, as they are."""
+    cursor = await connection.execute(
+        "select name, current_setting(name) from unnest(%s::text[]) as name", (list(wanted),), prepare=False
+    )
+    return {name: value for name, value in await cursor.fetchall() if value.lower() != wanted[name].lower()}
+
+
+async def check_sessions(connections: Mapping[str, Connection]) -> list[int]:
+    """The server processes of these connections. Raises Pooled when a pooler shares them: locks, notifications and
+    settings of a session would be anybody's."""
+    seen: list[list[int]] = []
+    for _ in range(2):
+        pids = []
+        for connection in connections.values():
+            row = await (await connection.execute("select pg_backend_pid()", prepare=False)).fetchone()
+            pids.append(0 if row is None else int(row[0]))
+        seen.append(pids)
+    if seen[0] != seen[1] or len(set(seen[0])) < len(seen[0]):
+        raise Pooled("it gives each transaction another session; the engine needs session pooling, or none")
+    return seen[0]
+
+
+async def answers(connection: Connection, conninfo: str, patience: float) -> bool:
+    """Whether the server that a connection leads to says anything to a new one, if only that it cannot take it."""
+    at = connection.info
+    address = make_conninfo(conninfo, host=at.host, port=at.port, hostaddr=at.hostaddr, target_session_attrs="any")
+    try:
+        async with asyncio.timeout(patience):
+            async with await AsyncConnection.connect(address, application_name="fivewire probe") as probe:
+                await probe.execute("select 1")
+    except TimeoutError:
+        return False
+    except psycopg.OperationalError as error:
+        return "timeout" not in str(error)
+    return True
 
 
 async def watch(connections: Iterable[Connection], every: float) -> NoReturn:

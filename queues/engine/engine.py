@@ -15,7 +15,8 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
+from weakref import WeakSet
 
 import psycopg
 
@@ -25,8 +26,8 @@ from queues.engine.access import Grant, key_digest
 from queues.engine.buffer import DeadLetterBuffer, QueueBuffer
 from queues.engine.claimer import Claimer
 from queues.engine.clock import now
-from queues.engine.database import LOST, Connection, check_server, connect, watch
-from queues.engine.errors import EngineError, QueueNotFound, StoreUnavailable
+from queues.engine.database import LOST, Connection, answers, check_server, check_sessions, connect, watch
+from queues.engine.errors import EngineError, OutcomeUnknown, QueueNotFound, StoreUnavailable
 from queues.engine.faults import Fault, fault_of, is_idle, told
 from queues.engine.floor import FIRST
 from queues.engine.health import Health
@@ -43,7 +44,7 @@ from queues.engine.source import Address, Source
 from queues.engine.statements import statement
 from queues.engine.subscriptions import Subscriptions
 from queues.engine.topology import UNKNOWN, Topology
-from queues.engine.writer import Writer
+from queues.engine.writer import STORING, Writer
 from queues.reach import MAILBOX_PREFIX
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,13 @@ ANOTHER_PAST = (
 SHARED = ("requests", "upkeep", "reaper", "liveness")
 #: Seconds after which a job that had failed counts as working, and a process that had started anew as steady.
 STEADY_JOB, STEADY = 5.0, 60.0
+#: Seconds between looks how long the database lets others wait; that make a look late, since this process stood still;
+#: for which a probe may take; and without an answer after which a database counts as silent.
+LOOK, STANDSTILL, PROBE, SILENT = 0.25, 2.0, 3.0, 3.0
+#: What does not work while the database does not answer, as /readyz says it.
+SILENCE = "The database"
+#: What a commit waits for, by the name or the kind of the server's wait event.
+WAITS_FOR = {"SyncRep": "a synchronous standby has not confirmed it", "Lock": "another transaction holds a lock"}
 
 
 class Holder(Protocol):
@@ -73,6 +81,10 @@ class Holder(Protocol):
 
     def release(self) -> None:
         """A batch was committed, or acknowledgements were: send what may go."""
+
+
+#: The engines of this process that have been started.
+running: WeakSet[Engine] = WeakSet()
 
 
 class Engine:
@@ -122,7 +134,7 @@ class Engine:
         self._held_up_at = 0.0
         self._away_since = self._back_at = 0.0
         #: Why the database is away, for everybody's eyes; how much had been written when it came back last.
-        self._away = "the engine has not started"
+        self._away = "a connection is lost"
         self._written_before = 0
         self._patience = Patience()
         self._connections: dict[str, Connection] = {}
@@ -399,12 +411,14 @@ class Engine:
     async def start(self) -> None:
         """Connect and begin. Raises UnsafeServer, UnsupportedServer, NotMigrated, or psycopg.OperationalError."""
         await self._open()
+        running.add(self)
         self._supervisor = asyncio.create_task(self._supervise(), name="engine")
         self._watch_deadlines()
 
     async def stop(self, timeout: float = 10.0) -> None:
         """Write what is pending, hand back what is held, and leave; at most `timeout` seconds."""
         self.stopping = True
+        running.discard(self)
         drained = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout * 0.6):
@@ -441,8 +455,11 @@ class Engine:
         lost, pids = self._pids, []
         try:
             for purpose in PURPOSES + (MAILROOM_PURPOSES if self.mailroom is not None else ()):
-                self._connections[purpose] = connection = await connect(self.options.conninfo, purpose)
+                self._connections[purpose] = connection = await connect(
+                    self.options.conninfo, purpose, self.options.database_timeout
+                )
                 pids.append(connection.info.backend_pid)
+            pids = await check_sessions(self._connections)
             self._pids = lost + pids
             await check_server(self._connections["requests"])
             await nodes.settle_predecessors(self._connections["requests"], self.options.host, lost)
@@ -590,6 +607,7 @@ class Engine:
         """Run every job until one of them loses its connection."""
         self._lost.clear()
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(job) for job in self._jobs()]
+        tasks.append(asyncio.create_task(self._watch_waits()))
         tasks.append(asyncio.create_task(watch(self._connections.values(), WATCH)))
         tasks.append(asyncio.create_task(self._lost.wait()))
         try:
@@ -644,6 +662,46 @@ class Engine:
             else:
                 logger.info("the database is back; this is node %d now", self.node)
                 return
+
+    async def _watch_waits(self) -> NoReturn:
+        """See how long the database lets others wait: whoever publishes is told when it is too long, and a server that
+        does not answer is left. Raises psycopg.OperationalError. While this process itself stands still, none of it
+        counts."""
+        options, seen, awake_since = self.options, now(), now()
+        while True:
+            await asyncio.sleep(LOOK)
+            if now() - seen > STANDSTILL:
+                awake_since = now()
+            seen = now()
+            waited = self._longest_wait(awake_since)
+            if waited > options.stall_timeout and not self.health.has(STORING):
+                self.health.begin(STORING, await self._explain_wait())
+            if waited > options.publish_timeout:
+                self._give_up(OutcomeUnknown())
+            silent = seen - max(awake_since, self.claimer.trusted_until - nodes.TRUSTED)
+            if silent > SILENT:
+                self.health.begin(SILENCE, "it does not answer")
+            else:
+                self.health.end(SILENCE)
+            if silent > options.database_timeout and not await answers(
+                self._connections["liveness"], options.conninfo, PROBE
+            ):
+                raise psycopg.OperationalError("the database has not answered for too long")
+
+    def _longest_wait(self, awake_since: float) -> float:
+        """Seconds for which the writer or the mailroom has been waiting for the database."""
+        waiting = [self.writer.waiting_since, None if self.mailroom is None else self.mailroom.waiting_since]
+        return max([now() - max(since, awake_since) for since in waiting if since is not None], default=0.0)
+
+    async def _explain_wait(self) -> str:
+        """What the writer waits for, as the server tells."""
+        why = ""
+        with contextlib.suppress(TimeoutError, StoreUnavailable, psycopg.Error):
+            async with asyncio.timeout(PROBE):
+                pids = [at.info.backend_pid for name, at in self._connections.items() if name in ("writer", "mailroom")]
+                rows = await (await self.request("waits_for", pids=pids)).fetchall()
+                why = next((f": {WAITS_FOR[kind]}" for (kind,) in rows if kind in WAITS_FOR), "")
+        return f"the database has taken more than {self.options.stall_timeout:g} s for a commit{why}"
 
     def _written(self) -> int:
         """Grows with whatever is written."""

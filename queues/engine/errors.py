@@ -16,6 +16,10 @@ class UnsafeServer(EngineError):
     """PostgreSQL is configured so that a crash could lose what was confirmed."""
 
 
+class Pooled(EngineError):
+    """A connection pooler between this process and PostgreSQL does not serve the engine."""
+
+
 class UnsupportedServer(EngineError):
     """This version of PostgreSQL is not supported."""
 

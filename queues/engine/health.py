@@ -82,6 +82,10 @@ class Health:
             logger.error("%s: %s", what, why)
         self._troubles[what] = why
 
+    def has(self, what: str) -> bool:
+        """Whether this does not work."""
+        return what in self._troubles
+
     def end(self, what: str) -> None:
         """It works again."""
         if self._troubles and self._troubles.pop(what, None) is not None:

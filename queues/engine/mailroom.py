@@ -108,6 +108,8 @@ class Mailroom:
         self._strays = Allowance(STRAY_ACKS, STRAY_ACKS_A_SECOND)
         self._patience = Patience()
         self.health = settler.health
+        #: Since when (monotonic) something waits for the database.
+        self.waiting_since: float | None = None
 
     # What sessions use.
 
@@ -211,6 +213,8 @@ class Mailroom:
     async def run(self, connection: Connection) -> None:
         """Work for ever; ends by an exception when the connection is lost, and may be run again with another."""
         while True:
+            if not self.idle:
+                self.waiting_since = self.waiting_since or now()
             if self._again:
                 await self._move(connection, self._again)
             elif not self._rounds and self._items and isinstance(self._items[0], Take | Leave):
@@ -301,6 +305,7 @@ class Mailroom:
         """After a try: at once, or later when the server refuses for now."""
         if refused is None:
             self._patience.reset()
+            self.waiting_since = None
             self.health.end(SERVING)
             self.health.end(audit.trouble(CHAIN))
             return

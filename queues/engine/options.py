@@ -23,6 +23,8 @@ class EngineOptions:
     pending_bytes: int = 32 << 20
     most_unsettled: int = 10_000
     publish_timeout: float = 60.0
+    stall_timeout: float = 5.0
+    database_timeout: float = 15.0
     max_attempts: int = 5
     retry_backoff: float = 1.0
     ack_timeout: float = 60.0
@@ -66,6 +68,8 @@ def options_from_settings(name: str) -> EngineOptions:
         prefetch_bytes=settings.BROKER_PREFETCH_BYTES,
         pending_bytes=settings.BROKER_PENDING_BYTES,
         publish_timeout=settings.BROKER_PUBLISH_TIMEOUT,
+        stall_timeout=settings.BROKER_STALL_TIMEOUT,
+        database_timeout=settings.BROKER_DATABASE_TIMEOUT,
         max_attempts=settings.BROKER_DEFAULT_MAX_ATTEMPTS,
         retry_backoff=settings.BROKER_DEFAULT_RETRY_BACKOFF,
         ack_timeout=settings.BROKER_DEFAULT_ACK_TIMEOUT,

@@ -82,6 +82,8 @@ class Writer:
         #: Keys that another transaction was found to hold, of the batch that is being written.
         self._held_keys: set[str] = set()
         self._patience = Patience()
+        #: Since when (monotonic) something taken waits for the database.
+        self.waiting_since: float | None = None
         self._names = KeyNames()
         #: The version of the topology whose changes of audited queues are in their chains.
         self._sealed = UNKNOWN
@@ -108,6 +110,7 @@ class Writer:
         """Write for ever; ends by an exception when the connection is lost, and may be run again with another."""
         while True:
             if self._taken:
+                self.waiting_since = self.waiting_since or now()
                 await self._write_taken(connection)
             elif self._pending:
                 self._take()
@@ -160,6 +163,7 @@ class Writer:
         self.on_commit()
         if refused is None:
             self._patience.reset()
+            self.waiting_since = None
             self.health.end(STORING)
         else:
             self.health.begin(STORING, told(refused))

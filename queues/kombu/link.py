@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import Connection, generators
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 
 from queues.consuming.inheritance import watch
-from queues.engine.database import SESSION_SETTINGS
+from queues.engine.database import SESSION_SETTINGS, startup_options
 from queues.engine.notifications import Sendable
 from queues.engine.statements import array
 from queues.kombu.errors import DatabaseUnavailable, connection_errors
@@ -101,7 +102,7 @@ class Link:
             autocommit=True,
             prepare_threshold=0,
             application_name="fivewire celery",
-            options=" ".join(f"-c {name}={value}" for name, value in settings.items()),
+            options=startup_options(settings, str(conninfo_to_dict(conninfo).get("options") or "")),
             connect_timeout=max(2, int(timeout)),
             keepalives_idle=10,
             keepalives_interval=5,

@@ -100,7 +100,7 @@ def test_a_process_is_ready_when_the_database_and_the_engine_are(run: Run) -> No
 def test_an_unready_process_says_every_reason(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(pages: Pages) -> None:
         pages.server.engine.available = False
-        lost = "The engine has lost the database and is reconnecting."
+        lost = "The engine has lost the database and is reconnecting: a connection is lost."
         answer = await pages.ask("/readyz")
         assert answer.status == "HTTP/1.0 503 Service Unavailable"
         assert json.loads(answer.body) == {"status": "unready", "reasons": [lost]}

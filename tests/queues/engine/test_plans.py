@@ -22,7 +22,7 @@ ELSEWHERE = {
     "end_silent", "make_partitions",
     "ensure_queue", "fold_tallies", "history", "move_ids", "move_tags", "note_history",
     "end_frozen", "end_sessions", "key", "key_named", "key_names", "policies", "queue_id", "register_node",
-    "resolve", "served_elsewhere",
+    "resolve", "served_elsewhere", "waits_for",
     "subscribe", "count_subscriptions", "subscription",
     "take_tags", "touch_subscriptions", "unseen", "write_workers",
     "close_mailboxes", "connected_names", "forget_letters", "hold_mailboxes", "leave_mailboxes", "mailbox_ids",

@@ -1,0 +1,172 @@
+"""The engine's sessions: set as they must be whatever the role says, not shared by a pooler, left when the server is
+silent. A database that lets publishers wait is told of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection as django_connection
+from psycopg import sql
+
+from brokersite.health import unready_reasons
+from queues.engine import Engine, options_from_settings
+from queues.engine.database import check_sessions, connect, session_settings
+from queues.engine.errors import OutcomeUnknown, Pooled
+from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HOSTILE = {
+    "statement_timeout": "'20ms'", "lock_timeout": "'1ms'", "idle_session_timeout": "'50ms'",
+    "synchronous_commit": "off", "default_transaction_isolation": "'serializable'",
+    "default_transaction_read_only": "on", "enable_seqscan": "on", "plan_cache_mode": "'force_custom_plan'",
+    "idle_in_transaction_session_timeout": "'1ms'",
+}  # fmt: skip
+
+
+@pytest.fixture
+def hostile_role(store: Store) -> Iterator[None]:
+    """A role that is set to all that would break the engine, in the test's database."""
+    with psycopg.connect(store.conninfo, autocommit=True) as operator:
+        row = operator.execute("select current_user, current_database()").fetchone()
+        assert row is not None
+        who = sql.SQL("alter role {} in database {}").format(*map(sql.Identifier, row))
+        for name, value in HOSTILE.items():
+            operator.execute(sql.SQL("{} set {} to {}").format(who, sql.Identifier(name), sql.SQL(value)))
+        try:
+            yield
+        finally:
+            operator.execute("set default_transaction_read_only = off")
+            operator.execute(sql.SQL("{} reset all").format(who))
+
+
+async def test_a_role_with_timeouts_and_settings_of_its_own_neither_restarts_the_engine_nor_weakens_it(
+    store: Store, hostile_role: None, make_engine: MakeEngine
+) -> None:
+    engine = await make_engine()
+    node = engine.node
+    for purpose, at in engine._connections.items():
+        if purpose != "listener":
+            for name, value in session_settings(purpose).items():
+                row = await (await at.execute(f"show {name}".encode(), prepare=False)).fetchone()
+                assert row is not None
+                assert row[0].lower() == value.lower(), (purpose, name)
+    await asyncio.sleep(0.2)  # longer than the role's sessions may be idle
+    store.queue("orders")
+    await Producer(engine).publish("orders", b"1")
+    assert await Consumer(await engine.queue("orders")).bodies(1) == [b"1"]
+    assert (engine.node, engine.counts.reconnects) == (node, 0)
+
+
+def test_a_publish_of_djangos_is_durable_though_the_role_commits_without_the_disk(
+    store: Store, hostile_role: None
+) -> None:
+    django_connection.close()
+    with django_connection.cursor() as cursor:
+        cursor.execute("set default_transaction_read_only = off")
+        cursor.execute("show synchronous_commit")
+        assert cursor.fetchone() == ("on",)
+    django_connection.close()
+
+
+async def test_a_pooler_that_shares_sessions_is_refused_with_the_reason(transactional_db: None) -> None:
+    one = await connect(options_from_settings("test").conninfo, "test")
+    try:
+        with pytest.raises(Pooled, match="session pooling"):
+            await check_sessions({"writer": one, "listener": one})
+        assert await check_sessions({"writer": one}) == [one.info.backend_pid]
+    finally:
+        await one.close()
+
+
+async def test_a_pooler_that_takes_no_startup_options_is_refused_with_the_reason() -> None:
+    async def pool(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        (length,) = int.from_bytes(await reader.readexactly(4)),
+        if length == 8:  # asks for TLS
+            await reader.readexactly(4)
+            writer.write(b"N")
+            length = int.from_bytes(await reader.readexactly(4))
+        await reader.readexactly(length - 4)
+        text = b"SFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
+        writer.write(b"E" + (len(text) + 4).to_bytes(4) + text)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(pool, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        with pytest.raises(Pooled, match="startup options"):
+            await connect(f"host=127.0.0.1 port={port} dbname=x user=x gssencmode=disable", "test")
+
+
+async def test_publishers_whom_the_database_lets_wait_are_told_and_so_is_whoever_asks_for_readiness(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    engine = await make_engine(stall_timeout=0.2, publish_timeout=0.6)
+    queue = store.queue("orders")
+    producer, node = Producer(engine), engine.node
+    with psycopg.connect(store.conninfo) as blocker:
+        blocker.execute("lock table queues_message in share mode")
+        batch = producer.send("orders", b"1")
+        await store.until(lambda: any("a lock" in reason for reason in engine.unready_reasons()), "the reason")
+        assert any("Publishes are not stored" in reason for reason in await unready_reasons())
+        await producer.wait(batch)
+        assert [type(error) for _, error in producer.failed] == [OutcomeUnknown]
+        blocker.rollback()
+    await store.until(lambda: not engine.unready_reasons(), "it is ready again")
+    assert await Consumer(await engine.queue("orders")).bodies(1) == [b"1"], "what nobody knew of was stored"
+    await producer.publish("orders", b"2")
+    assert (engine.node, len(producer.failed)) == (node, 1)
+    await store.until(lambda: store.counts(queue) == (1, 0, 0, 0), "one of them is left")
+
+
+async def test_a_database_that_does_not_answer_is_left(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await make_engine(database_timeout=0.3)
+    node = engine.node
+
+    async def silence(*_: Any) -> bool:
+        return False
+
+    with psycopg.connect(store.conninfo) as blocker:
+        blocker.execute("lock table queues_node")  # what shows that the node works waits, as at a frozen server
+        await asyncio.sleep(1)
+        assert engine.available, "it answers others"
+        monkeypatch.setattr("queues.engine.engine.answers", silence)
+        await store.until(lambda: not engine.available, "that it is left")
+        assert any("reconnecting" in reason for reason in engine.unready_reasons())
+        monkeypatch.setattr("queues.engine.engine.SILENT", 3600.0)
+        blocker.rollback()
+    await store.until(lambda: engine.available and engine.node != node, "the new node")
+
+
+async def test_the_site_is_not_ready_while_its_engine_is_not(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine: Engine = await make_engine()
+    assert await unready_reasons() == []
+    engine.health.begin("The audit chain 'peerbus' cannot be appended to", "it has no head")
+    assert await unready_reasons() == ["The audit chain 'peerbus' cannot be appended to: it has no head."]
+    engine.health.end("The audit chain 'peerbus' cannot be appended to")
+    assert await unready_reasons() == []
+
+
+async def test_a_database_without_a_connection_to_spare_leaves_a_working_process_ready(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await make_engine()
+
+    async def no_connection() -> set[tuple[str, str]]:
+        raise psycopg.OperationalError("remaining connection slots are reserved")
+
+    monkeypatch.setattr("brokersite.health._applied_migrations", no_connection)
+    monkeypatch.setattr("brokersite.health._looked", None)
+    assert await unready_reasons() == []
+    await engine.stop(5.0)
+    monkeypatch.setattr("brokersite.health._looked", None)
+    assert await unready_reasons() == ["The database cannot be reached; the log says why."]
