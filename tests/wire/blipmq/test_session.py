@@ -12,6 +12,7 @@ import pytest
 from tests.wire.broker import KEY, Blip, Broker, Database, Frame, nack, wait_until
 from wire.blipmq import codec
 from wire.blipmq.codec import ACK, MAX_FRAME_SIZE, NACK, PONG, PUBLISH
+from wire.blipmq.session import TURN
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors.json").read_text())["blipmq"]
 SEED = {name: bytes.fromhex(text) for name, text in VECTORS["seed"].items()}
@@ -330,6 +331,16 @@ def test_what_is_asked_before_the_end_of_input_is_still_answered(client: Blip) -
     client.end_of_input()
     assert client.read().kind == ACK
     assert client.rest() == codec.encode_pong(4)
+
+
+def test_thousands_of_frames_that_take_turns_are_answered_in_order_also_before_the_end_of_input(client: Blip) -> None:
+    refused = codec.encode_publish(7, 1, b"", b"")
+    client.send(*(refused + codec.encode_ping(n) for n in range(3 * TURN)))
+    client.end_of_input()
+    for n in range(3 * TURN):
+        assert client.read() == nack(7, 400, "empty topic")
+        assert client.read() == Frame(PONG, n)
+    assert client.rest() == b""
 
 
 def test_messages_of_a_client_that_publishes_and_hangs_up_are_all_kept(client: Blip, broker: Broker) -> None:
