@@ -303,7 +303,14 @@ class EngineOptions(Options):
     BROKER_PREFETCH = integer(
         10_000, "Messages a process holds in memory for each queue.", minimum=1, maximum=10_000_000
     )
-    BROKER_PREFETCH_BYTES = size(16 * MIB, "Payload bytes a process holds in memory for each queue.", minimum=64 * 1024)
+    BROKER_PREFETCH_BYTES = size(
+        16 * MIB, "Bytes of messages, with headers and all, a process holds in memory for each queue.",
+        minimum=64 * 1024,
+    )  # fmt: skip
+    BROKER_PREFETCH_TOTAL_BYTES = size(
+        128 * MIB, "Bytes of messages a process holds in memory for all queues; each may have as much as is left.",
+        minimum=64 * 1024,
+    )  # fmt: skip
     BROKER_PENDING_BYTES = size(
         32 * MIB,
         "Payload bytes waiting for their commit at which sockets are no longer read.",

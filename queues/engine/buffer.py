@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from queues.engine.deadlines import BurstDeadlines
 from queues.engine.faults import told
 from queues.engine.floor import Floor
+from queues.engine.memory import OVERHEAD, weight
 from queues.engine.message import POSITION, Delivery, Detail, Failure, Message
 from queues.engine.policy import QueuePolicy
 from queues.engine.pusher import TURN_BYTES, Push, Pusher
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 WARM = 1.0
 COLD = 5.0
 COLD_SHARED = 0.2
-#: Payload bytes of a message of which none has been claimed: the first claim takes few, in case they are large.
+#: Bytes of a message of which none has been claimed: the first claim takes few, in case they are large.
 UNKNOWN_BYTES = 1 << 16
 
 new_push = tuple.__new__  # a NamedTuple's own constructor takes twice as long
@@ -70,7 +71,7 @@ class QueueBuffer:
         self.skip: set[int] = set()
         self.waiters: deque[Waiter] = deque()
         self.ready_bytes = 0
-        #: Payload bytes of a message, as the last claim had them in the mean.
+        #: Bytes of a message, as the last claim had them in the mean.
         self.mean_bytes = UNKNOWN_BYTES
         self.next_tag = first_tag
         self.last_tag: int | None = None
@@ -112,7 +113,7 @@ class QueueBuffer:
         ready = self.ready
         while ready and not self.policy.paused and now < self.claimer.trusted_until:
             id, payload, attempts, detail = ready.popleft()
-            self.ready_bytes -= len(payload)
+            self._hold(-OVERHEAD - len(payload) - (0 if detail is None else detail.weight))
             if detail is None:
                 tag = self.next_tag
                 self.next_tag = tag + 1
@@ -152,7 +153,7 @@ class QueueBuffer:
             return found
         self.last_demand = now
         messages = [ready.popleft() for _ in range(plain)]
-        self.ready_bytes -= sum([len(message[1]) for message in messages])
+        self._hold(-OVERHEAD * plain - sum([len(message[1]) for message in messages]))
         first = self.next_tag
         self.next_tag = first + plain
         tags = range(first, first + plain)
@@ -203,7 +204,7 @@ class QueueBuffer:
     def take(self, now: float, count: int, consumer: int | None = None) -> list[Push]:
         """Up to `count` messages for a worker with this API key, fewer of large ones."""
         taken: list[Push] = []
-        ready, unacked, size = self.ready, self.unacked, 0
+        ready, unacked, size, released = self.ready, self.unacked, 0, 0
         if now >= self.claimer.trusted_until:
             return taken
         while len(taken) < count and ready and size < TURN_BYTES:
@@ -211,7 +212,7 @@ class QueueBuffer:
             origin = None if detail is None else detail.origin
             if detail is None or (detail.tag is None and detail.expires_at is None):  # as `deliver`, but faster
                 ready.popleft()
-                self.ready_bytes -= len(payload)
+                released += OVERHEAD + len(payload) + (0 if detail is None else detail.weight)
                 tag = self.next_tag
                 self.next_tag = tag + 1
                 unacked[tag] = (id, attempts, now, detail)
@@ -225,6 +226,7 @@ class QueueBuffer:
                 id, origin = unacked[tag][0], None if detail is None else detail.origin
             size += len(payload)
             taken.append(new_push(Push, (tag, origin or id, payload, attempts, detail)))
+        self._hold(-released)
         if self.backlog and len(ready) < self.claimer.low_water:
             self.claimer.want(self)
         return taken
@@ -377,16 +379,16 @@ class QueueBuffer:
     @property
     def room(self) -> int:
         """How many more messages memory may take."""
-        if self.ready_bytes >= self.claimer.most_bytes:
+        if self.ready_bytes >= self.claimer.most_bytes or not self.claimer.memory.room(self.ready_bytes):
             return 0
         if self.pusher is not None:  # what workers have is bounded by their credits, and no payload is kept of it
             return self.claimer.prefetch - len(self.ready)
         return self.claimer.prefetch - len(self.ready) - len(self.unacked)
 
     def add(self, messages: Iterable[Message], size: int) -> None:
-        """Take messages leased to this node, whose payloads have `size` bytes together."""
+        """Take messages leased to this node, which have `size` bytes together, as `weight` counts."""
         self.ready.extend(messages)
-        self.ready_bytes += size
+        self._hold(size)
         if self._rare or not self.interested:
             self.tidy_soon()
         if self.waiters or self.pusher is not None:
@@ -395,15 +397,20 @@ class QueueBuffer:
     def add_claimed(self, messages: list[Message]) -> None:
         """Take messages in order of id; they may carry the tag of an earlier delivery, or belong before those here."""
         if messages:
-            self.mean_bytes = sum(len(message[1]) for message in messages) // len(messages)
+            self.mean_bytes = sum(map(weight, messages)) // len(messages)
         for message in messages:
             if message[3] is not None and message[3].tag is not None:
                 self.tagged[message[3].tag] = message
         if messages and self.ready and messages[0][0] < self.ready[-1][0]:
             messages = sorted([*self.ready, *messages], key=itemgetter(0))
             self.ready.clear()
-            self.ready_bytes = 0
-        self.add(messages, sum(len(message[1]) for message in messages))
+            self._hold(-self.ready_bytes)
+        self.add(messages, sum(map(weight, messages)))
+
+    def _hold(self, size: int) -> None:
+        """Note that memory holds so many more bytes."""
+        self.ready_bytes += size
+        self.claimer.memory.used += size
 
     def refilled(self) -> None:
         """Tell those who wait for a claim that it has come back, whatever it brought."""
@@ -465,7 +472,7 @@ class QueueBuffer:
     def take_all(self) -> list[tuple[int, int | None]]:
         """Empty the buffer: the (id, tag) of everything that was not delivered."""
         messages, self.ready = self.ready, deque()
-        self.ready_bytes = 0
+        self._hold(-self.ready_bytes)
         self.tagged.clear()
         self.backlog = True
         self.news += 1

@@ -13,6 +13,7 @@ from queues.engine.faults import Fault, fault_of, is_idle, told
 from queues.engine.floor import LOWEST
 from queues.engine.health import Health
 from queues.engine.isolation import Patience
+from queues.engine.memory import Memory, detail_weight
 from queues.engine.message import CONTENT_ONLY, POSITION, Content, Counts, Detail, Message
 from queues.engine.options import EngineOptions
 from queues.engine.statements import array, statement
@@ -38,6 +39,7 @@ class Claimer:
     def __init__(self, options: EngineOptions, counts: Counts, health: Health) -> None:
         self.prefetch = options.prefetch
         self.most_bytes = options.prefetch_bytes
+        self.memory = Memory(options.prefetch_total_bytes)
         self.low_water = max(1, min(options.prefetch // 2, BATCH))
         self.counts = counts
         self.health = health
@@ -206,7 +208,8 @@ class Claimer:
             raise
 
     def _limit(self, buffer: QueueBuffer) -> int:
-        fitting = max(1, (self.most_bytes - buffer.ready_bytes) // max(1, buffer.mean_bytes))
+        held = buffer.ready_bytes
+        fitting = max(1, min(self.most_bytes - held, self.memory.room(held)) // max(1, buffer.mean_bytes))
         most = min(BATCH, buffer.room, fitting)
         if buffer.dead or buffer.shared or buffer.policy.taken_as_asked:
             asked = max(buffer.demand, buffer.shortage)  # what is more would be kept from others
@@ -245,5 +248,6 @@ def _detail(row: dict[str, Any] | int) -> Detail:
     """`expires_in` is what the server's clock says is left: this host's may be ahead of it or behind."""
     if isinstance(row, int):
         return CONTENT_ONLY[Content(row)]
-    left = row.pop("expires_in", None)
-    return Detail(**row, expires_at=None if left is None else now() + left)
+    left, size = row.pop("expires_in", None), row.pop("weight", 0)
+    expires_at = None if left is None else now() + left
+    return Detail(**row, expires_at=expires_at, weight=detail_weight(size, row.get("key")))

@@ -36,7 +36,8 @@ class Content(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What few messages have. `expires_at` is monotonic, `retry_interval` in milliseconds, `content` a `Content`."""
+    """What few messages have. `expires_at` is monotonic, `retry_interval` in milliseconds, `content` a `Content`,
+    `weight` the bytes that it takes (`memory.py`)."""
 
     headers: dict[str, Any] | None = None
     key: str | None = None
@@ -46,6 +47,7 @@ class Detail:
     expires_at: float | None = None
     content: int | None = None
     retry_interval: int | None = None
+    weight: int = 0
 
 
 #: For a message that has a content type and nothing else.
@@ -77,8 +79,16 @@ class Outgoing:
     retry_interval: int | None = None
     due: datetime | None = None
 
+    #: The size of the headers as JSON, once they were asked for.
+    headers_size: int = 0
+
     def headers_json(self) -> str | None:
-        return None if self.headers is None else json.dumps(self.headers)
+        """The headers as the store takes them."""
+        if self.headers is None:
+            return None
+        text = json.dumps(self.headers)
+        self.headers_size = len(text)
+        return text
 
 
 @dataclass(slots=True)

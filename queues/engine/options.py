@@ -20,6 +20,7 @@ class EngineOptions:
     pid: int = field(default_factory=os.getpid)
     prefetch: int = 10_000
     prefetch_bytes: int = 16 << 20
+    prefetch_total_bytes: int = 128 << 20
     pending_bytes: int = 32 << 20
     most_unsettled: int = 10_000
     publish_timeout: float = 60.0
@@ -66,6 +67,7 @@ def options_from_settings(name: str) -> EngineOptions:
         name=name,
         prefetch=settings.BROKER_PREFETCH,
         prefetch_bytes=settings.BROKER_PREFETCH_BYTES,
+        prefetch_total_bytes=settings.BROKER_PREFETCH_TOTAL_BYTES,
         pending_bytes=settings.BROKER_PENDING_BYTES,
         publish_timeout=settings.BROKER_PUBLISH_TIMEOUT,
         stall_timeout=settings.BROKER_STALL_TIMEOUT,

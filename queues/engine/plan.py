@@ -12,6 +12,7 @@ from queues.engine.buffer import QueueBuffer
 from queues.engine.errors import EngineError, QueueNotFound, TopologyMoved
 from queues.engine.floor import LOWEST
 from queues.engine.health import Health
+from queues.engine.memory import detail_weight
 from queues.engine.message import CONTENT_ONLY, ROWS_PER_STATEMENT, Content, Detail, Message, Outgoing
 from queues.engine.policy import QueuePolicy
 from queues.engine.source import Address, AnsweredPublisher, Segment
@@ -156,6 +157,7 @@ def _detail(id: int, message: Outgoing) -> Detail:
     return Detail(
         message.headers, message.key, message.max_attempts, origin=id if message.priority else None,
         content=message.content, retry_interval=message.retry_interval,
+        weight=detail_weight(message.headers_size, message.key),
     )  # fmt: skip
 
 

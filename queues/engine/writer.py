@@ -26,6 +26,7 @@ from queues.engine.errors import EngineError, QueueFull, StoreUnavailable, Topol
 from queues.engine.faults import told
 from queues.engine.health import Health
 from queues.engine.isolation import Patience, carry_out, halves
+from queues.engine.memory import OVERHEAD
 from queues.engine.message import Counts
 from queues.engine.plan import Plan, Write, plan_segment
 from queues.engine.source import Address, Segment, Source
@@ -384,7 +385,7 @@ class Writer:
         count = len(write.segment.bodies)
         self.counts.published += count * len(write.queues)
         self.last_id = write.first + count * write.width - 1
-        size = sum(map(len, write.segment.bodies))
+        size = sum(map(len, write.segment.bodies)) + OVERHEAD * count
         for k, (queue, leased) in enumerate(zip(write.queues, write.leased, strict=True)):
             buffer = self.buffers.get(queue)
             if not leased:

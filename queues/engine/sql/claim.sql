@@ -20,7 +20,7 @@ with allowed as materialized (
     where ctid = any(array(select ctid from picked))
     returning id, payload, attempts,
         case when num_nonnulls(headers, key, max_attempts, expires_at, tag, origin_id, retry_interval) > 0 then jsonb_build_object(
-            'headers', headers, 'key', key, 'max_attempts', max_attempts, 'tag', tag, 'origin', origin_id,
+            'headers', headers, 'weight', coalesce(octet_length(headers::text), 0), 'key', key, 'max_attempts', max_attempts, 'tag', tag, 'origin', origin_id,
             'expires_in', extract(epoch from expires_at - now()), 'content', content, 'retry_interval', retry_interval)
             when content is not null then to_jsonb(content) end as detail
 ), tallied as (
