@@ -22,7 +22,12 @@ FETCH_LARGE = 2
 
 OUTCOMES = ("acknowledged", "expired", "purged", "dropped", "removed")
 STATES = ("ready", "leased", "delayed", "dead", "dead")
-CONTENTS = {1: "application/msgpack", 2: "application/json", 3: "application/vnd.peerbus.v1+json"}
+CONTENTS = {
+    1: "application/msgpack",
+    2: "application/json",
+    3: "application/vnd.peerbus.v1+json",
+    4: "application/vnd.fivewire.celery",
+}
 
 ARCHIVE = """(select id, queue_id, outcome, attempts, producer_id, consumer_id, published_at, delivered_at, finished_at,
     due_at, size, key, headers::text as headers, content, job, xid, payload, result from queues_archive) as archive"""
