@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from queues.engine.cache import Cache
 from queues.engine.database import Connection
 from queues.engine.policy import QueuePolicy
 from queues.engine.source import Address
 from queues.engine.statements import statement
 
-#: Addresses remembered; the oldest half is forgotten when there are more.
+#: Addresses remembered, and bytes of their names and targets.
 MOST_CACHED = 100_000
+MOST_CACHED_BYTES = 32 << 20
 UNKNOWN = -1
 
 
@@ -31,6 +33,10 @@ class Destination:
     audited: tuple[tuple[int, str], ...] = ()
 
 
+def _size(address: Address, destination: Destination) -> int:
+    return 400 + len(address.name) + 100 * (len(destination.stored) + len(destination.transient))
+
+
 class Topology:
     """Destinations by address; by queue its policy and the nodes that serve it."""
 
@@ -45,7 +51,7 @@ class Topology:
         self._reading: Counter[int] = Counter()
         self._known_from: dict[int, int] = {}
         self._readings = 0
-        self._destinations: dict[Address, Destination] = {}
+        self._destinations: Cache[Address, Destination] = Cache(MOST_CACHED, MOST_CACHED_BYTES, _size)
 
     def destination(self, address: Address) -> Destination | None:
         """What is known of an address at the current version, or None."""
@@ -65,14 +71,12 @@ class Topology:
             self.version = version
             if n is not None:
                 found.setdefault(n, []).append((queue, subscription, qos))
-        if len(self._destinations) > MOST_CACHED:
-            for old in list(self._destinations)[: MOST_CACHED // 2]:
-                del self._destinations[old]
+        self._destinations.trim()  # before those that are asked for: all of them are needed now
         await self.load_policies(connection, {queue for rows in found.values() for queue, _, _ in rows}, again=True)
         for n, address in enumerate(asked, 1):
             targets = found.get(n, [])
             stored = tuple(dict.fromkeys(queue for queue, _, qos in targets if qos != 0))
-            self._destinations[address] = Destination(
+            destination = Destination(
                 self.version,
                 stored,
                 tuple(queue for queue, _, qos in targets if qos == 0),
@@ -80,6 +84,7 @@ class Topology:
                 self._named(address, (queue for queue, _, _ in targets)),
                 tuple(self._audited(stored)),
             )
+            self._destinations.put(address, destination)
 
     def _audited(self, queues: Iterable[int]) -> Iterator[tuple[int, str]]:
         for queue in queues:

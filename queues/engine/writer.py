@@ -19,6 +19,7 @@ import psycopg
 from queues.engine import audit
 from queues.engine.audited import KeyNames, queue_chain
 from queues.engine.buffer import QueueBuffer
+from queues.engine.cache import Cache
 from queues.engine.claimer import Claimer
 from queues.engine.clock import now
 from queues.engine.database import Connection
@@ -39,7 +40,17 @@ Work = list[tuple[Source, list[Segment]]]
 #: A transaction that is not finished has stored a message with this key.
 KEY_HELD = psycopg.errors.LockNotAvailable
 KEY_IS_HELD = "an unfinished transaction holds the key"
-KEY_TIMEOUT = b"set local lock_timeout = '500ms'"
+#: The topology's lock first, which may take its time; then only so long for a key, since others wait for that lock.
+KEY_TIMEOUT = b"select queues_topology_version(), set_config('lock_timeout', '20ms', true)"
+NO_KEY_TIMEOUT = b"set local lock_timeout to default"
+#: Seconds between two tries, and for which a batch is tried in all while keys of it are held.
+KEY_PAUSE = 0.02
+KEY_PATIENCE = 0.3
+#: How many times as long as the writer has waited for held keys it then does not wait for any.
+KEY_REST = 10
+#: Producers' addresses that are remembered, and bytes of their names. Connections hold those that they use.
+MOST_SOURCES = 100_000
+MOST_SOURCE_BYTES = 32 << 20
 #: What does not work while the writer cannot write, as /readyz says it.
 STORING = "Publishes are not stored"
 
@@ -72,7 +83,9 @@ class Writer:
         self.pending_bytes = 0
         self.open_batch = 1
         self.committed = 0
-        self._sources: dict[tuple[Address, int | None], Source] = {}
+        self._sources: Cache[tuple[Address, int | None], Source] = Cache(
+            MOST_SOURCES, MOST_SOURCE_BYTES, lambda at, _: 400 + len(at[0].name), lambda source: not source.segments
+        )
         self._pending: list[Source] = []
         #: What is being written, in parts: one, unless some message of the batch cannot be stored.
         self._taken: deque[Work] = deque()
@@ -82,6 +95,9 @@ class Writer:
         self._wake = asyncio.Event()
         #: Keys that another transaction was found to hold, of the batch that is being written.
         self._held_keys: set[str] = set()
+        #: When waiting for held keys of this batch began; until when there is no more of that.
+        self._waits_since: float | None = None
+        self._rests_until = 0.0
         self._patience = Patience()
         #: Since when (monotonic) something taken waits for the database.
         self.waiting_since: float | None = None
@@ -93,9 +109,9 @@ class Writer:
         """Where a producer with this API key publishes to this address."""
         found = self._sources.get((address, key))
         if found is None:
-            if len(self._sources) > 100_000:  # forget idle ones; connections hold those that they use
-                self._sources = {at: source for at, source in self._sources.items() if source.segments}
-            found = self._sources[address, key] = Source(self, address, key)
+            found = Source(self, address, key)
+            self._sources.put((address, key), found)
+            self._sources.trim()
         return found
 
     def open(self, source: Source) -> None:
@@ -159,6 +175,9 @@ class Writer:
         write = partial(self._write_part, connection)
         refused = await carry_out(self._taken, write, self._take_apart, self._refuse, connection)
         self._held_keys.clear()
+        if self._waits_since is not None:
+            self._rests_until = now() + KEY_REST * (now() - self._waits_since)
+            self._waits_since = None
         if not self._taken and self.committed < batch - 1:  # its last part was refused
             self._finish()
         self.on_commit()
@@ -186,13 +205,25 @@ class Writer:
                 await self.topology.resolve(connection, [source.address for source, _ in work])
                 continue  # with the new routes
             except KEY_HELD as error:
-                raise KeyIsHeld() from error
+                if _single(work) is None or not self._may_wait():
+                    raise KeyIsHeld() from error
+                await asyncio.sleep(KEY_PAUSE)  # in no transaction: nobody else waits for this one's locks
+                continue
             break
         if not self._taken or self._taken[0] is not work:
             plan.forget_publishers()  # they were told that nobody knows
         elif len(self._taken) == 1:
             self._finish()
         self._deliver(plan)
+
+    def _may_wait(self) -> bool:
+        """Whether a held key is to be waited for: a client that sends many costs others little time."""
+        time = now()
+        if self._waits_since is None:
+            if time < self._rests_until:
+                return False
+            self._waits_since = time
+        return time - self._waits_since < KEY_PATIENCE
 
     def _take_apart(self, work: Work, error: Exception) -> list[Work]:
         """Smaller parts of what could not be stored. One message with a held key costs the wait for it once."""
@@ -267,11 +298,13 @@ class Writer:
                 if plan.audited:
                     await self._prepare_record(connection, plan)
                 async with connection.transaction():
-                    if keyed:  # a transaction elsewhere may hold a key for as long as it likes
-                        await connection.execute(KEY_TIMEOUT)
                     if plan.limited:
                         await self._admit(connection, plan)
+                    if keyed:  # a transaction elsewhere may hold a key for as long as it likes
+                        await connection.execute(KEY_TIMEOUT)
                     await self._write_all(connection, plan.writes)
+                    if keyed and (plan.drop_oldest or plan.audited):
+                        await connection.execute(NO_KEY_TIMEOUT)
                     for queue in plan.drop_oldest:
                         await self.make_room(connection, queue)
                     if plan.audited:
