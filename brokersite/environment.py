@@ -222,6 +222,14 @@ class PeerbusOptions(Options):
         2 * MIB, "Bytes of letters on their way to a peer that its socket has not taken, at most; one more may follow.",
         minimum=64 * 1024, maximum=256 * MIB,
     )  # fmt: skip
+    BROKER_PEERBUS_NAMES_PER_KEY = integer(
+        10_000, "Names of peers that one API key may take, connected or not; 0: any number.", minimum=0,
+        maximum=100_000_000,
+    )  # fmt: skip
+    BROKER_PEERBUS_PENDING_BYTES_PER_KEY = size(
+        16 * MIB, "Bytes that the peers of one API key have sent and that are not committed yet, at most: beyond it "
+        "these connections alone are not read from.", minimum=64 * 1024, maximum=1024 * MIB,
+    )  # fmt: skip
     BROKER_PEERBUS_SLOW_TIMEOUT = seconds(
         15.0, "Time after which a peer that reads nothing of what waits for it is closed as a slow consumer.",
         minimum=0.1, maximum=3600,

@@ -31,7 +31,17 @@ from peers.codec import Register as RegisterFrame
 from peers.machine import Action, Conversation, Event, State
 from peers.office import Office
 from peers.transports import INTERNAL_ERROR, Transport
-from queues.engine import Address, Engine, EngineError, Grant, Letter, Mailbox, MailboxClaimed, Mailroom
+from queues.engine import (
+    Address,
+    Engine,
+    EngineError,
+    Grant,
+    Letter,
+    Mailbox,
+    MailboxClaimed,
+    Mailroom,
+    TooManyNames,
+)
 from queues.reach import Operation, Protocol
 
 logger = logging.getLogger(__name__)
@@ -43,6 +53,10 @@ KEY_CHANGED = Rejection(1008, "api key changed")
 TOO_MANY = Rejection(1013, "too many connections")
 EVICTED = Rejection(1008, "disconnected by an operator")
 STORE_AWAY = Rejection(1011, "message store unavailable")
+
+TOO_MANY_NAMES = Rejection(1008, "too many names for this token")
+#: How a register is closed that the mailroom refuses.
+REFUSALS: dict[type[EngineError], Rejection] = {MailboxClaimed: NAME_CLAIMED, TooManyNames: TOO_MANY_NAMES}
 
 FORBIDDEN = Ignored("recipient not allowed for this token")
 BINARY = Ignored("binary message")
@@ -73,6 +87,7 @@ class PeerSession:
         self._owed = 0
         self._names: list[str] = []
         self._saturated = False
+        self._crowded = False
         self._slow_timer: asyncio.TimerHandle | None = None
         self._handshake_timer: asyncio.TimerHandle | None = None
         if not office.admit(self):
@@ -224,9 +239,8 @@ class PeerSession:
 
     def refused(self, error: EngineError) -> None:
         """The mailbox is not this connection's, or the store is away for too long."""
-        claimed = isinstance(error, MailboxClaimed)
         if self._conversation.state is State.REGISTERING:
-            self._refuse(NAME_CLAIMED if claimed else PERSISTENCE_FAILED)
+            self._refuse(REFUSALS.get(type(error), PERSISTENCE_FAILED))
         else:
             self._close(STORE_AWAY)
 
@@ -237,6 +251,11 @@ class PeerSession:
     def evicted(self) -> None:
         """An operator wants the peer to go."""
         self._close(EVICTED)
+
+    def crowd(self, crowded: bool) -> None:
+        """Too much of what this connection, or its API key, has sent waits for the database, or no longer."""
+        self._crowded = crowded
+        self._read_or_wait()
 
     def deliver(self, letters: list[Letter]) -> None:
         """Send letters (section 2.4)."""
@@ -273,7 +292,7 @@ class PeerSession:
         held = len(self._held) > MOST_HELD or self._held_bytes > MOST_HELD_BYTES
         if self._ended:
             return
-        if self._owed or held or self._saturated:
+        if self._owed or held or self._saturated or self._crowded:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()

@@ -64,5 +64,9 @@ class MailboxClaimed(EngineError):
     """The name belongs to another API key."""
 
 
+class TooManyNames(EngineError):
+    """The API key has as many names as it may."""
+
+
 class Undeliverable(EngineError):
     """This message cannot be delivered to a peer."""

@@ -48,6 +48,10 @@ class MailboxHolder(Protocol):
     def deliver(self, letters: list[Letter]) -> None:
         """Send these, in order."""
 
+    def crowd(self, crowded: bool) -> None:
+        """Too much of what it, or its API key, has sent waits for the database, and it is not to be read from; or no
+        longer."""
+
     def wrap(self, letter: Letter) -> bytes:
         """A message that came over a route, as a letter's payload. Raises Undeliverable."""
 
@@ -59,8 +63,8 @@ class Mailbox:
     """What a connection holds of the store. At most `window` letters are out without an acknowledgement."""
 
     __slots__ = (
-        "backlog", "connection", "floor", "gone", "holder", "key", "looks", "name", "news", "next_look", "policy",
-        "queue", "unacked", "window",
+        "backlog", "connection", "crowded", "floor", "gone", "holder", "key", "looks", "name", "news", "next_look",
+        "pending", "pending_bytes", "policy", "queue", "unacked", "window",
     )  # fmt: skip
 
     def __init__(self, name: str, key: int, holder: MailboxHolder, window: int) -> None:
@@ -75,6 +79,10 @@ class Mailbox:
         self.unacked: dict[str, tuple[int, float]] = {}
         #: Nothing is delivered to it any more.
         self.gone = False
+        #: Items and bytes that it has sent and that are not written yet, and whether these are too many.
+        self.pending = 0
+        self.pending_bytes = 0
+        self.crowded = False
         # As a QueueBuffer's.
         self.floor = Floor()
         self.backlog = True

@@ -13,7 +13,7 @@ holds over its connections, on whatever nodes, and nothing is given to two.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from itertools import chain, islice
@@ -24,7 +24,7 @@ from queues.engine.allowance import Allowance
 from queues.engine.clock import now
 from queues.engine.control import Announcer
 from queues.engine.database import Connection
-from queues.engine.errors import EngineError, Later, MailboxClaimed, StoreUnavailable
+from queues.engine.errors import EngineError, Later, MailboxClaimed, StoreUnavailable, TooManyNames
 from queues.engine.faults import told
 from queues.engine.floor import FIRST
 from queues.engine.isolation import Patience, carry_out, halves
@@ -58,6 +58,9 @@ WATCH = 0.25
 #: Acknowledgements of unknown letters that are recorded for an API key: at once, and then each second.
 STRAY_ACKS = 100
 STRAY_ACKS_A_SECOND = 1.0
+#: What one connection has sent and is not written yet, at most, before it is not read from: items, bytes.
+MOST_PENDING = 4000
+MOST_PENDING_BYTES = 4 << 20
 #: What does not work while the mailroom cannot write, as /readyz says it.
 SERVING = "Peers are not served"
 
@@ -105,6 +108,10 @@ class Mailroom:
         #: What is being written, in parts: one, unless something in it cannot be written.
         self._rounds: deque[Round] = deque()
         self._round_bytes = 0
+        #: Items and bytes of what is being written, by who has sent them; bytes that wait, by API key.
+        self._round_load: dict[Mailbox, tuple[int, int]] = {}
+        self._key_bytes: Counter[int] = Counter()
+        self._crowded: dict[Mailbox, None] = {}
         self._strays = Allowance(STRAY_ACKS, STRAY_ACKS_A_SECOND)
         self._patience = Patience()
         self.health = settler.health
@@ -126,21 +133,19 @@ class Mailroom:
 
     def post(self, sender: Mailbox, id: str, recipient: str | None, body: bytes) -> None:
         """Send a letter to a peer; None: to everyone else who is connected. `id` has 1 to 512 bytes and no NUL."""
-        self.waiting_bytes += len(body)
-        self._put(Posting(sender, id, recipient, body))
+        self._take_in(sender, len(body), Posting(sender, id, recipient, body))
 
     def forward(self, sender: Mailbox, id: str, address: Address, body: bytes) -> None:
         """Publish a letter to a queue or topic."""
-        self.waiting_bytes += len(body)
-        self._put(Forward(sender, id, address, body))
+        self._take_in(sender, len(body), Forward(sender, id, address, body))
 
     def acknowledge(self, mailbox: Mailbox, key: str) -> None:
         """The recipient has consumed a letter. A key that is not its own, or any more, changes nothing."""
-        self._put(Ack(mailbox, key))
+        self._take_in(mailbox, len(key), Ack(mailbox, key))
 
     def ask(self, mailbox: Mailbox) -> None:
         """Have `holder.answer` called with the names of all connected peers, once everything before is durable."""
-        self._put(Ask(mailbox))
+        self._take_in(mailbox, 0, Ask(mailbox))
 
     def drained(self, mailbox: Mailbox) -> None:
         """The holder has room again."""
@@ -203,6 +208,8 @@ class Mailroom:
         self._again = deque()
         self._rounds.clear()
         self._round_bytes = self.waiting_bytes = 0
+        self._round_load, self._key_bytes = {}, Counter()
+        self._crowded.clear()
         mailboxes = {item.mailbox if not isinstance(item, Posting | Forward) else item.sender for item in items}
         for mailbox in mailboxes.union(self._by_name.values()):
             mailbox.gone = True
@@ -241,6 +248,41 @@ class Mailroom:
 
     # Rounds.
 
+    def _take_in(self, mailbox: Mailbox, size: int, item: Item) -> None:
+        """Something that a connection has sent. One that sends faster than it is written slows itself."""
+        self.waiting_bytes += size
+        self._key_bytes[mailbox.key] += size
+        mailbox.pending += 1
+        mailbox.pending_bytes += size
+        if not mailbox.crowded and self._is_over(mailbox, 1.0):
+            mailbox.crowded = True
+            self._crowded[mailbox] = None
+            mailbox.holder.crowd(True)
+        self._put(item)
+
+    def _is_over(self, mailbox: Mailbox, share: float) -> bool:
+        return (
+            mailbox.pending > share * MOST_PENDING
+            or mailbox.pending_bytes > share * MOST_PENDING_BYTES
+            or self._key_bytes[mailbox.key] > share * self.options.key_pending_bytes
+        )
+
+    def _unload(self) -> None:
+        """The round is done: who has sent it may send more."""
+        self.waiting_bytes -= self._round_bytes
+        self._round_bytes = 0
+        load, self._round_load = self._round_load, {}
+        for mailbox, (items, size) in load.items():
+            mailbox.pending -= items
+            mailbox.pending_bytes -= size
+            self._key_bytes[mailbox.key] -= size
+        for mailbox in tuple(self._crowded):
+            if mailbox.gone or not self._is_over(mailbox, 0.5):
+                del self._crowded[mailbox]
+                mailbox.crowded = False
+                if not mailbox.gone:
+                    self._tell(mailbox, mailbox.holder.crowd, False)
+
     def _put(self, item: Item) -> None:
         self._items.append(item)
         self._wake.set()
@@ -255,24 +297,31 @@ class Mailroom:
         """Take what waits, up to the next move, as one transaction's work."""
         round, items, size, concerned = Round(), self._items, 0, set[Mailbox]()
         count = 0
+        load = self._round_load
         while items and count < MOST_ITEMS and size < MOST_BYTES and len(concerned) < MOST_MAILBOXES:
             item = items[0]
+            own = 0
             if isinstance(item, Posting):
                 round.postings.append(item)
-                concerned.add(item.sender)
-                size += len(item.body)
+                mailbox, own = item.sender, len(item.body)
+                concerned.add(mailbox)
             elif isinstance(item, Ack):
-                self._settle(round, item.mailbox, item.key)
+                mailbox, own = item.mailbox, len(item.key)
+                self._settle(round, mailbox, item.key)
             elif isinstance(item, Ask):
-                round.asking.append(item.mailbox)
+                mailbox = item.mailbox
+                round.asking.append(mailbox)
             elif isinstance(item, Forward):
                 round.forwards.append(item)
-                concerned.add(item.sender)
-                size += len(item.body)
+                mailbox, own = item.sender, len(item.body)
+                concerned.add(mailbox)
             else:
                 break
+            some, sizes = load.get(mailbox, (0, 0))
+            load[mailbox] = some + 1, sizes + own
             items.popleft()
             count += 1
+            size += own
         self._round_bytes = size
         self._rounds.append(round)
 
@@ -296,8 +345,7 @@ class Mailroom:
         write = partial(self._write_round, connection)
         refused = await carry_out(self._rounds, write, lambda round, _: round.apart(), self._refuse, connection)
         if not self._rounds:
-            self.waiting_bytes -= self._round_bytes
-            self._round_bytes = 0
+            self._unload()
         self.on_commit()
         await self._go_on(refused)
 
@@ -418,10 +466,12 @@ class Mailroom:
     async def _move_some(self, connection: Connection, items: deque[Item] | deque[Move], moves: list[Move]) -> None:
         leaving = [move.mailbox for move in moves if isinstance(move, Leave) and move.mailbox.connection]
         taking = [move for move in moves if isinstance(move, Take) and not move.mailbox.gone]
+        beyond: list[Take] = []
         if leaving:
             await leave(connection, leaving, self.node)
         if taking:
-            taking = await in_order(connection, taking)
+            taking, beyond = await in_order(connection, taking, self.options.most_names)
+        if taking:
             given, names = await take(connection, taking, self.node, not self.options.relaxed_mailboxes)
             await self.topology.load_policies(connection, [queue for queue, _, _ in given])
         for _ in moves:
@@ -430,6 +480,9 @@ class Mailroom:
             self._forget(mailbox)
         for move, (queue, taken, refused) in zip(taking, given if taking else (), strict=True):
             self._taken(move, queue, taken, refused, names)
+        for move in beyond:
+            self._forget(move.mailbox)
+            self._tell(move.mailbox, move.mailbox.holder.refused, TooManyNames(move.mailbox.name))
 
     def _refuse_move(self, items: deque[Item] | deque[Move], moves: list[Move], error: Exception) -> None:
         [move] = moves

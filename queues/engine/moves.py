@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from math import inf
@@ -59,12 +60,29 @@ async def leave(connection: Connection, leaving: Sequence[Mailbox], node: int) -
     await connection.execute(statement("leave_mailboxes"), parameters)
 
 
-async def in_order(connection: Connection, taking: Iterable[Take]) -> list[Take]:
-    """In the order in which everybody locks mailboxes, by queue; new ones come last."""
+async def in_order(connection: Connection, taking: Iterable[Take], most_names: int) -> tuple[list[Take], list[Take]]:
+    """In the order in which everybody locks mailboxes, by queue; new ones come last. Then those that would make a name
+    beyond the `most_names` of their API key (0: no limit), which are not to be taken."""
     moves = list(taking)
     parameters = {"names": [move.mailbox.name for move in moves]}
     known: dict[str, int] = dict(await (await connection.execute(statement("mailbox_ids"), parameters)).fetchall())
-    return sorted(moves, key=lambda move: (known.get(move.mailbox.name, inf), move.mailbox.name))
+    new = [move for move in moves if move.mailbox.name not in known] if most_names else []
+    beyond = await _beyond(connection, new, most_names) if new else []
+    moves = [move for move in moves if move not in beyond]
+    return sorted(moves, key=lambda move: (known.get(move.mailbox.name, inf), move.mailbox.name)), beyond
+
+
+async def _beyond(connection: Connection, new: Iterable[Take], most_names: int) -> list[Take]:
+    """Which of these new names are one too many. What another node makes at this moment is not seen."""
+    parameters = {"keys": array({move.mailbox.key for move in new})}
+    cursor = await connection.execute(statement("names_owned"), parameters)
+    owned: Counter[int] = Counter(dict(await cursor.fetchall()))
+    beyond = []
+    for move in new:
+        owned[move.mailbox.key] += 1
+        if owned[move.mailbox.key] > most_names:
+            beyond.append(move)
+    return beyond
 
 
 async def take(

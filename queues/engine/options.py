@@ -43,6 +43,9 @@ class EngineOptions:
     #: acknowledge any letter; whether letters are recorded in the audit chain; seconds in which an id counts as seen.
     mailroom: bool = False
     mailbox_window: int = 10_000
+    #: Names of peers that an API key may make, 0: any number; bytes of what its peers have sent that may wait.
+    most_names: int = 10_000
+    key_pending_bytes: int = 16 << 20
     relaxed_mailboxes: bool = False
     audit_letters: bool = True
     dedupe_window: float = 30 * 86_400.0
@@ -84,6 +87,8 @@ def options_from_settings(name: str) -> EngineOptions:
         archive_days=settings.BROKER_ARCHIVE_DAYS,
         idle_subscription_days=settings.BROKER_IDLE_SUBSCRIPTION_DAYS,
         mailbox_window=settings.BROKER_PEERBUS_WINDOW,
+        most_names=settings.BROKER_PEERBUS_NAMES_PER_KEY,
+        key_pending_bytes=settings.BROKER_PEERBUS_PENDING_BYTES_PER_KEY,
         relaxed_mailboxes=settings.BROKER_PEERBUS_RELAXED,
         audit_letters=settings.BROKER_PEERBUS_AUDIT,
         dedupe_window=settings.BROKER_PEERBUS_DEDUPE_DAYS * 86_400.0,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from queues.engine import Address, Engine
-from queues.engine.errors import EngineError, MailboxClaimed, Undeliverable
+from queues.engine import Address, Engine, mailroom
+from queues.engine.errors import EngineError, MailboxClaimed, TooManyNames, Undeliverable
 from queues.engine.mailbox import Letter, Mailbox
 from queues.keys import create_key
 from tests.queues.engine.conftest import PATIENCE, Producer, Store
@@ -50,6 +50,9 @@ class Peer:
 
     def evicted(self) -> None:
         self._tell("evicted")
+
+    def crowd(self, crowded: bool) -> None:
+        self._tell("crowded" if crowded else "free")
 
     def deliver(self, letters: list[Letter]) -> None:
         self.letters += letters
@@ -461,3 +464,53 @@ async def test_an_ack_of_a_real_letter_is_recorded_however_many_were_made_up(
     await again.ask()
     assert audit(store)[-1] == ("ack", "m1", "bob", "")
     assert mailbox(store, "bob") == []
+
+
+async def test_a_peer_that_sends_faster_than_it_is_written_is_not_read_from_until_it_is(
+    make_engine: MakeEngine, key: int, other_key: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailroom, "MOST_PENDING", 10)
+    engine = await make_engine(mailroom=True)
+    alice, bob = await Peer(engine, "alice", key).here(), await Peer(engine, "bob", other_key).here()
+    alice.post("bob", *(f"m{n}" for n in range(10)))
+    assert alice.told[-1] != "crowded"
+    alice.ack("made up")
+    assert alice.told[-1] == "crowded"
+    await alice.until(lambda: "free" in alice.told)
+    assert (alice.mailbox.pending, alice.mailbox.pending_bytes) == (0, 0)
+    alice.post("bob", *(f"n{n}" for n in range(30)))
+    await alice.ask()
+    assert alice.told.count("crowded") == alice.told.count("free") == 2
+    assert "crowded" not in bob.told
+    assert engine.mailroom is not None
+    assert engine.mailroom.waiting_bytes == 0
+
+
+async def test_the_bytes_that_the_peers_of_a_key_may_have_waiting_are_limited_together(
+    make_engine: MakeEngine, key: int, other_key: int
+) -> None:
+    engine = await make_engine(mailroom=True, key_pending_bytes=1000)
+    alice, bob = await Peer(engine, "alice", key).here(), await Peer(engine, "bob", key).here()
+    carol = await Peer(engine, "carol", other_key).here()
+    alice.room.post(alice.mailbox, "m1", "carol", b"x" * 900)
+    carol.room.post(carol.mailbox, "m2", "alice", b"x" * 900)
+    assert "crowded" not in alice.told
+    bob.room.post(bob.mailbox, "m3", "carol", b"x" * 900)
+    assert bob.told[-1] == "crowded"
+    await bob.until(lambda: "free" in bob.told)
+    await carol.ask()
+    assert "crowded" not in carol.told
+
+
+async def test_a_key_makes_no_more_names_than_it_may_and_keeps_those_it_has(
+    make_engine: MakeEngine, key: int, other_key: int
+) -> None:
+    engine = await make_engine(mailroom=True, most_names=2)
+    alice, bob = await Peer(engine, "alice", key).here(), await Peer(engine, "bob", key).here()
+    carol = Peer(engine, "carol", key)
+    await carol.until(lambda: carol.error)
+    assert isinstance(carol.error, TooManyNames)
+    bob.leave()
+    await alice.ask()
+    await Peer(engine, "bob", key).here()
+    assert await (await Peer(engine, "carol", other_key).here()).ask() == ["alice", "bob", "carol"]

@@ -26,6 +26,7 @@ ELSEWHERE = {
     "subscribe", "count_subscriptions", "subscription",
     "take_tags", "touch_subscriptions", "unseen", "write_workers",
     "close_mailboxes", "connected_names", "forget_letters", "hold_mailboxes", "leave_mailboxes", "mailbox_ids",
+    "names_owned",
     "see_letters", "take_mailbox", "unsee_letters",
 }  # fmt: skip
 READS_ALL = {"reap_leases"}
