@@ -89,16 +89,10 @@ class Claim:
             most = limit if detail is None or detail.max_attempts is None else detail.max_attempts
             content = None if detail is None else detail.content
             if content != MSGPACK:
-                try:
-                    payload = payload_value(payload, content)
-                except Unencodable as error:
-                    self.buffer.bury(tag, str(error))
+                value = self._value(tag, id, payload, content)
+                if value is None:
                     continue
-                except Exception as error:  # this message costs itself only, and is not tried again
-                    self.connection.listener.session_failed()
-                    logger.exception("%s: message %d of %s cannot be delivered", self.connection.name, id, self.queue)
-                    self.buffer.bury(tag, f"it cannot be delivered: {type(error).__name__}")
-                    continue
+                payload = value
             if len(payload) > largest:
                 self.buffer.bury(tag, f"its payload of {len(payload)} bytes does not fit into a frame")
                 continue
@@ -111,6 +105,18 @@ class Claim:
         if frames:
             self.active += len(frames)
             self._owner.send_quests(frames)
+
+    def _value(self, tag: int, id: int, payload: bytes, content: int | None) -> bytes | None:
+        """A payload from elsewhere as a frame has it; None for one that no frame can have, which is a dead letter."""
+        try:
+            return payload_value(payload, content)
+        except Unencodable as error:
+            self.buffer.bury(tag, str(error))
+        except Exception as error:  # this message costs itself only, and is not tried again
+            self.connection.listener.session_failed()
+            logger.exception("%s: message %d of %s cannot be delivered", self.connection.name, id, self.queue)
+            self.buffer.bury(tag, f"it cannot be delivered: {type(error).__name__}")
+        return None
 
     @contained
     def expired(self, tags: list[int]) -> None:
