@@ -41,7 +41,7 @@ from queues.engine.options import EngineOptions
 from queues.engine.policy import QueuePolicy
 from queues.engine.settler import Settler
 from queues.engine.source import Address, Source
-from queues.engine.statements import statement
+from queues.engine.statements import array, statement
 from queues.engine.subscriptions import Subscriptions
 from queues.engine.topology import UNKNOWN, Topology
 from queues.engine.writer import STORING, Writer
@@ -58,6 +58,7 @@ DEADLINES = 0.02  # seconds between looks at delivery deadlines
 GRACE = 0.1  # seconds that clients have to acknowledge after they were held up
 FEW_UNSETTLED = 64  # below it, what somebody waits for is written at once
 KNOWN = 60.0  # seconds between looks at what tells the store's past and its clock
+GRANTS = 60.0  # seconds between looks whether what is granted to sessions still is
 HANG_UP = 0.2  # seconds that jobs have to notice the end of their connections
 ANOTHER_PAST = (
     "the database has another past than this process knew; what was confirmed last may be lost, and what was delivered"
@@ -142,6 +143,8 @@ class Engine:
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._grants: dict[str, Grant] = {}
         self._key_changes = 0
+        #: What sessions were last told of each key that they use, by its id.
+        self._granted: dict[int, Grant] = {}
         #: Backends of this engine's connections: those that are lost may go on living until they notice.
         self._pids: list[int] = []
         self._lost = asyncio.Event()
@@ -221,7 +224,7 @@ class Engine:
             if row is None:
                 return None
             if self._key_changes == changes:  # else what was read may be no longer so
-                grant = self._grants[digest] = _grant(row)
+                grant = self._grants[digest] = self._granted[row[0]] = _grant(row)
         return grant if grant.for_protocol(protocol) else None
 
     def descriptors(self) -> list[int]:
@@ -231,6 +234,7 @@ class Engine:
     def forget_key(self, key: int) -> None:
         """An API key was changed or revoked."""
         self._key_changes += 1
+        self._granted.pop(key, None)
         self._grants = {digest: grant for digest, grant in self._grants.items() if grant.id != key}
         for changed in self.on_key_change:
             self.health.guard("session", None, changed, key)
@@ -238,7 +242,10 @@ class Engine:
     async def grant_named(self, name: str) -> Grant | None:
         """What the API key of this name allows; None if there is none. Raises StoreUnavailable."""
         row = await (await self.request("key_named", name=name)).fetchone()
-        return None if row is None else _grant(row)
+        if row is None:
+            return None
+        grant = self._granted[row[0]] = _grant(row)
+        return grant
 
     async def queue(self, name: str) -> QueueBuffer:
         """The queue of this name, to consume from. Raises QueueNotFound or StoreUnavailable."""
@@ -511,6 +518,18 @@ class Engine:
             self.mailroom.forget_history()
         self.writer.forget_history()
 
+    async def _keep_grants(self, connection: Connection) -> None:
+        """Read anew what is granted to sessions: at once, since a notification may have been missed while the database
+        was away, and then from time to time. A key that was revoked or changed ends its sessions."""
+        while True:
+            known = dict(self._granted)
+            cursor = await connection.execute(statement("keys"), {"ids": array(known)})
+            found = {row[0]: _grant(row) for row in await cursor.fetchall()}
+            for key, grant in known.items():
+                if found.get(key) != grant and self._granted.get(key) is grant:
+                    self.forget_key(key)
+            await asyncio.sleep(GRANTS)
+
     async def _reload(self) -> None:
         """Read anew what notifications keep current."""
         connection = self._connections["requests"]
@@ -556,6 +575,7 @@ class Engine:
             ("announcer", "requests", self.announcer.run),
             ("asking", "requests", lambda connection: self.announcer.ask(connection, self.node)),
             ("history", "requests", self._keep_history),
+            ("grants", "requests", self._keep_grants),
             ("delays", "clockwork", keep.promote_due),
             ("liveness", "liveness", lambda connection: keep.live(connection, self.claimer)),
             ("reaper", "reaper", keep.reap),

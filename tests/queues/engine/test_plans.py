@@ -21,7 +21,7 @@ ELSEWHERE = {
     "drop_idle_subscriptions", "drop_interest", "drop_old_log_lines", "drop_partitions",
     "end_silent", "make_partitions",
     "ensure_queue", "fold_tallies", "history", "move_ids", "move_tags", "note_history",
-    "end_frozen", "end_sessions", "key", "key_named", "key_names", "policies", "queue_id", "register_node",
+    "end_frozen", "end_sessions", "key", "key_named", "key_names", "keys", "policies", "queue_id", "register_node",
     "resolve", "served_elsewhere", "waits_for",
     "subscribe", "count_subscriptions", "subscription",
     "take_tags", "touch_subscriptions", "unseen", "write_workers",

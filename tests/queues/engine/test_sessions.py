@@ -16,6 +16,7 @@ from brokersite.health import unready_reasons
 from queues.engine import Engine, options_from_settings
 from queues.engine.database import check_sessions, connect, session_settings
 from queues.engine.errors import OutcomeUnknown, Pooled
+from queues.keys import create_key
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -26,6 +27,11 @@ HOSTILE = {
     "default_transaction_read_only": "on", "enable_seqscan": "on", "plan_cache_mode": "'force_custom_plan'",
     "idle_in_transaction_session_timeout": "'1ms'",
 }  # fmt: skip
+
+
+@pytest.fixture
+def three_keys() -> list[tuple[int, str]]:
+    return [(row.pk, text) for row, text in (create_key(name, publish=["*"]) for name in ("one", "two", "three"))]
 
 
 @pytest.fixture
@@ -170,3 +176,28 @@ async def test_a_database_without_a_connection_to_spare_leaves_a_working_process
     await engine.stop(5.0)
     monkeypatch.setattr("brokersite.health._looked", None)
     assert await unready_reasons() == ["The database cannot be reached; the log says why."]
+
+
+async def test_a_key_that_is_revoked_or_narrowed_while_the_engine_reconnects_ends_its_sessions(
+    make_engine: MakeEngine, store: Store, three_keys: list[tuple[int, str]]
+) -> None:
+    engine = await make_engine()
+    ended: list[int] = []
+    engine.on_key_change.append(ended.append)
+    for _, text in three_keys:
+        assert await engine.authenticate(text, "blipmq")
+    revoked, narrowed, _ = (id for id, _ in three_keys)
+    node = engine.node
+    with psycopg.connect(store.conninfo, autocommit=True) as operator:
+        operator.execute("alter table queues_apikey disable trigger user")  # no notification, as while it is away
+        try:
+            operator.execute("update queues_apikey set revoked_at = now() where id = %s", (revoked,))
+            operator.execute("update queues_apikey set publish = '{a}' where id = %s", (narrowed,))
+        finally:
+            operator.execute("alter table queues_apikey enable trigger user")
+        assert ended == []
+        operator.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'fivewire writer'"
+        )
+    await store.until(lambda: engine.node != node and len(ended) == 2, "the end of their sessions")
+    assert sorted(ended) == sorted([revoked, narrowed])
