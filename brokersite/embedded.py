@@ -33,6 +33,15 @@ __all__ = ["Database", "EmbeddedPostgresError", "ensure_running", "is_running", 
 
 HOST = "127.0.0.1"
 USER = DATABASE = "fivewire"
+#: The owner of the server, for an operator. Nothing of the project connects as it. In data directories of earlier
+#: versions the user of the project is the superuser and stays it: PostgreSQL does not take that from its first role.
+SUPERUSER = "postgres"
+#: For scratch databases and tests; to look at sessions; for measurements.
+PRIVILEGES = f"""\
+CREATE ROLE {USER} LOGIN CREATEDB PASSWORD '{{password}}';
+GRANT pg_monitor, pg_checkpoint TO {USER};
+CREATE DATABASE {DATABASE} OWNER {USER};
+"""
 
 #: Recovery after a crash reads at most ``max_wal_size`` of log, which a slow disk needs minutes for.
 START_TIMEOUT = 300.0
@@ -45,7 +54,7 @@ PORTS = range(20_000, 30_000)
 PASSING = ("pre-existing shared memory block", "Address already in use", 'lock file "postmaster.pid"')
 
 CONFIGURATION = """\
-# Written at every start. Settings of your own: ALTER SYSTEM SET ...
+# Written at every start. Settings of your own: ALTER SYSTEM SET ..., as the role postgres (superuser_password).
 listen_addresses = '{host}'
 port = {port}
 unix_socket_directories = '{socket_directory}'
@@ -226,19 +235,21 @@ def _start(home: Home) -> tuple[Postmaster, bool]:
 
 def _initialise(home: Home) -> None:
     """Make the data directory with the role and the database in it, whole or not at all."""
-    kept_secret(home.password)
-    home.give(home.password)
+    password = kept_secret(home.password)
+    kept_secret(home.superuser_password)
+    for path in (home.password, home.superuser_password):
+        home.give(path)
     unfinished = home.root / "data.unfinished"
     if unfinished.exists():
         shutil.rmtree(unfinished)
-    role = [f"--username={USER}", f"--pwfile={home.password}", "--auth=scram-sha-256"]
+    role = [f"--username={SUPERUSER}", f"--pwfile={home.superuser_password}", "--auth=scram-sha-256"]
     # PostgreSQL's own locale: the order of texts does not change with the system's libraries.
     locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     code, printed = home.run("initdb", "-D", str(unfinished), *role, *locale)
     if code == 0:
-        create = f"CREATE DATABASE {DATABASE};"
+        create = PRIVILEGES.format(password=password)
         code, printed = home.run("postgres", "--single", "-D", str(unfinished), "template1", input=create)
-    if code != 0:
+    if code != 0 or "ERROR:" in printed:
         raise EmbeddedPostgresError(f"A database could not be made in {home.root}.\n{printed}")
     unfinished.rename(home.data)
 

@@ -59,6 +59,11 @@ class Home:
     def password(self) -> Path:
         return self.root / "password"
 
+    @property
+    def superuser_password(self) -> Path:
+        """Where the password of the server's superuser lies, which nothing here uses."""
+        return self.root / "superuser_password"
+
     def run(self, program: str, *arguments: str, input: str = "") -> tuple[int, str]:
         """Run one of PostgreSQL's programs to its end: its exit code and what it printed."""
         # Files, not pipes: a server that pg_ctl leaves behind would hold a pipe open.

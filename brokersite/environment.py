@@ -16,6 +16,7 @@ from brokersite.options import (
     file,
     flag,
     integer,
+    mode,
     networks,
     postgres_url,
     seconds,
@@ -441,6 +442,12 @@ class EtlOptions(Options):
     BROKER_ETL_EXECUTOR_MEMORY = size(1024 * MIB, "Memory of each executor on a cluster.", minimum=512 * MIB)
     BROKER_ETL_COMPACT_FILES = integer(
         4, "Small files of a day that is over and a queue, at which they are merged.", minimum=2, maximum=100_000
+    )
+    BROKER_ETL_UMASK = mode(
+        0o077, "Permissions that files and directories of a local `ETL_OUTPUT` do not get; `027` lets a group read."
+    )
+    BROKER_ETL_ENVIRONMENT = words(
+        (), "Variables of the environment that Spark has, beside those of Spark, Hadoop, Java and their clouds."
     )
     BROKER_ETL_JDBC_JAR = file(
         "PostgreSQL's JDBC driver, a jar. Unset, one in a known place is taken, else Spark fetches it from Maven."

@@ -194,6 +194,17 @@ def flag(default: bool, help: str) -> Option[bool]:
     return Option(default, help, parse=parse, expected="on or off", default_text="on" if default else "off")
 
 
+def mode(default: int, help: str) -> Option[int]:
+    """A umask: three octal digits."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch("0?[0-7]{3}", text):
+            raise ValueError(text)
+        return int(text, 8)
+
+    return Option(default, help, parse=parse, expected="a umask, such as 077 or 027", default_text=f"{default:03o}")
+
+
 def text(
     default: str | Callable[[Mapping[str, Any]], str],
     help: str,

@@ -35,6 +35,13 @@ SAY_EVERY = 1.0
 GRACE = 5.0
 #: Seconds that the end of a run waits for the database to come back.
 PATIENCE = 300.0
+#: What Spark, Java, Python and their clients of file systems are told by the environment.
+PASSED_ON = frozenset({
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TERM", "LD_LIBRARY_PATH", "JAVA_HOME",
+    "JAVA_TOOL_OPTIONS", "VIRTUAL_ENV", "KRB5CCNAME", "KRB5_CONFIG", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
+    "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "GOOGLE_APPLICATION_CREDENTIALS",
+})  # fmt: skip
+PASSED_ON_PREFIXES = ("LC_", "SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "AWS_", "AZURE_")
 #: Characters of the log's end that tell of a job that died without a word.
 TAIL = 2000
 
@@ -109,12 +116,13 @@ def job_process(run_id: int, config_text: Any) -> Iterator[JobProcess]:
     """The job of a run, which ends with this context. `config_text` makes its configuration, given where to tell."""
     log = settings.DATA_DIR / "etl" / "logs" / f"{run_id}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
+    log.parent.chmod(0o700)  # Spark's words may have what messages say
     with workspace() as (directory, holder):
         config, told = directory / "config.json", directory / "progress"
         told.touch()
         config.touch(mode=0o600)
         config.write_text(config_text(told))
-        with open(log, "ab") as output, open(told) as progress:
+        with open(log, "ab", opener=_private) as output, open(told) as progress:
             job = JobProcess(_launch(config, output, holder), progress, log)
             try:
                 yield job
@@ -124,17 +132,26 @@ def job_process(run_id: int, config_text: Any) -> Iterator[JobProcess]:
 
 def _launch(config: Path, output: IO[bytes], holder: int) -> subprocess.Popen[bytes]:
     """Start the job in a session of its own. It ends when this process does, however that ends."""
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "SECRET_KEY", "PGPASSWORD")
-    }  # fmt: skip
+    environment = {name: value for name, value in os.environ.items() if is_passed_on(name)}
     environment |= {"LC_ALL": "C.UTF-8", "PYTHONPATH": str(CHECKOUT), "TMPDIR": str(config.parent)}
     if settings.SPARK_MASTER.startswith("local"):
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     return subprocess.Popen(
         [sys.executable, tied.__file__, str(os.getpid()), JOB, str(config)],
         cwd=CHECKOUT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-        pass_fds=(holder,),
+        pass_fds=(holder,), umask=settings.BROKER_ETL_UMASK,
     )  # fmt: skip
+
+
+def is_passed_on(name: str) -> bool:
+    """Whether the job has this variable of the environment: no secret of the broker's is among them."""
+    return (
+        name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES) or name in settings.BROKER_ETL_ENVIRONMENT
+    )
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _follow(job: JobProcess, attendant: Any) -> dict[str, Any]:

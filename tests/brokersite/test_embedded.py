@@ -21,6 +21,7 @@ import pytest
 from brokersite import embedded, embedded_home
 from brokersite.embedded import Database
 from brokersite.environment import CHECKOUT
+from brokersite.secretfile import kept_secret
 from tests.brokersite.processes import has_ended
 
 
@@ -97,6 +98,40 @@ def test_nobody_gets_in_without_the_password(database: Database) -> None:
     with pytest.raises(psycopg.OperationalError, match="password"):
         connect(database, host=str(database.socket_directory), password="wrong")
     connect(database, host=str(database.socket_directory)).close()
+
+
+def test_the_project_is_no_superuser_and_may_still_do_its_work(data_dir: Path, database: Database) -> None:
+    with connect(database) as connection, connect(database) as other:
+        assert connection.execute(
+            "select rolsuper, rolcreaterole, rolcreatedb, rolbypassrls from pg_roles where rolname = current_user"
+        ).fetchone() == (False, False, True, False)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("copy (select 1) to program 'true'")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("select pg_read_file('postgresql.conf')")
+        connection.execute("checkpoint")
+        ended = connection.execute("select pg_terminate_backend(%s)", (other.info.backend_pid,)).fetchone()
+        assert ended == (True,)
+        connection.execute("create table kept (id int)")
+        connection.execute("create database scratch")
+        connection.execute("drop database scratch with (force)")
+    password = (embedded_home.link(data_dir) / "superuser_password").read_text().strip()
+    with connect(database, user=embedded.SUPERUSER, password=password) as connection:
+        assert connection.execute("show is_superuser").fetchone() == ("on",)
+
+
+def test_a_server_that_an_earlier_version_made_goes_on_working(data_dir: Path) -> None:
+    data_dir.mkdir()
+    home = embedded_home.prepare(data_dir)
+    kept_secret(home.password)
+    home.give(home.password)
+    role = ["--username=fivewire", f"--pwfile={home.password}", "--auth=scram-sha-256"]
+    assert home.run("initdb", "-D", str(home.data), "--encoding=UTF8", "--locale=C", *role)[0] == 0
+    create = "CREATE DATABASE fivewire;"
+    assert home.run("postgres", "--single", "-D", str(home.data), "template1", input=create)[0] == 0
+    with connect(embedded.ensure_running(data_dir)) as connection:
+        connection.execute("create table kept (id int)")
+        assert connection.execute("show is_superuser").fetchone() == ("on",)
 
 
 def test_only_the_owner_reads_the_password(data_dir: Path, database: Database) -> None:

@@ -51,6 +51,8 @@ def settings(config: Config) -> dict[str, str]:
         "spark.sql.maxConcurrentOutputFileWriters": "4",
         "spark.sql.shuffle.partitions": str(config.readers),
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+        # Hadoop sets the modes of files and directories itself, by this and not by the process's own mask.
+        "spark.hadoop.fs.permissions.umask-mode": f"{_umask():03o}",
         "spark.hadoop.parquet.block.size": str(32 * 2**20),
         "spark.executor.heartbeatInterval": "2s",
         "spark.sql.debug.maxToStringFields": "100",
@@ -64,6 +66,12 @@ def settings(config: Config) -> dict[str, str]:
     if config.master.startswith("local") or host in ("127.0.0.1", "localhost", "::1"):
         found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return found
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 @contextmanager

@@ -136,17 +136,15 @@ async def test_a_database_that_was_merely_away_has_the_past_that_was_known(
 
 
 async def test_the_history_is_read_by_a_role_without_privileges(store: Store) -> None:
-    store.connection.execute("create role reader")
     try:
-        store.connection.execute("grant select on queues_message, queues_message_id to reader")
+        store.connection.execute("grant select on queues_message, queues_message_id to pg_monitor")
         async with await psycopg.AsyncConnection.connect(store.conninfo, autocommit=True) as connection:
-            await connection.execute("set role reader")
+            await connection.execute("set role pg_monitor")
             reading = await History().read(connection)
             await connection.execute("reset role")
             whole = await History().read(connection)
     finally:
-        store.connection.execute("drop owned by reader")
-        store.connection.execute("drop role reader")
+        store.connection.execute("revoke select on queues_message, queues_message_id from pg_monitor")
     assert reading.timeline == whole.timeline is not None
     assert reading.log_position is not None
     assert reading.table == whole.table

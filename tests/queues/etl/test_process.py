@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -96,6 +97,9 @@ def test_a_killed_run_leaves_no_process_and_the_next_exports_all_and_finds_a_bro
     states = etl.sql("select state, error like '%%is gone.' from queues_etlrun order by id")
     assert states == [("lost", True), ("succeeded", False)]
     assert list(temporary.iterdir()) == []
+    written = [path for path in Path(etl.output).rglob("*") if "messages" in path.parts]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in written if path.is_dir()} == {0o700}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in written if path.is_file()} == {0o600}
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import textwrap
@@ -114,6 +115,32 @@ def test_the_password_is_in_no_command_line_and_no_environment_and_gone_afterwar
     mode, leaked, path = warning.split(" ", 2)
     assert (mode, leaked) == ("600", "False")
     assert not Path(path).exists()
+
+
+def test_the_job_has_of_the_environment_only_what_is_listed(
+    play: Play, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    settings.BROKER_ETL_ENVIRONMENT = ("ASKED_FOR",)
+    names = ("BROKER_KEY_PEPPERS", "PEERBUS_TOKEN", "SECRET_KEY", "MY_SECRET", "SPARK_CONF_DIR", "ASKED_FOR")
+    for name in names:
+        monkeypatch.setenv(name, "value")
+    play(f"""
+        names = {(*names, "PATH")!r}
+        tell(json.dumps({{"warning": " ".join(name for name in names if name in os.environ)}}))
+        tell('''{RESULT}''')
+    """)
+    assert runs.run(runs.create()).warnings == ["SPARK_CONF_DIR ASKED_FOR PATH"]
+
+
+def test_the_jobs_log_and_its_files_are_for_the_owner_alone(play: Play, home: Path) -> None:
+    play(f"""
+        open({str(home / "made")!r}, "w").close()
+        print("a word of a message", flush=True)
+        tell('''{RESULT}''')
+    """)
+    log = Path(runs.run(runs.create()).log)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (log.parent, log, home / "made")]
+    assert modes == [0o700, 0o600, 0o600]
 
 
 def test_the_job_leaves_no_copy_of_its_configuration(tmp_path: Path) -> None:
