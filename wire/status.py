@@ -75,7 +75,9 @@ class StatusServer:
         if path == b"/readyz":
             engine = self._server.engine
             reasons = list(dict.fromkeys(await unready_reasons() + engine.unready_reasons()))
-            page = {"status": "unready" if reasons else "ready", "reasons": reasons}
+            page: dict[str, object] = {"status": "unready" if reasons else "ready", "reasons": reasons}
+            if notes := engine.notes():
+                page["notes"] = notes
             status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
             return status, JSON, json.dumps(page).encode() + b"\n"
         if path == b"/metrics":

@@ -161,6 +161,10 @@ class Engine:
         """Where a producer publishes to an address; keep it and call its `publish` for every message."""
         return self.writer.source(address, key)
 
+    def notes(self) -> list[str]:
+        """What an operator should know though the engine works, one sentence each."""
+        return [f"Messages that were confirmed may be lost: {self.rewritten}."] if self.rewritten else []
+
     @property
     def last_id(self) -> int:
         """The last message id that this process has stored or claimed, without its priority."""

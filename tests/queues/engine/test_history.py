@@ -111,6 +111,7 @@ async def test_after_a_failover_no_id_that_was_seen_is_given_again_and_the_opera
     assert message["id"] > highest
     assert engine.counts.rewritten == 1
     assert "message ids went back" in engine.rewritten
+    assert engine.notes() == [f"Messages that were confirmed may be lost: {engine.rewritten}."]
     assert "another past" in caplog.text
     sql = (
         "select event, record_id from queues_audit join queues_auditchain c on c.id = chain_id where name = 'operators'"
