@@ -44,7 +44,7 @@ from queues.engine.source import Address, Source
 from queues.engine.statements import array, statement
 from queues.engine.subscriptions import Subscriptions
 from queues.engine.topology import UNKNOWN, Topology
-from queues.engine.writer import STORING, Writer
+from queues.engine.writer import Writer
 from queues.reach import MAILBOX_PREFIX
 
 logger = logging.getLogger(__name__)
@@ -625,7 +625,11 @@ class Engine:
             for buffer in (*self.buffers.values(), *self.dead_buffers.values()):
                 buffer.more_in_store(FIRST)
             await self._work()
-            await self._come_back()
+            ticking = asyncio.create_task(self._give_up_in_time())  # to open may last, too
+            try:
+                await self._come_back()
+            finally:
+                await _cancel([ticking])
 
     async def _work(self) -> None:
         """Run every job until one of them loses its connection."""
@@ -680,8 +684,6 @@ class Engine:
                     unforeseen = not isinstance(error, psycopg.Error | EngineError)
                     text = str(error).strip().split("\n")[0]
                     logger.warning("the database is not fit for use: %s", text, exc_info=unforeseen)
-                if now() - self._away_since > self.options.publish_timeout:
-                    self._give_up(StoreUnavailable(self._away))
                 await self._patience.wait()
             else:
                 logger.info("the database is back; this is node %d now", self.node)
@@ -697,11 +699,13 @@ class Engine:
             if now() - seen > STANDSTILL:
                 awake_since = now()
             seen = now()
-            waited = self._longest_wait(awake_since)
-            if waited > options.stall_timeout and not self.health.has(STORING):
-                self.health.begin(STORING, await self._explain_wait())
-            if waited > options.publish_timeout:
-                self._give_up(OutcomeUnknown())
+            for part in (self.writer, *(() if self.mailroom is None else (self.mailroom,))):
+                waited = 0.0 if part.waiting_since is None else seen - max(part.waiting_since, awake_since)
+                if waited > options.stall_timeout and not self.health.has(part.duty):
+                    self.health.begin(part.duty, await self._explain_wait())
+                if waited > options.publish_timeout and part.waiting_since is not None:
+                    part.fail(OutcomeUnknown())
+                    self._progress()
             silent = seen - max(awake_since, self.claimer.trusted_until - nodes.TRUSTED)
             if silent > SILENT:
                 self.health.begin(SILENCE, "it does not answer")
@@ -711,11 +715,6 @@ class Engine:
                 self._connections["liveness"], options.conninfo, PROBE
             ):
                 raise psycopg.OperationalError("the database has not answered for too long")
-
-    def _longest_wait(self, awake_since: float) -> float:
-        """Seconds for which the writer or the mailroom has been waiting for the database."""
-        waiting = [self.writer.waiting_since, None if self.mailroom is None else self.mailroom.waiting_since]
-        return max([now() - max(since, awake_since) for since in waiting if since is not None], default=0.0)
 
     async def _explain_wait(self) -> str:
         """What the writer waits for, as the server tells."""
@@ -731,6 +730,13 @@ class Engine:
         """Grows with whatever is written."""
         counts = self.counts
         return counts.published + counts.acknowledged + counts.returned + counts.buried + counts.claimed
+
+    async def _give_up_in_time(self) -> NoReturn:
+        """While the database is away: tell those who have waited for too long."""
+        while True:
+            if now() - self._away_since > self.options.publish_timeout:
+                self._give_up(StoreUnavailable(self._away))
+            await asyncio.sleep(LOOK)
 
     def _give_up(self, error: EngineError) -> None:
         """Tell everybody who waits for the database that it is away for too long."""

@@ -84,6 +84,8 @@ Item = Posting | Forward | Ack | Ask | Move
 class Mailroom:
     """The mailboxes that are connected to this node. Sessions use the methods of the first section only."""
 
+    duty = SERVING
+
     def __init__(
         self, options: EngineOptions, topology: Topology, counts: Counts, announcer: Announcer, settler: Settler,
         make_room: Callable[[Connection, int], Awaitable[None]],
@@ -219,6 +221,7 @@ class Mailroom:
 
     async def run(self, connection: Connection) -> None:
         """Work for ever; ends by an exception when the connection is lost, and may be run again with another."""
+        self.waiting_since = None
         while True:
             if not self.idle:
                 self.waiting_since = self.waiting_since or now()

@@ -67,6 +67,8 @@ class Writer:
     QoS 0 messages on; `on_commit()` is called after each batch.
     """
 
+    duty = STORING
+
     def __init__(
         self, topology: Topology, buffers: dict[int, QueueBuffer], claimer: Claimer, counts: Counts, health: Health,
         more_in_store: Callable[[int, int], None], deliver_transient: Callable[[int, list[bytes]], None],
@@ -125,6 +127,7 @@ class Writer:
 
     async def run(self, connection: Connection) -> None:
         """Write for ever; ends by an exception when the connection is lost, and may be run again with another."""
+        self.waiting_since = None
         while True:
             if self._taken:
                 self.waiting_since = self.waiting_since or now()
