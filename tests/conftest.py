@@ -182,4 +182,4 @@ def database_url(transactional_db: None) -> str:
     name, user, password, host, port = (
         quote(parameters.pop(key, ""), safe="") for key in ("dbname", "user", "password", "host", "port")
     )
-    return f"postgresql://{user}:{password}@{host}:{port}/{name}?{urlencode(parameters)}"
+    return f"postgresql://{user}:{password}@{host}:{port}/{name}?{urlencode(parameters, quote_via=quote)}"
