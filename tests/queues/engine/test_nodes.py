@@ -355,7 +355,7 @@ async def test_an_engine_comes_back_also_when_the_database_was_not_fit_at_first(
     store.connection.execute(b"alter table queues_topology rename to queues_topology_away")
     try:
         cut(engine, store, "requests")
-        await store.until(lambda: not engine.available, "the loss is noticed")
+        await store.until(lambda: any("schema" in reason for reason in engine.unready_reasons()), "the reason is known")
         await producer.publish("q", b"1")
         [(_, error)] = producer.failed
         assert "no up-to-date schema" in str(error)
