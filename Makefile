@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What only looks at the code needs settings that load, but no database.
 NO_DATABASE := DATABASE_URL=postgresql://localhost/none
 
-.PHONY: help run test test-all soak lint lock stop clean
+.PHONY: help run test test-all soak peers-suites lint lock stop clean
 
 help:
 	@echo "make run       start everything for a first look (options: make run UP='--http 127.0.0.1:8080')"
@@ -15,6 +15,8 @@ help:
 	@echo "               (options: make test PYTEST='-k words')"
 	@echo "make test-all  lint, then every test, the long ones too; a missing tool is a failure"
 	@echo "make soak      hours of torture, simulation and ETL under load"
+	@echo "make peers-suites"
+	@echo "               Celery's and kombu's own tests on Fivewire and, where it is installed, on RabbitMQ"
 	@echo "make lint      ruff, mypy, import contracts, migrations and the settings page"
 	@echo "make lock      write constraints.txt anew with the newest versions that pyproject.toml allows"
 	@echo "make stop      stop the embedded PostgreSQL"
@@ -37,6 +39,10 @@ soak: $(VENV)/.dev
 	$(PY) manage.py torture --kills 200 --database-kills 20
 	$(PY) manage.py torture --listeners 2 --kills 30 --database-kills 4
 	$(PY) manage.py etl soak
+
+# Celery's, kombu's and django-tasks' own tests, from the sources of the installed versions.
+peers-suites: $(VENV)/.dev
+	$(PY) -m tests.suites $(SUITES)
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .
