@@ -130,7 +130,7 @@ class ListenerOptions(Options):
         1000, "Connections a process accepts from one address.", minimum=1, maximum=1_000_000
     )
     BROKER_MAX_CONNECTIONS_PER_KEY = integer(
-        2000, "BlipMQ connections of a process with the same API key.", minimum=1, maximum=1_000_000
+        2000, "BlipMQ, or peerbus, connections of a process with the same API key.", minimum=1, maximum=1_000_000
     )
     BROKER_MAX_UNAUTHENTICATED = integer(
         2000,

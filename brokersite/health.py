@@ -9,6 +9,8 @@ import asyncio
 import logging
 import time
 from functools import cache
+from http import HTTPStatus
+from typing import NamedTuple
 
 import psycopg
 from django.db.migrations.loader import MigrationLoader
@@ -16,7 +18,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from brokersite.databases import connection_parameters
-from queues.engine import running
+from queues.engine import Engine, running
 
 logger = logging.getLogger(__name__)
 
@@ -32,15 +34,37 @@ _looked: tuple[float, list[str]] | None = None
 _logged = ""
 
 
-async def unready_reasons() -> list[str]:
-    """Why the process should get no work now, one sentence each; empty when it is ready.
+class Readiness(NamedTuple):
+    """The answer of /readyz: sentences without names of hosts and users."""
+
+    #: Why the process should get no work now; empty when it is ready.
+    reasons: list[str]
+    #: What an operator should know though it works.
+    notes: list[str]
+
+    @property
+    def status(self) -> HTTPStatus:
+        """The status of the answer."""
+        return HTTPStatus.SERVICE_UNAVAILABLE if self.reasons else HTTPStatus.OK
+
+    @property
+    def page(self) -> dict[str, object]:
+        """The object of the answer."""
+        page: dict[str, object] = {"status": "unready" if self.reasons else "ready", "reasons": self.reasons}
+        return page | {"notes": self.notes} if self.notes else page
+
+
+async def readiness(*engines: Engine) -> Readiness:
+    """Whether the process can do its work; `engines` are asked besides those that run.
 
     What its engines know comes first. While one of them works, a connection of this question's own that the database
-    does not take, since all are taken, says nothing. Anybody may ask: the answer is at most :data:`READY_AGE` old, and
-    names neither hosts nor users.
+    does not take, since all are taken, says nothing. Anybody may ask: what the database was asked is at most
+    :data:`READY_AGE` old.
     """
-    own = [reason for engine in tuple(running) for reason in engine.unready_reasons()]
-    return list(dict.fromkeys(own + await _looked_up()))
+    asked = dict.fromkeys((*running, *engines))
+    reasons = [reason for engine in asked for reason in engine.unready_reasons()] + await _looked_up()
+    notes = [note for engine in asked for note in engine.notes()]
+    return Readiness(list(dict.fromkeys(reasons)), list(dict.fromkeys(notes)))
 
 
 async def _looked_up() -> list[str]:
@@ -112,10 +136,9 @@ async def healthz(request: HttpRequest) -> HttpResponse:
 
 
 async def readyz(request: HttpRequest) -> HttpResponse:
-    """200 when the process is ready for work; else 503 with the reasons."""
-    reasons = await unready_reasons()
-    body = {"status": "unready" if reasons else "ready", "reasons": reasons}
-    return JsonResponse(body, status=503 if reasons else 200)
+    """200 when the process is ready for work; else 503 with the reasons. What an operator should know is in `notes`."""
+    answer = await readiness()
+    return JsonResponse(answer.page, status=answer.status)
 
 
 async def metrics(request: HttpRequest) -> HttpResponse:

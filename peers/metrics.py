@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from peers.office import Office
-from queues.metrics import engine_metrics
+from queues.metrics import engine_metrics, over_quota
 
 
 class PeersCollector(Collector):
@@ -32,5 +32,6 @@ class PeersCollector(Collector):
             value=office.failures,
         )  # fmt: skip
         yield from (ignored, closed, failures)
+        yield over_quota(office.over_quota, "connections")
         if office.engine_now is not None:
             yield from engine_metrics(office.engine_now)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import psycopg
 
 from queues.engine import Engine, EngineError, EngineOptions, StoreUnavailable
+from queues.keysessions import KeySessions
 from queues.throttle import FailureThrottle
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class PeerOptions:
     handshake_timeout: float = 10.0
     slow_timeout: float = 15.0
     max_connections: int = 10_000
+    connections_per_key: int = 2000
     secret: str = ""
 
 
@@ -45,6 +47,7 @@ def options_from_settings() -> tuple[EngineOptions, PeerOptions]:
         handshake_timeout=settings.BROKER_PEERBUS_HANDSHAKE_TIMEOUT,
         slow_timeout=settings.BROKER_PEERBUS_SLOW_TIMEOUT,
         max_connections=settings.BROKER_MAX_CONNECTIONS,
+        connections_per_key=settings.BROKER_MAX_CONNECTIONS_PER_KEY,
         secret=settings.PEERBUS_HMAC_SECRET,
     )
 
@@ -57,6 +60,9 @@ class Office:
         self.options = PeerOptions()
         self.sessions: set[PeerSession] = set()
         self.throttle = FailureThrottle()
+        #: How often each quota of a client was met.
+        self.over_quota: Counter[str] = Counter()
+        self._by_key = KeySessions["PeerSession"](self.over_quota)
         #: Frames that were dropped, by reason.
         self.ignored: Counter[str] = Counter()
         #: Connections that were closed, by reason.
@@ -101,9 +107,15 @@ class Office:
         self.sessions.add(session)
         return True
 
-    def forget(self, session: PeerSession) -> None:
-        """A connection has ended."""
+    def admit_key(self, key: int, session: PeerSession) -> bool:
+        """A connection has shown its API key; False when the key has too many."""
+        return self._by_key.admit(key, session, self.options.connections_per_key)
+
+    def forget(self, session: PeerSession, key: int | None) -> None:
+        """A connection has ended; `key` is the API key that it was admitted with."""
         self.sessions.discard(session)
+        if key is not None:
+            self._by_key.forget(key, session)
 
     async def stop(self) -> None:
         """Write what is pending, hand back what is held, and leave."""
@@ -114,14 +126,15 @@ class Office:
             await engine.stop(STOP_TIMEOUT)
 
     def _saturate(self, saturated: bool) -> None:
-        self._each(lambda session: session.saturate(saturated))
+        self._tell(self.sessions, lambda session: session.saturate(saturated))
 
     def _key_changed(self, key: int) -> None:
-        self._each(lambda session: session.key_changed(key))
+        self._tell(self._by_key.of(key), lambda session: session.revoke())
 
-    def _each(self, tell: Callable[[PeerSession], None]) -> None:
-        """Tell every session something; one that fails keeps it from no other."""
-        for session in tuple(self.sessions):
+    @staticmethod
+    def _tell(sessions: Collection[PeerSession], tell: Callable[[PeerSession], None]) -> None:
+        """Tell each session something; one that fails keeps it from no other."""
+        for session in tuple(sessions):
             try:
                 tell(session)
             except Exception:

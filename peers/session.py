@@ -51,6 +51,7 @@ pause = asyncio.sleep
 NOT_ALLOWED = Rejection(1008, "name not allowed for this token")
 KEY_CHANGED = Rejection(1008, "api key changed")
 TOO_MANY = Rejection(1013, "too many connections")
+TOO_MANY_OF_KEY = Rejection(1013, "too many connections with this token")
 EVICTED = Rejection(1008, "disconnected by an operator")
 STORE_AWAY = Rejection(1011, "message store unavailable")
 
@@ -207,6 +208,9 @@ class PeerSession:
         elif not grant.may(Protocol.PEERBUS, Operation.CONSUME, "peer", register.name.encode()):
             self._refuse(NOT_ALLOWED)
         elif self._conversation.state is State.REGISTERING:
+            if not self._office.admit_key(grant.id, self):
+                self._refuse(TOO_MANY_OF_KEY)
+                return
             assert engine.mailroom is not None
             self._engine, self._mailroom, self._grant = engine, engine.mailroom, grant
             self._mailbox = engine.mailroom.take(register.name, grant.id, self)
@@ -328,10 +332,9 @@ class PeerSession:
         self._saturated = saturated
         self._read_or_wait()
 
-    def key_changed(self, key: int) -> None:
-        """An API key was changed or revoked: its connections have to show it again."""
-        if self._grant is not None and self._grant.id == key:
-            self._close(KEY_CHANGED)
+    def revoke(self) -> None:
+        """The API key was changed or revoked: the connection has to show it again."""
+        self._close(KEY_CHANGED)
 
     # The end.
 
@@ -346,7 +349,7 @@ class PeerSession:
             return
         self._ended = True
         self._conversation.on(Event.DISCONNECT)
-        self._office.forget(self)
+        self._office.forget(self, self._grant.id if self._grant is not None else None)
         self._held.clear()
         for timer in (self._handshake_timer, self._slow_timer):
             if timer is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -27,6 +28,14 @@ ENGINE_COUNTERS = {
     "notifications_ignored": "Notifications that were malformed or of no known type.",
     "notifications_failed": "Notifications that could not be obeyed.",
 }
+
+
+def over_quota(counts: Counter[str], *quotas: str) -> Metric:
+    """How often each of these quotas of a client was met."""
+    over = CounterMetricFamily("fivewire_over_quota", "Clients that met one of their quotas.", labels=["of"])
+    for quota in quotas:
+        over.add_metric([quota], counts[quota])
+    return over
 
 
 def engine_metrics(engine: Engine) -> Iterator[Metric]:

@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from queues.metrics import engine_metrics
+from queues.metrics import engine_metrics, over_quota
 from wire.limits import ConnectionLimits
 from wire.server import Server
 
@@ -25,10 +25,7 @@ class WireCollector(Collector):
         for reason in ("truncated", "unstored"):
             lost.add_metric([reason], self._server.lost_publishes[reason])
         yield lost
-        over = CounterMetricFamily("fivewire_over_quota", "Clients that met one of their quotas.", labels=["of"])
-        for quota in ("connections", "subscriptions", "pending"):
-            over.add_metric([quota], self._server.over_quota[quota])
-        yield over
+        yield over_quota(self._server.over_quota, "connections", "subscriptions", "pending")
         yield from self._listeners()
 
     def _listeners(self) -> Iterator[Metric]:

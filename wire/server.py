@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from queues.engine import Engine
+from queues.keysessions import KeySessions
 from queues.throttle import FailureThrottle
 from wire.listener import Listener
 from wire.shares import Shares
@@ -44,28 +45,16 @@ class Server:
         self.listeners: list[Listener] = []
         #: Messages that a protocol without answers could not keep, by reason.
         self.lost_publishes: Counter[str] = Counter()
-        self._by_key: dict[int, set[Revocable]] = {}
+        self.by_key = KeySessions[Revocable](self.over_quota)
         engine.on_saturation.append(self._saturate)
         engine.on_key_change.append(self._key_changed)
 
     def admit(self, key: int, session: Revocable) -> bool:
         """Remember which key opened a session; False, and nothing is remembered, when it has opened too many."""
-        sessions = self._by_key.setdefault(key, set())
-        if len(sessions) >= self.quotas.connections_per_key:
-            self.over_quota["connections"] += 1
-            return False
-        sessions.add(session)
-        return True
-
-    def forget(self, key: int, session: Revocable) -> None:
-        """The session has ended."""
-        sessions = self._by_key.get(key, set())
-        sessions.discard(session)
-        if not sessions:
-            self._by_key.pop(key, None)
+        return self.by_key.admit(key, session, self.quotas.connections_per_key)
 
     def _key_changed(self, key: int) -> None:
-        for session in tuple(self._by_key.get(key, ())):
+        for session in self.by_key.of(key):
             session.revoke()
 
     def _saturate(self, saturated: bool) -> None:

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from brokersite.health import unready_reasons
+from brokersite.health import readiness
 from wire.address import Address
 from wire.metrics import register, unregister
 from wire.server import Server
@@ -73,13 +73,8 @@ class StatusServer:
         if path == b"/healthz":
             return HTTPStatus.OK, JSON, b'{"status": "ok"}\n'
         if path == b"/readyz":
-            engine = self._server.engine
-            reasons = list(dict.fromkeys(await unready_reasons() + engine.unready_reasons()))
-            page: dict[str, object] = {"status": "unready" if reasons else "ready", "reasons": reasons}
-            if notes := engine.notes():
-                page["notes"] = notes
-            status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
-            return status, JSON, json.dumps(page).encode() + b"\n"
+            answer = await readiness(self._server.engine)
+            return answer.status, JSON, json.dumps(answer.page).encode() + b"\n"
         if path == b"/metrics":
             return HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest()
         return HTTPStatus.NOT_FOUND, TEXT, b"/healthz /readyz /metrics\n"

@@ -69,14 +69,15 @@ async def test_a_session_that_fails_in_what_all_are_told_keeps_no_other_from_it(
     sessions = [PeerSession(line, {}, office) for line in lines]
     heard: list[int] = []
 
-    def key_changed(key: int) -> None:
+    def revoke() -> None:
         if len(heard) == 1:
             heard.append(-1)
             raise LookupError("as told")
-        heard.append(key)
+        heard.append(7)
 
     for session in sessions:
-        monkeypatch.setattr(session, "key_changed", key_changed)
+        assert office.admit_key(7, session)
+        monkeypatch.setattr(session, "revoke", revoke)
     office._key_changed(7)
     assert heard == [7, -1, 7]
     assert sorted(map(len, (line.closed for line in lines))) == [0, 0, 1]

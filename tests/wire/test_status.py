@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from prometheus_client import REGISTRY
 
+from brokersite import health
 from queues.engine import Engine, EngineOptions
 from tests.wire.serving import EVENT_LOOPS, LOCAL, run_scenario
 from wire import status
@@ -56,7 +57,7 @@ class Pages:
 @pytest.fixture(params=EVENT_LOOPS)
 def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Carry a scenario out with pages that are served; the database is ready."""
-    monkeypatch.setattr(status, "unready_reasons", reasons())
+    monkeypatch.setattr(health, "_looked_up", reasons())
 
     async def scenario(body: Callable[[Pages], Awaitable[None]]) -> None:
         pages = Pages()
@@ -72,10 +73,10 @@ def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Run:
 def reasons(*found: str) -> Callable[[], Coroutine[Any, Any, list[str]]]:
     """What is the matter with the database."""
 
-    async def unready_reasons() -> list[str]:
+    async def looked_up() -> list[str]:
         return list(found)
 
-    return unready_reasons
+    return looked_up
 
 
 def test_a_process_that_answers_is_alive(run: Run) -> None:
@@ -104,13 +105,23 @@ def test_an_unready_process_says_every_reason(run: Run, monkeypatch: pytest.Monk
         answer = await pages.ask("/readyz")
         assert answer.status == "HTTP/1.0 503 Service Unavailable"
         assert json.loads(answer.body) == {"status": "unready", "reasons": [lost]}
-        monkeypatch.setattr(status, "unready_reasons", reasons("No tables."))
-        assert json.loads((await pages.ask("/readyz")).body)["reasons"] == ["No tables.", lost]
+        monkeypatch.setattr(health, "_looked_up", reasons("No tables."))
+        assert json.loads((await pages.ask("/readyz")).body)["reasons"] == [lost, "No tables."]
         pages.server.engine.available = True
         answer = await pages.ask("/readyz")
         assert answer.status == "HTTP/1.0 503 Service Unavailable"
         assert json.loads(answer.body)["reasons"] == ["No tables."]
         assert (await pages.ask("/healthz")).status == "HTTP/1.0 200 OK"
+
+    run(scenario)
+
+
+def test_a_ready_process_says_what_an_operator_should_know(run: Run) -> None:
+    async def scenario(pages: Pages) -> None:
+        pages.server.engine.rewritten = "another timeline"
+        answer = await pages.ask("/readyz")
+        assert answer.status == "HTTP/1.0 200 OK"
+        assert json.loads(answer.body)["notes"] == ["Messages that were confirmed may be lost: another timeline."]
 
     run(scenario)
 

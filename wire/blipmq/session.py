@@ -126,7 +126,7 @@ class BlipMQSession:
             self._task.cancel()
         self._stop_waiting()
         if self._grant is not None:
-            self._server.forget(self._grant.id, self)
+            self._server.by_key.forget(self._grant.id, self)
 
     def drain(self) -> None:
         self._draining = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -16,13 +17,14 @@ from tests.peers.running import (
     ack,
     close_of,
     closed_after,
+    connected,
     envelope,
     register,
     unique,
 )
 from tests.peers.vectors import VECTORS
 from tests.peers.web.serving import BINARY, CONTINUATION, TEXT, frame
-from tests.wire.broker import KEY, Database, Raw
+from tests.wire.broker import KEY, Database, Raw, wait_until
 
 NO_FRAME = Close(1002, "no handshake frame")
 NOT_TEXT = Close(1003, "handshake must be text")
@@ -265,3 +267,19 @@ def test_a_connection_that_never_asks_for_a_websocket_hurts_nobody(broker: Daphn
         assert raw.rest().startswith((b"HTTP/1.1 400", b""))
     bob = join("bob")
     assert bob.peers() == [bob.name]
+
+
+def test_a_key_has_only_so_many_connections_and_another_key_has_its_own(
+    store: Database, other_key: str, join: Join
+) -> None:
+    with Daphne(store, BROKER_MAX_CONNECTIONS_PER_KEY=2) as broker:
+        first = join("few", broker)
+        join("few", broker)
+        assert closed_after(broker, register(unique()).decode()) == Close(1013, "too many connections with this token")
+        join("other", broker, token=other_key)
+        host, port = broker.address
+        with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=PATIENCE) as page:
+            assert 'fivewire_over_quota_total{of="connections"} 1.0' in page.read().decode()
+        first.close()
+        wait_until(lambda: first.name not in connected(store))
+        join("few", broker)

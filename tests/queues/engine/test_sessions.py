@@ -10,9 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import connection as django_connection
+from django.test import AsyncClient
 from psycopg import sql
 
-from brokersite.health import unready_reasons
+from brokersite.health import readiness
 from queues.engine import Engine, options_from_settings
 from queues.engine.database import check_sessions, connect, session_settings
 from queues.engine.errors import OutcomeUnknown, Pooled
@@ -119,7 +120,7 @@ async def test_publishers_whom_the_database_lets_wait_are_told_and_so_is_whoever
         blocker.execute("lock table queues_message in share mode")
         batch = producer.send("orders", b"1")
         await store.until(lambda: any("a lock" in reason for reason in engine.unready_reasons()), "the reason")
-        assert any("Publishes are not stored" in reason for reason in await unready_reasons())
+        assert any("Publishes are not stored" in reason for reason in (await readiness()).reasons)
         await producer.wait(batch)
         assert [type(error) for _, error in producer.failed] == [OutcomeUnknown]
         blocker.rollback()
@@ -155,11 +156,22 @@ async def test_the_site_is_not_ready_while_its_engine_is_not(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine: Engine = await make_engine()
-    assert await unready_reasons() == []
+    assert (await readiness()).reasons == []
     engine.health.begin("The audit chain 'peerbus' cannot be appended to", "it has no head")
-    assert await unready_reasons() == ["The audit chain 'peerbus' cannot be appended to: it has no head."]
+    assert (await readiness()).reasons == ["The audit chain 'peerbus' cannot be appended to: it has no head."]
     engine.health.end("The audit chain 'peerbus' cannot be appended to")
-    assert await unready_reasons() == []
+    assert (await readiness()).reasons == []
+
+
+async def test_the_site_says_that_its_engine_has_found_a_store_with_another_past(
+    make_engine: MakeEngine, async_client: AsyncClient
+) -> None:
+    engine: Engine = await make_engine()
+    assert (await async_client.get("/readyz")).json() == {"status": "ready", "reasons": []}
+    engine.rewritten = "2026-01-01 00:00:00 UTC: another timeline: 1 before, 2 now"
+    answer = await async_client.get("/readyz")
+    assert answer.status_code == 200, "it works"
+    assert answer.json()["notes"] == [f"Messages that were confirmed may be lost: {engine.rewritten}."]
 
 
 async def test_a_database_without_a_connection_to_spare_leaves_a_working_process_ready(
@@ -172,10 +184,10 @@ async def test_a_database_without_a_connection_to_spare_leaves_a_working_process
 
     monkeypatch.setattr("brokersite.health._applied_migrations", no_connection)
     monkeypatch.setattr("brokersite.health._looked", None)
-    assert await unready_reasons() == []
+    assert (await readiness()).reasons == []
     await engine.stop(5.0)
     monkeypatch.setattr("brokersite.health._looked", None)
-    assert await unready_reasons() == ["The database cannot be reached; the log says why."]
+    assert (await readiness()).reasons == ["The database cannot be reached; the log says why."]
 
 
 async def test_a_key_that_is_revoked_or_narrowed_while_the_engine_reconnects_ends_its_sessions(
