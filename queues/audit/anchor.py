@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from queues.canonical import json_string
 
@@ -19,9 +19,18 @@ from queues.canonical import json_string
 NOTHING = hashlib.sha256(b"").digest()
 
 
+class Origin(NamedTuple):
+    """The database of a chain by name, and when the chain was created there."""
+
+    database: str
+    created: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Anchor:
-    """One anchor. `hash` and `previous` are bytes; `key` is the fingerprint of the key that signed."""
+    """One anchor. `hash` and `previous` are bytes; `key` is the fingerprint of the key that signed.
+
+    `origin` belongs to the copy, and is not signed."""
 
     chain: str
     number: int
@@ -32,6 +41,7 @@ class Anchor:
     previous: bytes
     key: str = ""
     signature: bytes = b""
+    origin: Origin | None = field(default=None, compare=False)
 
     @property
     def message(self) -> bytes:
@@ -48,9 +58,12 @@ class Anchor:
 
     @property
     def line(self) -> bytes:
-        """The anchor as a line of a file: what is signed, the key's fingerprint and the signature."""
+        """The anchor as a line of a file: what is signed, the key's fingerprint, the signature and the origin."""
         signature = base64.b64encode(self.signature).decode()
-        return self.message[:-1] + f',"key":{json_string(self.key)},"signature":"{signature}"}}\n'.encode()
+        text = f',"key":{json_string(self.key)},"signature":"{signature}"'
+        if self.origin is not None:
+            text += f',"database":{json_string(self.origin.database)},"created":{json_string(self.origin.created)}'
+        return self.message[:-1] + f"{text}}}\n".encode()
 
 
 def time_text(at: datetime) -> str:
@@ -71,7 +84,12 @@ def parse_line(line: bytes) -> Anchor | None:
             chain=str(given["chain"]), number=int(given["number"]), seq=int(given["seq"]),
             hash=bytes.fromhex(given["hash"]), at=datetime.fromisoformat(given["at"]), kind=str(given["kind"]),
             previous=bytes.fromhex(given["previous"]), key=str(given["key"]),
-            signature=base64.b64decode(given["signature"], validate=True),
+            signature=base64.b64decode(given["signature"], validate=True), origin=_origin(given),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _origin(given: dict[str, Any]) -> Origin | None:
+    """Where the anchor of a line is from; None when the line was written before lines said so."""
+    return Origin(str(given["database"]), str(given["created"])) if "database" in given else None

@@ -11,6 +11,7 @@ from django.db import DEFAULT_DB_ALIAS, DataError, IntegrityError, InternalError
 
 from queues.audit.anchor import Anchor, digest_before
 from queues.audit.anchor_file import AnchorFile
+from queues.audit.origin import origin
 from queues.audit.signing import Signer, signer
 from queues.models import AnchorKind, AuditAnchor
 from queues.store import query
@@ -50,10 +51,10 @@ def _anchor_all(by: Signer, kind: AnchorKind, older_than: float, using: str) -> 
 
 def _new_anchors(by: Signer, kind: AnchorKind, older_than: float, using: str) -> Iterator[Anchor]:
     rows = query("audit_unanchored", using, older_than=older_than)
-    for chain_id, chain, seq, last_hash, number, signature, at in rows:
+    for chain_id, chain, seq, last_hash, number, signature, at, created_at in rows:
         unsigned = Anchor(
             chain=chain, number=number + 1, seq=seq, hash=bytes(last_hash), at=at, kind=kind.value,
-            previous=digest_before(signature),
+            previous=digest_before(signature), origin=origin(created_at, using),
         )  # fmt: skip
         if (anchor := try_anchor(chain_id, unsigned, by, using)) is not None:
             yield anchor

@@ -28,14 +28,14 @@ def export(
         found = find_chain(connection, chain)
         if found is None:
             raise NoSuchChain(repr(chain))
-        seq = first_seq(connection, found, low)
-        previous = {} if seq is None else {"previous": _hash_before(connection, found, chain, seq)}
+        seq = first_seq(connection, found.id, low)
+        previous = {} if seq is None else {"previous": _hash_before(connection, found.id, chain, seq)}
         while seq is not None and (high is None or seq <= high):
             end = seq + BLOCK if high is None else min(seq + BLOCK, high + 1)
-            for row in read_rows(connection, found, seq, end):
+            for row in read_rows(connection, found.id, seq, end):
                 yield _values(chain, row) | previous
                 previous = {}
-            seq = first_seq(connection, found, end)
+            seq = first_seq(connection, found.id, end)
 
 
 def _hash_before(connection: Connection, chain: int, name: str, seq: int) -> str | None:

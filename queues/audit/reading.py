@@ -72,10 +72,17 @@ def snapshot(using: str) -> Iterator[Connection]:
         connection.rollback()
 
 
-def find_chain(connection: Connection, name: str) -> int | None:
-    """The id of a chain."""
-    row = connection.execute("select id from queues_auditchain where name = %s", (name,)).fetchone()
-    return None if row is None else int(row[0])
+class Found(NamedTuple):
+    """A chain in the database."""
+
+    id: int
+    created_at: datetime
+
+
+def find_chain(connection: Connection, name: str) -> Found | None:
+    """The chain of a name."""
+    row = connection.execute("select id, created_at from queues_auditchain where name = %s", (name,)).fetchone()
+    return None if row is None else Found(*row)
 
 
 def read_head(connection: Connection, chain: int) -> Head | None:

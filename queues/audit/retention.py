@@ -13,6 +13,7 @@ from queues.audit.anchor import Anchor, digest_before
 from queues.audit.anchor_file import AnchorFile
 from queues.audit.anchoring import try_anchor
 from queues.audit.errors import ChainBusy
+from queues.audit.origin import origin
 from queues.audit.signing import Signer, signer
 from queues.models import AnchorKind
 from queues.store import query
@@ -55,10 +56,11 @@ def drop_old(days: int, using: str = DEFAULT_DB_ALIAS) -> int:
 def _sign_what_goes(by: Signer, before: date, using: str, anchors: list[Anchor]) -> int:
     """Write the anchors, forget those that are older; returns how many rows go."""
     rows = 0
-    for chain_id, chain, first, seq, last_hash, number, signature, at in query("audit_last_old", using, before=before):
+    old = query("audit_last_old", using, before=before)
+    for chain_id, chain, first, seq, last_hash, number, signature, at, created_at in old:
         unsigned = Anchor(
             chain=chain, number=number + 1, seq=seq, hash=bytes(last_hash), at=at, kind=AnchorKind.RETENTION.value,
-            previous=digest_before(signature),
+            previous=digest_before(signature), origin=origin(created_at, using),
         )  # fmt: skip
         if (anchor := try_anchor(chain_id, unsigned, by, using)) is not None:
             anchors.append(anchor)

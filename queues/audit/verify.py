@@ -20,6 +20,7 @@ from queues.audit.chains import seal
 from queues.audit.errors import NoSuchChain
 from queues.audit.events import GENESIS, hash_each
 from queues.audit.judging import WINDOW, Finding, Kind, judge
+from queues.audit.origin import chains_of, copies_of
 from queues.audit.reading import (
     BLOCK,
     Block,
@@ -72,7 +73,7 @@ class Verification:
 def chain_names(copies: Iterable[Anchor] = (), using: str = DEFAULT_DB_ALIAS) -> list[str]:
     """Every chain there is, and those that should be there because copies of their anchors are."""
     stored = AuditChain.objects.using(using).values_list("name", flat=True)
-    return sorted({*stored, *(copy.chain for copy in copies)})
+    return sorted({*stored, *chains_of(copies, using)})
 
 
 def read_copies(*files: AnchorFile) -> list[Anchor]:
@@ -111,17 +112,17 @@ def verifying(
     """
     started = monotonic()
     given = read_copies() if copies is None else copies
-    mine = [copy for copy in given if copy.chain == chain]
     trusted = trusted_keys()
     seal(using)
     with snapshot(using) as connection:
         found = find_chain(connection, chain)
+        mine = copies_of(given, chain, None if found is None else found.created_at, using)
         if found is None:
             if not mine:
                 raise NoSuchChain(repr(chain))
             return _gone(chain, monotonic() - started)
-        anchors = check_anchors(read_anchors(connection, found, chain), mine, trusted)
-        reader = _Reader(connection, found, read_head(connection, found), anchors)
+        anchors = check_anchors(read_anchors(connection, found.id, chain), mine, trusted)
+        reader = _Reader(connection, found.id, read_head(connection, found.id), anchors)
         yield from reader.read()
     return Verification(
         chain=chain, rows=reader.rows, dropped=reader.start, anchors=sum(map(len, anchors.by_seq.values())),

@@ -15,6 +15,7 @@ from django.db import DEFAULT_DB_ALIAS
 from queues.audit.anchor import Anchor
 from queues.audit.anchor_check import check_anchors
 from queues.audit.chains import seal
+from queues.audit.origin import copies_of
 from queues.audit.reading import BLOCK, find_chain, read_anchors, read_blocks, read_head, read_rows, snapshot
 from queues.audit.signing import trusted_keys
 from queues.audit.verify import Progress, Verification, _keep, _Reader, chain_names, read_copies, verifying
@@ -56,14 +57,14 @@ def _finish(
 def _verifying(proven: Proven, copies: Sequence[Anchor], using: str) -> Generator[Progress, None, Verification]:
     """As `queues.audit.verify.verifying`, for a chain of which the job has proven a part."""
     started = monotonic()
-    mine = [copy for copy in copies if copy.chain == proven.chain]
     trusted = trusted_keys()
     with snapshot(using) as connection:
         found = find_chain(connection, proven.chain)
         if found is None:  # taken away since the job has read it
-            return (yield from verifying(proven.chain, mine, using))
-        anchors = check_anchors(read_anchors(connection, found, proven.chain), mine, trusted)
-        reader = _Skipping(connection, found, read_head(connection, found), anchors, proven=proven)
+            return (yield from verifying(proven.chain, copies, using))
+        mine = copies_of(copies, proven.chain, found.created_at, using)
+        anchors = check_anchors(read_anchors(connection, found.id, proven.chain), mine, trusted)
+        reader = _Skipping(connection, found.id, read_head(connection, found.id), anchors, proven=proven)
         yield from reader.read()
     return Verification(
         chain=proven.chain, rows=reader.rows, dropped=reader.start, anchors=sum(map(len, anchors.by_seq.values())),

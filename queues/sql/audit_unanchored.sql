@@ -1,7 +1,7 @@
 -- Chains that have grown since their newest anchor: id, name, last seq and hash, the newest anchor's number (or 0) and
--- signature, and the time, which never falls, whatever the clock does. What is committed in a head stays true, so no lock is needed.
+-- signature, the time, which never falls, whatever the clock does, and the chain's own. What is committed in a head stays true, so no lock is needed.
 select c.id, c.name, h.next_seq - 1, h.hash, coalesce(a.number, 0), a.signature,
-    greatest(clock_timestamp(), h.last_at, a.at)
+    greatest(clock_timestamp(), h.last_at, a.at), c.created_at
 from queues_auditchain c
 cross join lateral (
     select next_seq, hash, last_at from queues_audithead where chain_id = c.id order by next_seq desc limit 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from django.contrib.auth.models import User
@@ -33,13 +34,16 @@ addEventListener("DOMContentLoaded", () => {
 def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[webdriver.Chrome]:
     need(request.config, "Chromium")
     options = webdriver.ChromeOptions()
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     options.binary_location = str(shutil.which("chromium"))
     for flag in (*FLAGS, f"--user-data-dir={tmp_path}"):
         options.add_argument(flag)
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
     driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": LISTEN})
     yield driver
+    said = [entry["message"] for entry in cast(Any, driver).get_log("browser")]
     driver.quit()
+    assert not [text for text in said if "Content Security Policy" in text], "a page needs what its policy forbids"
 
 
 @pytest.fixture

@@ -7,13 +7,14 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
-from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, ProgrammingError
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, OperationalError, ProgrammingError, connection
 
 from queues.audit import listing
+from queues.audit.anchor import Anchor
 from queues.audit.anchor_file import AnchorFile
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import get_chain, seal, waiting
@@ -69,11 +70,10 @@ class Command(SubcommandCommand):
     def do_verify(self, options: dict[str, Any]) -> None:
         copies = read_copies(*(AnchorFile(Path(name)) for name in options["anchors"]))
         names = [options["chain"]] if options["chain"] else chain_names(copies)
-        outcomes = []
+        outcomes: list[Verification | Unread] = []
         try:
             for name in names:
-                with _bar(self.stderr, name) as progress:
-                    outcomes.append(verify(name, copies, progress))
+                outcomes.append(self._verify(name, copies))
                 if not options["json"]:
                     self.say(_outcome_text(outcomes[-1]))
         except KeyboardInterrupt:
@@ -82,9 +82,24 @@ class Command(SubcommandCommand):
             self.say_json([_outcome_json(outcome) for outcome in outcomes])
         elif not names:
             self.say("0 rows: there are no audit chains yet.")
+        if not options["chain"] and (others := {copy.chain for copy in copies}.difference(names)):
+            chains = ", ".join(sorted(others))
+            self.stderr.write(f"Left out, since only other databases have them: copies of anchors of {chains}.")
         self._tell_waiting()
-        if broken := [outcome for outcome in outcomes if not outcome.ok]:
-            raise CommandError(_broken_text(broken), returncode=REFUSED)
+        if broken := _broken_text(outcomes):
+            raise CommandError(broken, returncode=REFUSED)
+
+    def _verify(self, name: str, copies: list[Anchor]) -> Verification | Unread:
+        """Verify one chain; what the database cannot do for it keeps no other from being read.
+
+        Raises django.db.OperationalError when the database is away."""
+        try:
+            with _bar(self.stderr, name) as progress:
+                return verify(name, copies, progress)
+        except (DatabaseError, InterfaceError, psycopg.Error) as error:
+            connection.close()
+            connection.ensure_connection()
+            return Unread(name, " ".join(str(error).split()))
 
     def do_show(self, options: dict[str, Any]) -> None:
         seal()
@@ -133,6 +148,13 @@ class Command(SubcommandCommand):
             self.stderr.write(f"{left} events wait in the journal; they come into their chains next time.")
 
 
+class Unread(NamedTuple):
+    """A chain that could not be read to its end."""
+
+    chain: str
+    why: str
+
+
 def _seq(text: str) -> int:
     """An argument: the number of a row."""
     if not text.isascii() or not text.isdigit() or len(text) > 18:
@@ -159,7 +181,9 @@ def _bar(stream: OutputWrapper, name: str) -> Iterator[Callable[[Progress], None
             stream.write("\r\033[K", ending="")
 
 
-def _outcome_text(outcome: Verification) -> str:
+def _outcome_text(outcome: Verification | Unread) -> str:
+    if isinstance(outcome, Unread):
+        return f"{outcome.chain}: not read to its end: {outcome.why}"
     if outcome.finding is None:
         parts = [f"{outcome.chain}: {outcome.rows:,} rows are right", f"anchors that agree: {outcome.anchors:,}"]
         if outcome.dropped:
@@ -172,12 +196,18 @@ def _outcome_text(outcome: Verification) -> str:
     return "\n".join(lines)
 
 
-def _broken_text(broken: list[Verification]) -> str:
-    where = ", ".join(f"{outcome.chain} at seq {outcome.finding.seq}" for outcome in broken if outcome.finding)
-    return f"Broken: {where}."
+def _broken_text(outcomes: list[Verification | Unread]) -> str:
+    """The chains that are wrong, or could not be read; empty when there is none."""
+    read = [outcome for outcome in outcomes if not isinstance(outcome, Unread)]
+    broken = ", ".join(f"{outcome.chain} at seq {outcome.finding.seq}" for outcome in read if outcome.finding)
+    unread = ", ".join(outcome.chain for outcome in outcomes if isinstance(outcome, Unread))
+    texts = [f"Broken: {broken}." if broken else "", f"Not read to its end: {unread}." if unread else ""]
+    return " ".join(filter(None, texts))
 
 
-def _outcome_json(outcome: Verification) -> dict[str, Any]:
+def _outcome_json(outcome: Verification | Unread) -> dict[str, Any]:
+    if isinstance(outcome, Unread):
+        return {"chain": outcome.chain, "ok": False, "error": outcome.why}
     first = outcome.finding
     return {
         "chain": outcome.chain, "ok": outcome.ok, "rows": outcome.rows, "dropped": outcome.dropped,

@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from queues.audit.anchor import NOTHING, parse_line
+from queues.audit.anchor import NOTHING, Anchor, Origin, parse_line
 from queues.audit.anchor_file import AnchorFile
 from queues.audit.anchoring import anchor_all, signed, stored_anchor
 from queues.audit.chains import append
@@ -22,7 +22,7 @@ from queues.audit.errors import InvalidAnchorFile, InvalidAuditKey
 from queues.audit.events import Event
 from queues.audit.judging import Kind
 from queues.audit.signing import Signer, signer
-from queues.audit.verify import Verification, read_copies, verify
+from queues.audit.verify import Verification, chain_names, read_copies, verify
 from queues.models import AuditAnchor
 from tests.queues.audit.conftest import CHAIN, Intruder, Verify, letters
 
@@ -282,3 +282,48 @@ def test_a_file_without_a_key_is_refused_by_name(home: Path) -> None:
     (home / "audit_key").write_text("nonsense")
     with pytest.raises(InvalidAuditKey, match="audit_key"):
         signer()
+
+
+# One file for several databases.
+
+
+def of_another(anchor: Anchor, **kept: str) -> Anchor:
+    """An anchor of a chain of the same name in another database; what is `kept` is as in this one."""
+    assert anchor.origin is not None
+    elsewhere = {"database": "elsewhere", "created": "2001-01-01T00:00:00.000000Z"} | kept
+    other = replace(anchor, number=7, seq=41, hash=bytes(32), previous=bytes(32), origin=Origin(**elsewhere))
+    return signed(other, signer())
+
+
+def test_anchors_of_another_database_in_the_same_file_are_no_sign_of_tampering(anchored: list[Event]) -> None:
+    first = read_copies()[0]
+    foreign = of_another(first)
+    AnchorFile.default().append([foreign.line, of_another(replace(first, chain="queue:theirs")).line])
+    assert verify(CHAIN).ok
+    assert chain_names(read_copies()) == [CHAIN]
+
+
+@pytest.mark.parametrize("kept", ["database", "created"])
+def test_a_chain_that_was_made_anew_or_a_database_that_was_moved_is_still_held_to_its_copies(
+    anchored: list[Event], kept: str
+) -> None:
+    first = read_copies()[0]
+    assert first.origin is not None
+    AnchorFile.default().append([of_another(first, **{kept: getattr(first.origin, kept)}).line])
+    assert (Kind.ANCHOR_MISSING, 41) in kinds(verify(CHAIN))
+
+
+def test_a_chain_of_this_database_that_is_gone_is_missed_though_its_time_is_gone_with_it(
+    anchored: list[Event], intruder: Intruder
+) -> None:
+    for table in ("queues_auditanchor", "queues_audithead", "queues_audit", "queues_auditchain"):
+        intruder.run(f"delete from {table}")
+    assert chain_names(read_copies()) == [CHAIN]
+    assert kinds(verify(CHAIN)) == [(Kind.TAIL_CUT, 0)]
+
+
+def test_a_copy_from_before_copies_said_where_they_are_from_counts(anchored: list[Event]) -> None:
+    first = read_copies()[0]
+    AnchorFile.default().append([replace(of_another(first), origin=None).line])
+    assert read_copies()[-1].origin is None
+    assert (Kind.ANCHOR_MISSING, 41) in kinds(verify(CHAIN))

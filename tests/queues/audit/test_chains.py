@@ -285,7 +285,7 @@ async def test_outside_a_transaction_the_engine_appends_only_while_nobody_else_d
 def test_an_event_of_a_long_transaction_does_not_hold_up_the_chain(transactional_db: None) -> None:
     with transaction.atomic():
         journal(CHAIN, [Event("send", "late", "", "")])
-        with psycopg.connect(**connection_parameters(), options="-c lock_timeout=2s") as other:
+        with psycopg.connect(**connection_parameters() | {"options": "-c lock_timeout=2s"}) as other:
             cursor = other.execute(statement("audit_head"), {"chain": CHAIN})
             other.execute(statement("audit_append"), append_parameters(cursor.fetchone() or (), letters(1)))
     assert events() == letters(1)

@@ -7,16 +7,20 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from blake3 import blake3
 from django.core.management.base import OutputWrapper
 
+from queues.audit.anchor import Origin
 from queues.audit.anchor_file import AnchorFile
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append, journal
 from queues.audit.events import Event
+from queues.audit.reading import Block, Connection, read_blocks
 from queues.audit.verify import Progress
 from queues.management.commands import audit as command
 from queues.models import AuditAnchor, AuditVerification
@@ -87,6 +91,41 @@ def test_verify_takes_a_copy_of_the_anchors_that_was_kept_elsewhere(
     assert "broken at seq 5: tail cut off" in outcome.out
     missing = shell("audit", "verify", "--anchors", str(tmp_path / "nothing"))
     assert (missing.status, "No such file" in missing.err) == (1, True)
+
+
+def test_verify_goes_on_with_the_other_chains_when_the_database_fails_at_one(
+    shell: Shell, ten: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append("operators", letters(2))
+    append("queue:orders", letters(3))
+
+    def block(connection: Connection, chain: int, low: int, size: int) -> Iterator[Block]:
+        [name] = connection.execute("select name from queues_auditchain where id = %s", (chain,)).fetchone() or [""]
+        if name == "operators":
+            connection.execute("select 1 / 0")
+        return read_blocks(connection, chain, low, size)
+
+    monkeypatch.setattr("queues.audit.verify.read_blocks", block)
+    outcome = shell("audit", "verify")
+    assert outcome.status == 1
+    assert "operators: not read to its end: division by zero" in outcome.out
+    assert "peerbus: 10 rows are right" in outcome.out
+    assert "queue:orders: 3 rows are right" in outcome.out
+    assert "Not read to its end: operators." in outcome.err
+    shown = shell("audit", "verify", "--json")
+    assert shown.status == 1
+    assert shown.json[0] == {"chain": "operators", "ok": False, "error": "division by zero"}
+    assert [chain["ok"] for chain in shown.json] == [False, True, True]
+
+
+def test_verify_says_which_chains_of_other_databases_it_leaves_out(shell: Shell, ten: list[Event]) -> None:
+    append("operators", letters(2))
+    anchors = anchor_all()
+    origin = Origin("elsewhere", "2001-01-01T00:00:00.000000Z")
+    AnchorFile.default().append(replace(anchor, chain=f"{anchor.chain}-b", origin=origin).line for anchor in anchors)
+    outcome = shell("audit", "verify")
+    assert outcome.status == 0
+    assert "only other databases have them: copies of anchors of operators-b, peerbus-b." in outcome.err
 
 
 def test_verify_without_any_chain_is_right(shell: Shell) -> None:

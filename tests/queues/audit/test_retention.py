@@ -162,7 +162,9 @@ def test_who_drops_or_makes_days_does_not_wait_for_a_reader_of_the_whole_chain(
 ) -> None:
     monkeypatch.setattr("queues.audit.retention.LOCK_TIMEOUT", "50ms")
     with snapshot("default") as reader:
-        first_seq(reader, find_chain(reader, CHAIN) or 0)
+        found = find_chain(reader, CHAIN)
+        assert found is not None
+        first_seq(reader, found.id)
         with pytest.raises(ChainBusy):
             drop_old(4)
         append(CHAIN, letters(1, first=10))
