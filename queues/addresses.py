@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from queues.reach import Operation, Protocol, may_reach
+
 #: Characters of a name, at most.
 LONGEST_NAME = 255
 KINDS = ("queue", "topic")
@@ -9,7 +11,7 @@ KINDS = ("queue", "topic")
 LONGEST_PEER = 240
 
 #: What is wrong with an address that the table of `queues.reach` does not allow.
-SYSTEMS = "names beginning with _ are the system's"
+SYSTEMS = "names beginning with _ are the system's, and those of Celery's queues are Celery's"
 
 
 class InvalidAddress(ValueError):
@@ -44,6 +46,12 @@ def parse_target(text: str) -> tuple[str, str]:
     if len(name) > LONGEST_PEER:
         raise InvalidAddress(text, f"a peer's name has {LONGEST_PEER} characters at most")
     return kind, name
+
+
+def queue_problem(name: str, protocol: Protocol, operation: Operation) -> str | None:
+    """Why a protocol may not do this with a queue of this name, or None: the name itself, or the table of reach."""
+    problem = name_problem(name)
+    return problem if problem or may_reach(protocol, operation, "queue", name) else SYSTEMS
 
 
 def name_problem(name: str) -> str | None:

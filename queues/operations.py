@@ -13,7 +13,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, OperationalError, connections, transaction
 
-from queues.addresses import name_problem
+from queues.addresses import queue_problem
 from queues.backlog import (
     LEASES,
     WAITING,
@@ -35,7 +35,7 @@ from queues.engine.errors import QueueFull, QueueNotFound
 from queues.engine.notifications import Purge
 from queues.models import Mailbox, Outcome, Queue, State, Subscription
 from queues.operators import declare
-from queues.reach import SYSTEM_PREFIX, Operation, Protocol, may_reach
+from queues.reach import Operation, Protocol, may_reach
 from queues.store import notify
 
 __all__ = [
@@ -137,10 +137,8 @@ def create_queue(name: str, using: str = DEFAULT_DB_ALIAS, by: str = "", **polic
                 raise InvalidQueue({field: [f"{policy[field]} seconds is no time."]}) from error
     queue = Queue(name=name, **policy)
     problems = policy_problems(queue)
-    if problem := name_problem(name):
+    if problem := queue_problem(name, Protocol.OPERATOR, Operation.CREATE):
         raise InvalidQueue({"name": [problem]})
-    if not may_reach(Protocol.OPERATOR, Operation.CREATE, "queue", name):
-        problems["name"] = [f"Names beginning with {SYSTEM_PREFIX} are the system's."]
     if Queue.objects.using(using).filter(name=name).exists():
         raise QueueExists(f"There is a queue {name!r} already.")
     try:

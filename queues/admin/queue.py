@@ -16,13 +16,13 @@ from django.urls import reverse
 from django.utils.html import format_html
 
 from queues import operations, operators
-from queues.addresses import name_problem
+from queues.addresses import queue_problem
 from queues.admin.confirm import REFUSALS, ConfirmedDeletion, confirm_page, confirmed
 from queues.admin.recorded import operator
 from queues.admin.worker import workers_of
 from queues.counts import QueueCounts, many_counts, queue_counts
 from queues.models import Queue, QueueKind
-from queues.reach import Operation, Protocol, may_reach
+from queues.reach import Operation, Protocol
 
 if TYPE_CHECKING:
     QueueModelForm = forms.ModelForm[Queue]
@@ -39,10 +39,8 @@ class QueueForm(QueueModelForm):
 
     def clean_name(self) -> str:
         name: str = self.cleaned_data["name"]
-        if problem := name_problem(name):
+        if problem := queue_problem(name, Protocol.OPERATOR, Operation.CREATE):
             raise ValidationError(f"{problem[0].upper()}{problem[1:]}.")
-        if not may_reach(Protocol.OPERATOR, Operation.CREATE, "queue", name):
-            raise ValidationError("Names beginning with _ are the system's.")
         return name
 
     def _post_clean(self) -> None:

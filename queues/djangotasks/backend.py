@@ -24,12 +24,12 @@ from django_tasks.exceptions import TaskResultDoesNotExist
 from django_tasks.signals import task_enqueued
 from django_tasks.utils import get_random_id, normalize_json
 
-from queues.addresses import SYSTEMS, name_problem
+from queues.addresses import queue_problem
 from queues.api import QueueNotFound, publish
 from queues.djangotasks.results import to_result
 from queues.models import TaskRun
 from queues.operations import QueueExists, create_queue
-from queues.reach import Operation, Protocol, may_reach
+from queues.reach import Operation, Protocol
 
 
 class FivewireBackend(BaseTaskBackend):
@@ -106,9 +106,7 @@ class FivewireBackend(BaseTaskBackend):
     def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
         """Whether every queue can have its name."""
         for queue in sorted(self.queues):
-            reached = may_reach(Protocol.DJANGO, Operation.CREATE, "queue", queue)
-            problem = name_problem(queue) if reached else SYSTEMS
-            if problem:
+            if problem := queue_problem(queue, Protocol.DJANGO, Operation.CREATE):
                 yield checks.Error(
                     f"TASKS[{self.alias!r}]: there can be no queue {queue!r}: {problem}.", id="queues.E100"
                 )

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queues.addresses import SYSTEMS, name_problem
+from queues.addresses import queue_problem
 from queues.kombu.errors import InvalidQueueName
 from queues.kombu.link import Link
 from queues.kombu.temporary import UNTOUCHED
-from queues.reach import Operation, Protocol, may_reach
+from queues.reach import Operation, Protocol
 
 logger = logging.getLogger(__name__)
 
@@ -87,10 +87,7 @@ def declaration(
     ``x-expires``, ``x-message-ttl`` (milliseconds), ``x-max-length`` and ``x-overflow`` mean what they do in RabbitMQ.
     A queue that expires, is exclusive or goes with its last consumer is temporary.
     """
-    problem = name_problem(queue)
-    if not may_reach(Protocol.CELERY, Operation.CREATE, "queue", queue):
-        problem = SYSTEMS
-    if problem:
+    if problem := queue_problem(queue, Protocol.CELERY, Operation.CREATE):
         raise InvalidQueueName(queue, problem)
     given = arguments or {}
     expires = _seconds(given.get("x-expires"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -271,3 +272,38 @@ def test_what_a_killed_process_held_comes_back_at_once(brokers: tuple[Broker, Br
         assert poller.consume(subscription, 1) == [b"x"]
         consumer.hang_up()
     assert store.rows("select 1 from queues_node where id = %s", node) == []
+
+
+def test_a_process_that_is_stopped_and_continued_gives_out_nothing_that_others_have_and_comes_back_as_a_new_node(
+    brokers: tuple[Broker, Broker], store: Database
+) -> None:
+    """It takes the 10 s after which other nodes end the session of a node that is silent."""
+    survivor, queue = brokers[0], store.queue("sspq")
+    names = {b"%d" % n for n in range(50)}
+    with Broker(store) as frozen, Sspq(frozen.sspq) as holder, Sspq(frozen.sspq) as waiter:
+        node = store.value("select max(id) from queues_node")
+        put(frozen.sspq, *names)
+        held = holder.receive().payload
+        frozen.process.send_signal(signal.SIGSTOP)
+        try:
+            waiter.send(RECEIVE_PACKET)  # it is read after the process goes on, whatever else has happened
+            wait_until(lambda: not store.rows("select 1 from queues_node where id = %s", node), "the node's death")
+            received = []
+            with Sspq(survivor.sspq) as consumer:
+                for _ in names:
+                    received.append(consumer.receive().payload)
+                    consumer.confirm()
+                consumer.hang_up()
+            assert Counter(received) == Counter(names), "what was held is given out once more, and nothing else"
+            assert held in received
+            store.wait_for_states(queue)
+        finally:
+            frozen.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: store.rows("select 1 from queues_node where id > %s", node), "the new node")
+        put(survivor.sspq, b"new")
+        assert waiter.read() == message(b"new", 3), "of what it had in memory nothing is given out"
+        waiter.confirm()
+        waiter.hang_up()
+        holder.confirm()  # too late: the message is another's, and done
+        holder.hang_up()
+        store.wait_for_states(queue)

@@ -18,8 +18,9 @@ from hydra.transports import check
 from hydra.transports.access import check_access
 from hydra.transports.address import Address, AddressError, parse_address
 from hydra.transports.base import TransportError
+from queues.addresses import queue_problem
 from queues.engine import EngineError
-from queues.reach import Operation, Protocol, may_reach
+from queues.reach import Operation, Protocol
 from wire.address import AddressError as WireAddressError
 from wire.address import parse_address as parse_host_and_port
 from wire.tls import TlsConfigurationError
@@ -46,10 +47,8 @@ def server(text: str) -> tuple[str, int]:
 
 def queue_or_off(text: str) -> str | None:
     """An argument that is a queue's name, or the word off."""
-    if not text or len(text) > 255:
-        raise argparse.ArgumentTypeError("a queue's name has 1 to 255 characters")
-    if not may_reach(Protocol.HYDRA, Operation.CONSUME, "queue", text):
-        raise argparse.ArgumentTypeError(f"the queue {text} is the system's or Celery's")
+    if problem := queue_problem(text, Protocol.HYDRA, Operation.CONSUME):
+        raise argparse.ArgumentTypeError(f"{text}: {problem}")
     return None if text == "off" else text
 
 

@@ -121,13 +121,13 @@ def test_a_node_that_strangers_could_reach_is_refused_unless_it_is_said(network:
         (["--link", "irc://127.0.0.1:6667"], 2, "has no nick: write irc://SERVER:PORT/NICK"),
         (["--link", "fifo://here"], 2, "argument --link: "),
         (["--irc", "somewhere"], 2, "argument --irc: "),
-        (["--recv", ""], 2, "a queue's name has 1 to 255 characters"),
+        (["--recv", ""], 2, "the name is empty"),
         (["--join", "#a"], 1, "--join needs --irc."),
         (["--irc", "127.0.0.1:6667", "--join", "a"], 1, "'a' is no channel"),
         (["--irc", "127.0.0.1:6667", "--nick", "4 you"], 1, "a nick must be one word"),
         (["--name", "x" * 256], 1, "A node's name has 1 to 255 printable characters"),
         (["--name", "a\nDROP 1"], 1, "A node's name has 1 to 255 printable characters"),
-        (["--recv", "_mine"], 2, "the queue _mine is the system's or Celery's"),
+        (["--recv", "_mine"], 2, "_mine: names beginning with _ are the system's"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(network: Network, arguments: list[str], status: int, words: str) -> None:

@@ -10,9 +10,9 @@ import psycopg
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from queues.addresses import name_problem
+from queues.addresses import queue_problem
 from queues.engine import EngineError, options_from_settings
-from queues.reach import Operation, Protocol, may_reach
+from queues.reach import Operation, Protocol
 from wire.address import Address, AddressError, parse_address
 from wire.checks import check_unguarded
 from wire.limits import ListenerOptions
@@ -40,10 +40,8 @@ def address_or_off(text: str) -> Address | None:
 
 def sspq_queue(text: str) -> str:
     """An argument that is the name of a queue within reach of SSPQ."""
-    if problem := name_problem(text):
-        raise argparse.ArgumentTypeError(problem)
-    if not may_reach(Protocol.SSPQ, Operation.CONSUME, "queue", text):
-        raise argparse.ArgumentTypeError(f"the queue {text} is the system's or Celery's")
+    if problem := queue_problem(text, Protocol.SSPQ, Operation.CONSUME):
+        raise argparse.ArgumentTypeError(f"{text}: {problem}")
     return text
 
 
