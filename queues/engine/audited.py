@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from queues.engine import audit
 from queues.engine.audit import Event
-from queues.engine.batches import JobBatch, Returns, failure_arrays, lock_late, return_arrays, time_array
+from queues.engine.batches import Completion, JobBatch, Returns, failure_arrays, lock_late, return_arrays, time_array
 from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.errors import Later
@@ -75,6 +75,12 @@ class Ack(NamedTuple):
     job: bool
     result: bytes | None
     late: bool = False
+    completion: Completion | None = None
+
+    def refuse(self) -> None:
+        """It cannot be settled."""
+        if self.completion is not None:
+            self.completion.refuse_some([self.id])
 
 
 class Return(NamedTuple):
@@ -216,7 +222,10 @@ class AuditedQueue:
 
     def forget_history(self) -> None:
         """The store has another past: nothing that waits is of messages that are still known by their ids."""
-        self._settler.unsettled -= sum(len(work.acks) for work in (self._work, *self._writing))
+        lost = [ack for work in (self._work, *self._writing) for ack in work.acks]
+        self._settler.unsettled -= len(lost)
+        for ack in lost:
+            self._settler.health.guard("session", None, ack.refuse)
         self._work, self._proof = Work(), None
         self._writing.clear()
 
@@ -298,6 +307,8 @@ class AuditedQueue:
         id = ids.get(kind, lambda: one[0])()
         settler.health.isolate("record", error, queue=self.name, kind=kind, message=id)
         settler.unsettled -= len(work.acks)
+        for ack in work.acks:
+            settler.health.guard("session", None, ack.refuse)
         if kind != "deliveries":
             settler.set_aside(id, 1, f"not written: {told(error)}")
 
@@ -446,12 +457,14 @@ class AuditedBatch(JobBatch):
         for id, time in zip(ids, delivered, strict=True):
             self._queue.acknowledge(Ack(id, time, self.consumer, self.retention, False, None, self.late))
 
-    def add_job(self, id: int, delivered: float, result: bytes | None) -> None:
-        self._queue.acknowledge(Ack(id, delivered, self.consumer, self.retention, True, result, self.late))
+    def add_job(
+        self, id: int, delivered: float, result: bytes | None, completion: Completion | None = None
+    ) -> None:
+        self._queue.acknowledge(Ack(id, delivered, self.consumer, self.retention, True, result, self.late, completion))
 
-    def add_jobs(self, ids: list[int], delivered: list[float]) -> None:
+    def add_jobs(self, ids: list[int], delivered: list[float], completion: Completion | None = None) -> None:
         for id, time in zip(ids, delivered, strict=True):
-            self.add_job(id, time, None)
+            self.add_job(id, time, None, completion)
 
 
 def _take_apart(work: Work, _: Exception) -> list[Work]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from queues.engine.database import Connection
 from queues.engine.message import MOST_ATTEMPTS, Failure
@@ -52,6 +52,21 @@ def _done() -> asyncio.Event:
     return event
 
 
+class Completion(NamedTuple):
+    """Jobs that a worker called done in one go: their ids and tags. `refuse(tag)` is called for one that could not be
+    settled, while `Engine.settles` still says that it is under way."""
+
+    ids: Sequence[int]
+    tags: Sequence[int]
+    refuse: Callable[[int], None]
+
+    def refuse_some(self, ids: Iterable[int]) -> None:
+        """Those of them with these ids could not be settled."""
+        for id in ids:
+            if id in self.ids:
+                self.refuse(self.tags[self.ids.index(id)])
+
+
 class AckBatch:
     """Acknowledged ids that are settled alike, and when each was delivered (monotonic). Those that are `late` are of
     deliveries whose lease this node no longer has."""
@@ -88,13 +103,16 @@ class AckBatch:
 class JobBatch(AckBatch):
     """Jobs that workers have done, and what they answered."""
 
-    __slots__ = ("results",)
+    __slots__ = ("completions", "results")
 
     def __init__(self, settler: Settler, retention: str, consumer: int | None, late: bool = False) -> None:
         super().__init__(settler, retention, consumer, late)
         self.results: list[bytes | None] = []
+        self.completions: list[Completion] = []
 
-    def add_job(self, id: int, delivered: float, result: bytes | None) -> None:
+    def add_job(
+        self, id: int, delivered: float, result: bytes | None, completion: Completion | None = None
+    ) -> None:
         """Finish one job."""
         if not self.ids:
             self._settler.open(self)
@@ -102,15 +120,20 @@ class JobBatch(AckBatch):
         self.ids.append(id)
         self.times.append(delivered)
         self.results.append(result)
+        if completion is not None:
+            self.completions.append(completion)
 
-    def add_jobs(self, ids: list[int], delivered: list[float]) -> None:
+    def add_jobs(self, ids: list[int], delivered: list[float], completion: Completion | None = None) -> None:
         """Finish several jobs, which have no results."""
         self.add_many(ids, delivered)
         self.results += [None] * len(ids)
+        if completion is not None:
+            self.completions.append(completion)
 
     def take(self) -> Taken:
         taken = super().take()
         taken.results, self.results = self.results, []
+        taken.completions, self.completions = self.completions, []
         return taken
 
 
@@ -123,6 +146,13 @@ class Taken:
     times: list[float]
     late: bool
     results: list[bytes | None] = field(default_factory=list)
+    #: Who is to be told of those that cannot be settled; perhaps also of others than these.
+    completions: list[Completion] = field(default_factory=list)
+
+    def refuse(self) -> None:
+        """None of them can be settled."""
+        for completion in self.completions:
+            completion.refuse_some(self.ids)
 
     def only(self, ids: Container[int]) -> Taken:
         """Those of them with these ids, each once, as the last says: one may be acknowledged late, and again after
@@ -133,7 +163,7 @@ class Taken:
         """Those of them in these places."""
         return Taken(
             self.batch, [self.ids[n] for n in at], [self.times[n] for n in at], self.late,
-            [self.results[n] for n in at] if self.results else [],
+            [self.results[n] for n in at] if self.results else [], self.completions,
         )  # fmt: skip
 
     @property

@@ -15,6 +15,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
+from queues.engine.batches import Completion
 from queues.engine.deadlines import BurstDeadlines
 from queues.engine.faults import told
 from queues.engine.floor import Floor
@@ -231,29 +232,35 @@ class QueueBuffer:
             self.claimer.want(self)
         return taken
 
-    def complete(self, tag: int, result: bytes | None) -> bool:
-        """A worker has done what it was pushed; False when it is no longer its. `result` goes to the archive."""
+    def complete(self, tag: int, result: bytes | None, refuse: Callable[[int], None] | None = None) -> bool:
+        """A worker has done what it was pushed; False when it is no longer its. `result` goes to the archive;
+        `refuse(tag)` is called if the store does not take it."""
         entry, late = self.unacked.pop(tag, None), False
         if entry is None:
             entry, late = self.stale.pop(tag, None), True
         if entry is None:
             return False
-        self.settler.job_batch(self.policy, late).add_job(entry[0], entry[2], result)
+        completion = None if refuse is None else Completion((entry[0],), (tag,), refuse)
+        self.settler.job_batch(self.policy, late).add_job(entry[0], entry[2], result, completion)
         self._completed((tag,))
         return True
 
-    def complete_many(self, tags: list[int]) -> list[int]:
+    def complete_many(self, tags: list[int], refuse: Callable[[int], None] | None = None) -> list[int]:
         """As `complete` for several, without results; returns the tags that are no longer the worker's."""
         entries = [self.unacked.pop(tag, None) for tag in tags]
         known = [entry for entry in entries if entry is not None]
         if known:
-            batch = self.settler.job_batch(self.policy)
-            batch.add_jobs([entry[0] for entry in known], [entry[2] for entry in known])
+            batch, ids = self.settler.job_batch(self.policy), [entry[0] for entry in known]
+            here = tags if len(known) == len(tags) else [
+                tag for tag, entry in zip(tags, entries, strict=True) if entry is not None
+            ]  # fmt: skip
+            completion = None if refuse is None else Completion(ids, here, refuse)
+            batch.add_jobs(ids, [entry[2] for entry in known], completion)
             self._completed(tags)
         if len(known) == len(tags):
             return []
         late = [tag for tag, entry in zip(tags, entries, strict=True) if entry is None]
-        return [tag for tag in late if not self.complete(tag, None)]
+        return [tag for tag in late if not self.complete(tag, None, refuse)]
 
     def _completed(self, tags: Iterable[int]) -> None:
         if self.pusher is not None and self.pusher.deadlines.moved:

@@ -216,6 +216,8 @@ class Settler:
         """The store has another past: what waits is of messages whose ids may be others' now."""
         self._take()
         self.unsettled -= sum(len(taken.ids) for taken in self._writing)
+        for taken in self._writing:
+            self.health.guard("session", None, taken.refuse)
         self._writing.clear()
         self._purged.clear()
         for queue in self._audited.values():
@@ -316,6 +318,7 @@ class Settler:
         """A message cannot be removed: it is done, but an operator has to see to it."""
         self.health.isolate("settlement", error, message=taken.ids[0], consumer=taken.batch.consumer)
         self.unsettled -= 1
+        self.health.guard("session", None, taken.refuse)
         self.set_aside(taken.ids[0], 1, f"acknowledged, and not removed: {told(error)}")
 
     # Returns.

@@ -274,7 +274,6 @@ class OverhopSession:
         self.work.withdraw()
         if self.assignments:
             self.work.hand_back()
-            self.replies.round = self.engine.settling
         self.replies.begin().append(codec.ok(rid))
         self._finish()
 

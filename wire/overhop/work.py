@@ -20,6 +20,7 @@ from wire.replies import Replies
 
 Payload = dict[str, Any]
 DONE = int(Type.DONE)
+NOT_SETTLED = "the store cannot settle this job: an operator has to see to it"
 
 
 class Session(Protocol):
@@ -30,6 +31,29 @@ class Session(Protocol):
     engine: Engine
     service: OverhopService
     oks: OkWriter
+
+
+class Answers:
+    """The answers to some DONEs, which wait for the commit. ERR takes the place of the OK for a job that the store
+    cannot settle."""
+
+    __slots__ = ("_at", "_parts", "_rids", "_tags")
+
+    def __init__(self, tags: list[int], rids: list[str]) -> None:
+        self._tags = tags
+        self._rids = rids
+        self._parts: list[bytes] = []
+        self._at = 0
+
+    def put(self, out: list[bytes], parts: list[bytes]) -> None:
+        """These are the answers, one a job, and go here."""
+        self._parts, self._at = out, len(out)
+        out += parts
+
+    def refuse(self, tag: int) -> None:
+        """The job with this tag could not be settled."""
+        n = self._tags.index(tag)
+        self._parts[self._at + n] = err(self._rids[n], Code.UNAVAILABLE, NOT_SETTLED)
 
 
 class Work:
@@ -92,9 +116,11 @@ class Work:
         except Unencodable as error:
             raise DomainError(Code.INVALID_JOB_PAYLOAD, str(error)) from error
         buffer, tag = self._take(jid)
-        if not buffer.complete(tag, kept):
+        answers = Answers([tag], [rid])
+        if not buffer.complete(tag, kept, answers.refuse):
             raise _not_found(jid)
-        self._settled(rid, buffer)
+        self._session.replies.round = self._session.engine.settling_of(buffer)
+        answers.put(self._session.replies.begin(), [self._session.oks.empty(rid)])
 
     def done_run(self, received: Sequence[Message], at: int) -> int:
         """DONE for the jobs of one claim that begin at `at`, without results; how many there are, perhaps none.
@@ -119,7 +145,8 @@ class Work:
         if claim is None:
             return 0
         claim.active -= len(tags)
-        late = set(claim.buffer.complete_many(tags))
+        answers = Answers(tags, rids)
+        late = set(claim.buffer.complete_many(tags, answers.refuse))
         session = self._session
         session.replies.round = session.engine.settling_of(claim.buffer)
         empty = session.oks.empty
@@ -129,7 +156,7 @@ class Work:
                      for tag, rid in zip(tags, rids, strict=True)]  # fmt: skip
         else:
             parts = [empty(rid) for rid in rids]
-        session.replies.begin().extend(parts)
+        answers.put(session.replies.begin(), parts)
         return len(tags)
 
     def fail(self, rid: str, p: Payload) -> None:
@@ -186,11 +213,15 @@ class Work:
             claim.withdraw()
 
     def hand_back(self) -> None:
-        """Every job goes back to its place, as if it had not been pushed."""
+        """Every job goes back to its place, as if it had not been pushed. The next reply waits for all of that."""
         jobs, self.assignments = self.assignments, {}
         for job in jobs.values():
             job.claim.active -= 1
             job.claim.buffer.hand_back(job.tag)
+        replies = self._session.replies
+        for buffer in {job.claim.buffer for job in jobs.values()}:
+            replies.round = self._session.engine.settling_of(buffer)
+            replies.begin()  # what follows waits for this too
 
     def lose(self) -> None:
         """The worker is gone: another attempt for each of its jobs, after the backoff."""
