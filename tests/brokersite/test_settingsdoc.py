@@ -19,7 +19,7 @@ def test_the_committed_page_is_current() -> None:
 def test_every_option_has_a_line_with_its_default() -> None:
     text = page(Environment)
     for option in Environment.options():
-        assert text.count(f"| `{option.name}` |") == 1
+        assert text.count(f"\n| `{option.name}` |") == 1  # another's default may name it too
     assert "| `BROKER_PREFETCH` | `10000` |" in text
     assert "| `BROKER_MAX_FRAME` | 16MiB |" in text
     assert "None" not in text.replace("None means", "")
