@@ -48,6 +48,10 @@ def engine_metrics(engine: Engine) -> Iterator[Metric]:
     for unit, count in engine.health.isolated.items():
         isolated.add_metric([unit], count)
     yield isolated
+    trouble = GaugeMetricFamily("fivewire_trouble", "What does not work now, as /readyz says it.", labels=["what"])
+    for kind, count in engine.troubles().items():
+        trouble.add_metric([kind], count)
+    yield trouble
     letters = 0 if engine.mailroom is None else engine.mailroom.waiting_bytes
     waiting = engine.writer.waiting_bytes + letters
     yield GaugeMetricFamily("fivewire_unsettled", "Acknowledgements not yet committed.", engine.settler.unsettled)

@@ -14,6 +14,7 @@ from queues.audit.errors import AuditError, InvalidEvent
 from queues.audit.events import MOST_ROWS, Event, append_parameters, parts
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, told
+from queues.engine.health import Trouble
 from queues.engine.statements import statement
 
 __all__ = [
@@ -31,9 +32,9 @@ class ChainBroken(AuditError):
         self.why = why
 
 
-def trouble(chain: str) -> str:
+def trouble(chain: str) -> Trouble:
     """What does not work while a chain is broken, as /readyz says it."""
-    return f"The audit chain {chain!r} cannot be appended to"
+    return Trouble(f"The audit chain {chain!r} cannot be appended to", "chain")
 
 
 class Place(NamedTuple):

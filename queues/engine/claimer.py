@@ -11,7 +11,7 @@ from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, is_idle, told
 from queues.engine.floor import LOWEST
-from queues.engine.health import Health
+from queues.engine.health import Health, Trouble
 from queues.engine.isolation import Patience
 from queues.engine.memory import Memory, detail_weight
 from queues.engine.message import CONTENT_ONLY, POSITION, Content, Counts, Detail, Message
@@ -26,7 +26,7 @@ FEW = 100
 #: Most messages taken although there is no room: of a higher priority than those in memory.
 URGENT = 100
 #: What does not work while the server refuses claims, as /readyz says it.
-CLAIMING = "Messages are not taken from the store"
+CLAIMING = Trouble("Messages are not taken from the store", "claims")
 #: Most messages taken at once from a queue that other nodes serve too, so that all of them are busy.
 SHARED_BATCH = 200
 #: Most queues that this node begins to serve in one statement.

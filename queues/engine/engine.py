@@ -30,7 +30,7 @@ from queues.engine.database import LOST, Connection, answers, check_server, chec
 from queues.engine.errors import EngineError, OutcomeUnknown, QueueNotFound, StoreUnavailable
 from queues.engine.faults import Fault, fault_of, is_idle, told
 from queues.engine.floor import FIRST
-from queues.engine.health import Health
+from queues.engine.health import KINDS, Health, Trouble
 from queues.engine.hearing import Hearing
 from queues.engine.history import History
 from queues.engine.isolation import Patience
@@ -72,7 +72,7 @@ STEADY_JOB, STEADY = 5.0, 60.0
 #: for which a probe may take; and without an answer after which a database counts as silent.
 LOOK, STANDSTILL, PROBE, SILENT = 0.25, 2.0, 3.0, 3.0
 #: What does not work while the database does not answer, as /readyz says it.
-SILENCE = "The database"
+SILENCE = Trouble("The database", "silence")
 #: What a commit waits for, by the name or the kind of the server's wait event.
 WAITS_FOR = {"SyncRep": "a synchronous standby has not confirmed it", "Lock": "another transaction holds a lock"}
 
@@ -598,7 +598,7 @@ class Engine:
         self, name: str, connection: Connection, run: Callable[[Connection], Coroutine[Any, Any, None]], shared: bool
     ) -> None:
         """Run a job again when something has failed in it, after growing pauses. Raises when its connection is lost."""
-        patience, trouble = Patience(), f"The engine's {name} does not work"
+        patience, trouble = Patience(), Trouble(f"The engine's {name} does not work", "job")
         loop = asyncio.get_running_loop()
 
         def works() -> None:
@@ -744,6 +744,11 @@ class Engine:
         if self.mailroom is not None:
             self.mailroom.fail(error)
         self._progress()
+
+    def troubles(self) -> dict[str, int]:
+        """How much does not work now, by the kinds of `health.KINDS`."""
+        now = dict.fromkeys(KINDS, 0) | self.health.kinds
+        return now | {"reconnecting": int(not self.available), "history": int(bool(self.rewritten))}
 
     def unready_reasons(self) -> list[str]:
         """Why this process should get no work now, one sentence each, without names of hosts and users."""

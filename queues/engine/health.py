@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 
@@ -22,13 +22,34 @@ MOST_LINES = 20
 LINES_WITHIN = 10.0
 
 
+class Trouble(str):
+    """What does not work, as /readyz says it. `kind` is its label in the metrics."""
+
+    __slots__ = ("kind",)
+    kind: str
+
+    def __new__(cls, text: str, kind: str) -> Self:
+        trouble = super().__new__(cls, text)
+        trouble.kind = kind
+        return trouble
+
+
+#: Kinds of trouble: a connection is lost, the engine started anew too often, the database is silent, commits take too
+#: long or are refused (publishes, acknowledgements, claims, peers' letters), an audit chain or the journal is broken, a
+#: job of the engine fails, the database came back with another past.
+KINDS = (
+    "reconnecting", "restarts", "silence", "publishes", "acknowledgements", "claims", "peers", "chain", "journal",
+    "job", "history",
+)  # fmt: skip
+
+
 class Health:
     """One engine's failures and troubles."""
 
     def __init__(self) -> None:
         #: Failures that cost one unit only, by its kind.
         self.isolated: Counter[str] = Counter()
-        self._troubles: dict[str, str] = {}
+        self._troubles: dict[Trouble, str] = {}
         self._restarts: deque[float] = deque(maxlen=MANY_RESTARTS)
         self._restart_reason = ""
         self._lines: dict[str, tuple[float, int]] = {}
@@ -76,7 +97,7 @@ class Health:
 
     # What lasts.
 
-    def begin(self, what: str, why: str) -> None:
+    def begin(self, what: Trouble, why: str) -> None:
         """Something does not work for the time being: said once, until `end`."""
         if what not in self._troubles:
             logger.error("%s: %s", what, why)
@@ -86,7 +107,7 @@ class Health:
         """Whether this does not work."""
         return what in self._troubles
 
-    def end(self, what: str) -> None:
+    def end(self, what: Trouble) -> None:
         """It works again."""
         if self._troubles and self._troubles.pop(what, None) is not None:
             logger.info("%s: over", what)
@@ -103,9 +124,18 @@ class Health:
     def reasons(self) -> list[str]:
         """Why this process should get no work now, one sentence each, without names of hosts and users."""
         found = [f"{what}: {why}." for what, why in self._troubles.items()]
-        restarts = self._restarts
-        if len(restarts) == MANY_RESTARTS and now() - restarts[0] < RESTARTS_WITHIN:
+        if self._restarts_often:
             found.append(
                 f"The engine started anew {MANY_RESTARTS} times within {RESTARTS_WITHIN:g} s: {self._restart_reason}."
             )
         return found
+
+    @property
+    def _restarts_often(self) -> bool:
+        restarts = self._restarts
+        return len(restarts) == MANY_RESTARTS and now() - restarts[0] < RESTARTS_WITHIN
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many troubles of each kind there are now."""
+        return Counter(what.kind for what in self._troubles) + Counter(restarts=int(self._restarts_often))

@@ -27,6 +27,7 @@ from queues.engine.database import Connection
 from queues.engine.errors import EngineError, Later, MailboxClaimed, StoreUnavailable, TooManyNames
 from queues.engine.faults import told
 from queues.engine.floor import FIRST
+from queues.engine.health import Trouble
 from queues.engine.isolation import Patience, carry_out, halves
 from queues.engine.letters import (
     CHAIN,
@@ -62,7 +63,7 @@ STRAY_ACKS_A_SECOND = 1.0
 MOST_PENDING = 4000
 MOST_PENDING_BYTES = 4 << 20
 #: What does not work while the mailroom cannot write, as /readyz says it.
-SERVING = "Peers are not served"
+SERVING = Trouble("Peers are not served", "peers")
 
 
 class Ack(NamedTuple):

@@ -17,7 +17,7 @@ from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.deadlines import Agenda
 from queues.engine.floor import FIRST
-from queues.engine.health import Health
+from queues.engine.health import Health, Trouble
 from queues.engine.message import ROWS_PER_STATEMENT, Counts
 from queues.engine.options import EngineOptions
 from queues.engine.settler import Settler
@@ -35,7 +35,7 @@ ALL_EXPIRED = 30.0
 EVER = "-infinity"
 SEAL = 0.5
 #: What does not work while a chain is broken that the journal waits for, as /readyz says it.
-SEALING = "The audit journal is not sealed"
+SEALING = Trouble("The audit journal is not sealed", "journal")
 TIDY = 0.1
 #: Seconds that a process may leave a transaction open without a word; those that it may when the transaction is that
 #: old already, since it had to wait for a lock; and the connections that make them.

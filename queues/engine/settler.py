@@ -19,7 +19,7 @@ from queues.engine.clock import wall_offset
 from queues.engine.database import Connection
 from queues.engine.deadlines import Agenda
 from queues.engine.faults import told
-from queues.engine.health import Health
+from queues.engine.health import Health, Trouble
 from queues.engine.isolation import Patience, carry_out, halves
 from queues.engine.message import ROWS_PER_STATEMENT, Counts, Failure
 from queues.engine.policy import QueuePolicy
@@ -34,7 +34,7 @@ PURGED = 2  # the archive's outcome
 #: The greatest count of attempts that the store has.
 MOST_ATTEMPTS = 32_767
 #: What does not work while the settler cannot write, as /readyz says it.
-SETTLING = "Acknowledgements are not written"
+SETTLING = Trouble("Acknowledgements are not written", "acknowledgements")
 
 
 class Buried(NamedTuple):

@@ -25,7 +25,7 @@ from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.errors import EngineError, QueueFull, StoreUnavailable, TopologyMoved, Unstorable
 from queues.engine.faults import told
-from queues.engine.health import Health
+from queues.engine.health import Health, Trouble
 from queues.engine.isolation import Patience, carry_out, halves
 from queues.engine.memory import OVERHEAD
 from queues.engine.message import Counts
@@ -52,7 +52,7 @@ KEY_REST = 10
 MOST_SOURCES = 100_000
 MOST_SOURCE_BYTES = 32 << 20
 #: What does not work while the writer cannot write, as /readyz says it.
-STORING = "Publishes are not stored"
+STORING = Trouble("Publishes are not stored", "publishes")
 
 
 class KeyIsHeld(Exception):

@@ -11,7 +11,11 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from queues.engine import Engine, EngineOptions
+from peers.metrics import PeersCollector
+from peers.office import Office
+from queues.engine import Engine, EngineOptions, audit
+from queues.engine.health import KINDS, MANY_RESTARTS
+from queues.engine.settler import SETTLING
 from queues.metrics import ENGINE_COUNTERS
 from tests.wire.serving import Recorder, client, is_turned_away, serving
 from wire.limits import Closure
@@ -60,6 +64,29 @@ def test_what_waits_for_the_database_is_shown(server: Server, monkeypatch: pytes
     shown = samples(server)
     assert shown["fivewire_unsettled", ()] == 7
     assert shown["fivewire_pending_bytes", ()] == 4096
+
+
+def test_what_does_not_work_is_shown_by_its_kind_also_when_all_is_well(server: Server) -> None:
+    name, engine = "fivewire_trouble", server.engine
+    engine.available = True
+    assert {what: samples(server)[name, (("what", what),)] for what in KINDS} == dict.fromkeys(KINDS, 0)
+    engine.health.begin(SETTLING, "the disk is full")
+    engine.health.begin(audit.trouble("peerbus"), "it has no head")
+    engine.health.begin(audit.trouble("operators"), "it has no head")
+    engine.rewritten = "a failover"
+    shown = samples(server)
+    troubled = {what: value for what in KINDS if (value := shown[name, (("what", what),)])}
+    assert troubled == {"acknowledgements": 1, "chain": 2, "history": 1}
+    for _ in range(MANY_RESTARTS):
+        engine.health.restarted("it was lost")
+    assert samples(server)[name, (("what", "restarts"),)] == 1
+
+
+def test_the_site_shows_what_does_not_work_too(server: Server) -> None:
+    registry = CollectorRegistry()
+    office = SimpleNamespace(sessions=(), ignored={}, closed={}, failures=0, engine_now=server.engine)
+    registry.register(PeersCollector(cast(Office, office)))
+    assert 'fivewire_trouble{what="reconnecting"} 1.0' in generate_latest(registry).decode()
 
 
 def test_sspq_messages_that_were_not_kept_are_shown_by_reason_also_when_there_is_none(server: Server) -> None:

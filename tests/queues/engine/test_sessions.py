@@ -14,7 +14,7 @@ from django.test import AsyncClient
 from psycopg import sql
 
 from brokersite.health import readiness
-from queues.engine import Engine, options_from_settings
+from queues.engine import Engine, audit, options_from_settings
 from queues.engine.database import check_sessions, connect, session_settings
 from queues.engine.errors import OutcomeUnknown, Pooled
 from queues.keys import create_key
@@ -157,9 +157,9 @@ async def test_the_site_is_not_ready_while_its_engine_is_not(
 ) -> None:
     engine: Engine = await make_engine()
     assert (await readiness()).reasons == []
-    engine.health.begin("The audit chain 'peerbus' cannot be appended to", "it has no head")
+    engine.health.begin(audit.trouble("peerbus"), "it has no head")
     assert (await readiness()).reasons == ["The audit chain 'peerbus' cannot be appended to: it has no head."]
-    engine.health.end("The audit chain 'peerbus' cannot be appended to")
+    engine.health.end(audit.trouble("peerbus"))
     assert (await readiness()).reasons == []
 
 
