@@ -8,6 +8,7 @@ from django.db import connections
 from psycopg.conninfo import conninfo_to_dict
 
 from brokersite.embedded import Database
+from queues.hosts import defaults_for_hosts
 
 ENGINE = "django.db.backends.postgresql"
 
@@ -21,6 +22,7 @@ DJANGO_OPTIONS = {"assume_role", "isolation_level", "pool", "server_side_binding
 def database_settings(url: str) -> dict[str, Any]:
     """The entry for a PostgreSQL URI; parameters such as ``sslmode`` go to libpq as they are."""
     given = {name: value for name, value in conninfo_to_dict(url).items() if value is not None}
+    given |= defaults_for_hosts(given)
     return {
         "ENGINE": ENGINE,
         "NAME": given.pop("dbname", ""),

@@ -7,8 +7,10 @@ from typing import Final
 
 import psycopg
 from psycopg import AsyncConnection
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
+
+from queues.hosts import defaults_for_hosts
 
 Connection = AsyncConnection[TupleRow]
 
@@ -59,9 +61,10 @@ async def connect(conninfo: str, name: str, patience: float = LONGEST) -> Connec
     """
     milliseconds = max(round(patience * 1000), LEAST)
     timeouts = {"statement_timeout": str(milliseconds), "lock_timeout": str(milliseconds)}
-    async with asyncio.timeout(max(patience, CONNECT)):
+    hosts = defaults_for_hosts(conninfo_to_dict(conninfo))
+    async with asyncio.timeout(max(patience, 2 * CONNECT if hosts else CONNECT)):
         return await AsyncConnection.connect(
-            make_conninfo(conninfo, **KEEPALIVES, tcp_user_timeout=milliseconds),
+            make_conninfo(conninfo, **(KEEPALIVES | hosts), tcp_user_timeout=milliseconds),
             autocommit=True,
             application_name=name,
             options=" ".join(f"-c {name}={value}" for name, value in (SETTINGS | timeouts).items()),

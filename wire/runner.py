@@ -68,6 +68,19 @@ def _run_loop(main: Coroutine[Any, Any, None]) -> None:
         uvloop.run(main)
 
 
+async def _start(engine: Engine, stop: asyncio.Event) -> bool:
+    """Start the engine, which may wait for the database; False when this process is to stop first."""
+    starting, stopping = asyncio.ensure_future(engine.start(patient=True)), asyncio.ensure_future(stop.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait((starting,))
+        return False
+    starting.result()
+    return True
+
+
 async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
     """Start everything, announce each address, wait for a signal, stop within the drain timeout."""
     stop = asyncio.Event()
@@ -75,7 +88,8 @@ async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     engine = Engine(options.engine)
-    await engine.start()
+    if not await _start(engine, stop):
+        return
     server = Server(engine, options.quotas)
     overhop = OverhopService(engine, options.overhop_options, server.shares) if options.overhop else None
     scheduler = Scheduler()

@@ -13,6 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
 from queues.engine.errors import NotMigrated, Pooled, UnsafeServer, UnsupportedServer
+from queues.hosts import defaults_for_hosts
 
 Connection = AsyncConnection[TupleRow]
 
@@ -90,10 +91,9 @@ async def connect(conninfo: str, purpose: str, silence: float = SILENCE) -> Conn
         "options": startup_options(settings | tcp, str(given.get("options") or "")),
         "application_name": f"fivewire {purpose}",
         "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": milliseconds,
-        "connect_timeout": 10,
+        "connect_timeout": given.get("connect_timeout") or 10,
     }  # fmt: skip
-    if "," in str(given.get("host") or ""):  # of several hosts, the one that takes writes
-        ours["target_session_attrs"] = given.get("target_session_attrs") or "read-write"
+    ours |= defaults_for_hosts(given)
     try:
         connection = await AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=0, **ours)
     except psycopg.OperationalError as error:
@@ -148,10 +148,15 @@ async def check_sessions(connections: Mapping[str, Connection]) -> list[int]:
     return seen[0]
 
 
+def at_same_server(connection: Connection, conninfo: str) -> str:
+    """Where one of several hosts was found, for further connections: none of them waits for a host that is silent."""
+    at = connection.info
+    return make_conninfo(conninfo, host=at.host, port=at.port, hostaddr=at.hostaddr)
+
+
 async def answers(connection: Connection, conninfo: str, patience: float) -> bool:
     """Whether the server that a connection leads to says anything to a new one, if only that it cannot take it."""
-    at = connection.info
-    address = make_conninfo(conninfo, host=at.host, port=at.port, hostaddr=at.hostaddr, target_session_attrs="any")
+    address = make_conninfo(at_same_server(connection, conninfo), target_session_attrs="any")
     try:
         async with asyncio.timeout(patience):
             async with await AsyncConnection.connect(address, application_name="fivewire probe") as probe:

@@ -26,9 +26,18 @@ from queues.engine.access import Grant, key_digest
 from queues.engine.buffer import DeadLetterBuffer, QueueBuffer
 from queues.engine.claimer import Claimer
 from queues.engine.clock import now
-from queues.engine.database import LOST, Connection, answers, check_server, check_sessions, connect, watch
+from queues.engine.database import (
+    LOST,
+    Connection,
+    answers,
+    at_same_server,
+    check_server,
+    check_sessions,
+    connect,
+    watch,
+)
 from queues.engine.errors import EngineError, OutcomeUnknown, QueueNotFound, StoreUnavailable
-from queues.engine.faults import Fault, fault_of, is_idle, told
+from queues.engine.faults import Fault, fault_of, is_idle, passes, told
 from queues.engine.floor import FIRST
 from queues.engine.health import KINDS, Health, Trouble
 from queues.engine.hearing import Hearing
@@ -419,9 +428,20 @@ class Engine:
 
     # Life.
 
-    async def start(self) -> None:
-        """Connect and begin. Raises UnsafeServer, UnsupportedServer, NotMigrated, or psycopg.OperationalError."""
-        await self._open()
+    async def start(self, *, patient: bool = False) -> None:
+        """Connect and begin; with `patient`, wait for a server that takes no connections, or no writes, for now. Raises
+        UnsafeServer, UnsupportedServer, NotMigrated, or psycopg.OperationalError."""
+        pauses, said = Patience(), ""
+        while True:
+            try:
+                await self._open()
+                break
+            except psycopg.OperationalError as error:
+                if not (patient and passes(error)):
+                    raise
+                if said != (said := told(error)):
+                    logger.warning("waiting for the database: %s", said)
+            await pauses.wait()
         running.add(self)
         self._supervisor = asyncio.create_task(self._supervise(), name="engine")
         self._watch_deadlines()
@@ -463,12 +483,13 @@ class Engine:
 
     async def _open(self) -> None:
         """Open all connections and become a node."""
-        lost, pids = self._pids, []
+        lost, pids, conninfo = self._pids, [], self.options.conninfo
         try:
             for purpose in PURPOSES + (MAILROOM_PURPOSES if self.mailroom is not None else ()):
                 self._connections[purpose] = connection = await connect(
-                    self.options.conninfo, purpose, self.options.database_timeout
+                    conninfo, purpose, self.options.database_timeout
                 )
+                conninfo = at_same_server(connection, self.options.conninfo)
                 pids.append(connection.info.backend_pid)
             pids = await check_sessions(self._connections)
             self._pids = lost + pids

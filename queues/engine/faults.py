@@ -50,6 +50,10 @@ PHRASES = {
 }
 
 
+#: Refusals of a connection by a server that is there and will take it.
+PASSING = {REFUSALS["53300"], REFUSALS["57P03"], REFUSALS["25006"]}
+
+
 class Fault(enum.Enum):
     """What to do about an error."""
 
@@ -79,6 +83,12 @@ def fault_of(error: BaseException, connection: AsyncConnection[TupleRow] | None 
     if state in REPEATABLE or state[:2] in REPEATABLE:
         return Fault.REPEAT
     return Fault.BAD
+
+
+def passes(error: BaseException) -> bool:
+    """Whether a server refused a connection that it takes later: all are taken, or it is starting, or a standby."""
+    text = told(error).split(" (")[0]
+    return isinstance(error, psycopg.Error) and text in PASSING
 
 
 def is_idle(connection: AsyncConnection[TupleRow]) -> bool:

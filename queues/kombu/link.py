@@ -23,6 +23,7 @@ from queues.consuming.inheritance import watch
 from queues.engine.database import SESSION_SETTINGS, startup_options
 from queues.engine.notifications import Sendable
 from queues.engine.statements import array
+from queues.hosts import defaults_for_hosts
 from queues.kombu.errors import DatabaseUnavailable, connection_errors
 from queues.kombu.statements import statement
 
@@ -97,16 +98,18 @@ class Link:
 
     @staticmethod
     def _connect(conninfo: str, timeout: float, settings: dict[str, str]) -> BoundedConnection:
+        given = conninfo_to_dict(conninfo)
+        ours: dict[str, Any] = {"connect_timeout": max(2, int(timeout))} | defaults_for_hosts(given)
         return BoundedConnection.connect(
             conninfo,
             autocommit=True,
             prepare_threshold=0,
             application_name="fivewire celery",
-            options=startup_options(settings, str(conninfo_to_dict(conninfo).get("options") or "")),
-            connect_timeout=max(2, int(timeout)),
+            options=startup_options(settings, str(given.get("options") or "")),
             keepalives_idle=10,
             keepalives_interval=5,
             keepalives_count=3,
+            **ours,
         )
 
     # Of the process.

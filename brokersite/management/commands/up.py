@@ -200,7 +200,7 @@ def _other_clients() -> int:
         WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
     """
     try:
-        with psycopg.connect(**connection_parameters(), connect_timeout=3) as connection:
+        with psycopg.connect(**connection_parameters() | {"connect_timeout": 3}) as connection:
             row = connection.execute(query).fetchone()
     except psycopg.OperationalError:
         return 0

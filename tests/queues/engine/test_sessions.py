@@ -12,7 +12,9 @@ import pytest
 from django.db import connection as django_connection
 from django.test import AsyncClient
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from brokersite.databases import database_settings
 from brokersite.health import readiness
 from queues.engine import Engine, audit, options_from_settings
 from queues.engine.database import check_sessions, connect, session_settings
@@ -235,3 +237,33 @@ async def test_a_wait_that_was_given_up_while_the_database_was_away_is_over_when
     await asyncio.sleep(0.6)  # twice the time after which it would give up again
     assert engine.unready_reasons() == []
     await producer.publish("orders", b"2")
+
+
+async def test_a_silent_host_is_waited_for_once_when_the_database_has_several(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    asked = 0
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    given = conninfo_to_dict(store.conninfo)
+    silent = server.sockets[0].getsockname()[1]
+    hosts = {"host": f"127.0.0.1,{given['host']}", "port": f"{silent},{given['port']}", "connect_timeout": "2"}
+    async with server:
+        engine = await make_engine(conninfo=make_conninfo(store.conninfo, **hosts))
+        assert engine.available
+        assert asked == 1
+
+
+def test_of_several_hosts_djangos_connections_and_the_engines_take_the_one_that_may_be_written_to() -> None:
+    entry = database_settings("postgresql://me:secret@one:5433,two:5434/mail")
+    assert (entry["HOST"], entry["PORT"], entry["NAME"]) == ("one,two", "5433,5434", "mail")
+    assert entry["OPTIONS"]["target_session_attrs"] == "read-write"
+    kept = database_settings("postgresql://one,two/mail?target_session_attrs=primary&connect_timeout=9")["OPTIONS"]
+    assert (kept["target_session_attrs"], kept["connect_timeout"]) == ("primary", "9")
+    assert "target_session_attrs" not in database_settings("postgresql://one/mail")["OPTIONS"]
