@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -84,8 +86,9 @@ def test_what_does_not_work_is_shown_by_its_kind_also_when_all_is_well(server: S
 
 def test_the_site_shows_what_does_not_work_too(server: Server) -> None:
     registry = CollectorRegistry()
-    office = SimpleNamespace(sessions=(), ignored={}, closed={}, failures=0, engine_now=server.engine)
-    registry.register(PeersCollector(cast(Office, office)))
+    office = Mock(Office, sessions=(), ignored={}, closed={}, over_quota=Counter(), failures=0)
+    office.engine_now = server.engine
+    registry.register(PeersCollector(office))
     assert 'fivewire_trouble{what="reconnecting"} 1.0' in generate_latest(registry).decode()
 
 
