@@ -25,8 +25,8 @@ ENGINE_COUNTERS = {
     "silent_nodes": "Nodes whose process stood still for so long that their connection was ended.",
     "batches": "Commits of publishes.",
     "stray_acks": "Peerbus acknowledgements of unknown keys that have no row in the audit chain.",
-    "notifications_ignored": "Notifications that were malformed or of no known type.",
-    "notifications_failed": "Notifications that could not be obeyed.",
+    "notifications_ignored": "Notifications that were malformed, of no known type, or instructions.",
+    "notifications_failed": "Notifications and instructions that could not be obeyed.",
 }
 
 

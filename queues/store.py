@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import connections
 
-from queues.engine.notifications import CHANNEL, Sendable
+from queues.engine.notifications import CHANNEL, Sendable, SendableInstruction
 from queues.engine.statements import statement
 
 DIRECTORY = Path(__file__).parent / "sql"
@@ -33,6 +33,10 @@ def query(name: str, using: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
 
 def notify(using: str, notification: Sendable) -> None:
     """Tell every node something, if and when the current transaction commits."""
+    texts = list(notification.texts())
+    if isinstance(notification, SendableInstruction):
+        query("instruct", using, texts=texts, nodes=[None] * len(texts))
+        return
     with connections[using].cursor() as cursor:
-        for text in notification.texts():
+        for text in texts:
             cursor.execute("select pg_notify(%s, %s)", (CHANNEL, text))

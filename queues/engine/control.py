@@ -1,4 +1,5 @@
-"""Sends and reads notifications over LISTEN and NOTIFY. One may be lost: whoever needs it also polls.
+"""Sends and reads notifications over LISTEN and NOTIFY, instructions over a table. A notification may be lost: whoever
+needs it also polls.
 
 A queue that other nodes are known to serve is announced at once. Whether others serve any other queue is asked of the
 store after the commit: interest that was committed before is then seen, even if its notification is not here yet.
@@ -7,6 +8,7 @@ store after the commit: interest that was committed before is then seen, even if
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +16,20 @@ from typing import Any
 from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.message import Counts
-from queues.engine.notifications import CHANNEL, Ack, Dead, Malformed, Notification, Ready, Sendable, Transient, parse
+from queues.engine.notifications import (
+    CHANNEL,
+    Ack,
+    Dead,
+    Instructed,
+    Malformed,
+    Notification,
+    Ready,
+    Sendable,
+    SendableInstruction,
+    Transient,
+    parse,
+    parse_instruction,
+)
 from queues.engine.statements import array, statement
 
 logger = logging.getLogger(__name__)
@@ -24,7 +39,10 @@ GATHER = 0.002
 #: Seconds between questions to the store which queues other nodes serve; queues in one question.
 ASK = 0.05
 ASKED_AT_ONCE = 1000
-#: Payload bytes and tags of notifications of single messages that may wait to be sent.
+#: Seconds between looks for instructions that no notification told of; instructions taken at once.
+UNTOLD = 5.0
+TAKEN_AT_ONCE = 1000
+#: Payload bytes and tags of instructions for single messages that may wait to be sent.
 MOST_WAITING = 4 << 20
 #: Seconds between log lines about notifications that were not obeyed.
 QUIET = 10.0
@@ -101,9 +119,18 @@ class Announcer:
         if self._dead:
             notifications.append(Dead(tuple(sorted(self._dead))))
             self._dead = set()
+        texts: list[str] = []
+        nodes: list[int | None] = []
         for notification in notifications:
-            for text in notification.texts():
-                await connection.execute("select pg_notify(%s, %s)", (CHANNEL, text))
+            if isinstance(notification, SendableInstruction):
+                told = list(notification.texts())
+                texts += told
+                nodes += [notification.node if isinstance(notification, Transient) else None] * len(told)
+            else:
+                for text in notification.texts():
+                    await connection.execute("select pg_notify(%s, %s)", (CHANNEL, text))
+        if texts:
+            await connection.execute(statement("instruct"), {"texts": texts, "nodes": nodes})
 
 
 def _size(notification: Sendable) -> int:
@@ -117,22 +144,55 @@ def _size(notification: Sendable) -> int:
 
 
 class Listener:
-    """Reads notifications. One that is malformed, or whose handler fails, costs nothing but itself and is counted."""
+    """Reads notifications and instructions. One that is malformed, or whose handler fails, costs nothing but itself and
+    is counted."""
 
     def __init__(self, handlers: dict[type, Handler], counts: Counts) -> None:
-        self._handlers = handlers
+        self._handlers: dict[type, Handler] = {Instructed: self._instructed, **handlers}
         self._counts = counts
         self._quiet_until = 0.0
+        #: The lowest id of instructions that are to be read.
+        self._first: int | None = None
+        self._told = asyncio.Event()
 
     async def run(self, connection: Connection) -> None:
-        """Read for ever. A lost connection ends it by an exception."""
+        """Read notifications for ever. A lost connection ends it by an exception."""
         async for notification in connection.notifies():
             self.hear(notification.payload)
 
+    async def obey(self, connection: Connection, node: int) -> None:
+        """Carry out, for ever, what this node is told to do."""
+        await connection.execute(statement("drop_instructions"))
+        self._first = 0
+        while True:
+            first, self._first = self._first, None
+            self._told.clear()
+            await self._take(connection, node, 0 if first is None else first)
+            await asyncio.sleep(GATHER)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(UNTOLD):
+                    await self._told.wait()
+
+    async def _take(self, connection: Connection, node: int, first: int) -> None:
+        taken = TAKEN_AT_ONCE
+        while taken == TAKEN_AT_ONCE:
+            parameters = {"node": node, "first": first, "limit": TAKEN_AT_ONCE}
+            rows = await (await connection.execute(statement("take_instructions"), parameters)).fetchall()
+            for _, text in sorted(rows):
+                self._obey(text, parse_instruction)
+            taken = len(rows)
+
+    def _instructed(self, told: Instructed) -> None:
+        self._first = told.first if self._first is None else min(told.first, self._first)
+        self._told.set()
+
     def hear(self, text: str) -> None:
         """Obey one notification."""
+        self._obey(text, parse)
+
+    def _obey(self, text: str, read: Callable[[str], Notification]) -> None:
         try:
-            notification: Notification = parse(text)
+            notification = read(text)
         except Malformed as error:
             self._counts.notifications_ignored += 1
             self._complain("a notification was ignored, %s: %.200r", error, text)

@@ -599,6 +599,7 @@ class Engine:
             ("claimer", "claimer", self.claimer.run),
             ("announcer", "requests", self.announcer.run),
             ("asking", "requests", lambda connection: self.announcer.ask(connection, self.node)),
+            ("instructions", "requests", lambda connection: self._listener.obey(connection, self.node)),
             ("history", "requests", self._keep_history),
             ("grants", "requests", self._keep_grants),
             ("delays", "clockwork", keep.promote_due),

@@ -1,7 +1,9 @@
 """The notifications that nodes and operators send each other: their types, their texts and the one reader of both.
 
-The channel is open to every role that may connect to the database. So a text is a claim, not a fact: `parse` takes it
-only with the members, types and ranges of its type, and a handler acts only on what its node knows already.
+The channel is open to every role that may connect to the database, to speak and to listen. So a text is a claim, not a
+fact: `parse` takes it only with the members, types and ranges of its type, a handler acts only on what its node knows
+already, and all that it does is to look into the tables. What is more than a hint is an instruction: its text goes
+through a table that other roles can neither write nor read, and a notification says only that there is one.
 """
 
 from __future__ import annotations
@@ -9,9 +11,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 CHANNEL = "fivewire"
 #: Bytes of one text: PostgreSQL refuses 8,000 and more.
@@ -21,6 +23,8 @@ LONGEST_NAME = 200
 
 _INT = (1 << 31) - 1
 _BIGINT = (1 << 63) - 1
+
+T = TypeVar("T")
 
 
 class Malformed(ValueError):
@@ -131,15 +135,33 @@ class Evicted:
     connection: int
 
 
-Notification = (
-    Ready | Dead | Interest | Gone | Changed | Transient | Ack | Purge | MailboxTaken | Evicted
-)  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Instructed:
+    """There are instructions for nodes, the earliest with this id."""
+
+    first: int
+
+
+Hint = Ready | Dead | Interest | Gone | Changed | Instructed
+Instruction = Transient | Ack | Purge | MailboxTaken | Evicted
+Notification = Hint | Instruction
 #: Those that are sent from Python; the others come from SQL functions and triggers.
-Sendable = Ready | Dead | Gone | Transient | Ack | Purge
+SendableHint = Ready | Dead | Gone
+SendableInstruction = Transient | Ack | Purge
+Sendable = SendableHint | SendableInstruction
 
 
-def parse(text: str) -> Notification:
-    """Read a notification. Its type is its first member's name. Raises Malformed."""
+def parse(text: str) -> Hint:
+    """Read a notification. Its type is its first member's name. Raises Malformed, also for an instruction."""
+    return _parse(text, _HINTS)
+
+
+def parse_instruction(text: str) -> Instruction:
+    """Read an instruction as it was in the table. Raises Malformed."""
+    return _parse(text, _INSTRUCTIONS)
+
+
+def _parse(text: str, readers: Mapping[str, Callable[[dict[str, Any]], T]]) -> T:
     try:
         message = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -147,7 +169,7 @@ def parse(text: str) -> Notification:
     if not isinstance(message, dict) or not message:
         raise Malformed("no JSON object with members")
     word = next(iter(message))
-    reader = _READERS.get(word)
+    reader = readers.get(word)
     if reader is None:
         raise Malformed("its type is unknown")
     try:
@@ -229,12 +251,16 @@ def _changed(table: str) -> Callable[[dict[str, Any]], Changed]:
     return lambda message: Changed(table, _bigint(message[table]))
 
 
-_READERS: dict[str, Callable[[dict[str, Any]], Notification]] = {
+_HINTS: dict[str, Callable[[dict[str, Any]], Hint]] = {
     "ready": _ready,
     "dead": lambda message: Dead(_list(message["dead"], _id)),
     "interest": _interest("interest", True),
     "disinterest": _interest("disinterest", False),
     "gone": lambda message: Gone(_id(message["gone"])),
+    "instructions": lambda message: Instructed(_bigint(message["instructions"])),
+    **{table: _changed(table) for table in ("queue", "key", "route", "subscription", "periodic")},
+}
+_INSTRUCTIONS: dict[str, Callable[[dict[str, Any]], Instruction]] = {
     "transient": _transient,
     "ack": lambda message: Ack(_id(message["ack"]), _list(message["tags"], _bigint), _optional(message["consumer"])),
     "purge": lambda message: Purge(
@@ -244,5 +270,4 @@ _READERS: dict[str, Callable[[dict[str, Any]], Notification]] = {
         _id(message["mailbox"]), _bigint(message["connection"]), _id(message["node"])
     ),
     "evicted": lambda message: Evicted(_id(message["evicted"]), _bigint(message["connection"])),
-    **{table: _changed(table) for table in ("queue", "key", "route", "subscription", "periodic")},
 }

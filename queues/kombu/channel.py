@@ -185,7 +185,8 @@ class Channel(StdChannel):
                 )  # fmt: skip
                 gone += count
         # What engines have in memory goes, too.
-        link.announce(Purge(id, "celery", high))
+        texts = list(Purge(id, "celery", high).texts())
+        link.query("instruct", texts=texts, nodes=[None] * len(texts))
         return gone
 
     def after_reply_message_received(self, queue: str) -> None:

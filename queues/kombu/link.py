@@ -21,7 +21,7 @@ from psycopg.rows import TupleRow
 
 from queues.consuming.inheritance import watch
 from queues.engine.database import SESSION_SETTINGS, startup_options
-from queues.engine.notifications import Sendable
+from queues.engine.notifications import SendableHint
 from queues.engine.statements import array
 from queues.hosts import defaults_for_hosts
 from queues.kombu.errors import DatabaseUnavailable, connection_errors
@@ -182,7 +182,7 @@ class Link:
             server.flush()
             self._posted = True
 
-    def announce(self, news: Sendable, temporary: Iterable[int] = ()) -> None:
+    def announce(self, news: SendableHint, temporary: Iterable[int] = ()) -> None:
         """Tell engines, and those who consume from these temporary queues that messages are ready; not waited for."""
         first, *more = list(news.texts()) or [""]
         self.post("announce", first, array(temporary))

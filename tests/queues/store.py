@@ -70,16 +70,19 @@ class Notifications:
         self._listener = listener
 
     def take(self, word: str) -> list[Any]:
-        """Everything heard so far that begins with this word. Notifications arrive before the reply to a query."""
+        """Everything heard so far, or told to a node, that begins with this word. Notifications come before the reply
+        to a query."""
         with psycopg.connect(**connection_parameters(), autocommit=True) as other:
+            told = other.execute("delete from queues_instruction returning id, text").fetchall()
             other.execute("""select pg_notify('fivewire', '{"end": 0}')""")
         heard: list[Any] = []
         for notification in self._listener.notifies(timeout=60):
-            message = json.loads(notification.payload)
-            if "end" in message:
+            messages = [json.loads(notification.payload)]
+            if "end" in messages[0]:
                 return heard
-            if word in message:
-                heard.append(message[word])
+            if "instructions" in messages[0]:
+                messages = [json.loads(text) for id, text in told if id == messages[0]["instructions"]]
+            heard += [message[word] for message in messages if word in message]
         raise AssertionError("no notification arrived")
 
 

@@ -16,7 +16,15 @@ from queues.api import publish, publish_many
 from queues.engine import Engine, options_from_settings
 from queues.models import ArchivedMessage, Message, Outcome, Queue, QueueCount, QueueTally, State, Subscription
 from queues.store import text
-from tests.queues.store import Waiter, another_connection, assert_counts_are_exact, listening, make_queue, store
+from tests.queues.store import (
+    Waiter,
+    another_connection,
+    assert_counts_are_exact,
+    listening,
+    make_node,
+    make_queue,
+    store,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -361,6 +369,7 @@ def test_nothing_is_archived_where_nothing_is_to_be_kept() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_nodes_hear_of_a_purge_of_what_is_ready_and_of_no_other() -> None:
     queue = make_queue()
+    make_node()
     with listening() as heard:
         operations.purge("orders", [State.DEAD, State.DELAYED])
         assert heard.take("purge") == []

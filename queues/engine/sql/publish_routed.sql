@@ -73,13 +73,13 @@ with recursive reached as (
         from stored where state = 0 group by queue_id) as ready
     group by part
 ), passed_on as materialized (
-    -- QoS 0 subscriptions get it in memory, from the node that serves them. Equal notifications of one transaction
-    -- would become one, hence the id.
-    select pg_notify('fivewire', json_build_object('transient', queue_id, 'node', node_id,
-        'body', replace(encode(payload, 'base64'), E'\n', ''), 'id', nextval('queues_message_id'))::text)
+    -- QoS 0 subscriptions get it in memory, from the node that serves them.
+    select queues_instruct(array_agg(json_build_object('transient', queue_id, 'node', node_id,
+        'body', replace(encode(payload, 'base64'), E'\n', ''))::text order by n), array_agg(node_id order by n))
     from body, (select queue_id, min(node_id) as node_id from queues_interest
         where queue_id in (select queue_id from found where qos = 0) group by queue_id) as serving
     where length(payload) <= 5600
+    having count(*) > 0
 )
 select exists (select from addressed),
     (select array_agg(queue_id order by queue_id) from target), (select array_agg(name::text order by name) from full_queue),

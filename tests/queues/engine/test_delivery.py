@@ -247,7 +247,7 @@ async def test_a_purge_leaves_in_memory_what_was_confirmed_after_it_began(
     assert await consumer.bodies(1) == [b"high"]
     await store.until(lambda: len(buffer.ready) == 4, "the others in memory")
     text = json.dumps({"purge": queue, "by": "alice", "high": row["high"]})
-    store.rows("select pg_notify('fivewire', %s)", text)
+    store.rows("select queues_instruct(array[%s], array[null::int])::text", text)
     await store.until(lambda: len(buffer.ready) == 1, "the purge is heard of")
     assert await consumer.bodies(1) == [b"later"]
     await store.until(lambda: store.counts(queue) == (0, 0, 0, 0), "all is settled or purged")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,12 +21,14 @@ from queues.engine.notifications import (
     Changed,
     Dead,
     Gone,
+    Instruction,
     Interest,
     Malformed,
     Purge,
     Ready,
     Transient,
     parse,
+    parse_instruction,
 )
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
 
@@ -37,6 +42,7 @@ SENDABLE = st.one_of(
     st.builds(Ack, IDS, st.lists(BIGINTS, min_size=1, max_size=1000).map(tuple), st.none() | BIGINTS),
     st.builds(Purge, IDS, st.text(max_size=300), BIGINTS),
 )
+BIGGEST = (1 << 63) - 1
 #: What any role may say.
 STRANGE = [
     "", "1", "[]", "{}", '"ready"', "null", "[" * 7000, '{"a":' * 1500, '{"nothing":1}', '{"end":0}', '{"ready":5}',
@@ -71,13 +77,15 @@ def test_what_is_sent_fits_and_is_read_again(notification: Any) -> None:
     texts = list(notification.texts())
     assert all(len(text.encode()) < 8000 for text in texts)
     whole = replace(notification, by=notification.by[:200]) if isinstance(notification, Purge) else notification
-    assert total([parse(text) for text in texts], notification) == whole
+    read = parse_instruction if isinstance(notification, Instruction) else parse
+    assert total([read(text) for text in texts], notification) == whole
 
 
 @pytest.mark.parametrize("text", STRANGE)
 def test_what_is_no_notification_is_refused(text: str) -> None:
-    with pytest.raises(Malformed):
-        parse(text)
+    for read in (parse, parse_instruction):
+        with pytest.raises(Malformed):
+            read(text)
 
 
 def test_every_type_that_sql_sends_is_read() -> None:
@@ -121,6 +129,66 @@ async def test_a_notification_whose_handling_fails_costs_only_itself(
     await store.until(lambda: heard == [5], "the next one is obeyed")
     assert (engine.node, engine.counts.notifications_failed) == (node, 1)
     assert [record.levelno for record in caplog.records if "not obeyed" in record.message] == [logging.ERROR]
+
+
+async def test_what_another_role_notifies_settles_removes_and_delivers_nothing(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    engine = await make_engine()
+    queue = store.queue("jobs")
+    buffer = await engine.queue("jobs")
+    taken = asyncio.create_task(Consumer(buffer).bodies(1, ack=False))
+    await Producer(engine).publish("queue:jobs", b"0", b"1", b"2")
+    assert await taken == [b"0"]
+    await store.until(lambda: len(buffer.ready) == 2 and store.counts(queue) == (0, 3, 0, 0), "the rest in memory")
+    subscription = await engine.subscriptions.create(b"news", 0, None)
+    heard: list[int] = []
+    engine.on_key_change.append(heard.append)
+    made_up = [
+        json.dumps({"purge": queue, "by": "stranger", "high": BIGGEST}),
+        json.dumps({"ack": queue, "tags": list(buffer.unacked), "consumer": None}),
+        json.dumps({"transient": subscription.buffer.id, "node": engine.node, "body": "eA=="}),
+        json.dumps({"evicted": queue, "connection": 1}),
+        json.dumps({"mailbox": queue, "connection": BIGGEST, "node": engine.node + 1}),
+    ]
+    with stranger(store) as role:
+        for text in made_up:
+            role.execute("select pg_notify('fivewire', %s)", (text,))
+            for sql in ("select queues_instruct(array[%s], array[null::int])", "select %s from queues_instruction"):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    role.execute(sql, (text,))
+        role.execute("""select pg_notify('fivewire', '{"instructions":0}')""")
+        role.execute("""select pg_notify('fivewire', '{"key":5}')""")
+    await store.until(lambda: heard, "the last was heard")
+    assert engine.counts.notifications_ignored == len(made_up)
+    assert (len(buffer.unacked), len(buffer.ready), len(subscription.transient)) == (1, 2, 0)
+    assert store.counts(queue) == (0, 3, 0, 0)
+
+
+@contextmanager
+def stranger(store: Store) -> Iterator[psycopg.Connection[Any]]:
+    """A session of a role that may connect and no more."""
+    with psycopg.connect(store.conninfo, autocommit=True) as connection:
+        connection.execute("set role pg_monitor")
+        yield connection
+
+
+async def test_instructions_that_no_notification_told_of_are_carried_out(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.control.UNTOLD", 0.1)
+    engine = await make_engine()
+    subscription = await engine.subscriptions.create(b"news", 0, None)
+    said = [Transient(subscription.buffer.id, engine.node, b"%d" % n) for n in range(3)]
+    sql = "insert into queues_instruction (node_id, text) values (%s, %s) returning id"
+    for node in (engine.node, engine.node + 1):  # the other does not exist
+        for transient in said:
+            store.rows(sql, node, *transient.texts())
+    await store.until(lambda: len(subscription.transient) == 3, "they are carried out")
+    assert [body for _, body in subscription.transient] == [b"0", b"1", b"2"]
+    assert {row["node_id"] for row in store.rows("select node_id from queues_instruction")} == {engine.node + 1}
+    await make_engine()
+    await store.until(lambda: not store.rows("select from queues_instruction"), "what was for the other is gone")
 
 
 async def test_notifications_of_made_up_queues_and_nodes_take_no_memory(make_engine: MakeEngine, store: Store) -> None:

@@ -18,13 +18,13 @@ from tests.queues.engine.conftest import Store
 #: Statements that never touch the hot table, and the one that may read all of it.
 ELSEWHERE = {
     "add_interest", "admit", "audit_append", "audit_has", "audit_head", "audit_take", "audit_waiting", "dead_nodes",
-    "drop_idle_subscriptions", "drop_interest", "drop_old_log_lines", "drop_partitions",
-    "end_silent", "make_partitions",
+    "drop_idle_subscriptions", "drop_instructions", "drop_interest", "drop_old_log_lines", "drop_partitions",
+    "end_silent", "instruct", "make_partitions",
     "ensure_queue", "fold_tallies", "history", "move_ids", "move_tags", "note_history",
     "end_frozen", "end_sessions", "key", "key_named", "key_names", "keys", "policies", "queue_id", "register_node",
     "resolve", "served_elsewhere", "waits_for",
     "subscribe", "count_subscriptions", "subscription",
-    "take_tags", "touch_subscriptions", "unseen", "write_workers",
+    "take_instructions", "take_tags", "touch_subscriptions", "unseen", "write_workers",
     "close_mailboxes", "connected_names", "forget_letters", "hold_mailboxes", "leave_mailboxes", "mailbox_ids",
     "names_owned",
     "see_letters", "take_mailbox", "unsee_letters",

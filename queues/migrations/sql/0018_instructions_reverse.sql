@@ -1,0 +1,69 @@
+create or replace function queues_take_mailbox(
+    named text, by_key bigint, at_node integer, by_owner_only boolean, former bigint,
+    out mailbox integer, out taken bigint, out refused text
+) language plpgsql volatile as $$
+-- Give a mailbox, made if need be, to a new connection of a node. `former` is the number of the connection if it had the
+-- mailbox until its node lost the database: then whoever took it meanwhile keeps it. With `by_owner_only` the key that
+-- first took a mailbox keeps it; else it is any key's while nobody is connected.
+-- Returns the queue and the connection's number, or why it was refused: 'claimed' or 'displaced'.
+declare
+    box queues_mailbox%rowtype;
+begin
+    select queue_id into mailbox from queues_mailbox where name = named;
+    if not found then
+        insert into queues_queue (name, uuid, kind, max_attempts, retry_backoff, ack_timeout)
+        values ('_peer/' || named, gen_random_uuid(), 'mailbox', 0, interval '0', null)
+        on conflict (name) do nothing;
+        insert into queues_mailbox (queue_id, name)
+        select id, named from queues_queue where name = '_peer/' || named
+        on conflict do nothing;
+        select queue_id into strict mailbox from queues_mailbox where name = named;
+    end if;
+    perform pg_advisory_xact_lock(74659, mailbox);
+    select * into strict box from queues_mailbox where queue_id = mailbox for update;
+    if box.owner_id <> by_key and (by_owner_only or box.connection is not null) then
+        refused := 'claimed';
+        return;
+    end if;
+    if former is not null and box.connection <> former then
+        refused := 'displaced';
+        return;
+    end if;
+    perform queues_requeue_letters(mailbox);
+    taken := nextval('queues_mailbox_connection');
+    update queues_mailbox
+    set owner_id = by_key, node_id = at_node, connection = taken, connected_at = clock_timestamp()
+    where queue_id = mailbox;
+    perform pg_notify('fivewire', json_build_object('mailbox', mailbox, 'connection', taken, 'node', at_node)::text);
+    insert into queues_interest (queue_id, node_id) values (mailbox, at_node) on conflict do nothing;
+    if found then
+        perform pg_notify('fivewire', json_build_object('interest', json_build_array(mailbox), 'node', at_node)::text);
+    end if;
+end $$;
+
+create or replace function queues_empty_mailbox(mailbox integer, forget_owner boolean) returns boolean
+language plpgsql volatile as $$
+-- End the connection that has a mailbox, and with `forget_owner` let the next key that comes have the name. What was
+-- delivered and not acknowledged is ready again. Returns whether somebody was connected.
+declare
+    box queues_mailbox%rowtype;
+begin
+    perform pg_advisory_xact_lock(74659, mailbox);
+    select * into box from queues_mailbox where queue_id = mailbox for update;
+    if not found then
+        return false;
+    end if;
+    perform queues_requeue_letters(mailbox);
+    update queues_mailbox
+    set owner_id = case when not forget_owner then owner_id end, node_id = null, connection = null,
+        left_at = case when connection is null then left_at else clock_timestamp() end
+    where queue_id = mailbox;
+    if box.connection is not null then
+        perform pg_notify('fivewire', json_build_object('evicted', mailbox, 'connection', box.connection)::text);
+        delete from queues_interest where queue_id = mailbox and node_id = box.node_id;
+    end if;
+    return box.connection is not null;
+end $$;
+
+drop function queues_instruct(text[], integer[]);
+drop table queues_instruction;
