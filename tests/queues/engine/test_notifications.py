@@ -263,3 +263,22 @@ def test_a_flood_of_single_notifications_does_not_fill_the_memory() -> None:
     announcer = Announcer()
     sent = sum(announcer.say(Transient(1, 1, bytes(5600))) for _ in range(10_000))
     assert sent == (4 << 20) // (5600 + 64)
+
+
+async def test_a_qos_0_message_and_a_late_ack_reach_the_node_that_serves_the_subscription(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    other, serving = await make_engine(), await make_engine()
+    made = await serving.subscriptions.create(b"news", 1, None)
+    delivery = asyncio.create_task(Consumer(made.buffer).next())
+    await store.until(lambda: store.rows("select from queues_interest"), "it is known to be served")
+    await Producer(other).publish("topic:news", b"kept")
+    taken = await delivery
+    assert taken is not None
+    there = await other.subscriptions.load(made.id)
+    assert there is not None
+    other.subscriptions.deliver_transient(made.buffer.id, [b"0", b"1"])
+    assert await other.subscriptions.ack_late(there, [taken[0]], None) == set()
+    await store.until(lambda: len(made.transient) == 2, "they are passed on")
+    assert [body for _, body in made.transient] == [b"0", b"1"]
+    await store.until(lambda: store.counts(made.buffer.id) == (0, 0, 0, 0), "it is settled")
