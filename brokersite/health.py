@@ -18,6 +18,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from brokersite.databases import connection_parameters
+from hydra.metrics import node_metrics
 from queues.engine import Engine, running
 
 logger = logging.getLogger(__name__)
@@ -142,5 +143,14 @@ async def readyz(request: HttpRequest) -> HttpResponse:
 
 
 async def metrics(request: HttpRequest) -> HttpResponse:
-    """The metrics of this process in Prometheus' text format."""
-    return HttpResponse(generate_latest(), content_type=CONTENT_TYPE_LATEST)
+    """The metrics of this process, and of Hydra's nodes while the database answers, in Prometheus' text format."""
+    return HttpResponse(generate_latest() + await _hydra(), content_type=CONTENT_TYPE_LATEST)
+
+
+async def _hydra() -> bytes:
+    try:
+        async with asyncio.timeout(READY_TIMEOUT):
+            return await node_metrics(connection_parameters())
+    except (TimeoutError, psycopg.Error) as error:
+        _log(" ".join(str(error).split()) or f"no answer within {READY_TIMEOUT:g} s")
+        return b""

@@ -139,7 +139,7 @@ class Board:
             connection, "write_status",
             id=holding.id, run=holding.run, role=status.role, current_id=status.id, leader=status.leader,
             leader_name=_clean(status.leader_name), lease_until=self._moment(status.lease_until), irc=status.irc,
-            listen=[*listen],
+            listen=[*listen], faults=status.faults,
         )  # fmt: skip
         if shown is None or shown.links != status.links:
             await _execute(connection, "write_links", id=holding.id, rows=self._rows(status.links))

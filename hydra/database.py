@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import psycopg
 from psycopg import AsyncConnection
@@ -59,16 +60,27 @@ async def connect(conninfo: str, name: str, patience: float = LONGEST) -> Connec
 
     Raises psycopg.OperationalError when the server is away, and TimeoutError when it does not answer.
     """
-    milliseconds = max(round(patience * 1000), LEAST)
-    timeouts = {"statement_timeout": str(milliseconds), "lock_timeout": str(milliseconds)}
-    hosts = defaults_for_hosts(conninfo_to_dict(conninfo))
+    given = conninfo_to_dict(conninfo)
+    parameters, timeouts = bounds(patience, given)
+    hosts = defaults_for_hosts(given)
     async with asyncio.timeout(max(patience, 2 * CONNECT if hosts else CONNECT)):
         return await AsyncConnection.connect(
-            make_conninfo(conninfo, **(KEEPALIVES | hosts), tcp_user_timeout=milliseconds),
+            make_conninfo(conninfo, **(parameters | hosts)),
             autocommit=True,
             application_name=name,
             options=" ".join(f"-c {name}={value}" for name, value in (SETTINGS | timeouts).items()),
         )
+
+
+def bounds(patience: float, given: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, str]]:
+    """What lets a connection fail after `patience` seconds: parameters of libpq's, and settings of the session.
+
+    A shorter `connect_timeout` that was given is kept."""
+    milliseconds = max(round(patience * 1000), LEAST)
+    connecting = min(KEEPALIVES["connect_timeout"], round(max(patience, CONNECT)))
+    connecting = min(connecting, int(given.get("connect_timeout") or 0) or connecting)
+    parameters = KEEPALIVES | {"tcp_user_timeout": milliseconds, "connect_timeout": connecting}
+    return parameters, {"statement_timeout": str(milliseconds), "lock_timeout": str(milliseconds)}
 
 
 def conninfo_from_settings() -> str:

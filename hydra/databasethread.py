@@ -7,9 +7,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from django.db import DatabaseError, InterfaceError, InternalError, OperationalError, close_old_connections, connection
+from django.db import (
+    DatabaseError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    close_old_connections,
+    connection,
+    connections,
+)
 
-#: Seconds that a statement may take.
+from hydra.database import bounds
+
+#: Seconds that a statement may take on which nothing waits.
 LONGEST: Final = 30.0
 
 R = TypeVar("R")
@@ -18,16 +28,18 @@ R = TypeVar("R")
 class DatabaseThread:
     """Runs functions that use Django's connection, one after the other."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, patience: float = LONGEST) -> None:
+        """Connecting, a statement, and the server's silence last no longer than `patience` seconds."""
+        self._patience = patience
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def run(self, function: Callable[..., R], *args: object) -> R:
         """Call it there.
 
-        Raises OSError when the database is away or takes longer than `LONGEST`, and what the function raises: a
+        Raises OSError when the database is away or takes too long, and what the function raises: a
         DatabaseError is about what was to be written.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._executor, _call, function, args)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, _call, self._patience, function, args)
 
     async def stop(self) -> None:
         """Close the connection."""
@@ -39,11 +51,11 @@ def _close() -> None:
     connection.close()  # this thread's own: the name stands for another one in each
 
 
-def _call(function: Callable[..., R], args: tuple[object, ...]) -> R:
+def _call(patience: float, function: Callable[..., R], args: tuple[object, ...]) -> R:
     close_old_connections()
     try:
         if connection.connection is None:
-            _bound()
+            _connect(patience)
         return function(*args)
     except (OperationalError, InterfaceError, InternalError) as error:
         connection.close()
@@ -53,7 +65,11 @@ def _call(function: Callable[..., R], args: tuple[object, ...]) -> R:
         raise
 
 
-def _bound() -> None:
-    """Connect, and let no statement take longer than `LONGEST`: the gate is looked at again when it has ended."""
-    with connection.cursor() as cursor:
-        cursor.execute("select set_config('statement_timeout', %s, false)", [f"{LONGEST:g}s"])
+def _connect(patience: float) -> None:
+    """Connect with these bounds; the settings are this thread's own from then on."""
+    given = connections.settings[connection.alias]
+    parameters, session = bounds(patience, given["OPTIONS"])
+    added = (f"-c {name}={value}" for name, value in session.items())
+    options = " ".join([given["OPTIONS"].get("options", ""), *added])
+    connection.settings_dict = given | {"OPTIONS": given["OPTIONS"] | parameters | {"options": options.strip()}}
+    connection.ensure_connection()

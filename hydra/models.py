@@ -91,6 +91,10 @@ class Node(models.Model):
     position_term = models.BigIntegerField(null=True)
     position_idx = models.BigIntegerField(null=True, help_text="The last line from IRC that it has delivered.")
 
+    faults = models.BigIntegerField(
+        default=0, db_default=0, help_text="Units of work that its process has given up for unforeseen reasons."
+    )
+
     objects = NodeQuerySet.as_manager()
 
     running: bool

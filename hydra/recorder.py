@@ -17,7 +17,7 @@ from typing import Final
 from django.db import connection, transaction
 
 from hydra import clock
-from hydra.databasethread import DatabaseThread
+from hydra.databasethread import LONGEST, DatabaseThread
 from hydra.models import RecordedLine
 from hydra.statements import statement
 from queues.api import Outgoing, QueueFull, QueueNotFound, publish_many
@@ -66,7 +66,10 @@ def is_recorded(queue: str, term: int, idx: int) -> bool:
 class Recorder:
     """Takes lines without waiting, and stores them in order, many at a time."""
 
-    def __init__(self, queue: str, node: str, happened: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, queue: str, node: str, happened: Callable[[str, str], None], patience: float = LONGEST
+    ) -> None:
+        """The database may take `patience` seconds for a batch."""
         self.queue = queue
         self._node = node
         self._happened = happened
@@ -74,7 +77,7 @@ class Recorder:
         self._some = asyncio.Event()
         self._none = asyncio.Event()
         self._none.set()
-        self._database = DatabaseThread("hydra-recorder")
+        self._database = DatabaseThread("hydra-recorder", patience)
         self._task = asyncio.create_task(self._work(), name="hydra recorder")
         self._failing = ""
         self._stored: tuple[int, int] | None = None
@@ -111,7 +114,7 @@ class Recorder:
             except (OSError, QueueFull, QueueNotFound) as error:
                 self._complain(str(error))
                 await asyncio.sleep(delay * random.uniform(0.5, 1.0))
-                delay = min(2 * delay, LONGEST_RETRY)
+                delay, most = min(2 * delay, LONGEST_RETRY), max(1, len(batch) // 2)  # a slow one may take fewer
                 continue
             except Exception as error:
                 if len(batch) > 1:

@@ -85,7 +85,11 @@ class Runner:
         self.error: Exception | None = None
         self._stop = stop
         self._loop = asyncio.get_running_loop()
-        self._database = DatabaseThread("hydra-database")
+        #: Seconds that the database has to answer while a lease, or a line's way, depends on it.
+        self._answer = max(options.times.lease - options.times.max_ping / 2, LEAST_ANSWER)
+        self._database = DatabaseThread("hydra-database", self._answer)
+        #: Faults that are not the present driver's.
+        self._faults_beside = 0
         self._position: tuple[int, int] | None = None
         self._silence: asyncio.TimerHandle | None = None
         self._beginning = asyncio.Lock()
@@ -114,14 +118,14 @@ class Runner:
         self.store = await NodeStore.open(
             options.name, options.store,
             on_lost=self._store_lost, on_back=self._store_back, on_failed=self._store_failed, on_command=self._command,
-            answer=max(options.times.lease - options.times.max_ping / 2, LEAST_ANSWER),
+            answer=self._answer,
         )  # fmt: skip
         stack.push_async_callback(self.store.close)
         self._position = self.store.position
         self.driver = self._new_driver()
         await self._prepare_queues()
         if options.recv is not None:
-            self._recorder = Recorder(options.recv, options.name, self.store.happened)
+            self._recorder = Recorder(options.recv, options.name, self._happened_beside, self._answer)
             stack.push_async_callback(self._recorder.stop, STOP)
         engine = None
         if options.send is not None:
@@ -133,7 +137,7 @@ class Runner:
         stack.push_async_callback(self._leave)
         if engine is not None and options.send is not None:
             claims = SentLines(self._database)
-            self._sender = Sender(engine, options.send, self._gate, claims, self._submit, self.store.happened)
+            self._sender = Sender(engine, options.send, self._gate, claims, self._submit, self._happened_beside)
             stack.push_async_callback(self._sender.stop)
         self._keep(self._show())
         self._keep(self._prune())
@@ -234,6 +238,7 @@ class Runner:
             await self.driver.abandon("the node starts again")
             try:
                 await self.store.settled()  # what is being written may still be committed
+                self._faults_beside += self.driver.faults
                 self.driver = self._new_driver()
                 await self._listen()
             except StoreError as error:
@@ -301,10 +306,16 @@ class Runner:
             self._gate_changed()
             self._show_now()
 
+    def _happened_beside(self, kind: str, text: str) -> None:
+        """As `happened`, to the recorder or the sender."""
+        self._faults_beside += kind == "fault"
+        self.store.happened(kind, text)
+
     def failed(self, error: Exception) -> None:
         """See `driver.Watcher`. The node begins anew from its row, as after a crash, unless that happens too often."""
         logger.error("the node has a fault: %s", error, exc_info=error)
         self.happened("fault", f"the node begins anew: {type(error).__name__}: {error}")
+        self._faults_beside += 1
         now = clock.now()
         self._faults.append(now)
         if len(self._faults) == MAX_FAULTS and now - self._faults[0] < FAULTS_WITHIN:
@@ -327,7 +338,7 @@ class Runner:
     # By the clock.
 
     def _show_now(self) -> None:
-        self.store.publish_status(snapshot(self.driver.node, clock.now()))
+        self.store.publish_status(snapshot(self.driver.node, clock.now(), self._faults_beside + self.driver.faults))
 
     async def _show(self) -> None:
         while True:
@@ -336,6 +347,8 @@ class Runner:
 
     async def _prune(self) -> None:
         while True:
+            database = DatabaseThread("hydra-prune")  # of its own: it may take longer than what lines wait for
             with contextlib.suppress(OSError):
-                await self._database.run(prune)
+                await database.run(prune)
+            await database.stop()
             await asyncio.sleep(PRUNE)

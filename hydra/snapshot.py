@@ -78,6 +78,8 @@ class Snapshot:
     """As `Electorate` writes itself; empty if none is known."""
     links: tuple[LinkStatus, ...]
     members: tuple[MemberStatus, ...]
+    faults: int = 0
+    """Units of work that its process has given up for unforeseen reasons."""
 
     @property
     def standing(self) -> tuple[str, int, int | None, str]:
@@ -85,8 +87,8 @@ class Snapshot:
         return self.role, self.term, self.leader, self.irc
 
 
-def snapshot(node: Node, now: float) -> Snapshot:
-    """Look at a node; `now` is a moment of its clock."""
+def snapshot(node: Node, now: float, faults: int = 0) -> Snapshot:
+    """Look at a node; `now` is a moment of its clock, `faults` are those of its process."""
     core, reign = node.core, node.termtime.reign
     leader = node.members.get(node.leader)
     return Snapshot(
@@ -103,6 +105,7 @@ def snapshot(node: Node, now: float) -> Snapshot:
         electorate="" if node.electorate is None else str(node.electorate),
         links=tuple(_links(node)),
         members=tuple(_members(node)),
+        faults=faults,
     )
 
 

@@ -11,6 +11,7 @@ from django.db import connection
 from django.test import AsyncClient, Client
 
 from brokersite import health
+from hydra.models import Node as HydraNode
 
 
 @pytest.fixture(autouse=True)
@@ -122,3 +123,20 @@ def test_the_admin_has_its_style_sheet_with_debug_off(client: Client) -> None:
     assert response.status_code == 200
     assert response["Content-Type"].startswith("text/css")
     assert b"--primary" in response.getvalue()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_metrics_have_the_faults_of_hydras_nodes(client: Client) -> None:
+    HydraNode.objects.create(name="alpha", voter="0" * 16, faults=7)
+    text = client.get("/metrics").content.decode()
+    assert 'fivewire_hydra_faults_total{node="alpha"} 7.0' in text
+    assert 'fivewire_hydra_running{node="alpha"} 0.0' in text
+
+
+async def test_metrics_are_there_without_the_database_but_those_of_hydras_nodes(
+    async_client: AsyncClient, database_elsewhere: dict[str, Any], unused_tcp_port: int
+) -> None:
+    database_elsewhere.update(HOST="127.0.0.1", PORT=str(unused_tcp_port))
+    text = (await async_client.get("/metrics")).content.decode()
+    assert "python_info" in text
+    assert "fivewire_hydra_faults" not in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hydra.gate import LineGate
 from hydra.irc.pace import Pace
 from hydra.protocol.roles import Role
-from hydra.runner import Runner
+from hydra.runner import FAULTS_WITHIN, MAX_FAULTS, Runner
 from hydra.transports.base import TransportError
 
 PATIENCE = 60.0
@@ -22,6 +23,7 @@ class FakeDriver:
 
     def __init__(self) -> None:
         self.over = False
+        self.faults = 0
         leader = SimpleNamespace(voter="of another database")
         self.node: Any = SimpleNamespace(role=Role.FOLLOWING, term=3, leader=1, members={1: leader})
 
@@ -43,6 +45,7 @@ async def runner() -> Any:
     made._gate.node = made.driver.node
     made._loop = asyncio.get_running_loop()
     made._sender, made._silence, made._tasks, made._beginning = None, None, set(), asyncio.Lock()
+    made._faults_beside = 0
     return made
 
 
@@ -99,3 +102,64 @@ async def test_a_node_that_begins_anew_and_cannot_listen_at_first_tries_again(
     assert [driver.over for driver in drivers] == [True, True, True, False]
     assert runner._gate.node is drivers[-1].node
     assert runner.told == ["listen failed: irc://localhost/hydra: the nick hydra is in use"] * 2
+
+
+@pytest.fixture
+def beginning(runner: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The same node, with what it needs to begin anew; `drivers` are those it has had."""
+    monkeypatch.setattr("hydra.runner.LISTEN_AGAIN", 0.01)
+
+    async def settled() -> None:
+        pass
+
+    async def listen() -> None:
+        runner.listening.set()
+
+    def new_driver() -> FakeDriver:
+        driver = FakeDriver()
+        runner.drivers.append(driver)
+        return driver
+
+    runner.store = SimpleNamespace(lost=False, settled=settled)
+    runner.drivers, runner.listening = [runner.driver], asyncio.Event()
+    runner._new_driver, runner._listen = new_driver, listen
+    runner._faults, runner._faults_beside, runner.error = deque(maxlen=MAX_FAULTS), 0, None
+    runner._stop = asyncio.Event()
+    return runner
+
+
+async def test_a_node_that_has_a_fault_of_its_own_is_silent_at_once_and_begins_anew(beginning: Any) -> None:
+    runner = beginning
+    runner.driver.faults = 2
+    runner.failed(LookupError("unforeseen"))
+    assert runner.drivers[0].over
+    assert not runner._gate.is_open()
+    await asyncio.wait_for(runner.listening.wait(), PATIENCE)
+    assert [driver.over for driver in runner.drivers] == [True, False]
+    assert runner.driver is runner.drivers[-1]
+    assert runner.told == ["fault: the node begins anew: LookupError: unforeseen"]
+    assert runner._faults_beside + runner.driver.faults == 3, "the faults of the driver before still count"
+    assert not runner._stop.is_set()
+
+
+async def test_a_node_with_a_fault_again_and_again_ends_its_process(beginning: Any) -> None:
+    runner = beginning
+    for number in range(MAX_FAULTS):
+        assert runner.error is None
+        runner.failed(LookupError(str(number)))
+    assert str(runner.error) == str(MAX_FAULTS - 1)
+    assert runner._stop.is_set()
+    await runner._end_tasks()
+    assert runner.drivers == [runner.driver], "it does not begin anew any more"
+
+
+async def test_faults_that_are_far_apart_do_not_end_the_process(
+    beginning: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, now = beginning, 0.0
+    monkeypatch.setattr("hydra.runner.clock.now", lambda: now)
+    for number in range(2 * MAX_FAULTS):
+        now += FAULTS_WITHIN / 2
+        runner.failed(LookupError(str(number)))
+    assert runner.error is None
+    await runner._end_tasks()

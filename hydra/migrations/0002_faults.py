@@ -1,0 +1,19 @@
+"""A node's row counts what its process has given up."""
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = (("hydra", "0001_initial"),)
+
+    operations = (
+        migrations.AddField(
+            model_name="node",
+            name="faults",
+            field=models.BigIntegerField(
+                db_default=0,
+                default=0,
+                help_text="Units of work that its process has given up for unforeseen reasons.",
+            ),
+        ),
+    )
