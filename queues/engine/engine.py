@@ -361,14 +361,18 @@ class Engine:
 
     async def _policy(self, id: int) -> QueuePolicy:
         if id not in self.topology.policies:
-            await self._to_its_end(self._load_policy(id))
+            await self.load_policies([id])
         if id not in self.topology.policies:
             raise QueueNotFound(str(id))
         return self.topology.policies[id]
 
-    async def _load_policy(self, id: int) -> None:
+    async def load_policies(self, queues: Sequence[int]) -> None:
+        """Read the policies of those queues that are not known. Raises StoreUnavailable."""
+        await self._to_its_end(self._load_policies(queues))
+
+    async def _load_policies(self, queues: Sequence[int]) -> None:
         async with self._asking() as connection:
-            await self.topology.load_policies(connection, [id])
+            await self.topology.load_policies(connection, queues)
 
     def is_shared(self, queue: int) -> bool:
         """Whether another node serves this queue, too."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from queues.engine.buffer import QueueBuffer
 from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.errors import QueueNotFound, QuotaExceeded, StoreUnavailable
+from queues.engine.isolation import halves
 from queues.engine.message import POSITION, State
 from queues.engine.notifications import Ack, Transient
 from queues.engine.statements import array, statement
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Delivery tags a node takes at a time: enough for years, so that no delivery waits for more.
 TAGS = 1 << 44
+#: Subscriptions made in one transaction.
+MADE_AT_ONCE = 100
 #: Seconds that a late acknowledgement waits for what was returned to be written.
 RETURNING = 5.0
 #: Seconds for which an id that did not exist is not looked up again.
@@ -69,6 +73,20 @@ class Subscription:
         return not buffer.backlog
 
 
+#: What became of a subscription that was wanted: its id, its queue's, its first delivery tag; or why there is none.
+_Made = tuple[int, int, int] | Exception
+
+
+@dataclass(slots=True, eq=False)
+class _Wanted:
+    """A subscription that is to be made."""
+
+    topic: bytes
+    qos: int
+    owner: int | None
+    made: asyncio.Future[_Made]
+
+
 class Subscriptions:
     """All subscriptions that this node has been asked for."""
 
@@ -77,6 +95,9 @@ class Subscriptions:
         self._by_id: dict[int, Subscription] = {}
         self._by_queue: dict[int, Subscription] = {}
         self._unknown: dict[int, float] = {}
+        #: Subscriptions that are to be made, and what makes them.
+        self._wanted: list[_Wanted] = []
+        self._making: asyncio.Task[None] | None = None
         #: How many subscriptions an API key has made, as of the last count and those made here since.
         self._owned: dict[int, int] = {}
 
@@ -93,24 +114,63 @@ class Subscriptions:
 
         Raises StoreUnavailable; QuotaExceeded; QueueNotFound when an operator removes it meanwhile.
         """
-        options = self._engine.options
         if owner is not None:
             await self._count(owner)
-        row = await (
-            await self._engine.request(
-                "subscribe",
-                topic=topic,
-                label="".join(c for c in topic.decode("utf-8", "replace") if c.isprintable()),
-                qos=qos,
-                owner=owner,
-                max_attempts=options.subscription_max_attempts,
-                retry_backoff=options.subscription_retry_backoff,
-            )
-        ).fetchone()
-        made = await self._load(row[0], row[1], topic, qos)
-        if made is None:
-            raise QueueNotFound(f"subscription {row[0]} was removed as soon as it was made")
-        return made
+        wanted = _Wanted(topic, qos, owner, asyncio.get_running_loop().create_future())
+        self._wanted.append(wanted)
+        if self._making is None:
+            self._making = asyncio.create_task(self._make_wanted())
+        made = await asyncio.shield(wanted.made)
+        if isinstance(made, Exception):
+            raise made
+        id, queue, first_tag = made
+        subscription = await self._open(id, queue, topic, qos, first_tag)
+        if subscription is None:
+            raise QueueNotFound(f"subscription {id} was removed as soon as it was made")
+        return subscription
+
+    async def _make_wanted(self) -> None:
+        """Make what is wanted, what came meanwhile in one transaction: each takes the topology's lock at its end."""
+        try:
+            while self._wanted:
+                some, self._wanted = self._wanted[:MADE_AT_ONCE], self._wanted[MADE_AT_ONCE:]
+                await self._make(some)
+        finally:
+            self._making = None
+
+    async def _make(self, some: list[_Wanted]) -> None:
+        """Make these subscriptions; if one cannot be made, the others."""
+        try:
+            rows = await self._insert(some)
+        except Exception as error:
+            smaller = [] if isinstance(error, StoreUnavailable) else halves(some)
+            for part in smaller:
+                await self._make(part)
+            for wanted in () if smaller else some:
+                wanted.made.set_result(error)
+            return
+        outcomes: Sequence[_Made] = rows
+        try:
+            await self._engine.load_policies([queue for _, queue, _ in rows])
+        except Exception as error:
+            outcomes = [error] * len(some)
+        for wanted, outcome in zip(some, outcomes, strict=True):
+            wanted.made.set_result(outcome)
+
+    async def _insert(self, some: list[_Wanted]) -> list[tuple[int, int, int]]:
+        options = self._engine.options
+        cursor = await self._engine.request(
+            "subscribe",
+            topics=[wanted.topic for wanted in some],
+            labels=["".join(c for c in wanted.topic.decode("utf-8", "replace") if c.isprintable()) for wanted in some],
+            qoses=[wanted.qos for wanted in some],
+            owners=[wanted.owner for wanted in some],
+            max_attempts=options.subscription_max_attempts,
+            retry_backoff=options.subscription_retry_backoff,
+            tags=TAGS,
+        )
+        rows: list[tuple[int, int, int]] = await cursor.fetchall()
+        return rows
 
     async def _count(self, owner: int) -> None:
         """One subscription more of this API key. Its others were counted in the store once, and are again when it seems
@@ -137,10 +197,11 @@ class Subscriptions:
 
     async def _load(self, id: int, queue: int, topic: bytes, qos: int) -> Subscription | None:
         row = await (await self._engine.request("take_tags", queue=queue, count=TAGS)).fetchone()
-        if row is None:
-            return None
+        return None if row is None else await self._open(id, queue, topic, qos, row[0])
+
+    async def _open(self, id: int, queue: int, topic: bytes, qos: int, first_tag: int) -> Subscription | None:
         try:
-            buffer = await self._engine.open_buffer(queue, first_tag=row[0])
+            buffer = await self._engine.open_buffer(queue, first_tag)
         except QueueNotFound:
             return None
         if id not in self._by_id:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 
+import psycopg
 import pytest
 
 from queues.engine import Engine, QueueBuffer
 from queues.engine.deadlines import Agenda
+from queues.engine.subscriptions import TAGS, Subscription
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting
 
 
@@ -107,3 +109,24 @@ async def test_what_an_old_transaction_commits_as_due_long_ago_is_made_ready_and
     store.rows(sql, queue, 2, False)
     store.rows(sql, queue, 0, True)
     await store.until(lambda: [row["state"] for row in store.messages(queue)] == [0], "one ready, one expired")
+
+
+async def test_subscribes_that_wait_are_made_in_one_transaction_and_one_that_cannot_be_spoils_no_other(
+    engine: Engine, store: Store
+) -> None:
+    create = engine.subscriptions.create
+    made = await asyncio.gather(
+        *(create(b"t/%d" % n, n % 2, None) for n in range(150)), create(b"t/x", 1, 1 << 40), return_exceptions=True
+    )
+    assert isinstance(made.pop(), psycopg.errors.ForeignKeyViolation)  # the key was removed meanwhile
+    rows = store.rows(
+        "select id, topic, qos, queue_id, next_tag, xmin::text as by from queues_subscription order by id"
+    )
+    found = [(row["id"], bytes(row["topic"]), row["qos"], row["queue_id"]) for row in rows]
+    assert found == [(one.id, one.topic, one.qos, one.buffer.id) for one in made if isinstance(one, Subscription)]
+    assert [topic for _, topic, *_ in found] == [b"t/%d" % n for n in range(150)]
+    assert {row["next_tag"] for row in rows} == {TAGS + 1}
+    assert len({row["by"] for row in rows}) < 20
+    consumer = asyncio.create_task(Consumer(made[7].buffer).bodies(1))  # type: ignore[union-attr]
+    await Producer(engine).publish("topic:t/7", b"x")
+    assert await consumer == [b"x"]

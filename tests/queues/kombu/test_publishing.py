@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -169,6 +170,28 @@ def test_a_batch_with_one_message_that_cannot_be_stored_stores_none(connect: Con
     with pytest.raises(ChannelError, match="full"):
         both()
     assert bodies(tables) == []
+
+
+def test_a_batch_to_a_thousand_queues_is_announced_in_parts_that_the_server_takes(
+    connect: Connect, tables: Tables
+) -> None:
+    names = [f"many-{n}" for n in range(1000)]
+    StoredQueue.objects.bulk_create([StoredQueue(name=name) for name in names])
+    tables.connection.execute("listen fivewire")
+    producer = connect().Producer()
+    with producer.batch():
+        for name in names:
+            producer.publish(1, routing_key=name)
+    producer.publish("last", routing_key="orders", declare=[ORDERS])
+    wanted = {str(queue.pk) for queue in StoredQueue.objects.all()}
+    announced: list[dict[str, int]] = []
+    for heard in tables.connection.notifies(timeout=60):
+        announced += [json.loads(heard.payload)["ready"]] if heard.payload.startswith('{"ready"') else []
+        if wanted <= {queue for ready in announced for queue in ready}:
+            break
+    assert wanted <= {queue for ready in announced for queue in ready}
+    assert max(map(len, announced)) > 100
+    assert len(tables.rows("select from queues_message")) == 1001
 
 
 # Exchanges.
