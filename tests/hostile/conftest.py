@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.hostile.pulse import BlipTrips, Pulse
 from tests.hostile.unharmed import Neighbour, unharmed
 from tests.wire.broker import Broker, Database
 from tests.wire.conftest import store
@@ -26,8 +27,15 @@ def neighbour(broker: Broker) -> Iterator[Neighbour]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def trips(broker: Broker) -> Iterator[BlipTrips]:
+    made = BlipTrips(broker)
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def nothing_else_harmed(broker: Broker, neighbour: Neighbour, store: Database) -> Iterator[None]:
-    """Around a test: the node, the log and a neighbour are as before."""
-    with unharmed(store, lambda: broker.log, neighbour.served):
+def nothing_else_harmed(broker: Broker, neighbour: Neighbour, trips: BlipTrips, store: Database) -> Iterator[None]:
+    """Around a test: the node, the log and a neighbour are as before, and another is answered in time meanwhile."""
+    with unharmed(store, lambda: broker.log, neighbour.served), Pulse(trips, store, broker.process.pid):
         yield

@@ -1,0 +1,56 @@
+"""Values in a request that no column takes: NUL, half of a surrogate pair, a time outside the calendar, a wrong type.
+
+Forms refuse them field by field. Addresses of lists and the rows chosen for an action reach the database through
+lookups of Django's own, which raise; the answer is then 400, not 500.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from types import TracebackType
+
+from django.core.exceptions import ValidationError
+from django.db import DataError, ProgrammingError
+from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
+
+logger = logging.getLogger(__name__)
+
+#: What says of itself that a value is at fault.
+REFUSALS = (DataError, UnicodeEncodeError, ValidationError)
+#: What says so where lookups are made into SQL, and only there.
+IN_LOOKUPS = (ValueError, TypeError, IndexError, OverflowError, ProgrammingError)
+#: The packages whose code makes them.
+LOOKUPS = ("django.db.", "django.forms.", "psycopg", "psycopg_binary")
+
+
+class UnfitValues:
+    """Middleware: answers 400 in the admin to a request with a value that the database cannot take."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        """The answer, or None for any other error."""
+        match = request.resolver_match
+        if match is None or match.app_name != "admin" or not is_refusal(exception):
+            return None
+        logger.warning("a request for %s has a value that cannot be: %s", match.view_name, type(exception).__name__)
+        return HttpResponseBadRequest("The request has a value that cannot be stored or looked for.")
+
+
+def is_refusal(exception: Exception) -> bool:
+    """Whether a value was refused: by the database, or by the code that makes its queries."""
+    if isinstance(exception, REFUSALS):
+        return True
+    return isinstance(exception, IN_LOOKUPS) and _raised_in(exception.__traceback__).startswith(LOOKUPS)
+
+
+def _raised_in(trace: TracebackType | None) -> str:
+    """The module whose code raised."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
