@@ -20,6 +20,7 @@ from psycopg.errors import LockNotAvailable
 from brokersite.databases import connection_parameters
 from queues.engine import node as nodes
 from queues.engine.database import connect
+from queues.engine.health import Health
 from queues.models import EtlRun, Rollup
 from queues.store import text
 
@@ -67,8 +68,8 @@ async def _return_leases() -> int:
 
     connection = await connect(make_conninfo(**parameters), "upkeep")
     try:
-        dead = await nodes.dead_nodes(connection)
-        return sum([await nodes.reap(connection, node) for node in dead])
+        dead, health = await nodes.dead_nodes(connection), Health()
+        return sum([await nodes.reap(connection, node, health) for node in dead])
     finally:
         await connection.close()
 

@@ -115,7 +115,7 @@ class Claimer:
             buffer.refilled()
             return
         try:
-            given = {"ids": array([id]), "error": f"not claimed: {told(error)}"}
+            given = {"ids": array([id]), "error": f"not claimed: {told(error)}", "node": None}
             await connection.execute(statement("set_aside"), given)
         except Exception as failure:
             if fault_of(failure, connection) is not Fault.BAD:

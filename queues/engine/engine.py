@@ -498,7 +498,9 @@ class Engine:
             pids = await check_sessions(self._connections)
             self._pids = lost + pids
             await check_server(self._connections["requests"])
-            await nodes.settle_predecessors(self._connections["requests"], self.options.host, lost)
+            await nodes.settle_predecessors(
+                self._connections["requests"], self.options.host, lost, self.health
+            )
             self._pids = pids
             await self._check_history(self._connections["requests"])
             listener = self._connections["listener"]

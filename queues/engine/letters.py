@@ -31,9 +31,8 @@ CHAIN = "peerbus"
 GATEWAY = "fivewire"
 #: Mailboxes of this node that a broadcast is leased to as it is stored; others fetch it from the store.
 MOST_LOCALS = 128
-#: Mailboxes that are filled from the store in one transaction, and letters for each.
+#: Mailboxes that are filled from the store in one transaction.
 MOST_CLAIMS = 16
-MOST_CLAIMED = 500
 
 STORED_ROW = tuple[int, int, int, bool, str | None, int | None]
 
@@ -253,7 +252,7 @@ class Exchange:
     async def _claim(self, connection: Connection, mailbox: Mailbox) -> Any:
         parameters = {
             "queue": mailbox.queue, "connection": mailbox.connection, "node": self.node, "low": mailbox.floor.value,
-            "limit": min(MOST_CLAIMED, mailbox.room), "room_bytes": mailbox.holder.room_bytes,
+            "limit": min(mailbox.most, mailbox.room), "room_bytes": mailbox.holder.room_bytes,
         }  # fmt: skip
         return await connection.execute(statement("claim_letters"), parameters, binary=True)
 

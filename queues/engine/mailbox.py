@@ -11,6 +11,8 @@ from queues.engine.policy import QueuePolicy
 #: Seconds after which a newly taken mailbox is looked at, for letters that no notification told of; then every LOOK.
 FIRST_LOOKS = (0.25, 1.0)
 LOOK = 5.0
+#: Letters for one mailbox in one transaction.
+MOST_CLAIMED = 500
 
 
 class Letter(NamedTuple):
@@ -63,8 +65,8 @@ class Mailbox:
     """What a connection holds of the store. At most `window` letters are out without an acknowledgement."""
 
     __slots__ = (
-        "backlog", "connection", "crowded", "floor", "gone", "holder", "key", "looks", "name", "news", "next_look",
-        "pending", "pending_bytes", "policy", "queue", "unacked", "window",
+        "backlog", "connection", "crowded", "floor", "gone", "holder", "key", "looks", "most", "name", "news",
+        "next_look", "pending", "pending_bytes", "policy", "queue", "unacked", "window",
     )  # fmt: skip
 
     def __init__(self, name: str, key: int, holder: MailboxHolder, window: int) -> None:
@@ -87,6 +89,8 @@ class Mailbox:
         self.floor = Floor()
         self.backlog = True
         self.news = 0
+        #: Letters that are fetched at once: fewer after a failure, until the one to blame is found.
+        self.most = MOST_CLAIMED
         self.looks = 0
         self.next_look = 0.0
 

@@ -25,7 +25,7 @@ from queues.engine.clock import now
 from queues.engine.control import Announcer
 from queues.engine.database import Connection
 from queues.engine.errors import EngineError, Later, MailboxClaimed, StoreUnavailable, TooManyNames
-from queues.engine.faults import told
+from queues.engine.faults import Fault, fault_of, told
 from queues.engine.floor import FIRST
 from queues.engine.health import Trouble
 from queues.engine.isolation import Patience, carry_out, halves
@@ -41,7 +41,7 @@ from queues.engine.letters import (
     Posting,
     Round,
 )
-from queues.engine.mailbox import Mailbox, MailboxHolder
+from queues.engine.mailbox import MOST_CLAIMED, Mailbox, MailboxHolder
 from queues.engine.message import Counts
 from queues.engine.moves import Leave, Move, Take, first_moves, in_order, leave, take
 from queues.engine.options import EngineOptions
@@ -115,6 +115,8 @@ class Mailroom:
         self._round_load: dict[Mailbox, tuple[int, int]] = {}
         self._key_bytes: Counter[int] = Counter()
         self._crowded: dict[Mailbox, None] = {}
+        #: Mailboxes whose letters could not be fetched, and why.
+        self._blamed: dict[Mailbox, Exception] = {}
         self._strays = Allowance(STRAY_ACKS, STRAY_ACKS_A_SECOND)
         self._patience = Patience()
         self.health = settler.health
@@ -350,6 +352,8 @@ class Mailroom:
         refused = await carry_out(self._rounds, write, lambda round, _: round.apart(), self._refuse, connection)
         if not self._rounds:
             self._unload()
+        while self._blamed:
+            await self._narrow(connection, *self._blamed.popitem())
         self.on_commit()
         await self._go_on(refused)
 
@@ -396,9 +400,29 @@ class Mailroom:
         for mailbox, key, _ in round.acks:
             self._broken(mailbox, "acknowledgement of a letter", error, key)
         for mailbox in round.claims:
-            self._broken(mailbox, "delivery of letters", error, None)
+            self._blamed[mailbox] = error
         for mailbox in round.asking:
             self._broken(mailbox, "question of a peer", error, None)
+
+    async def _narrow(self, connection: Connection, mailbox: Mailbox, error: Exception) -> None:
+        """Letters of a mailbox cannot be fetched: fewer are, until the one to blame is found, which becomes a dead
+        letter; or is passed over, if that does not work either."""
+        mailbox.most, alone = max(1, min(mailbox.most, mailbox.room) // 2), mailbox.most == 1
+        if alone:
+            parameters = {"queue": mailbox.queue, "low": mailbox.floor.value}
+            row = await (await connection.execute(statement("first_ready"), parameters)).fetchone()
+            if row is None:
+                self._broken(mailbox, "delivery of letters", error, None)
+                return
+            self.health.isolate("delivery of letters", error, peer=mailbox.name, message=row[0])
+            given = {"ids": array(row), "error": f"not claimed: {told(error)}", "node": None}
+            try:
+                await connection.execute(statement("set_aside"), given)
+            except Exception as failure:
+                if fault_of(failure, connection) is not Fault.BAD:
+                    raise
+                mailbox.floor.value = max(mailbox.floor.value, row[0])
+        self._want(mailbox)
 
     def _broken(self, mailbox: Mailbox, unit: str, error: Exception, key: str | None) -> None:
         self.health.isolate(unit, error, peer=mailbox.name, key=key)
@@ -450,6 +474,7 @@ class Mailroom:
     def _claimed(self, mailbox: Mailbox, news: int, claim: Claim) -> None:
         """As the claimer does for queues."""
         self.counts.claimed += claim.taken
+        mailbox.most = min(2 * mailbox.most, MOST_CLAIMED)
         last_id = mailbox.floor.value if claim.last_id is None else claim.last_id
         if mailbox.news == news:
             mailbox.floor.looked(claim.snapshot, last_id if claim.more else None)

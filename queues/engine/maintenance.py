@@ -16,10 +16,12 @@ from queues.engine.claimer import Claimer
 from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.deadlines import Agenda
+from queues.engine.faults import Fault, fault_of
 from queues.engine.floor import FIRST
 from queues.engine.health import Health, Trouble
 from queues.engine.message import ROWS_PER_STATEMENT, Counts
 from queues.engine.options import EngineOptions
+from queues.engine.rowwise import Rows, Rowwise
 from queues.engine.settler import Settler
 from queues.engine.statements import array, statement
 
@@ -79,6 +81,9 @@ class Maintenance:
         #: Held by the method whose statements go to the connection that several of these methods share.
         self._turn = asyncio.Lock()
         #: Nodes that were found dead and are to be reaped.
+        self._due = Rowwise("due_ids", "delayed message", health)
+        self._expired = Rowwise("expired_ids", "message that outlived its time", health)
+        self._tallies = Rowwise("tallied_queues", "count of a queue", health, letters=False)
         self._dead: asyncio.Queue[int] = asyncio.Queue()
         self._found_dead: set[int] = set()
 
@@ -89,13 +94,12 @@ class Maintenance:
             if now() - sealed >= SEAL:
                 await self._seal(connection)
                 sealed = now()
-            parameters = {"limit": ROWS_PER_STATEMENT, "since": since}
-            cursor = await connection.execute(statement("promote_due"), parameters)
-            rows = await cursor.fetchall()
+            rows = await self._all_but(connection, self._due, "promote_due", limit=ROWS_PER_STATEMENT, since=since)
             for queue, low in rows:
                 self.ready_everywhere(queue, low)
             if not rows:
-                [(left, mark)] = await (await connection.execute(statement("next_due"), {"since": since})).fetchall()
+                parameters = {"since": since, "skip": self._due.parameters["skip"]}
+                [(left, mark)] = await (await connection.execute(statement("next_due"), parameters)).fetchall()
                 looked, since = _next_look(looked, mark, ALL_DUE)
                 await asyncio.sleep(DUE if left is None else min(DUE, max(0.002, left)))
 
@@ -122,11 +126,16 @@ class Maintenance:
         while True:
             gone = ROWS_PER_STATEMENT
             while gone == ROWS_PER_STATEMENT:
-                [(gone, mark)] = await self._rows(connection, "expire", limit=ROWS_PER_STATEMENT, since=since)
+                async with self._turn:
+                    rows = await self._all_but(
+                        connection, self._expired, "expire", limit=ROWS_PER_STATEMENT, since=since
+                    )
+                gone, mark = sum(row[0] for row in rows), rows[-1][1] if rows else since
                 self.counts.expired += gone
             looked, since = _next_look(looked, mark, ALL_EXPIRED)
-            [(last,)] = await self._rows(connection, "fold_tallies", low=folded[0])
-            if last:
+            async with self._turn:
+                rows = await self._all_but(connection, self._tallies, "fold_tallies", low=folded[0])
+            if last := max((row[0] or 0 for row in rows), default=0):
                 folded.append(last)
                 del folded[:-FOLDS_BEHIND]
             await asyncio.sleep(SWEEP)
@@ -154,7 +163,16 @@ class Maintenance:
         while True:
             node = await self._dead.get()
             self._found_dead.discard(node)
-            self.counts.dead_nodes += await nodes.reap(connection, node)
+            self.counts.dead_nodes += await nodes.reap(connection, node, self.health)
+
+    @staticmethod
+    async def _all_but(connection: Connection, units: Rowwise, name: str, **parameters: Any) -> Rows:
+        """Run one of the named statements over all units but those that fail."""
+
+        async def run(which: dict[str, Any]) -> Rows:
+            return await (await connection.execute(statement(name), parameters | which)).fetchall()
+
+        return await units.run(connection, run, **parameters)
 
     async def _rows(self, connection: Connection, name: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run one of the named statements on the shared connection, in its turn."""
@@ -264,15 +282,24 @@ class Maintenance:
             except LockNotAvailable:  # somebody reads the archive, and acknowledgements are not to wait for that
                 pause = PARTITIONS_AGAIN
             if days := self.options.archive_days:
-                await self._in_parts(connection, "drop_old_log_lines", FORGOTTEN, days=days)
+                await self._apart(connection, "drop_old_log_lines", FORGOTTEN, days=days)
             if days := self.options.idle_subscription_days:
-                await self._in_parts(connection, "drop_idle_subscriptions", 1, days=days)
+                await self._apart(connection, "drop_idle_subscriptions", 1, days=days)
             await self._forget_letters(connection)
             await asyncio.sleep(pause)
 
     async def _forget_letters(self, connection: Connection) -> None:
         """Forget the ids of letters that were sent before the dedupe window."""
-        await self._in_parts(connection, "forget_letters", FORGOTTEN, window=self.options.dedupe_window)
+        await self._apart(connection, "forget_letters", FORGOTTEN, window=self.options.dedupe_window)
+
+    async def _apart(self, connection: Connection, name: str, limit: int, **parameters: Any) -> None:
+        """As `_in_parts`; what fails there keeps nothing else from being done."""
+        try:
+            await self._in_parts(connection, name, limit, **parameters)
+        except Exception as error:
+            if fault_of(error, connection) is not Fault.BAD:
+                raise
+            self.health.isolate("upkeep", error, statement=name)
 
     async def _in_parts(self, connection: Connection, name: str, limit: int, **parameters: Any) -> None:
         """Remove rows that are found without an index, so many at a time, and let others have their turn between."""

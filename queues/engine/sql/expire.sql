@@ -1,6 +1,8 @@
--- Remove waiting messages whose time to live has passed since a time. Returns how many, and from when on to look next.
+-- Remove waiting messages whose time to live has passed since a time; `ids`: of these alone (null: of all), and none of
+-- `skip`. Returns how many, and from when on to look next.
 with late as materialized (
     select id from queues_message where expires_at is not null and expires_at > %(since)s::timestamptz and expires_at <= now() and state in (0, 2)
+        and coalesce(id = any(%(ids)s::bigint[]), true) and id <> all(%(skip)s::bigint[])
     order by expires_at limit %(limit)s for update skip locked
 ), gone as (
     delete from queues_message m where m.id = any(array(select id from late))

@@ -24,12 +24,13 @@ ELSEWHERE = {
     "end_frozen", "end_sessions", "key", "key_named", "key_names", "keys", "policies", "queue_id", "register_node",
     "resolve", "served_elsewhere", "waits_for",
     "subscribe", "count_subscriptions", "subscription",
-    "take_instructions", "take_tags", "touch_subscriptions", "unseen", "write_workers",
+    "take_instructions", "take_tags", "tallied_queues", "touch_subscriptions", "unseen",
+    "write_workers",
     "close_mailboxes", "connected_names", "forget_letters", "hold_mailboxes", "leave_mailboxes", "mailbox_ids",
     "names_owned",
     "see_letters", "take_mailbox", "unsee_letters",
 }  # fmt: skip
-READS_ALL = {"reap_leases"}
+READS_ALL = {"leased_ids", "reap_leases"}
 #: Those that must follow the order of one index: another would walk over what is leased or other queues'.
 ORDERED = {
     "claim": "message_ready", "claim_alone": "message_ready", "claim_dead": "message_dead",
@@ -43,7 +44,7 @@ INDEXES = (
     "message_key", "message_origin", "message_tag",
 )  # fmt: skip
 #: Those that run on the connection that looks for what is due.
-CLOCKWORK = {"next_due", "promote_due"}
+CLOCKWORK = {"due_ids", "next_due", "promote_due"}
 
 PARAMETERS: dict[str, Any] = {
     "since": "2026-01-01",
@@ -57,7 +58,7 @@ PARAMETERS: dict[str, Any] = {
     "senders": "{1,1}", "recipients": ["a", "b"], "producers": "{1,1}", "broadcasts": True, "locals": "{1}",
     "local_connections": "{1}", "rooms": "{1}", "byte_rooms": "{1}", "consumers": "{1,1}",
     "kept": "{t,t}", "whole": "{f,f}", "kind": "queue", "name": "q", "exact": True, "audited": False, "by": "",
-    "jobs": [False, False], "error": "",
+    "jobs": [False, False], "error": "", "skip": "{}",
 }  # fmt: skip
 
 pytestmark = pytest.mark.django_db  # makes the test database; the plans are made on a connection of their own

@@ -1,0 +1,111 @@
+"""Statements over whatever rows are due, which go on past a row that they cannot change.
+
+A statement takes rows by itself, many at once. When it fails for a reason of its own, its candidates are read and taken
+apart with the common helper until the ones to blame are left. Each of these is set aside as a dead letter of its queue.
+What cannot even be set aside is passed over as long as this process runs. All is counted, and logged once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from queues.engine.database import Connection
+from queues.engine.faults import Fault, fault_of, is_idle, told
+from queues.engine.health import Health
+from queues.engine.isolation import carry_out, halves
+from queues.engine.statements import array, statement
+
+Rows = list[tuple[Any, ...]]
+#: What a statement takes to do all that there is.
+ALL: dict[str, Any] = {"ids": None, "skip": "{}"}
+#: Rows that fail without one that does not, after which the statement is to blame and no row.
+MOST_FAILURES = 50
+#: Rows that are passed over, at most: they go into each statement.
+MOST_PASSED = 1000
+
+
+class Rowwise:
+    """A statement over units that another one, `candidates`, lists with their queues: it takes them as `ids` (null:
+    all), without those in `skip`. `unit` is the name under which one that fails is counted."""
+
+    def __init__(self, candidates: str, unit: str, health: Health, *, letters: bool = True) -> None:
+        """`letters`: units are messages, and can be dead letters."""
+        self.health = health
+        #: Whether it had to be taken apart.
+        self.narrowed = False
+        self._candidates = candidates
+        self._unit = unit
+        self._letters = letters
+        self._passed: dict[int, None] = {}
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What the statement takes to do all that it can."""
+        return ALL | {"skip": array(self._passed)}
+
+    async def run(self, connection: Connection, run: Callable[[dict[str, Any]], Awaitable[Rows]], **more: Any) -> Rows:
+        """Have `run` execute the statement with its `ids` and `skip`, for all units or a part at a time; returns the
+        rows of all parts. `more` goes into the list of candidates. Raises an error that no unit is to blame for."""
+        try:
+            return await run(self.parameters)
+        except Exception as error:
+            if fault_of(error, connection) is not Fault.BAD or not is_idle(connection):
+                raise
+            return await self._run_apart(connection, run, more, error)
+
+    async def _run_apart(
+        self, connection: Connection, run: Callable[[dict[str, Any]], Awaitable[Rows]], more: dict[str, Any],
+        error: Exception,
+    ) -> Rows:  # fmt: skip
+        self.narrowed = True
+        units = {row[0]: row[1] for row in await self._list(connection, more)}
+        found: Rows = []
+        failed: dict[int, Exception] = {}
+        parts = deque([list(units)] if units else [])
+        done = False
+
+        async def write(ids: list[int]) -> None:
+            nonlocal done
+            found.extend(await run(self.parameters | {"ids": array(ids)}))
+            done = True
+
+        def refuse(ids: list[int], why: Exception) -> None:
+            failed[ids[0]] = why
+            if not done and len(failed) == MOST_FAILURES:
+                parts.clear()
+
+        refused = await carry_out(parts, write, _halve, refuse, connection, in_order=False)
+        if refused is not None:
+            raise refused
+        if not done and len(failed) in (0, MOST_FAILURES):
+            raise error
+        for id, why in failed.items():
+            await self._set_aside(connection, id, units[id], why, more.get("node"))
+        return found
+
+    async def _list(self, connection: Connection, more: dict[str, Any]) -> Rows:
+        async with connection.transaction():
+            await connection.execute("set local enable_seqscan = on")
+            parameters = {"skip": array(self._passed)} | more
+            return await (await connection.execute(statement(self._candidates), parameters, prepare=False)).fetchall()
+
+    async def _set_aside(
+        self, connection: Connection, id: int, queue: int, why: Exception, node: int | None
+    ) -> None:
+        self.health.isolate(self._unit, why, id=id, queue=queue)
+        if self._letters:
+            given = {"ids": array([id]), "error": f"{self._unit} failed: {told(why)}", "node": node}
+            try:
+                await connection.execute(statement("set_aside"), given)
+                return
+            except Exception as error:
+                if fault_of(error, connection) is not Fault.BAD or not is_idle(connection):
+                    raise
+        if len(self._passed) < MOST_PASSED:
+            self._passed[id] = None
+
+
+def _halve(ids: list[int], _: Exception) -> Sequence[list[int]]:
+    return halves(ids)

@@ -1,0 +1,175 @@
+"""One row that no statement may change costs itself: what comes after it by the clock goes on, in the same batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from queues.engine import Engine
+from queues.keys import create_key
+from tests.queues.engine.conftest import MakeEngine, Producer, Store
+from tests.queues.engine.faults import unwritable
+from tests.queues.engine.test_mailroom import Peer
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def peers_key() -> int:
+    return create_key("peers")[0].pk
+
+
+def put(store: Store, queue: int, *bodies: bytes, columns: str = "state", values: str = "0") -> None:
+    """Store messages that no node is told of, at once."""
+    sql = (
+        f"insert into queues_message (id, queue_id, payload, {columns})"
+        f" select nextval('queues_message_id'), %s, body, {values} from unnest(%s::bytea[]) body"
+    )
+    with psycopg.connect(store.conninfo) as one:
+        one.execute(sql.encode(), (queue, list(bodies)))
+
+
+def states(store: Store, queue: int) -> dict[bytes, int]:
+    return {bytes(row["payload"]): row["state"] for row in store.messages(queue)}
+
+
+def unharmed(engine: Engine, unit: str) -> None:
+    """The one thing was isolated, once, and nothing else happened."""
+    assert (engine.health.isolated, engine.counts.reconnects, engine.unready_reasons()) == ({unit: 1}, 0, [])
+
+
+@contextmanager
+def untouchable(store: Store, table: str, operation: str, when: str) -> Iterator[None]:
+    """Within it no statement may do this to these rows."""
+    with psycopg.connect(store.conninfo, autocommit=True) as connection:
+        connection.execute(
+            b"create or replace function fail_on_poison() returns trigger language plpgsql as"
+            b" $$ begin raise 'this row fails' using errcode = '22012'; end $$"
+        )
+        connection.execute(
+            f"create trigger untouchable before {operation} on {table} for each row when ({when})"
+            " execute function fail_on_poison()".encode()
+        )
+        try:
+            yield
+        finally:
+            connection.execute(f"drop trigger untouchable on {table}".encode())
+
+
+BATCH = [*[b"%d" % n for n in range(20)], b"poison", b"last"]
+OTHERS = [body for body in BATCH if body != b"poison"]
+
+
+async def test_a_delayed_message_that_cannot_become_ready_is_a_dead_letter_and_the_others_come_in_time(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    engine = await make_engine()
+    queue = store.queue("orders")
+    with unwritable(store, "update", when="new.state = 0"):
+        put(store, queue, *BATCH, columns="state, due_at", values="2, now()")
+        await store.until(
+            lambda: states(store, queue) == dict.fromkeys(OTHERS, 0) | {b"poison": 3}, "the dead letter, and the rest"
+        )
+    assert "delayed message failed" in next(row["error"] for row in store.messages(queue) if row["state"] == 3)
+    unharmed(engine, "delayed message")
+    put_by_hand = f"insert into queues_queuetally (queue_id, delayed) values ({queue}, {len(BATCH)}) returning id"
+    assert store.rows(put_by_hand)
+    assert store.counts(queue) == (len(OTHERS), 0, 0, 1)
+
+
+async def test_a_delayed_message_that_cannot_be_changed_at_all_stays_and_is_told_of_once(
+    make_engine: MakeEngine, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = await make_engine()
+    queue = store.queue("orders")
+    with unwritable(store, "update"):
+        put(store, queue, *BATCH, columns="state, due_at", values="2, now()")
+        await store.until(lambda: list(states(store, queue).values()).count(0) == len(OTHERS), "the others")
+        put(store, queue, b"later", columns="state, due_at", values="2, now() + '0.2 s'")
+        await store.until(lambda: states(store, queue)[b"later"] == 0, "what is due later")
+        assert states(store, queue)[b"poison"] == 2
+        unharmed(engine, "delayed message")
+    told = [record.getMessage() for record in caplog.records if "delayed message failed" in record.getMessage()]
+    assert len(told) == 1
+    assert f"queue={queue}" in told[0]
+
+
+async def test_an_expired_message_that_cannot_be_removed_is_a_dead_letter_and_the_others_go(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    engine = await make_engine()
+    queue = store.queue("orders")
+    with unwritable(store, "delete"):
+        put(store, queue, *BATCH, columns="state, expires_at", values="0, now()")
+        await store.until(lambda: states(store, queue) == {b"poison": 3}, "the dead letter, and the others' end")
+    unharmed(engine, "message that outlived its time")
+    await store.until(lambda: engine.counts.expired == len(OTHERS), "the count")
+
+
+async def test_a_queue_whose_counts_cannot_be_written_keeps_no_other_queues_from_theirs(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    engine = await make_engine()
+    poison, neighbour = store.queue("orders"), store.queue("neighbour")
+    with untouchable(store, "queues_queuecount", "insert", f"new.queue_id = {poison}"):
+        for queue in ("orders", "neighbour", "orders", "neighbour"):
+            await Producer(engine).publish(queue, b"1")
+        counted = f"select 1 from queues_queuecount where queue_id = {neighbour} and published = 2"
+        await store.until(lambda: store.rows(counted), "the neighbour's count")
+        unharmed(engine, "count of a queue")
+    assert store.counts(poison)[0] == 2, "what was not folded counts all the same"
+
+
+async def test_a_dead_nodes_lease_that_cannot_be_returned_is_a_dead_letter_and_the_others_are_ready(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    engine = await make_engine()
+    queue = store.queue("orders")
+    gone = "insert into queues_node (name, host, pid, first_message_id) values ('gone', 'h', 0, 1) returning id"
+    with unwritable(store, "update", when="new.state = 0"):
+        with psycopg.connect(store.conninfo) as dying:
+            [(node,)] = dying.execute(gone.encode()).fetchall()
+            dying.execute(
+                "insert into queues_message (id, queue_id, payload, state, node_id)"
+                " select nextval('queues_message_id'), %s, body, 1, %s from unnest(%s::bytea[]) body",
+                (queue, node, BATCH),
+            )
+        await store.until(
+            lambda: states(store, queue) == dict.fromkeys(OTHERS, 0) | {b"poison": 3}, "the dead letter, and the rest"
+        )
+        await store.until(lambda: not store.rows(f"select from queues_node where id = {node}"), "the node's end")
+    unharmed(engine, "return of a dead node's lease")
+
+
+async def test_an_error_that_no_row_is_to_blame_for_makes_no_dead_letters(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    engine = await make_engine()
+    queue = store.queue("orders")
+    many = [b"%d" % n for n in range(100)]
+    with untouchable(store, "queues_message", "update", "new.state = 0 and old.state = 2"):
+        put(store, queue, *many, columns="state, due_at", values="2, now()")
+        await store.until(lambda: any("delays" in reason for reason in engine.unready_reasons()), "what is told")
+        assert set(states(store, queue).values()) == {2}
+    await store.until(lambda: set(states(store, queue).values()) == {0}, "the end of all delays")
+
+
+async def test_a_letter_that_cannot_be_claimed_is_a_dead_letter_and_its_peer_gets_the_others(
+    make_engine: MakeEngine, store: Store, peers_key: int
+) -> None:
+    engine = await make_engine(mailroom=True)
+    sender, away = await Peer(engine, "sender", peers_key).here(), await Peer(engine, "reader", peers_key).here()
+    engine_mailroom = engine.mailroom
+    assert engine_mailroom is not None
+    away.leave()
+    await store.until(lambda: engine_mailroom.idle, "its leave")
+    await sender.send("reader", *[str(n) for n in range(20)], "poison", "last")
+    with unwritable(store, "update", b"body of poison", when="new.state = 1"):
+        reader = await Peer(engine, "reader", peers_key).here()
+        assert await reader.got(21) == [*[str(n) for n in range(20)], "last"]
+    assert (reader.error, sender.error, engine.counts.reconnects) == (None, None, 0)
+    [dead] = store.rows("select error from queues_message where state = 3")
+    assert "not claimed" in dead["error"]
