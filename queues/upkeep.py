@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 #: Days for which the archive's partitions are made ahead.
 AHEAD = 7
+#: Lines of workers removed in one statement.
+LINES = 10_000
 TODAY = "(now() at time zone 'UTC')::date"
 
 
@@ -39,10 +41,18 @@ def keep_archive(using: str = DEFAULT_DB_ALIAS) -> None:
     """
     _keep_partitions(f"select queues_make_archive_partitions({TODAY}, %s)", AHEAD, using)
     _keep_partitions(f"select queues_drop_archive_partitions({TODAY} - %s)", settings.BROKER_ARCHIVE_DAYS, using)
-    with connections[using].cursor() as cursor:
-        cursor.execute(text("drop_old_log_lines"), {"days": settings.BROKER_ARCHIVE_DAYS})
-        if settings.BROKER_IDLE_SUBSCRIPTION_DAYS:
-            cursor.execute(text("drop_idle_subscriptions"), {"days": settings.BROKER_IDLE_SUBSCRIPTION_DAYS})
+    _drop("drop_old_log_lines", settings.BROKER_ARCHIVE_DAYS, LINES, using)
+    if settings.BROKER_IDLE_SUBSCRIPTION_DAYS:
+        _drop("drop_idle_subscriptions", settings.BROKER_IDLE_SUBSCRIPTION_DAYS, 1, using)
+
+
+def _drop(name: str, days: int, limit: int, using: str) -> None:
+    """Run one of the engine's statements until it finds less than it may remove at once."""
+    gone = limit
+    while gone == limit:
+        with connections[using].cursor() as cursor:
+            cursor.execute(text(name), {"days": days, "limit": limit})
+            [(gone,)] = cursor.fetchall()
 
 
 def _keep_partitions(sql: str, days: int, using: str) -> None:
