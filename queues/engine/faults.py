@@ -46,6 +46,8 @@ PHRASES = {
     "not currently accepting connections": "the database accepts no connections",
     "does not exist": "the database does not exist",
     "timeout expired": "the database does not answer",
+    "timed out": "the database does not answer",
+    "No route to host": "the database does not answer",
     "refused": "the database refuses connections",
 }
 

@@ -18,7 +18,7 @@ from wire.overhop.worker import Worker
 
 TOPIC = QUEUE = "failover"
 #: Messages a second, and jobs at a time.
-RATE, JOBS = 300.0, 5
+RATE, JOBS = 600.0, 5
 
 
 class Load:

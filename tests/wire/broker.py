@@ -203,8 +203,11 @@ def make_url(parameters: dict[str, Any]) -> str:
 class Broker:
     """A `manage.py runwire`. Its listeners are on free ports; `addresses` has them by name, once it is ready."""
 
-    def __init__(self, database: Database | str, *arguments: str, **environment: Any) -> None:
-        """`arguments` come after those that open each listener on a free port; `environment` overrides settings."""
+    def __init__(
+        self, database: Database | str, *arguments: str, inside: Any = (), **environment: Any
+    ) -> None:
+        """`arguments` come after those that open each listener on a free port; `environment` overrides settings.
+        `inside` is the words of a command that runs this one elsewhere, as in a network namespace."""
         self.url = database if isinstance(database, str) else database.url
         self.arguments = (*EVERY_LISTENER, *arguments)
         self.environment = ENVIRONMENT | {name: str(value) for name, value in environment.items()}
@@ -214,7 +217,7 @@ class Broker:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `wait`
         self._ready = threading.Event()
         self.process = subprocess.Popen(
-            [sys.executable, "manage.py", "runwire", *self.arguments],
+            [*inside, sys.executable, "manage.py", "runwire", *self.arguments],
             cwd=CHECKOUT,
             env={**os.environ, "DATABASE_URL": self.url, "SECRET_KEY": settings.SECRET_KEY, **self.environment},
             stdout=subprocess.PIPE,

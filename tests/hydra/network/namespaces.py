@@ -97,6 +97,21 @@ class Namespaces:
         """It is connected again."""
         ip("link", "set", "dev", f"{self.prefix}l{number}", "up")
 
+    def second_host(self) -> str:
+        """Another address of the machine itself, beside `host`."""
+        address = f"{self.rest}.253"
+        ip("addr", "add", f"{address}/24", "dev", self._bridge("r"))
+        return address
+
+    def swallow(self, number: int, address: str) -> None:
+        """Whatever it sends to this address vanishes: it has the wrong card in mind."""
+        where = ("dev", "netr", "lladdr", "02:00:00:00:00:01", "nud", "permanent")
+        ip("-n", self.name(number), "neigh", "replace", address, *where)
+
+    def deliver(self, number: int, address: str) -> None:
+        """What it sends to this address arrives again."""
+        ip("-n", self.name(number), "neigh", "del", address, "dev", "netr")
+
 
 @contextlib.contextmanager
 def forwarding(host: str, there: tuple[str, int]) -> Iterator[tuple[str, int]]:
