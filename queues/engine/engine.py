@@ -67,6 +67,7 @@ DEADLINES = 0.02  # seconds between looks at delivery deadlines
 GRACE = 0.1  # seconds that clients have to acknowledge after they were held up
 FEW_UNSETTLED = 64  # below it, what somebody waits for is written at once
 KNOWN = 60.0  # seconds between looks at what tells the store's past and its clock
+GRANTS_APART = 0.1  # seconds between two looks, however many notifications say that a key changed
 GRANTS = 60.0  # seconds between looks whether what is granted to sessions still is
 HANG_UP = 0.2  # seconds that jobs have to notice the end of their connections
 ANOTHER_PAST = (
@@ -152,6 +153,7 @@ class Engine:
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._grants: dict[str, Grant] = {}
         self._key_changes = 0
+        self._key_told = asyncio.Event()
         #: What sessions were last told of each key that they use, by its id.
         self._granted: dict[int, Grant] = {}
         #: Backends of this engine's connections: those that are lost may go on living until they notice.
@@ -243,6 +245,11 @@ class Engine:
     def descriptors(self) -> list[int]:
         """The descriptors of its connections, which a forked child of this process must not keep open."""
         return [connection.fileno() for connection in tuple(self._connections.values()) if not connection.closed]
+
+    def look_at_keys(self) -> None:
+        """An API key is said to have changed: see at once whether one has. A log-in under way reads its key again."""
+        self._key_changes += 1
+        self._key_told.set()
 
     def forget_key(self, key: int) -> None:
         """An API key was changed or revoked."""
@@ -553,13 +560,16 @@ class Engine:
         """Read anew what is granted to sessions: at once, since a notification may have been missed while the database
         was away, and then from time to time. A key that was revoked or changed ends its sessions."""
         while True:
+            self._key_told.clear()
             known = dict(self._granted)
             cursor = await connection.execute(statement("keys"), {"ids": array(known)})
             found = {row[0]: _grant(row) for row in await cursor.fetchall()}
             for key, grant in known.items():
                 if found.get(key) != grant and self._granted.get(key) is grant:
                     self.forget_key(key)
-            await asyncio.sleep(GRANTS)
+            await asyncio.sleep(GRANTS_APART)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._key_told.wait(), GRANTS)
 
     async def _reload(self) -> None:
         """Read anew what notifications keep current."""

@@ -75,7 +75,7 @@ class Hearing:
         if changed.table == "queue":
             self._read_anew([changed.id])
         elif changed.table == "key":
-            self._engine.forget_key(changed.id)
+            self._engine.look_at_keys()  # any role can say so: the table tells which one changed, if any
         elif changed.table == "subscription":
             self._engine.subscriptions.forget(changed.id)
         elif changed.table == "periodic":

@@ -537,11 +537,21 @@ def put(address: Address, *payloads: bytes, retries: int = 3) -> None:
         client.hang_up()
 
 
+def _dropped(connection: psycopg.Connection, statement: sql.Composed) -> bool:
+    """Whether it could be dropped: one that autovacuum is at work in cannot be by a role that is no superuser."""
+    try:
+        connection.execute(statement)
+    except psycopg.errors.InsufficientPrivilege:
+        return False
+    return True
+
+
 def drop_databases(parameters: dict[str, Any], *names: str) -> None:
     """Drop databases, whoever is connected."""
     with psycopg.connect(**parameters, autocommit=True) as connection:
         for name in names:
-            connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+            statement = sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))
+            wait_until(lambda: _dropped(connection, statement), f"the end of {name}")  # noqa: B023 - called at once
 
 
 def create_database(parameters: dict[str, Any], name: str, template: str | None = None) -> dict[str, Any]:
