@@ -52,7 +52,8 @@ PARTITIONS = 3600.0
 PARTITIONS_AGAIN = 60.0
 #: Ids of letters, and lines of workers, forgotten in one transaction.
 FORGOTTEN = 10_000
-#: Tallies older than this many folds are certainly committed; the search for new ones starts after them.
+#: Tallies older than this many folds are committed, but for those of long transactions, which are found when
+#: everything that is expired is looked for: the search for new ones starts after them.
 FOLDS_BEHIND = 30
 
 
@@ -132,9 +133,10 @@ class Maintenance:
                     )
                 gone, mark = sum(row[0] for row in rows), rows[-1][1] if rows else since
                 self.counts.expired += gone
+            low = 0 if since == EVER else folded[0]
             looked, since = _next_look(looked, mark, ALL_EXPIRED)
             async with self._turn:
-                rows = await self._all_but(connection, self._tallies, "fold_tallies", low=folded[0])
+                rows = await self._all_but(connection, self._tallies, "fold_tallies", low=low)
             if last := max((row[0] or 0 for row in rows), default=0):
                 folded.append(last)
                 del folded[:-FOLDS_BEHIND]

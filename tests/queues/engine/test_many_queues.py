@@ -130,3 +130,20 @@ async def test_subscribes_that_wait_are_made_in_one_transaction_and_one_that_can
     consumer = asyncio.create_task(Consumer(made[7].buffer).bodies(1))  # type: ignore[union-attr]
     await Producer(engine).publish("topic:t/7", b"x")
     assert await consumer == [b"x"]
+
+
+async def test_the_counts_of_a_long_transaction_are_folded_without_a_restart(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("FOLDS_BEHIND", 1), ("SWEEP", 0.05), ("ALL_EXPIRED", 0.5)):
+        monkeypatch.setattr(f"queues.engine.maintenance.{name}", value)
+    queue = store.queue("q")
+    with store.connection.transaction():
+        store.rows("insert into queues_queuetally (queue_id, ready) values (%s, 5) returning id", queue)
+        engine = await make_engine()
+        with psycopg.connect(store.conninfo, autocommit=True) as other:
+            for _ in range(3):
+                other.execute("insert into queues_queuetally (queue_id, leased) values (%s, 1)", (queue,))
+                await store.until(lambda: not other.execute("select from queues_queuetally").fetchall(), "its fold")
+    await store.until(lambda: not store.rows("select from queues_queuetally"), "the late one's fold")
+    assert (store.counts(queue), engine.counts.reconnects) == ((5, 3, 0, 0), 0)
