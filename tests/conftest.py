@@ -104,8 +104,8 @@ SPARK_FILES = tuple(
 TESTS = Path(__file__).parent
 #: Directories and files that take longest. They are started first, so that no process is left with one at the end.
 SLOW = (
-    *SPARK_FILES, "torture/", "browser/", "peers/durability/", "hydra/network/", "hydra/simulator/test_seeds",
-    "brokersite/", "queues/kombu/", "wire/overhop/test_two_nodes", "peers/", "hostile/",
+    *SPARK_FILES, "torture/", "failover/", "browser/", "peers/durability/", "hydra/network/",
+    "hydra/simulator/test_seeds", "brokersite/", "queues/kombu/", "wire/overhop/test_two_nodes", "peers/", "hostile/",
 )  # fmt: skip
 
 #: Filled by migrations, and kept as they are.
