@@ -92,17 +92,18 @@ def test_a_sender_that_reads_nothing_and_sends_without_end_is_stored_and_held_ba
 @pytest.mark.parametrize("connections", [100, pytest.param(500, marks=pytest.mark.long)])
 async def test_hundreds_of_connections_are_served_at_once(broker: Daphne, store: Database, connections: int) -> None:
     wait_until(lambda: connected(store) == [], "the end of earlier ones")
-    names = sorted(f"peer-{n:03}" for n in range(connections))
+    everyone = f"to-all-{connections}"  # an id that was seen is not stored again, from any sender
+    names = sorted(f"peer-{connections}-{n:03}" for n in range(connections))
     async with asyncio.timeout(500), contextlib.AsyncExitStack() as stack:
         clients = {name: await stack.enter_async_context(registered(broker, name)) for name in names}
         first, last = clients[names[0]], clients[names[-1]]
         await last.send(PEERS, text=True)
         assert json.loads(await last.recv())["names"] == names
-        await first.send(envelope("*", "to-all"), text=True)
+        await first.send(envelope("*", everyone), text=True)
         for name in names[1:]:
             found = DELIVER.fullmatch(await clients[name].recv(decode=False))
             assert found
-            assert json.loads(found[1]) == f"to-all|{name}"
+            assert json.loads(found[1]) == f"{everyone}|{name}"
         for n, name in enumerate(names):
             await clients[name].send(envelope(names[n - 1], f"to-{names[n - 1]}"), text=True)
         for name in names:

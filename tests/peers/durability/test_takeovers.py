@@ -79,16 +79,18 @@ async def test_many_take_overs_lose_nothing_and_keep_each_senders_order(
 ) -> None:
     ledger, done = Ledger(), asyncio.Event()
     permits = asyncio.Semaphore(0)
-    senders = [Sender(lambda: brokers, name, "bob", ledger, permits) for name in ("first", "second")]
-    receiver = Receiver(lambda: brokers, "bob", ledger, share=0.6)
+    # Names of its own: an id that a sender has used already is not stored again.
+    bob, names = f"bob-{take_overs}", [f"first-{take_overs}", f"second-{take_overs}"]
+    senders = [Sender(lambda: brokers, name, bob, ledger, permits) for name in names]
+    receiver = Receiver(lambda: brokers, bob, ledger, share=0.6)
     async with asyncio.timeout(500), asyncio.TaskGroup() as tasks, contextlib.AsyncExitStack() as connections:
-        client = await connections.enter_async_context(registered(brokers[0], "bob"))
+        client = await connections.enter_async_context(registered(brokers[0], bob))
         readers = [tasks.create_task(read(receiver, client))]
         sending = [tasks.create_task(sender.run(done.is_set)) for sender in senders]
         for n, broker in zip(range(take_overs), itertools.cycle(brokers[::-1]), strict=False):
             permits.release()
             receiver.news.clear()
-            client = await connections.enter_async_context(registered(broker, "bob"))
+            client = await connections.enter_async_context(registered(broker, bob))
             readers.append(tasks.create_task(read(receiver, client)))
             if n % 3 == 0:
                 await receiver.news.wait()
@@ -99,11 +101,11 @@ async def test_many_take_overs_lose_nothing_and_keep_each_senders_order(
         await client.close()
         await asyncio.wait(readers)
         receiver.share = 1.0
-        async with registered(brokers[1], "bob") as last:
-            await receiver.read(last, lambda: not pending(store, "bob"))
+        async with registered(brokers[1], bob) as last:
+            await receiver.read(last, lambda: not pending(store, bob))
     assert [reader.result() for reader in readers[:-1]] == [TAKEN_OVER] * take_overs
     assert all(ledger.confirmed[sender.name] > take_overs for sender in senders)
-    ledger.check({"bob": ["first", "second"]})
+    ledger.check({bob: names})
     sends = [event.id for event in chain(store) if event.event == "send"]
     assert sorted(sends) == stored_keys(store)
 
