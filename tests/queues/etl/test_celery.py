@@ -33,7 +33,9 @@ def start_worker(database_url: str, tmp_path: Path) -> Iterator[StartWorker]:
 
     def start(*options: str) -> Worker:
         name = f"worker{len(started)}"
-        started.append(Worker(name, database_url, tmp_path, *options, FAKE_JOB_DIRECTORY=str(tmp_path)))
+        # The fake job has of the worker's environment only what the setting names.
+        job = {"FAKE_JOB_DIRECTORY": str(tmp_path), "BROKER_ETL_ENVIRONMENT": "FAKE_JOB_DIRECTORY"}
+        started.append(Worker(name, database_url, tmp_path, *options, **job))
         return started[-1]
 
     yield start
