@@ -111,6 +111,9 @@ SLOW = (
 #: Filled by migrations, and kept as they are.
 KEPT_TABLES = {"auth_permission", "django_content_type", "django_migrations"}
 
+#: Tables without a model.
+OTHER_TABLES = {"queues_instruction"}
+
 #: Empties the tables named that have rows. TRUNCATE, since the audit chains refuse DELETE.
 EMPTY_TABLES = """
 do $$
@@ -151,7 +154,7 @@ def _empty_filled_tables_only() -> Iterator[None]:
     def empty(self: TransactionTestCase) -> None:
         tables = set(connection.introspection.django_table_names(only_existing=True, include_views=False))
         with connection.cursor() as cursor:
-            cursor.execute(EMPTY_TABLES % ",".join(sorted(tables - KEPT_TABLES)))
+            cursor.execute(EMPTY_TABLES % ",".join(sorted((tables | OTHER_TABLES) - KEPT_TABLES)))
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(TransactionTestCase, "_fixture_teardown", empty)

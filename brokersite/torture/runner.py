@@ -105,6 +105,9 @@ class Run:
         try:
             self._tormentor.start_all()
             self._make_clients()
+            # What is settled before a listener has heard of the retention just set is archived without its body.
+            self._tormentor.stop_all()
+            self._tormentor.start_all()
             self._stage.publishing.set()
             for client in self._clients:
                 client.start()

@@ -73,7 +73,7 @@ def test_every_statement_that_archives_gives_its_transaction(etl: Etl) -> None:
     given = {
         "ids": "{1,2}", "delivered": "{1,1}", "consumer": None, "full": False, "outcome": 4, "by": "", "queue": queue,
         "count": 5, "limit": 5, "results": [None, None], "consumers": "{1,1}", "jobs": [False, False],
-        "kept": "{t,t}", "whole": "{f,f}",
+        "kept": "{t,t}", "whole": "{f,f}", "since": "-infinity", "skip": "{}",
     }  # fmt: skip
     names = ["settle_archived", "settle_jobs", "settle_letters", "settle_audited", "remove", "drop_oldest", "expire"]
     for name in names:
