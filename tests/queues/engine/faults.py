@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
-import psycopg
 import pytest
 from psycopg import AsyncConnection
 
@@ -65,21 +64,26 @@ class Faults:
                 await self._hit.wait()
 
 
-@contextmanager
-def unwritable(store: Store, operation: str, payload: bytes = b"poison", when: str = "true") -> Iterator[None]:
+@asynccontextmanager
+async def unwritable(
+    store: Store, operation: str, payload: bytes = b"poison", when: str = "true"
+) -> AsyncIterator[None]:
     """Within it no statement that would insert, update or delete a message with this payload works. `when` restricts
-    that to some changes, in terms of `old` and `new`."""
+    that to some changes, in terms of `old` and `new`.
+
+    The table's lock is waited for while the loop goes on: the engine under test may be within a transaction.
+    """
     row = "new" if operation == "insert" else "old"
-    with psycopg.connect(store.conninfo, autocommit=True) as connection:
-        connection.execute(
+    async with await AsyncConnection.connect(store.conninfo, autocommit=True) as connection:
+        await connection.execute(
             b"create or replace function fail_on_poison() returns trigger language plpgsql as"
             b" $$ begin raise 'this row fails' using errcode = '22012'; end $$"
         )
-        connection.execute(
+        await connection.execute(
             f"create trigger poison before {operation} on queues_message for each row"
             f" when ({row}.payload = '\\x{payload.hex()}' and {when}) execute function fail_on_poison()".encode()
         )
         try:
             yield
         finally:
-            connection.execute(b"drop trigger poison on queues_message")
+            await connection.execute(b"drop trigger poison on queues_message")

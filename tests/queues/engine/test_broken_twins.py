@@ -55,7 +55,7 @@ def unguarded(patch: pytest.MonkeyPatch) -> None:
 async def a_row_that_cannot_be_removed(engine: Engine, store: Store) -> None:
     queue, neighbour, node = store.queue("orders"), store.queue("neighbour"), engine.node
     await Producer(engine).publish("orders", b"1", b"poison")
-    with unwritable(store, "delete"):
+    async with unwritable(store, "delete"):
         assert await Consumer(await engine.queue("orders")).bodies(2) == [b"1", b"poison"]
         await goes_on(engine)
         await store.until(

@@ -152,7 +152,7 @@ async def test_a_message_that_cannot_be_stored_is_refused_and_the_rest_of_its_ba
     engine = await make_engine()
     queue = store.queue("orders")
     producer = Producer(engine)
-    with unwritable(store, "insert"):
+    async with unwritable(store, "insert"):
         await producer.publish("orders", *[b"%d" % n for n in range(300)], b"poison", *[b"%d" % n for n in range(300)])
     assert [token for token, _ in producer.failed] == [300]
     assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"%d" % n for n in range(300)] * 2
@@ -167,7 +167,7 @@ async def test_a_message_that_cannot_be_removed_becomes_a_dead_letter_and_the_re
     queue = store.queue("orders")
     producer, buffer = Producer(engine), await engine.queue("orders")
     await producer.publish("orders", b"1", b"poison", b"2")
-    with unwritable(store, "delete"):
+    async with unwritable(store, "delete"):
         assert await Consumer(buffer).bodies(3) == [b"1", b"poison", b"2"]
         await store.until(lambda: store.counts(queue) == (0, 0, 0, 1), "the dead letter")
     assert engine.settler.unsettled == 0
@@ -182,7 +182,7 @@ async def test_a_message_that_cannot_be_returned_becomes_a_dead_letter_and_the_r
     producer, buffer = Producer(engine), await engine.queue("orders")
     await producer.publish("orders", b"1", b"poison", b"2")
     consumer = Consumer(buffer)
-    with unwritable(store, "update", when="new.state = 2"):
+    async with unwritable(store, "update", when="new.state = 2"):
         for _ in range(3):
             delivery = await consumer.next()
             assert delivery is not None
@@ -197,7 +197,7 @@ async def test_a_message_that_cannot_be_claimed_becomes_a_dead_letter_and_the_qu
     engine = await make_engine()
     queue = store.queue("orders")
     await Producer(engine).publish("orders", *[b"%d" % n for n in range(50)], b"poison", b"last")
-    with unwritable(store, "update", when="new.state = 1"):
+    async with unwritable(store, "update", when="new.state = 1"):
         bodies = await Consumer(await engine.queue("orders")).bodies(51)
     assert bodies == [*[b"%d" % n for n in range(50)], b"last"]
     await store.until(lambda: store.counts(queue) == (0, 0, 0, 1), "the dead letter")
@@ -210,7 +210,7 @@ async def test_a_letter_that_cannot_be_stored_ends_its_senders_connection_and_no
     engine = await make_engine(mailroom=True)
     key = peers_key
     bad, good, reader = [await Peer(engine, name, key).here() for name in ("bad", "good", "reader")]
-    with unwritable(store, "insert", b"body of poison"):
+    async with unwritable(store, "insert", b"body of poison"):
         bad.post("reader", "poison")
         await good.send("reader", "a", "b")
         await bad.until(lambda: "refused" in bad.told)

@@ -68,7 +68,7 @@ async def test_a_delayed_message_that_cannot_become_ready_is_a_dead_letter_and_t
 ) -> None:
     engine = await make_engine()
     queue = store.queue("orders")
-    with unwritable(store, "update", when="new.state = 0"):
+    async with unwritable(store, "update", when="new.state = 0"):
         put(store, queue, *BATCH, columns="state, due_at", values="2, now()")
         await store.until(
             lambda: states(store, queue) == dict.fromkeys(OTHERS, 0) | {b"poison": 3}, "the dead letter, and the rest"
@@ -85,7 +85,7 @@ async def test_a_delayed_message_that_cannot_be_changed_at_all_stays_and_is_told
 ) -> None:
     engine = await make_engine()
     queue = store.queue("orders")
-    with unwritable(store, "update"):
+    async with unwritable(store, "update"):
         put(store, queue, *BATCH, columns="state, due_at", values="2, now()")
         await store.until(lambda: list(states(store, queue).values()).count(0) == len(OTHERS), "the others")
         put(store, queue, b"later", columns="state, due_at", values="2, now() + '0.2 s'")
@@ -102,7 +102,7 @@ async def test_an_expired_message_that_cannot_be_removed_is_a_dead_letter_and_th
 ) -> None:
     engine = await make_engine()
     queue = store.queue("orders")
-    with unwritable(store, "delete"):
+    async with unwritable(store, "delete"):
         put(store, queue, *BATCH, columns="state, expires_at", values="0, now()")
         await store.until(lambda: states(store, queue) == {b"poison": 3}, "the dead letter, and the others' end")
     unharmed(engine, "message that outlived its time")
@@ -129,7 +129,7 @@ async def test_a_dead_nodes_lease_that_cannot_be_returned_is_a_dead_letter_and_t
     engine = await make_engine()
     queue = store.queue("orders")
     gone = "insert into queues_node (name, host, pid, first_message_id) values ('gone', 'h', 0, 1) returning id"
-    with unwritable(store, "update", when="new.state = 0"):
+    async with unwritable(store, "update", when="new.state = 0"):
         with psycopg.connect(store.conninfo) as dying:
             [(node,)] = dying.execute(gone.encode()).fetchall()
             dying.execute(
@@ -167,7 +167,7 @@ async def test_a_letter_that_cannot_be_claimed_is_a_dead_letter_and_its_peer_get
     away.leave()
     await store.until(lambda: engine_mailroom.idle, "its leave")
     await sender.send("reader", *[str(n) for n in range(20)], "poison", "last")
-    with unwritable(store, "update", b"body of poison", when="new.state = 1"):
+    async with unwritable(store, "update", b"body of poison", when="new.state = 1"):
         reader = await Peer(engine, "reader", peers_key).here()
         assert await reader.got(21) == [*[str(n) for n in range(20)], "last"]
     assert (reader.error, sender.error, engine.counts.reconnects) == (None, None, 0)
