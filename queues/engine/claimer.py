@@ -92,10 +92,12 @@ class Claimer:
         try:
             await self.claim(connection, buffer)
         except Exception as error:
-            fault = fault_of(error, connection)
+            fault, alone = fault_of(error, connection), not self._narrow.get(buffer, 1)
+            if alone:  # whatever it met, the next claim is of one message: none at all would stop the queue
+                self._narrow[buffer] = 1
             if fault is Fault.LOST or not is_idle(connection):
                 raise
-            if fault is Fault.BAD and not self._narrow.get(buffer, 1):
+            if fault is Fault.BAD and alone:
                 await self._set_aside(connection, buffer, error)
             self.want(buffer)
             return error if fault is Fault.REFUSED else None
@@ -104,7 +106,6 @@ class Claimer:
     async def _set_aside(self, connection: Connection, buffer: QueueBuffer, error: Exception) -> None:
         """The oldest message of a queue cannot be claimed: it becomes a dead letter. If it is one already, or not even
         that works, it is passed over until the queue is looked at from its beginning again."""
-        self._narrow[buffer] = 1
         parameters = {"queue": buffer.id, "low": buffer.floor.value}
         row = await (await connection.execute(statement("first_ready"), parameters)).fetchone()
         id = None if row is None or buffer.dead else row[0]

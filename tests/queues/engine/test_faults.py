@@ -146,6 +146,20 @@ async def test_a_deadlock_is_done_again_and_costs_nothing(
     assert (faults.hits["publish_one"], producer.failed, sum(engine.health.isolated.values())) == (2, [], 0)
 
 
+@pytest.mark.parametrize("state", ["53100", "40P01"])
+async def test_a_claim_of_one_message_that_the_server_refuses_for_now_does_not_stop_its_queue(
+    make_engine: MakeEngine, store: Store, faults: Faults, state: str
+) -> None:
+    engine = await make_engine()
+    store.queue("orders", concurrency_limit=1)  # so that no more is claimed than is asked for
+    await Producer(engine).publish("orders", b"1")
+    faults.put("claim", state)
+    consumer = Consumer(await engine.queue("orders"))
+    delivery = await consumer.next()
+    assert delivery is not None
+    assert (faults.hits["claim"], engine.counts.reconnects) == (1, 0)
+
+
 async def test_a_message_that_cannot_be_stored_is_refused_and_the_rest_of_its_batch_is_not(
     make_engine: MakeEngine, store: Store
 ) -> None:
