@@ -17,8 +17,18 @@ class PeersCollector(Collector):
     def __init__(self, office: Office) -> None:
         self._office = office
 
+    def describe(self) -> Iterator[Metric]:
+        """The office's own names: a listener in the same process may have registered the others."""
+        return self._own()
+
     def collect(self) -> Iterator[Metric]:
-        """The engine's figures too, once it runs."""
+        """The engine's figures and the quotas too, once the engine runs."""
+        yield from self._own()
+        if self._office.engine_now is not None:
+            yield over_quota(self._office.over_quota, "connections")
+            yield from engine_metrics(self._office.engine_now)
+
+    def _own(self) -> Iterator[Metric]:
         office = self._office
         yield GaugeMetricFamily("fivewire_peers", "Open peerbus connections.", len(office.sessions))
         ignored = CounterMetricFamily("fivewire_peers_ignored", "Peerbus frames that were dropped.", labels=["reason"])
@@ -32,6 +42,3 @@ class PeersCollector(Collector):
             value=office.failures,
         )  # fmt: skip
         yield from (ignored, closed, failures)
-        yield over_quota(office.over_quota, "connections")
-        if office.engine_now is not None:
-            yield from engine_metrics(office.engine_now)

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from peers.metrics import PeersCollector
 from peers.office import Office
@@ -90,6 +91,20 @@ def test_the_site_shows_what_does_not_work_too(server: Server) -> None:
     office.engine_now = server.engine
     registry.register(PeersCollector(office))
     assert 'fivewire_trouble{what="reconnecting"} 1.0' in generate_latest(registry).decode()
+
+
+@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize("site_first", [False, True])
+def test_a_site_and_a_listener_register_in_one_process(server: Server, site_first: bool, running: bool) -> None:
+    registry = CollectorRegistry(auto_describe=True)
+    office = Mock(Office, sessions=(), ignored={}, closed={}, over_quota=Counter(), failures=0)
+    office.engine_now = server.engine if running else None
+    collectors: list[Collector] = [WireCollector(server), PeersCollector(office)]
+    for collector in reversed(collectors) if site_first else collectors:
+        registry.register(collector)
+    page = generate_latest(registry).decode()
+    assert "fivewire_peers 0.0\n" in page
+    assert 'fivewire_over_quota_total{of="pending"} 0.0\n' in page
 
 
 def test_sspq_messages_that_were_not_kept_are_shown_by_reason_also_when_there_is_none(server: Server) -> None:
