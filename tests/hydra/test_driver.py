@@ -113,10 +113,17 @@ class World:
         return link
 
     async def joined(self, id: int = 12345) -> FakeLink:
-        """Somebody has connected, and was let in."""
+        """Somebody has connected, and was let in. It agrees to those who come later, so that they need not wait."""
         link = self.link()
-        assert link.handler is not None
-        link.handler.received(b"KNOCK %d probe\r\n" % id)
+        handler = link.handler
+        assert handler is not None
+
+        def agree(data: bytes) -> None:
+            if data.startswith(b"KNOCK "):
+                handler.received(b"MEET %s %d\r\n" % (data.split()[1], id))
+
+        link.on_write = agree
+        handler.received(b"KNOCK %d probe\r\n" % id)
         await self.until(lambda: f"> WELCOME {id}" in self.log)
         return link
 
