@@ -99,14 +99,16 @@ class Hearing:
             self._reading.add_done_callback(self._read)
 
     async def _read_changed(self) -> None:
-        while self._changed:
-            some = list(self._changed)[:READ_AT_ONCE]
-            for queue in some:
-                del self._changed[queue]
-            await self._engine.reread(some)
+        try:
+            while self._changed:
+                some = list(self._changed)[:READ_AT_ONCE]
+                for queue in some:
+                    del self._changed[queue]
+                await self._engine.reread(some)
+        finally:
+            self._reading = None  # here, not in the callback: a change that is heard between the two begins a reading
 
     def _read(self, task: asyncio.Task[None]) -> None:
-        self._reading = None
         with contextlib.suppress(StoreUnavailable, asyncio.CancelledError):  # coming back reads all of them
             task.result()
 
