@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What only looks at the code needs settings that load, but no database.
 NO_DATABASE := DATABASE_URL=postgresql://localhost/none
 
-.PHONY: help run test test-all soak peers-suites lint lock stop clean
+.PHONY: help run test test-all soak peers-suites lint generate wheel lock stop clean
 
 help:
 	@echo "make run       start everything for a first look (options: make run UP='--http 127.0.0.1:8080')"
@@ -17,8 +17,11 @@ help:
 	@echo "make soak      hours of torture, simulation and ETL under load"
 	@echo "make peers-suites"
 	@echo "               Celery's and kombu's own tests on Fivewire and, where it is installed, on RabbitMQ"
-	@echo "make lint      ruff, mypy, import contracts, migrations and the settings page"
-	@echo "make lock      write constraints.txt anew with the newest versions that pyproject.toml allows"
+	@echo "make lint      ruff, mypy, import contracts, migrations, generated files, Dockerfile, compose.yaml"
+	@echo "make generate  write the generated files anew: blocking clients, diagrams, the settings page"
+	@echo "make wheel     build dist/fivewire-….whl, for pip install"
+	@echo "make lock      write requirements.txt and requirements-dev.txt anew, with hashes: the newest"
+	@echo "               versions that pyproject.toml allows"
 	@echo "make stop      stop the embedded PostgreSQL"
 	@echo "make clean     delete .venv, caches and .data WITH EVERY MESSAGE IN IT"
 
@@ -46,10 +49,20 @@ peers-suites: $(VENV)/.dev
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .
+	$(VENV)/bin/hadolint Dockerfile
+	$(VENV)/bin/check-jsonschema --quiet --builtin-schema vendor.compose-spec compose.yaml
 	$(NO_DATABASE) $(PY) -m mypy
 	$(VENV)/bin/lint-imports
+	$(PY) .ci/async_to_sync.py --check
+	$(PY) .ci/state_diagrams.py --check
 	$(NO_DATABASE) $(PY) -W ignore manage.py makemigrations --check --dry-run
 	$(NO_DATABASE) $(PY) manage.py settingsdoc --check
+
+# Files of the tree that are made from others: the blocking clients, the pages' state diagrams, the settings page.
+generate: $(VENV)/.dev
+	$(PY) .ci/async_to_sync.py
+	$(PY) .ci/state_diagrams.py
+	$(NO_DATABASE) $(PY) manage.py settingsdoc
 
 $(PY):
 	@for python in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -63,20 +76,34 @@ $(PY):
 	echo "Python 3.11 or later is needed and was not found as python3 or python3.11 to python3.14." >&2; \
 	exit 1
 
-$(VENV)/.run: pyproject.toml constraints.txt | $(PY)
-	$(PY) -m pip install --quiet --constraint constraints.txt --editable .
+# Both locks name setuptools, which builds this project: nothing without a hash is installed for it.
+PIP_LOCKED := $(PY) -m pip install --quiet --no-deps --require-hashes --requirement
+PIP_PROJECT := $(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+
+$(VENV)/.run: pyproject.toml requirements.txt | $(PY)
+	$(PIP_LOCKED) requirements.txt
+	$(PIP_PROJECT)
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt | $(PY)
-	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+$(VENV)/.dev: pyproject.toml requirements-dev.txt | $(PY)
+	$(PIP_LOCKED) requirements-dev.txt
+	$(PIP_PROJECT)
 	@touch $@ $(VENV)/.run
+
+# The locks hold for every Python and machine that pyproject.toml allows.
+UV_COMPILE = $(VENV)/lock/bin/uv --no-config pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+    --no-annotate --no-emit-index-url --custom-compile-command "make lock" pyproject.toml -
+
+wheel: $(VENV)/.dev
+	$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	rm -rf build
 
 lock: | $(PY)
 	rm -rf $(VENV)/lock
 	$(PY) -m venv $(VENV)/lock
-	$(VENV)/lock/bin/python -m pip install --quiet --editable '.[dev]'
-	@{ echo "# Written by make lock: the versions that are tested together."; \
-	  $(VENV)/lock/bin/python -m pip freeze --exclude-editable; } > constraints.txt
+	$(VENV)/lock/bin/python -m pip install --quiet uv
+	echo "setuptools>=77,<83" | $(UV_COMPILE) --upgrade --extra dev --output-file requirements-dev.txt
+	echo "setuptools>=77,<83" | $(UV_COMPILE) --extra all --constraint requirements-dev.txt --output-file requirements.txt
 	rm -rf $(VENV)/lock
 
 stop: $(VENV)/.run

@@ -7,3 +7,6 @@ class BrokersiteConfig(AppConfig):
     """Settings, health and metrics, and the command that starts everything."""
 
     name = "brokersite"
+
+    def ready(self) -> None:
+        from brokersite import checks  # noqa: F401

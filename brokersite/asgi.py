@@ -13,14 +13,14 @@ django = get_asgi_application()  # before the imports below: they need the appli
 
 from prometheus_client import REGISTRY  # noqa: E402
 
-from peers import lifespan  # noqa: E402
-from peers.consumer import PeerbusConsumer  # noqa: E402
 from peers.metrics import PeersCollector  # noqa: E402
-from peers.office import Office, options_from_settings  # noqa: E402
+from peers.server import lifespan  # noqa: E402
+from peers.server.consumer import PeerbusConsumer  # noqa: E402
+from peers.service import Office, options_from_settings  # noqa: E402
 from peers.session import PeerSession  # noqa: E402
 
 if "daphne.server" in sys.modules:
-    from peers.daphne import install
+    from peers.server.daphne import install
 
     install()
 

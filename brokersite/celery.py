@@ -13,10 +13,12 @@ from typing import Any
 from celery import Celery
 from celery.platforms import SecurityWarning
 from celery.signals import beat_init, worker_init
-
-import queues.kombu  # noqa: F401 - makes fivewire:// known
+from django.conf import settings
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "brokersite.settings")
+_ = settings.INSTALLED_APPS  # loads them, which says in words what is wrong with them or with the packages
+
+import queues.celery.transport  # noqa: E402, F401 - makes fivewire:// known
 
 # Celery warns of workers that root runs, since messages might bring code to be run; these are JSON.
 warnings.filterwarnings("ignore", category=SecurityWarning)
@@ -31,11 +33,10 @@ app.autodiscover_tasks(["queues.etl"])
 @beat_init.connect  # type: ignore[untyped-decorator]
 def make_queue(**signal: Any) -> None:
     """Make the project's own queue, unless there is one: of its messages, one every few seconds, nothing is kept."""
-    from django.conf import settings
     from django.db import connection
 
     from queues.models import Retention
-    from queues.operations import QueueExists, create_queue
+    from queues.operations.queues import QueueExists, create_queue
 
     try:
         create_queue(

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from brokersite import embedded_home
 from brokersite.embedded_home import EmbeddedPostgresError, Home
-from brokersite.secretfile import kept_secret, read_secret
+from queues.secretfiles import kept_secret, read_secret
 
 __all__ = ["Database", "EmbeddedPostgresError", "ensure_running", "is_running", "remove", "stop"]
 
@@ -340,11 +340,11 @@ def _tail(log: Path, start: int, limit: int = 4000) -> str:
 
 def main() -> None:
     """Tell whether the server of a data directory runs, stop it, or delete it."""
-    from brokersite.environment import CHECKOUT
+    from brokersite.environment import DATA_DIR
 
     parser = argparse.ArgumentParser(prog="python -m brokersite.embedded", description=main.__doc__)
     parser.add_argument("action", choices=["status", "stop", "remove"])
-    default = Path(os.environ.get("DATA_DIR") or CHECKOUT / ".data")
+    default = Path(os.environ.get("DATA_DIR") or DATA_DIR)
     parser.add_argument("data_dir", nargs="?", type=Path, default=default, metavar="DATA_DIR")
     arguments = parser.parse_args()
     data_dir = arguments.data_dir.absolute()

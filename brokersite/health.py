@@ -1,134 +1,22 @@
-"""Whether this process can do its work, and its metrics: /healthz, /readyz, /metrics.
-
-The functions answer any front end: the site's views below, or a listener process with a page of its own.
-"""
+"""The site's health and metrics: /healthz, /readyz, /metrics."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
-from functools import cache
-from http import HTTPStatus
-from typing import NamedTuple
 
 import psycopg
-from django.db.migrations.loader import MigrationLoader
+from channels.db import database_sync_to_async
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from brokersite.databases import connection_parameters
 from hydra.metrics import node_metrics
-from queues.engine import Engine, running
+from queues.database import connection_parameters
+from queues.health import READY_TIMEOUT, log_once, readiness
+from queues.metrics import queue_metrics
 
-logger = logging.getLogger(__name__)
-
-#: Seconds within which the database must have answered. Connections of their own, so that a database that
-#: hangs cannot hold up anything but the answer.
-READY_TIMEOUT = 3.0
-#: Seconds for which an answer holds.
-READY_AGE = 1.0
-
-
-_looking: asyncio.Task[list[str]] | None = None
-_looked: tuple[float, list[str]] | None = None
-_logged = ""
-
-
-class Readiness(NamedTuple):
-    """The answer of /readyz: sentences without names of hosts and users."""
-
-    #: Why the process should get no work now; empty when it is ready.
-    reasons: list[str]
-    #: What an operator should know though it works.
-    notes: list[str]
-
-    @property
-    def status(self) -> HTTPStatus:
-        """The status of the answer."""
-        return HTTPStatus.SERVICE_UNAVAILABLE if self.reasons else HTTPStatus.OK
-
-    @property
-    def page(self) -> dict[str, object]:
-        """The object of the answer."""
-        page: dict[str, object] = {"status": "unready" if self.reasons else "ready", "reasons": self.reasons}
-        return page | {"notes": self.notes} if self.notes else page
-
-
-async def readiness(*engines: Engine) -> Readiness:
-    """Whether the process can do its work; `engines` are asked besides those that run.
-
-    What its engines know comes first. While one of them works, a connection of this question's own that the database
-    does not take, since all are taken, says nothing. Anybody may ask: what the database was asked is at most
-    :data:`READY_AGE` old.
-    """
-    asked = dict.fromkeys((*running, *engines))
-    reasons = [reason for engine in asked for reason in engine.unready_reasons()] + await _looked_up()
-    notes = [note for engine in asked for note in engine.notes()]
-    return Readiness(list(dict.fromkeys(reasons)), list(dict.fromkeys(notes)))
-
-
-async def _looked_up() -> list[str]:
-    global _looking
-    if _looked is not None and time.monotonic() - _looked[0] < READY_AGE:
-        return list(_looked[1])
-    if _looking is None or _looking.done() or _looking.get_loop() is not asyncio.get_running_loop():
-        _looking = asyncio.create_task(_note(), name="readiness")
-    return list(await asyncio.shield(_looking))
-
-
-async def _note() -> list[str]:
-    global _looked
-    reasons = await _look()
-    _looked = time.monotonic(), reasons
-    return reasons
-
-
-async def _look() -> list[str]:
-    try:
-        async with asyncio.timeout(READY_TIMEOUT):
-            missing = migrations_on_disk() - await _applied_migrations()
-    except TimeoutError:
-        if _served():
-            return []
-        return [f"The database has not answered within {READY_TIMEOUT:g} s."]
-    except psycopg.errors.UndefinedTable:
-        return ["The database has no tables yet: run `manage.py migrate`."]
-    except psycopg.Error as error:
-        _log(" ".join(str(error).split()))
-        if _served():
-            return []
-        return ["The database cannot be reached; the log says why."]
-    if missing:
-        names = ", ".join(".".join(name) for name in sorted(missing))
-        return [f"Migrations are not applied: {names}. Run `manage.py migrate`."]
-    _log("")
-    return []
-
-
-def _served() -> bool:
-    """Whether an engine of this process has the database's answers: it tells what is wrong by itself."""
-    return any(engine.available for engine in tuple(running))
-
-
-def _log(problem: str) -> None:
-    """Write down what is wrong, once."""
-    global _logged
-    if problem and problem != _logged:
-        logger.warning("the database cannot be reached: %s", problem)
-    _logged = problem
-
-
-@cache
-def migrations_on_disk() -> frozenset[tuple[str, str]]:
-    """Application and name of every migration this code comes with."""
-    return frozenset(MigrationLoader(None, ignore_no_migrations=True).disk_migrations)
-
-
-async def _applied_migrations() -> set[tuple[str, str]]:
-    async with await psycopg.AsyncConnection.connect(**connection_parameters()) as connection:
-        cursor = await connection.execute("SELECT app, name FROM django_migrations")
-        return {(str(app), str(name)) for app, name in await cursor.fetchall()}
+#: Reading all queues is work: clients that ask at the same time wait for each other.
+_one_at_a_time = asyncio.Lock()
 
 
 async def healthz(request: HttpRequest) -> HttpResponse:
@@ -143,8 +31,21 @@ async def readyz(request: HttpRequest) -> HttpResponse:
 
 
 async def metrics(request: HttpRequest) -> HttpResponse:
-    """The metrics of this process, and of Hydra's nodes while the database answers, in Prometheus' text format."""
-    return HttpResponse(generate_latest() + await _hydra(), content_type=CONTENT_TYPE_LATEST)
+    """The metrics of this process in Prometheus' text format; while the database answers, those of Hydra's nodes and,
+    with ``?queues=GLOB``, of queues."""
+    text = generate_latest() + await _hydra()
+    if pattern := request.GET.get("queues"):
+        text += await _queues(pattern)
+    return HttpResponse(text, content_type=CONTENT_TYPE_LATEST)
+
+
+async def _queues(pattern: str) -> bytes:
+    async with _one_at_a_time:
+        try:
+            return await database_sync_to_async(queue_metrics)(pattern)
+        except DatabaseError as error:
+            log_once(" ".join(str(error).split()))
+            return b""
 
 
 async def _hydra() -> bytes:
@@ -152,5 +53,5 @@ async def _hydra() -> bytes:
         async with asyncio.timeout(READY_TIMEOUT):
             return await node_metrics(connection_parameters())
     except (TimeoutError, psycopg.Error) as error:
-        _log(" ".join(str(error).split()) or f"no answer within {READY_TIMEOUT:g} s")
+        log_once(" ".join(str(error).split()) or f"no answer within {READY_TIMEOUT:g} s")
         return b""

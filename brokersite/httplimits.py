@@ -19,7 +19,7 @@ from prometheus_client import Counter
 from twisted.protocols.policies import ProtocolWrapper
 from twisted.web import http
 
-from wire.limits import ConnectionLimits
+from wire.net.limits import ConnectionLimits
 
 #: Seconds in which a client that was refused can read the answer.
 LINGER: Final = 2.0

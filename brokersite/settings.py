@@ -6,9 +6,17 @@ import os
 from pathlib import Path
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
+
+from brokersite.packages import foreign_package
+
+if foreign := foreign_package():  # before any of them is imported
+    raise ImproperlyConfigured(foreign)
+
 from brokersite.databases import database_settings, embedded_database_settings
 from brokersite.embedded import Database, ensure_running
-from brokersite.environment import CHECKOUT, Environment
+from brokersite.environment import Environment
+from queues import extras
 
 env = Environment.read(os.environ)
 
@@ -41,7 +49,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
-    "django_celery_results",
+    *(["django_celery_results"] if extras.installed("celery") else []),
     "brokersite",
     "queues",
     "wire",
@@ -59,7 +67,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "brokersite.unfit.UnfitValues",
+    "brokersite.invalid_values.UnfitValues",
 ]
 
 ROOT_URLCONF = "brokersite.urls"
@@ -68,7 +76,7 @@ ASGI_APPLICATION = "brokersite.asgi.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [CHECKOUT / "templates"],
+        "DIRS": [Path(__file__).with_name("templates")],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [

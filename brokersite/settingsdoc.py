@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
 from typing import Any
 
-from brokersite.options import Option, Options
+from queues.options import Option, Options
+
+#: Characters of a line of the page.
+WIDTH = 118
 
 HEAD = """\
 # Settings
@@ -19,19 +22,17 @@ This page is written by `manage.py settingsdoc`.
 
 
 def page(options: type[Options]) -> str:
-    """The Markdown page with a table for each section of ``options``."""
+    """The Markdown page with a list for each section of ``options``."""
     return HEAD + "".join(_section(heading, own) for heading, own in options.sections())
 
 
 def _section(heading: str, options: list[Option[Any]]) -> str:
-    return f"\n## {heading}\n\n" + "".join(_lines(options))
+    return f"\n## {heading}\n\n" + "\n".join(map(_entry, options)) + "\n"
 
 
-def _lines(options: list[Option[Any]]) -> Iterator[str]:
-    yield "| Name | Default | Meaning | Value |\n"
-    yield "|---|---|---|---|\n"
-    for option in options:
-        yield f"| `{option.name}` | {_default(option)} | {option.help} | {option.expected} |\n"
+def _entry(option: Option[Any]) -> str:
+    text = f"- **`{option.name}`**, default {_default(option) or 'empty'}. {option.help} *Value: {option.expected}.*"
+    return "\n".join(textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
 
 
 def _default(option: Option[Any]) -> str:

@@ -6,15 +6,12 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from wire.address import Address
-
-TIED = Path(__file__).with_name("tied.py")
+from queues import childprocess
+from wire.net.address import HostPort
 
 #: Seconds a program has to accept connections after its first start.
 START_TIMEOUT = 60.0
@@ -40,7 +37,7 @@ class Program:
 
     name: str
     arguments: Sequence[str]
-    addresses: Sequence[Address] = ()
+    addresses: Sequence[HostPort] = ()
     answers: Callable[[], Awaitable[None]] | None = None
     ending: int = signal.SIGTERM
     process: asyncio.subprocess.Process | None = field(default=None, init=False)
@@ -56,7 +53,7 @@ class Program:
                 self.process.send_signal(number)
 
 
-def refuse_taken(addresses: Sequence[Address]) -> None:
+def refuse_taken(addresses: Sequence[HostPort]) -> None:
     """Raise SupervisorError if one of ``addresses`` cannot be listened on."""
     for address in addresses:
         try:
@@ -154,7 +151,7 @@ class Supervisor:
 async def _spawn(program: Program) -> asyncio.subprocess.Process:
     # A session of its own: a Ctrl-C in the terminal reaches the supervisor alone, which stops all in order.
     return await asyncio.create_subprocess_exec(
-        sys.executable, str(TIED), str(os.getpid()), *program.arguments,
+        *childprocess.command(*program.arguments),
         stdin=asyncio.subprocess.DEVNULL,
         # What a program has to tell goes to stderr; where it listens, the supervisor's owner tells.
         stdout=asyncio.subprocess.DEVNULL,
@@ -162,7 +159,7 @@ async def _spawn(program: Program) -> asyncio.subprocess.Process:
     )  # fmt: skip
 
 
-async def _accepts(address: Address) -> None:
+async def _accepts(address: HostPort) -> None:
     """Return when something accepts connections at ``address``."""
     while True:
         try:

@@ -7,7 +7,7 @@ import logging
 from django.core.management import call_command
 
 from brokersite.celery import app
-from hydra import sentlines
+from hydra.storage import line_records
 from queues import upkeep
 from queues.audit.upkeep import look_after
 
@@ -37,5 +37,5 @@ def return_leases() -> None:
 def forget_old() -> None:
     """Forget what nobody asks for any more: old ETL runs and figures, lines sent to IRC, sessions of the site."""
     upkeep.forget_old()
-    sentlines.prune()
+    line_records.prune()
     call_command("clearsessions")

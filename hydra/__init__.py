@@ -1,1 +1,1 @@
-"""Hydra, a group of nodes that elects its leader."""
+"""Fivewire's Hydra: a group of nodes that elects its leader."""

@@ -1,10 +1,10 @@
-"""Why a node's store cannot do what it is asked for."""
+"""The errors of a node's store."""
 
 from __future__ import annotations
 
 
 class StoreError(Exception):
-    """What was asked of the store cannot be, and trying again is of no use."""
+    """The store cannot do this, and cannot later."""
 
 
 class NodeNameTaken(StoreError):
@@ -12,19 +12,19 @@ class NodeNameTaken(StoreError):
 
 
 class NodeForgotten(StoreError):
-    """The node's row was deleted while it ran: what it has promised is not known any more."""
+    """The node's row was deleted while it ran: its promises are lost."""
 
 
 class StaleWrite(StoreError):
-    """A term was to go back, or a second pledge to be given in one term."""
+    """A write would lower the term, or change the pledge of a term."""
 
 
 class UnreadableRow(StoreError):
-    """The node's row holds what no node has written."""
+    """The node's row holds invalid values."""
 
 
 class StoreBroken(StoreError):
-    """Something went wrong that should not have; the log says where."""
+    """The store has failed unforeseen; the log says where."""
 
 
 class StoreClosed(StoreError):

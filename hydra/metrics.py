@@ -1,4 +1,4 @@
-"""What the rows of Hydra's nodes say, for Prometheus: a node's process has no page of metrics, the site has."""
+"""Prometheus metrics from the rows of Hydra's nodes, for the site's page: a node's process has none."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hydra.database import LOCK_CLASS
-from hydra.statements import statement
+from hydra.locks import LOCK_CLASS
+from hydra.storage.statements import statement
 
 Row = tuple[str, int, bool]
 
@@ -34,9 +34,9 @@ class _Rows(Collector):
 
 
 async def node_metrics(parameters: dict[str, Any]) -> bytes:
-    """The metrics of all nodes of a database in Prometheus' text format. Raises psycopg.Error."""
+    """The metrics of a database's nodes in Prometheus' text format. Raises psycopg.Error."""
     async with await psycopg.AsyncConnection.connect(**parameters) as connection:
-        cursor = await connection.execute(statement("metrics").encode(), {"lock_class": LOCK_CLASS})
+        cursor = await connection.execute(statement("metrics"), {"lock_class": LOCK_CLASS})
         rows = await cursor.fetchall()
     registry = CollectorRegistry()
     registry.register(_Rows(rows))

@@ -1,6 +1,6 @@
-"""Hydra in PostgreSQL: what nodes have promised, what they show of themselves, and which lines are stored already.
+"""Hydra in PostgreSQL: the nodes' promises, their status, and records of lines.
 
-`NodeStore` (store.py) writes all of it with SQL of its own; the ORM only reads, and forgets nodes.
+`hydra.storage` writes all of it with its own SQL; the ORM reads, and deletes nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from django.db.models import Q
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now
 
-from hydra.database import LOCK_CLASS
+from hydra.locks import LOCK_CLASS
 
 _HELD: Final = """
     coalesce("hydra_node"."id" in (
@@ -46,31 +46,31 @@ class NodeQuerySet(models.QuerySet["Node"]):
     """Nodes, and whether they run."""
 
     def with_running(self) -> NodeQuerySet:
-        """Adds `running`: whether a process holds the node's lock now."""
+        """Add `running`: whether a process holds the node's lock."""
         held = RawSQL(_HELD, (LOCK_CLASS,), output_field=models.BooleanField())
         return self.annotate(**{"running": held})
 
     def try_lock(self, node: int) -> bool:
-        """Keep any process from running a node until the transaction ends; False if one runs it."""
+        """Keep all processes from running a node until the transaction ends; False if one runs it."""
         with connections[self.db].cursor() as cursor:
             cursor.execute("select pg_try_advisory_xact_lock(%s, %s)", [LOCK_CLASS, node])
             return bool(cursor.fetchone()[0])
 
 
 class Node(models.Model):
-    """A Hydra node by its stable name. It runs as long as a process holds the advisory lock of its id.
+    """A Hydra node by its stable name. It runs while a process holds the advisory lock of its id.
 
-    `voter`, `term`, `pledge` and `electorate` are what it must not forget. A trigger refuses a term that goes back, and
-    another pledge for the same term. Everything from `role` on is what a running node shows, or showed when it ended.
+    `voter`, `term`, `pledge` and `electorate` are its promises: a trigger refuses a lower term, and a second pledge of
+    a term. The fields from `role` on are its status, or its last one.
     """
 
     id = models.AutoField(primary_key=True)
-    name = models.CharField(max_length=255, unique=True, help_text="Its stable name: its promises are kept under it.")
-    voter = models.CharField(max_length=16, unique=True, help_text="Its lasting key, which its votes count under.")
+    name = models.CharField(max_length=255, unique=True, help_text="Its stable name: the key of its promises.")
+    voter = models.CharField(max_length=16, unique=True, help_text="Its lasting key: the identity of its votes.")
     term = models.BigIntegerField(default=0, db_default=0, help_text="The latest term that it knows of.")
-    pledge = models.BigIntegerField(null=True, help_text="The nominee that it has pledged to vote for in this term.")
+    pledge = models.BigIntegerField(null=True, help_text="The nominee of its pledge in this term.")
     electorate = models.TextField(
-        blank=True, default="", db_default="", help_text="Who has a vote: TERM.VERSION:KEY,KEY. Empty: not known."
+        blank=True, default="", db_default="", help_text="The voters: TERM.VERSION:KEY,KEY. Empty: unknown."
     )
     run = models.UUIDField(null=True, help_text="The process that runs it, or ran it last.")
     host = models.CharField(max_length=255, default="", db_default="")
@@ -79,12 +79,10 @@ class Node(models.Model):
     seen_at = models.DateTimeField(null=True, verbose_name="last seen")
     listen = ArrayField(models.TextField(), default=list, db_default=models.Value("{}"), verbose_name="listens on")
     role = models.CharField(max_length=9, choices=NodeRole, default=NodeRole.OUTSIDE, db_default=NodeRole.OUTSIDE)
-    current_id = models.BigIntegerField(
-        null=True, verbose_name="id", help_text="It draws another whenever it joins anew."
-    )
+    current_id = models.BigIntegerField(null=True, verbose_name="id", help_text="Drawn anew whenever it joins anew.")
     leader = models.BigIntegerField(null=True, help_text="The id of the leader that it follows or is.")
     leader_name = models.TextField(blank=True, default="", db_default="")
-    lease_until = models.DateTimeField(null=True, verbose_name="lease", help_text="How long it leads, unless renewed.")
+    lease_until = models.DateTimeField(null=True, verbose_name="lease", help_text="Its lead ends then, unless renewed.")
     irc = models.CharField(
         max_length=10, choices=IrcState, default=IrcState.OFF, db_default=IrcState.OFF, verbose_name="IRC"
     )
@@ -92,7 +90,7 @@ class Node(models.Model):
     position_idx = models.BigIntegerField(null=True, help_text="The last line from IRC that it has delivered.")
 
     faults = models.BigIntegerField(
-        default=0, db_default=0, help_text="Units of work that its process has given up for unforeseen reasons."
+        default=0, db_default=0, help_text="Units of work given up by its process for unforeseen reasons."
     )
 
     objects = NodeQuerySet.as_manager()
@@ -121,16 +119,16 @@ class Node(models.Model):
 
 
 class Link(models.Model):
-    """A link that a node has, or had when it ended."""
+    """A link of a node, or of its last process."""
 
     id = models.BigAutoField(primary_key=True)
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="links", db_index=False)
-    number = models.BigIntegerField(help_text="1, 2, 3 and so on, as long as the node's process lives.")
-    target = models.TextField(blank=True, help_text="The address that was dialled; empty if it was accepted.")
-    origin = models.TextField(blank=True, help_text="Where it was accepted from; empty if it was dialled.")
+    number = models.BigIntegerField(help_text="Counted from 1 in each process of the node.")
+    target = models.TextField(blank=True, help_text="The dialled address; empty: accepted.")
+    origin = models.TextField(blank=True, help_text="The remote address; empty: dialled.")
     peer = models.BigIntegerField(null=True, help_text="The neighbour's id, once it is known.")
-    peer_tag = models.TextField(blank=True, help_text="The neighbour's friendly name, if it has told one.")
-    state = models.CharField(max_length=8, help_text="How far its handshake is: joined, or not yet.")
+    peer_tag = models.TextField(blank=True, help_text="The neighbour's friendly name, if known.")
+    state = models.CharField(max_length=8, help_text="The state of its handshake: joined, or earlier.")
     extended = models.BooleanField(help_text="Whether the neighbour knows attributes.")
     opened_at = models.DateTimeField()
 
@@ -143,16 +141,16 @@ class Link(models.Model):
 
 
 class Member(models.Model):
-    """Another node of the network, as a node knows it."""
+    """A node's record of another node."""
 
     id = models.BigAutoField(primary_key=True)
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="members", db_index=False)
     member = models.BigIntegerField(help_text="Its id.")
     voter = models.CharField(max_length=16, blank=True, help_text="Its lasting key; empty: it knows no attributes.")
-    tag = models.TextField(blank=True, help_text="Its friendly name, if it has told one.")
-    hops = models.IntegerField(help_text="How many links away it is; 0: not known.")
-    via = models.BigIntegerField(null=True, help_text="The number of the link that the way to it begins with.")
-    answered_at = models.DateTimeField(null=True, help_text="Its last answer; only its leader looks at that.")
+    tag = models.TextField(blank=True, help_text="Its friendly name, if known.")
+    hops = models.IntegerField(help_text="Its distance in links; 0: unknown.")
+    via = models.BigIntegerField(null=True, help_text="The first link of the way to it.")
+    answered_at = models.DateTimeField(null=True, help_text="Its last answer, if this node leads.")
     voting = models.BooleanField(help_text="Whether it has a vote.")
 
     class Meta:
@@ -164,7 +162,7 @@ class Member(models.Model):
 
 
 class Vote(models.Model):
-    """Whom a lasting key has pledged to vote for in a term. Rows stay, also when the node is forgotten."""
+    """The pledge of a lasting key in a term. Rows outlive the node's."""
 
     id = models.BigAutoField(primary_key=True)
     voter = models.CharField(max_length=16)
@@ -182,7 +180,7 @@ class Vote(models.Model):
 
 
 class Event(models.Model):
-    """Something that happened to a node, for its operator. The oldest are removed by age and by number."""
+    """An event of a node, for operators. The oldest are removed, by age and by number."""
 
     id = models.BigAutoField(primary_key=True)
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="events", db_index=False)
@@ -200,7 +198,7 @@ class Event(models.Model):
 
 
 class RecordedLine(models.Model):
-    """A line from IRC that was put into a queue: nodes that share a database store it once. Kept for a day."""
+    """A line from IRC that was published: nodes that share a database publish it once. Kept for a day."""
 
     pk = models.CompositePrimaryKey("queue", "term", "idx")
     queue = models.TextField()
@@ -216,7 +214,7 @@ class RecordedLine(models.Model):
 
 
 class SentLine(models.Model):
-    """A message of a queue that was given to IRC, or to a leader elsewhere: whatever happens, not once more."""
+    """A message that was sent to IRC, or to a leader elsewhere: it is never sent again."""
 
     message = models.BigIntegerField(primary_key=True, help_text="The first id of the message.")
     sent_at = models.DateTimeField(db_default=Now())

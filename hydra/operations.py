@@ -1,12 +1,12 @@
-"""What operators do to Hydra's nodes, over Django's connection."""
+"""Operators' actions on Hydra's nodes, over Django's connection."""
 
 from __future__ import annotations
 
-from django.db import transaction
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
-from hydra.control import Action, Command, send
 from hydra.models import Link, Member, Node, NodeRole
-from queues.backlog import OperationError
+from hydra.notifications import CHANNEL, Action, Command
+from queues.operations.messages import OperationError
 
 
 class NodeRunning(OperationError):
@@ -18,11 +18,11 @@ class NodeNotRunning(OperationError):
 
 
 class NotPossible(OperationError):
-    """The node is not in a state for this any more."""
+    """The node's state does not allow this any more."""
 
 
 def forget_node(node: Node) -> None:
-    """Delete a node's row, with all that it has promised; its votes stay on record. Raises NodeRunning.
+    """Delete a node's row with its term, pledge and electorate; its votes stay on record. Raises NodeRunning.
 
     Started again under its name it is another voter.
     """
@@ -33,9 +33,9 @@ def forget_node(node: Node) -> None:
 
 
 def ask(node: Node, action: Action, by: str, number: int | None = None) -> Command:
-    """Ask a running node to do something, at the commit; returns what was asked.
+    """Send a running node a command, at the commit; returns the command.
 
-    Raises NodeNotRunning, and NotPossible if what it shows says that it cannot.
+    Raises NodeNotRunning, and NotPossible if the node's row shows that it cannot.
     """
     now = Node.objects.with_running().filter(pk=node.pk).first()
     if now is None or not now.running or now.run is None:
@@ -49,3 +49,9 @@ def ask(node: Node, action: Action, by: str, number: int | None = None) -> Comma
     command = Command(node=now.name, run=now.run, action=action, by=by, number=number)
     send(command)
     return command
+
+
+def send(command: Command, using: str = DEFAULT_DB_ALIAS) -> None:
+    """Notify the node if and when the current transaction of Django's connection commits."""
+    with connections[using].cursor() as cursor:
+        cursor.execute("select pg_notify(%s, %s)", [CHANNEL, command.payload])

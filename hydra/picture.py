@@ -1,4 +1,4 @@
-"""A network as a picture: where its nodes and links are drawn. No I/O."""
+"""The layout of a network's picture: nodes on an ellipse, and lines between them. No I/O."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from math import cos, pi, sin
 from typing import Final, NamedTuple
 
+#: Nodes in a picture.
 MOST: Final = 24
-"""Nodes that a picture shows."""
 WIDTH: Final = 760
 HEIGHT: Final = 400
 RADIUS_X: Final = 230
@@ -15,12 +15,12 @@ RADIUS_Y: Final = 145
 LABEL: Final = 26
 LONGEST_LABEL: Final = 24
 
+#: The ids of two nodes.
 Edge = frozenset[int]
-"""The ids of two nodes."""
 
 
 class Station(NamedTuple):
-    """A node to be drawn."""
+    """A node to draw."""
 
     id: int
     name: str
@@ -28,7 +28,7 @@ class Station(NamedTuple):
     """A few words under the name."""
     leads: bool
     here: bool
-    """Whether it is the node that the picture is seen from."""
+    """Whether it is the node that the picture belongs to."""
 
 
 class Dot(NamedTuple):
@@ -44,13 +44,13 @@ class Dot(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As much of the name as there is room for."""
+        """The name, shortened to its room."""
         name = self.station.name
         return name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 1]}…"
 
 
 class Line(NamedTuple):
-    """A link, or, if it is not `direct`, a way over links that the node does not know."""
+    """A link, or, if not `direct`, a way over unknown links."""
 
     x1: float
     y1: float
@@ -60,20 +60,20 @@ class Line(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """What the template draws."""
+    """The template's data."""
 
     width: int
     height: int
     dots: list[Dot]
     lines: list[Line]
     left_out: int
-    """Nodes that there is no room for."""
+    """Number of nodes without room."""
 
 
 def draw(stations: Sequence[Station], links: Collection[Edge], ways: Collection[Edge]) -> Picture:
-    """Put the stations on an ellipse, the first on top, and the lines between those that are shown.
+    """Place the stations on an ellipse, the first on top, with lines between the shown ones.
 
-    A way is left out where a link is known.
+    A known link replaces a way.
     """
     shown = stations[:MOST]
     dots = {station.id: _dot(station, n, len(shown)) for n, station in enumerate(shown)}

@@ -1,8 +1,8 @@
 """Lines from IRC into a durable queue, each once (docs/protocols/hydra.md, "Durable queues").
 
-All nodes of a network have all lines, and several of them may use one database. A line belongs into a queue once: who
-is first to note its term and index publishes it, in the same transaction. The node's own position goes with it, so that
-a node that starts again asks its neighbours for what it has missed.
+All nodes of a network deliver all lines, and several of them may share a database. The first node to note a line's term
+and index publishes it, in the same transaction (`hydra.storage.line_records`). The node's position moves with it, so
+that a restarted node asks its neighbours for the lines it has missed.
 """
 
 from __future__ import annotations
@@ -11,65 +11,30 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
-from django.db import connection, transaction
-
 from hydra import clock
-from hydra.databasethread import LONGEST, DatabaseThread
-from hydra.models import RecordedLine
-from hydra.statements import statement
-from queues.api import Outgoing, QueueFull, QueueNotFound, publish_many
+from hydra.storage.database_thread import LONGEST, DatabaseThread
+from hydra.storage.line_records import Line, is_recorded, record
+from queues.api import QueueFull, QueueNotFound
 
 logger = logging.getLogger(__name__)
 
-Line = tuple[int, int, str]
-"""Term, index, the line."""
-
+#: Lines that wait for the database, or for room in the queue; then the oldest are dropped.
 MAX_WAITING: Final = 100_000
-"""Lines that wait for the database, or for room in the queue."""
 MAX_BATCH: Final = 1000
+#: Seconds that a newly joined node's first line waits for its predecessor, which other nodes may be storing.
 PREDECESSOR: Final = 2.0
-"""Seconds that the first line of a node that comes in waits for the one before it, which others have."""
 FIRST_RETRY: Final = 0.1
 LONGEST_RETRY: Final = 5.0
 
 
-def record(queue: str, node: str, lines: Sequence[Line]) -> int:
-    """Publish those of some lines that nobody has published; return how many. In the current thread's connection.
-
-    Raises QueueNotFound, QueueFull, and what the database raises; then nothing was done.
-    """
-    terms, indexes, texts = (list(column) for column in zip(*lines, strict=True))
-    with transaction.atomic():
-        with connection.cursor() as cursor:
-            cursor.execute(statement("record_lines"), {"queue": queue, "terms": terms, "indexes": indexes})
-            new = set(cursor.fetchall())
-        messages = [
-            Outgoing(body=line.encode(), headers={"hydra.term": term, "hydra.idx": idx})
-            for term, idx, line in zip(terms, indexes, texts, strict=True)
-            if (term, idx) in new
-        ]
-        if messages:
-            publish_many(queue, messages)
-        with connection.cursor() as cursor:
-            cursor.execute(statement("move_position"), {"node": node, "term": terms[-1], "idx": indexes[-1]})
-    return len(messages)
-
-
-def is_recorded(queue: str, term: int, idx: int) -> bool:
-    """Whether a line has been published. In the current thread's connection."""
-    return RecordedLine.objects.filter(queue=queue, term=term, idx=idx).exists()
-
-
 class Recorder:
-    """Takes lines without waiting, and stores them in order, many at a time."""
+    """Takes lines without waiting, and stores them in order, in batches."""
 
-    def __init__(
-        self, queue: str, node: str, happened: Callable[[str, str], None], patience: float = LONGEST
-    ) -> None:
-        """The database may take `patience` seconds for a batch."""
+    def __init__(self, queue: str, node: str, happened: Callable[[str, str], None], patience: float = LONGEST) -> None:
+        """`happened` takes an event's kind and text; `patience`: seconds that the database has for a batch."""
         self.queue = queue
         self._node = node
         self._happened = happened
@@ -80,11 +45,11 @@ class Recorder:
         self._database = DatabaseThread("hydra-recorder", patience)
         self._task = asyncio.create_task(self._work(), name="hydra recorder")
         self._failing = ""
+        #: Term and index of the last stored line.
         self._stored: tuple[int, int] | None = None
-        """The term and index of the last line that was stored."""
 
     def take(self, term: int, idx: int, line: str) -> None:
-        """A line is to be stored."""
+        """Store a line, soon."""
         if len(self._lines) >= MAX_WAITING:
             lost = self._lines.popleft()
             self._happened("line lost", f"{MAX_WAITING} lines wait for {self.queue}: term {lost[0]}, {lost[1]}")
@@ -93,7 +58,7 @@ class Recorder:
         self._some.set()
 
     async def stop(self, timeout: float) -> None:
-        """Store what waits, for at most `timeout` seconds; what is left the neighbours still have."""
+        """Store the waiting lines for at most `timeout` seconds. The neighbours still have those left over."""
         try:
             async with asyncio.timeout(timeout):
                 await self._none.wait()
@@ -118,20 +83,24 @@ class Recorder:
                 continue
             except Exception as error:
                 if len(batch) > 1:
-                    most = len(batch) // 2  # one of them is at fault: which?
+                    most = len(batch) // 2  # halve down to the line at fault
                     continue
                 self._give_up(batch[0], error)
             self._failing, delay, most = "", FIRST_RETRY, min(2 * most, MAX_BATCH)
-            self._stored = batch[-1][:2]
-            stored = {line[:2] for line in batch}
-            while self._lines and self._lines[0][:2] in stored:  # some may have been given up meanwhile
-                self._lines.popleft()
-            if not self._lines:
-                self._some.clear()
-                self._none.set()
+            self._forget(batch)
+
+    def _forget(self, batch: list[Line]) -> None:
+        """Remove the lines of a finished batch; `take` may have dropped some of them meanwhile."""
+        self._stored = batch[-1][:2]
+        stored = {line[:2] for line in batch}
+        while self._lines and self._lines[0][:2] in stored:
+            self._lines.popleft()
+        if not self._lines:
+            self._some.clear()
+            self._none.set()
 
     async def _wait_for_predecessor(self, term: int, idx: int) -> None:
-        """Keep the order: who was there before may still be storing what came before this node came in."""
+        """Keep the order: an older node may still be storing the line before this node's first."""
         if idx == 0 or self._stored == (term, idx - 1):
             return
         until = clock.now() + PREDECESSOR
@@ -141,14 +110,14 @@ class Recorder:
             await asyncio.sleep(FIRST_RETRY)
 
     def _give_up(self, line: Line, error: Exception) -> None:
-        """A line cannot be stored, for an unforeseen reason: the others can."""
+        """Leave out a line that cannot be stored for an unforeseen reason."""
         logger.error("term %d, line %d for %s was given up", *line[:2], self.queue, exc_info=error)
         self._happened(
             "fault", f"{self.queue}: term {line[0]}, {line[1]} was given up: {type(error).__name__}: {error}"
         )
 
     def _complain(self, reason: str) -> None:
-        """Say once why nothing can be stored, not at every attempt."""
+        """Report a reason for waiting once, not at every attempt."""
         if reason != self._failing:
             self._failing = reason
             self._happened("lines wait", f"{self.queue}: {reason}")

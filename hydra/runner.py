@@ -1,4 +1,8 @@
-"""One process of `manage.py runhydra`: a node, its row, its queues and its IRC connection; an orderly stop."""
+"""One process of `manage.py runhydra`: a node, its row, its queues and its IRC connection.
+
+`Runner` connects them: it starts them in order and stops them in the reverse order. While the database is away it
+silences the node, and afterwards begins it anew from its row, as it does after a fault of the node itself.
+"""
 
 from __future__ import annotations
 
@@ -9,51 +13,53 @@ import random
 import signal
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hydra import clock
-from hydra.control import Action, Command
-from hydra.databasethread import DatabaseThread
 from hydra.driver import Driver
-from hydra.gate import LineGate
-from hydra.irc.connection import IrcConnection
+from hydra.errors import StoreError
 from hydra.irc.pace import Pace
+from hydra.notifications import Action, Command
 from hydra.options import HydraOptions
 from hydra.protocol.node import Node
 from hydra.protocol.roles import Role
 from hydra.recorder import Recorder
+from hydra.send_gate import SendGate
 from hydra.sender import Sender
-from hydra.sentlines import RECV_LENGTH, SentLines, begin_anew, prepare_queue, prune, uses_this_database
 from hydra.snapshot import snapshot
-from hydra.store import NodeStore, StoreError
+from hydra.storage.database_thread import DatabaseThread
+from hydra.storage.line_records import RECV_LENGTH, SentLines, forget_recorded, has_node, prepare_queue, prune
+from hydra.storage.node_row import NodeStore
 from hydra.transports.base import TransportError
 from queues.engine import Engine
 
+if TYPE_CHECKING:
+    from hydra.irc.connection import IrcConnection
+
 logger = logging.getLogger(__name__)
 
+#: Seconds between two snapshots of the node for operators.
 STATUS: Final = 1.0
-"""Seconds between two pictures of the node for operators."""
 PRUNE: Final = 3600.0
+#: Seconds until a restarted node that cannot listen tries again.
 LISTEN_AGAIN: Final = 2.0
-"""Seconds until a node that begins anew, and could not listen, tries again."""
-#: Faults of the node itself, within so many seconds, with which the process ends.
+#: Faults of the node itself, within FAULTS_WITHIN seconds, that end the process.
 MAX_FAULTS: Final = 5
 FAULTS_WITHIN: Final = 600.0
-#: Seconds that the database has to answer, however short the lease is: a busy server is not a lost one.
+#: The least seconds for an answer of the database: a busy server is not a lost one.
 LEAST_ANSWER: Final = 3.0
 STOP: Final = 5.0
 LONGEST_NAME: Final = 255
+#: Seconds in which a stopping node still sends the lines given to IRC.
 FLUSH: Final = 1.0
-"""Seconds in which lines that were given to IRC may still leave when the node stops."""
 FLUSH_LOOKS: Final = 50
 
 
 def run(options: HydraOptions, announce: Callable[[str], None]) -> None:
     """Run a node until SIGTERM or SIGINT.
 
-    Raises what a start can: ValueError for a name that a node or a queue cannot have, StoreError, TransportError,
-    EngineError, psycopg.OperationalError; and StoreError when the node cannot go on, because its row is gone or another
-    process runs it.
+    Raises at the start: ValueError for an invalid name of a node or a queue, StoreError, TransportError, EngineError,
+    psycopg.OperationalError. Raises StoreError later when the node's row is gone or another process runs the node.
     """
     if not 0 < len(options.name) <= LONGEST_NAME or not options.name.isprintable():
         raise ValueError(f"A node's name has 1 to {LONGEST_NAME} printable characters, not {options.name[:300]!r}.")
@@ -78,17 +84,17 @@ async def _run(options: HydraOptions, announce: Callable[[str], None]) -> None:
 
 
 class Runner:
-    """A node and its surroundings."""
+    """One node with its database, queues, transports and IRC connection."""
 
     def __init__(self, options: HydraOptions, stop: asyncio.Event) -> None:
         self.options = options
         self.error: Exception | None = None
         self._stop = stop
         self._loop = asyncio.get_running_loop()
-        #: Seconds that the database has to answer while a lease, or a line's way, depends on it.
+        #: Seconds for an answer of the database on which a lease or a line depends.
         self._answer = max(options.times.lease - options.times.max_ping / 2, LEAST_ANSWER)
         self._database = DatabaseThread("hydra-database", self._answer)
-        #: Faults that are not the present driver's.
+        #: Faults of former drivers, the recorder and the sender.
         self._faults_beside = 0
         self._position: tuple[int, int] | None = None
         self._silence: asyncio.TimerHandle | None = None
@@ -97,22 +103,27 @@ class Runner:
         self._sender: Sender | None = None
         self._irc: IrcConnection | None = None
         if options.irc is not None:
+            from hydra.irc.connection import IrcConnection, IrcHandlers  # the extra `irc`
+
             self._irc = IrcConnection(
-                *options.irc, options.irc_times,
-                on_connected=lambda: self.driver.irc_connected(),
-                on_line=lambda line: self.driver.irc_line(line),
-                on_lost=lambda reason: self.driver.irc_lost(reason),
-                may_speak=lambda: self.driver.may_speak(),
-            )  # fmt: skip
+                *options.irc,
+                IrcHandlers(
+                    on_connected=lambda: self.driver.irc_connected(),
+                    on_line=lambda line: self.driver.irc_line(line),
+                    on_lost=lambda reason: self.driver.irc_lost(reason),
+                    may_speak=lambda: self.driver.may_speak(),
+                ),
+                options.irc_times,
+            )
         times = options.irc_times
-        self._gate = LineGate(self._irc, Pace(times.burst, times.interval))
+        self._gate = SendGate(self._irc, Pace(times.burst, times.interval))
         self._tasks: set[asyncio.Task[None]] = set()
         self._faults: deque[float] = deque(maxlen=MAX_FAULTS)
 
     # Life.
 
     async def start(self, stack: contextlib.AsyncExitStack) -> None:
-        """Begin everything; `stack` ends it in order."""
+        """Start all parts; `stack` stops them in order."""
         options = self.options
         stack.push_async_callback(self._database.stop)
         self.store = await NodeStore.open(
@@ -121,7 +132,7 @@ class Runner:
             answer=self._answer,
         )  # fmt: skip
         stack.push_async_callback(self.store.close)
-        self._position = self.store.position
+        self._position = self.store.lease.position
         self.driver = self._new_driver()
         await self._prepare_queues()
         if options.recv is not None:
@@ -144,7 +155,7 @@ class Runner:
         if self.driver.node.electorate is None and not options.links:
             self.happened(
                 "waits", "it has no --link and founds no network: its database has known others, or its row is lost; "
-                "give it a --link, or say --found, on one node, to begin a new network",
+                "give it a --link, or on one node --found, to begin a new network",
             )  # fmt: skip
 
     async def _prepare_queues(self) -> None:
@@ -152,17 +163,17 @@ class Runner:
         if options.recv is not None:
             await self._database.run(prepare_queue, options.recv, RECV_LENGTH)
             if self._founds:
-                await self._database.run(begin_anew, options.recv, options.name)
+                await self._database.run(forget_recorded, options.recv, options.name)
         if options.send is not None:
             await self._database.run(prepare_queue, options.send)
 
     @property
     def _founds(self) -> bool:
-        """Whether it begins a network: told so and never in one, or as the first node that its database has known."""
+        """Whether it begins a network: on request if it was never in one, or as its database's first node."""
         stored = self.store.stored
         if stored.term or stored.electorate is not None:
             return False
-        return self.options.found or (self.store.first and not self.options.links)
+        return self.options.found or (self.store.lease.first and not self.options.links)
 
     def _new_driver(self) -> Driver:
         options = self.options
@@ -175,10 +186,10 @@ class Runner:
             targets=[str(link) for link in options.links],
             founder=self._founds,
             position=self._position,
-            door=options.door,
+            admission=options.admission,
             irc=options.irc is not None,
         )
-        self._gate.node = node
+        self._gate.attach(node)
         return Driver(node, options.transport, self.store, self._irc, self)
 
     async def _listen(self) -> None:
@@ -192,7 +203,7 @@ class Runner:
         await self.driver.leave()
 
     async def _flush(self) -> None:
-        """Let go out what IRC takes at its own pace: it is acknowledged already, and would be lost."""
+        """Wait for lines given to IRC: they are acknowledged already, and would be lost."""
         for _ in range(FLUSH_LOOKS):
             if self._irc is None or not self._irc.waiting or not self.driver.may_speak():
                 return
@@ -208,10 +219,10 @@ class Runner:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # The store.
+    # Called by the store.
 
     def _store_lost(self, reason: str) -> None:
-        """Another process may run the node soon. It promises nothing for MAX_PING, unless it needs nobody to lead."""
+        """Be silent soon: another process that takes the node promises nothing for MAX_PING, unless it leads alone."""
         node = self.driver.node
         alone = node.core.votes and node.core.base.quorum == 1
         delay = 0.0 if alone else self.options.times.max_ping / 2
@@ -219,7 +230,7 @@ class Runner:
 
     def _be_silent(self, reason: str) -> None:
         self.driver.silence(reason)
-        self._gate.node = None  # what was taken now would go nowhere
+        self._gate.attach(None)  # a line taken now would be lost
         self._gate_changed()
 
     def _store_back(self) -> None:
@@ -230,20 +241,20 @@ class Runner:
             self._keep(self._begin_anew())
 
     async def _begin_anew(self, after: float = 0.0) -> None:
-        """The node was silent: it starts as after a restart, in so many seconds."""
+        """Start the silent node from its row, after so many seconds."""
         await asyncio.sleep(after)
         async with self._beginning:
-            if not self.driver.over or self.store.lost:  # when the store is back again, this is called again
+            if not self.driver.over or self.store.lost:  # `_store_back` calls this again
                 return
             await self.driver.abandon("the node starts again")
             try:
-                await self.store.settled()  # what is being written may still be committed
+                await self.store.settled()  # a write under way may still be committed
                 self._faults_beside += self.driver.faults
                 self.driver = self._new_driver()
                 await self._listen()
             except StoreError as error:
                 self._fail(error)
-            except TransportError as error:  # on IRC its nick may still be that of its former connection
+            except TransportError as error:  # its nick may still belong to its former connection
                 self.happened("listen failed", str(error))
                 self._be_silent(str(error))
                 self._keep(self._begin_anew(LISTEN_AGAIN))
@@ -267,13 +278,13 @@ class Runner:
             case Action.DISCONNECT_LINK:
                 self.driver.tell_of("an operator's command", node.disconnect, number, f"closed by {by}")
 
-    # What the driver tells.
+    # Called by the driver (`Watcher`).
 
     def changed(self, role: Role, term: int, leader: int | None) -> None:
-        """See `driver.Watcher`."""
+        """See `Watcher`."""
         logger.info("%s in term %d, leader %s", role.name.lower(), term, leader)
         self._show_now()
-        self._gate.leader_elsewhere = False
+        self._gate.set_leader_elsewhere(False)
         if role is Role.FOLLOWING and self._sender is not None:
             self._keep(self._look_for_leader(term))
         self._gate_changed()
@@ -283,23 +294,23 @@ class Runner:
         while node is self.driver.node and node.role is Role.FOLLOWING and node.term == term:
             member = node.members.get(node.leader)
             try:
-                here = await self._database.run(uses_this_database, None if member is None else member.voter)
+                here = await self._database.run(has_node, None if member is None else member.voter)
             except OSError:
                 await asyncio.sleep(STATUS)
                 continue
             if node.role is Role.FOLLOWING and node.term == term:
-                self._gate.leader_elsewhere = not here
+                self._gate.set_leader_elsewhere(not here)
                 self._gate_changed()
             return
 
     def delivered(self, term: int, idx: int, line: str) -> None:
-        """See `driver.Watcher`."""
+        """See `Watcher`."""
         self._position = term, idx
         if self._recorder is not None:
             self._recorder.take(term, idx, line)
 
     def happened(self, kind: str, text: str) -> None:
-        """See `driver.Watcher`."""
+        """See `Watcher`."""
         logger.info("%s: %s", kind, text)
         self.store.happened(kind, text)
         if kind == "irc":
@@ -307,12 +318,12 @@ class Runner:
             self._show_now()
 
     def _happened_beside(self, kind: str, text: str) -> None:
-        """As `happened`, to the recorder or the sender."""
+        """Note an event of the recorder or the sender."""
         self._faults_beside += kind == "fault"
         self.store.happened(kind, text)
 
     def failed(self, error: Exception) -> None:
-        """See `driver.Watcher`. The node begins anew from its row, as after a crash, unless that happens too often."""
+        """Begin the node anew from its row, as after a crash, unless that happens too often."""
         logger.error("the node has a fault: %s", error, exc_info=error)
         self.happened("fault", f"the node begins anew: {type(error).__name__}: {error}")
         self._faults_beside += 1
@@ -335,7 +346,7 @@ class Runner:
         if self._sender is not None:
             self._sender.gate_changed()
 
-    # By the clock.
+    # Periodic work.
 
     def _show_now(self) -> None:
         self.store.publish_status(snapshot(self.driver.node, clock.now(), self._faults_beside + self.driver.faults))
@@ -347,7 +358,7 @@ class Runner:
 
     async def _prune(self) -> None:
         while True:
-            database = DatabaseThread("hydra-prune")  # of its own: it may take longer than what lines wait for
+            database = DatabaseThread("hydra-prune")  # its own: lines must not wait for it
             with contextlib.suppress(OSError):
                 await database.run(prune)
             await database.stop()

@@ -1,8 +1,8 @@
 """Lines from a durable queue to IRC, each once or never (docs/protocols/hydra.md, "Durable queues").
 
-A line is taken from the queue when it can go on: by the leader itself while it is on IRC and has room, or by a node
-whose leader uses another database, which sends it there. Before it goes on its message is noted as sent, for ever and
-for all nodes: if it comes again, because its node died before it could acknowledge it, it is acknowledged and not said.
+A line is taken from the queue when the gate is open: by the leader while it is on IRC and has room, or by a node whose
+leader uses another database. First its message is noted as sent, for all nodes and for ever. If it is delivered again,
+because its node died before the acknowledgement, it is acknowledged and not sent.
 """
 
 from __future__ import annotations
@@ -11,50 +11,32 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from hydra.protocol.lines import is_sendable
-from queues.engine import Delivery, Engine, EngineError, QueueBuffer
+from hydra.send_gate import SendGate
+from hydra.storage.line_records import SentLines
+from queues.engine import Delivery, Engine, EngineError, LocalQueue
 
 logger = logging.getLogger(__name__)
 
 RETRY: Final = 0.5
+#: Seconds for the last line to be noted as sent, or not, when the sender stops.
 FINISH: Final = 5.0
-"""Seconds in which a line that is on its way at the end must be noted as sent, or not."""
 #: Characters of the reason of a dead letter.
 LONGEST_REASON: Final = 200
 NO_LINE: Final = "no line for IRC: one line of UTF-8, JOIN, PART, PRIVMSG, NOTICE, MODE, TOPIC or KICK, up to 510 bytes"
 
 
-class Gate(Protocol):
-    """Whether a line may go on now."""
-
-    def is_open(self) -> bool:
-        """Whether the next line may be taken."""
-
-    async def wait(self) -> None:
-        """Return when it has been found open."""
-
-
-class Claims(Protocol):
-    """Which messages were sent, for all nodes that use the database. Raises OSError when it cannot be said."""
-
-    async def claim(self, message: int) -> bool:
-        """Note that a message is sent now; False if it was noted before."""
-
-    async def release(self, message: int) -> None:
-        """It was not sent after all."""
-
-
 class Sender:
-    """Takes one line after the other from a queue."""
+    """Takes lines from a queue, one after the other."""
 
     def __init__(
         self,
         engine: Engine,
         queue: str,
-        gate: Gate,
-        claims: Claims,
+        gate: SendGate,
+        claims: SentLines,
         submit: Callable[[str, str], None],
         happened: Callable[[str, str], None],
     ) -> None:
@@ -64,39 +46,36 @@ class Sender:
         self._claims = claims
         self._submit = submit
         self._happened = happened
-        self._buffer: QueueBuffer | None = None
+        self._buffer: LocalQueue | None = None
         self._next: asyncio.Future[Delivery | None] | None = None
         self._sending = False
         self._stopping = False
         self._task = asyncio.create_task(self._work(), name="hydra sender")
 
     async def stop(self) -> None:
-        """Take nothing more; what is being sent goes on its way first.
-
-        A line that is noted as sent and not sent would be lost.
-        """
+        """Take no more lines; finish the one under way, which would be lost between its note and its sending."""
         self._stopping = True
         if self._sending:
             await asyncio.wait({self._task}, timeout=FINISH)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    # What the engine calls.
+    # Called by the engine.
 
     def deliver(self, delivery: Delivery) -> None:
-        """A message."""
+        """Take a message, or hand it back."""
         if self._next is not None and not self._next.done():
             self._next.set_result(delivery)
         elif self._buffer is not None:
             self._buffer.hand_back(delivery[0])
 
     def refuse(self) -> None:
-        """Nothing will come."""
+        """Expect no message."""
         if self._next is not None and not self._next.done():
             self._next.set_result(None)
 
     def gate_changed(self) -> None:
-        """The gate may have been closed: others should have what is taken from now on."""
+        """Stop waiting for a message if the gate is closed: other nodes should have it."""
         if not self._gate.is_open():
             self.refuse()
 
@@ -131,12 +110,12 @@ class Sender:
             delivery = await self._next
         finally:
             buffer.cancel(self)
-        if delivery is None and self._gate.is_open():  # paused, or the engine is on its way back
+        if delivery is None and self._gate.is_open():  # paused, or the engine reconnects
             await asyncio.sleep(RETRY)
         return delivery
 
     async def _send_alone(self, delivery: Delivery) -> None:
-        """Send a message. One that fails for an unforeseen reason becomes a dead letter, and the next one goes on."""
+        """Send a message; one that fails for an unforeseen reason becomes a dead letter."""
         try:
             await self._send(delivery)
         except (EngineError, OSError):
@@ -155,7 +134,7 @@ class Sender:
         assert buffer is not None
         tag, payload, _, detail = delivery
         entry = buffer.unacked.get(tag)
-        if entry is None:  # the engine has lost its leases in between: it comes again
+        if entry is None:  # the engine has lost its leases: the message comes again
             return
         message = (None if detail is None else detail.origin) or entry[0]
         line = _line(payload)
@@ -177,12 +156,12 @@ class Sender:
         if new:
             self._submit(str(message), line)
         else:
-            self._happened("line lost", f"message {message} was taken before by a node that died with it")
+            self._happened("line lost", f"message {message} was taken before, by a node that died with it")
         buffer.ack(tag)
 
 
 def _line(payload: bytes) -> str | None:
-    """The line in a message; None if it holds none that IRC would take."""
+    """The line in a message; None if IRC would not take it."""
     try:
         line = payload.rstrip(b"\r\n").decode()
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
-"""What a node shows of itself, and what has happened between two looks at it. No I/O.
+"""Snapshots of a node, and the occurrences between two of them. No I/O.
 
-Moments are those of the node's clock, in seconds.
+Moments are seconds of the node's clock.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from hydra.protocol.electorate import parse_electorate
 from hydra.protocol.node import Node
 from hydra.protocol.roles import Role
 
+#: The greatest number of hops in a table; neighbours may claim any.
 FARTHEST: Final = 2**31 - 1
-"""Neighbours may claim any number of hops; tables hold this much."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """A link. It has a target if it was dialled, and an origin if it was accepted."""
+    """A link: a dialled one has a target, an accepted one an origin."""
 
     number: int
     target: str
@@ -46,11 +46,11 @@ class MemberStatus:
     tag: str
     """Its friendly name, or nothing."""
     hops: int
-    """How many links away it is; 0: not known."""
+    """Its distance in links; 0: unknown."""
     via: int | None
-    """The number of the link that the way to it begins with."""
+    """The first link of the way to it."""
     answered: float | None
-    """When it answered last; None unless this node leads, since the leader only looks at that."""
+    """Its last answer; None unless this node leads: only the leader drops nodes for silence."""
     voting: bool
 
     def __str__(self) -> str:
@@ -75,21 +75,21 @@ class Snapshot:
     irc: str
     """`hydra.protocol.irclease.State` in lower case."""
     electorate: str
-    """As `Electorate` writes itself; empty if none is known."""
+    """The electorate's text; empty if none is known."""
     links: tuple[LinkStatus, ...]
     members: tuple[MemberStatus, ...]
     faults: int = 0
-    """Units of work that its process has given up for unforeseen reasons."""
+    """Units of work given up by its process for unforeseen reasons."""
 
     @property
     def standing(self) -> tuple[str, int, int | None, str]:
-        """What an operator should see at once when it changes."""
+        """The fields whose changes are shown at once."""
         return self.role, self.term, self.leader, self.irc
 
 
 def snapshot(node: Node, now: float, faults: int = 0) -> Snapshot:
-    """Look at a node; `now` is a moment of its clock, `faults` are those of its process."""
-    core, reign = node.core, node.termtime.reign
+    """Take a node's snapshot; `now` is its clock's time, `faults` are those of its process."""
+    core, leader_term = node.core, node.heartbeat.leader_term
     leader = node.members.get(node.leader)
     return Snapshot(
         now=now,
@@ -100,7 +100,7 @@ def snapshot(node: Node, now: float, faults: int = 0) -> Snapshot:
         term=node.term,
         leader=node.leader,
         leader_name=core.name if node.leader == node.id else "" if leader is None else _friendly(leader.name),
-        lease_until=None if reign is None else reign.lease_until,
+        lease_until=None if leader_term is None else leader_term.lease_until,
         irc=node.bridge.irc.state.name.lower(),
         electorate="" if node.electorate is None else str(node.electorate),
         links=tuple(_links(node)),
@@ -144,7 +144,7 @@ def _friendly(tag: str) -> str:
 
 
 class Occurrence(NamedTuple):
-    """Something that an operator may want to know."""
+    """An event for operators."""
 
     kind: str
     """One or two words, such as "role" or "link closed"."""
@@ -153,9 +153,9 @@ class Occurrence(NamedTuple):
 
 
 def occurrences(before: Snapshot | None, after: Snapshot) -> list[Occurrence]:
-    """What has happened between two looks: roles and leaders, nodes that came and went, and votes.
+    """The occurrences between two snapshots: roles, leaders, members and the electorate.
 
-    Links and IRC are not among it: who closes them knows why.
+    Links and IRC are not included: their events carry reasons.
     """
     found: list[tuple[str, str]] = []
     if before is None or (before.role, before.term, before.leader) != (after.role, after.term, after.leader):
@@ -193,7 +193,7 @@ def _comings_and_goings(before: Snapshot | None, after: Snapshot) -> Iterator[tu
 
 def _electorate(before: Snapshot | None, after: Snapshot) -> str:
     if not after.electorate:
-        return "nobody agrees on who votes"
+        return "no electorate is agreed"
     electorate = parse_electorate(after.electorate)
     names = {after.voter: after.name} | {one.voter: one.tag or one.voter for one in after.members}
     for one in () if before is None else before.members:

@@ -1,1 +1,1 @@
-"""Peerbus, signed envelopes between peers over WebSockets."""
+"""Fivewire's peerbus: signed envelopes between peers over WebSockets."""

@@ -15,8 +15,8 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from peers.backoff import Backoff
 from peers.client_core import ClientCore
+from peers.codec.envelope import MAX_FRAME
 from peers.connection import LINGER, check_url, close_of
-from peers.envelope import MAX_FRAME
 from peers.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, again
 
 

@@ -19,9 +19,9 @@ from typing import Any, Self
 from peers.async_connection import AsyncConnection
 from peers.backoff import Backoff
 from peers.client_core import Answer, ClientCore, Message
+from peers.codec.envelope import BROADCAST
 from peers.connection import Connection, deadline_in
 from peers.dedupe import DEFAULT_SIZE
-from peers.envelope import BROADCAST
 from peers.errors import NoAnswer
 
 __all__ = ["AsyncPeerClient", "Message", "PeerClient"]

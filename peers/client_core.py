@@ -12,10 +12,10 @@ from collections import Counter, deque
 from enum import Enum, auto
 from typing import Any, Final
 
-from peers import codec, signing
-from peers.codec import Deliver, Peers
+from peers.codec import frames, signing
+from peers.codec.envelope import Envelope, build, encode
+from peers.codec.frames import Deliver, Peers
 from peers.dedupe import Dedupe
-from peers.envelope import Envelope, build, encode
 from peers.errors import ClientError, ProtocolViolation, Rejected, TakenOver, rejected
 
 CONFIRM_COUNT: Final = 256
@@ -123,7 +123,7 @@ class ClientCore:
     def connected(self) -> None:
         """There is a connection: send what is in `outgoing`, and nothing else before `established`."""
         self.phase = Phase.REGISTERING
-        self.outgoing.append(codec.register_frame(self._token, self.name))
+        self.outgoing.append(frames.register_frame(self._token, self.name))
 
     @property
     def established(self) -> bool:
@@ -137,7 +137,7 @@ class ClientCore:
         """
         registering, self.phase = self.phase is Phase.REGISTERING, Phase.OFFLINE
         self.outgoing.clear()
-        if code is not None and reason == codec.TAKEN_OVER.reason:
+        if code is not None and reason == frames.TAKEN_OVER.reason:
             self.error = TakenOver(reason)
         if not registering or code is None:
             return None
@@ -148,7 +148,7 @@ class ClientCore:
 
     def received(self, text: bytes) -> None:
         """A text message has arrived. Raises ProtocolViolation if it cannot be the answer to our register."""
-        frame = codec.parse_pushed(text)
+        frame = frames.parse_pushed(text)
         if self.phase is Phase.REGISTERING:
             if not isinstance(frame, Peers):
                 raise ProtocolViolation("the register was answered with something else than peers")
@@ -163,7 +163,7 @@ class ClientCore:
     def _establish(self) -> None:
         self.phase = Phase.ESTABLISHED
         self.outgoing.extend(self._unconfirmed)
-        self.outgoing.extend(codec.peers_request() for _ in self._answers)
+        self.outgoing.extend(frames.peers_request() for _ in self._answers)
 
     # Sending
 
@@ -189,7 +189,7 @@ class ClientCore:
         self._asked_upto = self._sent
         self._unasked_bytes = 0
         if self.established:
-            self.outgoing.append(codec.peers_request())
+            self.outgoing.append(frames.peers_request())
         return answer
 
     @property
@@ -230,7 +230,7 @@ class ClientCore:
         elif id in self._unacked:
             pass  # it came before the connection was lost, and is acknowledged when it is consumed
         elif self._consumed.seen(id):
-            self.outgoing.append(codec.ack_frame(frame.key))
+            self.outgoing.append(frames.ack_frame(frame.key))
         else:
             message = Message(frame.key, frame.envelope)
             self._unacked[id] = message
@@ -242,7 +242,7 @@ class ClientCore:
             del self._unacked[message.id]
             self._consumed.add(message.id)
             if self.established:
-                self.outgoing.append(codec.ack_frame(message.key))
+                self.outgoing.append(frames.ack_frame(message.key))
 
     def release(self, message: Message) -> None:
         """The host has not consumed a message, and will not: it comes again after the next disconnect."""

@@ -11,7 +11,7 @@ from websockets.uri import parse_uri
 
 from peers.backoff import Backoff
 from peers.client_core import ClientCore
-from peers.envelope import MAX_FRAME
+from peers.codec.envelope import MAX_FRAME
 from peers.errors import ClientError, ConnectionLost, NoAnswer, ProtocolViolation, ReplyTimeout, again
 
 LINGER: Final = 5.0

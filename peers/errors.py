@@ -1,4 +1,4 @@
-"""What peerbus raises, besides ConnectionLost, ReplyTimeout and ProtocolViolation of `wire.cores`.
+"""What peerbus raises, besides ConnectionLost, ReplyTimeout and ProtocolViolation of `wire.client.errors`.
 
 A close of the broker before it has said `peers` is a Rejected, of the class that belongs to its reason if there is
 one (docs/protocols/peerbus.md, "Closes"):
@@ -11,7 +11,7 @@ one (docs/protocols/peerbus.md, "Closes"):
 
 from typing import ClassVar
 
-from wire.cores import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout
+from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout
 
 __all__ = [
     "ClientError",

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgpack import unpackb  # type: ignore[import-untyped]
 
-from peers.envelope import build, encode, timestamp
+from peers.codec.envelope import build, encode, timestamp
 from peers.errors import InvalidEnvelope, MessageTooLarge, WeakSecret
 from queues.engine import Content, Letter, Undeliverable
 

@@ -13,8 +13,8 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final
 
-from peers.codec import Ack, Frame, Ignored, PeersRequest, Register
-from peers.envelope import Envelope
+from peers.codec.envelope import Envelope
+from peers.codec.frames import Ack, Frame, Ignored, PeersRequest, Register
 
 
 class State(Enum):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from peers.office import Office
+from peers.service import Office
 from queues.metrics import engine_metrics, over_quota
 
 

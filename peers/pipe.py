@@ -12,9 +12,9 @@ from typing import Final
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
+from peers.codec.lines import LineDecoder, line
+from peers.codec.parsing import MalformedJson, loads
 from peers.errors import ConnectionLost, LineTooLong
-from peers.lines import LineDecoder, line
-from peers.parsing import MalformedJson, loads
 
 READ_SIZE: Final = 64 * 1024
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from peers import gateway
-from peers.codec import (
+from peers.codec.frames import (
     BROADCAST,
     INVALID_TOKEN,
     NAME_CLAIMED,
@@ -27,19 +27,19 @@ from peers.codec import (
     parse_frame,
     peers_frame,
 )
-from peers.codec import Register as RegisterFrame
+from peers.codec.frames import Register as RegisterFrame
 from peers.machine import Action, Conversation, Event, State
-from peers.office import Office
-from peers.transports import INTERNAL_ERROR, Transport
+from peers.server.asgi import INTERNAL_ERROR, Transport
+from peers.service import Office
 from queues.engine import (
-    Address,
+    Destination,
     Engine,
     EngineError,
     Grant,
     Letter,
     Mailbox,
     MailboxClaimed,
-    Mailroom,
+    MailboxService,
     TooManyNames,
 )
 from queues.reach import Operation, Protocol
@@ -56,7 +56,7 @@ EVICTED = Rejection(1008, "disconnected by an operator")
 STORE_AWAY = Rejection(1011, "message store unavailable")
 
 TOO_MANY_NAMES = Rejection(1008, "too many names for this token")
-#: How a register is closed that the mailroom refuses.
+#: How a register is closed that the mailbox service refuses.
 REFUSALS: dict[type[EngineError], Rejection] = {MailboxClaimed: NAME_CLAIMED, TooManyNames: TOO_MANY_NAMES}
 
 FORBIDDEN = Ignored("recipient not allowed for this token")
@@ -78,7 +78,7 @@ class PeerSession:
         self._held: deque[tuple[Frame, int]] = deque()
         self._held_bytes = 0
         self._engine: Engine | None = None
-        self._mailroom: Mailroom
+        self._mailbox_service: MailboxService
         self._mailbox: Mailbox | None = None
         self._grant: Grant | None = None
         self._binding: asyncio.Task[None] | None = None
@@ -133,7 +133,7 @@ class PeerSession:
         self._office.failures += 1
 
     def break_off(self) -> None:
-        """Something that the mailroom does for this connection cannot be done."""
+        """Something that the mailbox service does for this connection cannot be done."""
         self._close(INTERNAL_ERROR)
 
     def _act(self, action: Action, frame: Frame) -> None:
@@ -146,9 +146,9 @@ class PeerSession:
             engine.check_saturation()
         elif action is Action.ACKNOWLEDGE:
             assert isinstance(frame, Ack)
-            self._mailroom.acknowledge(mailbox, frame.key)
+            self._mailbox_service.acknowledge(mailbox, frame.key)
         elif action is Action.LIST:
-            self._mailroom.ask(mailbox)
+            self._mailbox_service.ask(mailbox)
         elif action is Action.COUNT:
             self._count(frame if isinstance(frame, Ignored) else Ignored("repeated register"))
 
@@ -160,10 +160,10 @@ class PeerSession:
         if colon and kind in ("queue", "topic"):
             # A mailbox is out of reach: at _peer/bob the gateway would sign what anybody sends.
             if name and grant.may(Protocol.PEERBUS, Operation.PUBLISH, kind, name.encode()):
-                self._mailroom.forward(mailbox, envelope.id, Address(kind, name.encode()), envelope.text)
+                self._mailbox_service.forward(mailbox, envelope.id, Destination(kind, name.encode()), envelope.text)
                 return
         elif grant.may(Protocol.PEERBUS, Operation.PUBLISH, "peer", to.encode()):
-            self._mailroom.post(mailbox, envelope.id, None if to == BROADCAST else to, envelope.text)
+            self._mailbox_service.post(mailbox, envelope.id, None if to == BROADCAST else to, envelope.text)
             return
         self._count(FORBIDDEN)
 
@@ -211,9 +211,9 @@ class PeerSession:
             if not self._office.admit_key(grant.id, self):
                 self._refuse(TOO_MANY_OF_KEY)
                 return
-            assert engine.mailroom is not None
-            self._engine, self._mailroom, self._grant = engine, engine.mailroom, grant
-            self._mailbox = engine.mailroom.take(register.name, grant.id, self)
+            assert engine.mailboxes is not None
+            self._engine, self._mailbox_service, self._grant = engine, engine.mailboxes, grant
+            self._mailbox = engine.mailboxes.take(register.name, grant.id, self)
 
     def _refuse(self, rejection: Rejection) -> None:
         if self._conversation.on(Event.REFUSED) is Action.REJECT:
@@ -224,7 +224,7 @@ class PeerSession:
         self._held_bytes += size
         self._read_or_wait()
 
-    # What the mailroom says.
+    # What the mailbox service says.
 
     @property
     def room_bytes(self) -> int:
@@ -310,7 +310,7 @@ class PeerSession:
             self._slow_timer = None
         self._answer_what_is_owed()
         if self._mailbox is not None and self._engine is not None:
-            self._mailroom.drained(self._mailbox)
+            self._mailbox_service.drained(self._mailbox)
 
     def _watch(self) -> None:
         """Look again in a while: if nothing has left by then, the client does not read."""
@@ -355,4 +355,4 @@ class PeerSession:
             if timer is not None:
                 timer.cancel()
         if self._mailbox is not None:
-            self._mailroom.leave(self._mailbox)
+            self._mailbox_service.leave(self._mailbox)

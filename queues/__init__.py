@@ -1,1 +1,1 @@
-"""The store and everything true whatever the protocol."""
+"""Fivewire's store, and everything that holds whatever the protocol is."""

@@ -10,9 +10,10 @@ from django.db.models.signals import post_migrate
 
 
 class QueuesConfig(AppConfig):
-    """The store and everything true whatever the protocol."""
+    """The broker's store and engine, and its pages in the admin."""
 
     name = "queues"
+    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         from queues import checks  # noqa: F401

@@ -1,4 +1,4 @@
-"""System checks: what would make the broker fail later, said by every ``manage.py`` command now."""
+"""System checks of the app: the database and the settings fit."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.utils import OperationalError
 
 from queues.engine.database import OLDEST_SERVER
+from queues.settings import problems
 
+#: Characters.
 SHORTEST_SECRET = 32
-LOCAL_HOSTS = {"localhost", "127.0.0.1", "[::1]", ".localhost"}
 
 Apps = Sequence[AppConfig] | None
 
@@ -49,7 +50,7 @@ def check_database_server(
             )
             version, *safety = cursor.fetchone()
     except OperationalError:
-        return []  # whoever asked for the check needs the database and says so
+        return []  # the command that needs the database reports it
     messages: list[CheckMessage] = []
     if version < OLDEST_SERVER:
         messages.append(
@@ -85,39 +86,7 @@ def check_secret_key(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
     ]
 
 
-@register(Tags.security, deploy=True)
-def check_shared_secret(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
-    """fivewire.W002: where the database may be shared the secret is set, not generated."""
-    if settings.EMBEDDED_DATABASE is not None or not _is_generated(settings.BROKER_KEY_PEPPERS[0]):
-        return []
-    return [
-        Warning(
-            "DATABASE_URL is set and SECRET_KEY is the one generated for this checkout. Another host on this "
-            "database would generate its own, and refuse the API keys made here.",
-            hint="Set SECRET_KEY, or BROKER_KEY_PEPPERS, on every host; the one in use lies in "
-            f"{settings.DATA_DIR / 'secret_key'}.",
-            id="fivewire.W002",
-        )
-    ]
-
-
-@register(Tags.security)
-def check_debug(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
-    """fivewire.W003: no debug pages, which show settings and messages, for other hosts."""
-    if not settings.DEBUG or set(settings.ALLOWED_HOSTS) <= LOCAL_HOSTS:
-        return []
-    return [
-        Warning(
-            "DEBUG is on and ALLOWED_HOSTS has names that others can reach: an error page shows them settings "
-            "and messages.",
-            hint="Unset DEBUG.",
-            id="fivewire.W003",
-        )
-    ]
-
-
-def _is_generated(secret: str) -> bool:
-    try:
-        return (settings.DATA_DIR / "secret_key").read_text().strip() == secret
-    except OSError:
-        return False
+@register(Tags.compatibility)
+def check_settings(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
+    """fivewire.E004: every setting of the app has a value that fits."""
+    return [Error(problem, hint="docs/settings.md lists the settings.", id="fivewire.E004") for problem in problems()]

@@ -1,13 +1,17 @@
-"""What an engine has counted, for Prometheus."""
+"""Metrics for Prometheus: the counters of an engine, and on request those of each queue."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from queues.engine import Engine
+from queues.operations.overview import Overview, QueueState, oldest_ready, take_overview
 
 ENGINE_COUNTERS = {
     "published": "Messages stored.",
@@ -52,7 +56,46 @@ def engine_metrics(engine: Engine) -> Iterator[Metric]:
     for kind, count in engine.troubles().items():
         trouble.add_metric([kind], count)
     yield trouble
-    letters = 0 if engine.mailroom is None else engine.mailroom.waiting_bytes
-    waiting = engine.writer.waiting_bytes + letters
-    yield GaugeMetricFamily("fivewire_unsettled", "Acknowledgements not yet committed.", engine.settler.unsettled)
+    waiting = engine.waiting_bytes
+    yield GaugeMetricFamily("fivewire_unsettled", "Acknowledgements not yet committed.", engine.settlements.unsettled)
     yield GaugeMetricFamily("fivewire_pending_bytes", "Publishes not yet committed.", waiting)
+
+
+class _Queues(Collector):
+    """The figures of queues, from the tables."""
+
+    def __init__(self, queues: list[QueueState], ages: dict[int, float]) -> None:
+        self._queues = queues
+        self._ages = ages
+
+    def collect(self) -> Iterator[Metric]:
+        held = GaugeMetricFamily("fivewire_queue_messages", "Messages in the store.", labels=["queue", "state"])
+        published = CounterMetricFamily("fivewire_queue_published", "Messages ever stored.", labels=["queue"])
+        settled = CounterMetricFamily("fivewire_queue_settled", "Messages that left the store.", labels=["queue"])
+        oldest = GaugeMetricFamily(
+            "fivewire_queue_oldest_seconds", "Age of the first message that is ready.", labels=["queue"]
+        )
+        nodes = GaugeMetricFamily("fivewire_queue_nodes", "Nodes with consumers of the queue.", labels=["queue"])
+        for queue in self._queues:
+            for state in ("ready", "leased", "delayed", "dead"):
+                held.add_metric([queue.name, state], getattr(queue.counts, state))
+            published.add_metric([queue.name], queue.counts.published)
+            settled.add_metric([queue.name], queue.counts.settled)
+            oldest.add_metric([queue.name], self._ages.get(queue.id, 0.0))
+            nodes.add_metric([queue.name], queue.nodes)
+        yield from (held, published, settled, oldest, nodes)
+
+
+def queue_metrics(pattern: str) -> bytes:
+    """The metrics of the queues whose names match a glob, in Prometheus' text format. Raises django.db.Error.
+
+    System queues are left out unless the pattern begins with ``_``.
+    """
+    overview: Overview = take_overview()
+    queues = [
+        queue for queue in overview.queues
+        if fnmatchcase(queue.name, pattern) and (pattern.startswith("_") or not queue.name.startswith("_"))
+    ]  # fmt: skip
+    registry = CollectorRegistry()
+    registry.register(_Queues(queues, oldest_ready(queue.id for queue in queues)))
+    return generate_latest(registry)

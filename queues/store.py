@@ -8,19 +8,19 @@ from typing import Any
 
 from django.db import connections
 
-from queues.engine.notifications import CHANNEL, Sendable, SendableInstruction
-from queues.engine.statements import statement
+from queues.engine.cluster.notifications.formats import CHANNEL, Sendable, SendableInstruction
+from queues.engine.statements import DIRECTORY as ENGINE_DIRECTORY
+from queues.sqlfiles import statements
 
 DIRECTORY = Path(__file__).parent / "sql"
+
+_statement = statements(DIRECTORY, ENGINE_DIRECTORY)
 
 
 @cache
 def text(name: str) -> str:
     """The text of sql/NAME.sql, or else of the engine's statement of this name."""
-    path = DIRECTORY / f"{name}.sql"
-    if not path.exists():
-        return statement(name).decode()
-    return "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("--"))
+    return _statement(name).decode()
 
 
 def query(name: str, using: str, /, **parameters: Any) -> list[tuple[Any, ...]]:

@@ -11,17 +11,18 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
 from django.db.models.functions import Now
 from psycopg.conninfo import make_conninfo
 from psycopg.errors import LockNotAvailable
 
-from brokersite.databases import connection_parameters
-from queues.engine import node as nodes
+from queues.database import connection_parameters
+from queues.engine.cluster import reaper
 from queues.engine.database import connect
 from queues.engine.health import Health
+from queues.engine.statements import ALL
 from queues.models import EtlRun, Rollup
+from queues.settings import settings
 from queues.store import text
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ def _drop(name: str, days: int, limit: int, using: str) -> None:
     gone = limit
     while gone == limit:
         with connections[using].cursor() as cursor:
-            cursor.execute(text(name), {"days": days, "limit": limit})
+            cursor.execute(text(name), {"days": days, "limit": limit} | ALL)
             [(gone,)] = cursor.fetchall()
 
 
@@ -78,8 +79,8 @@ async def _return_leases() -> int:
 
     connection = await connect(make_conninfo(**parameters), "upkeep")
     try:
-        dead, health = await nodes.dead_nodes(connection), Health()
-        return sum([await nodes.reap(connection, node, health) for node in dead])
+        dead, health = await reaper.dead_nodes(connection), Health()
+        return sum([await reaper.reap(connection, node, health) for node in dead])
     finally:
         await connection.close()
 

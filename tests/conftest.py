@@ -18,7 +18,7 @@ from django.test import TransactionTestCase
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from brokersite import embedded
-from brokersite.databases import connection_parameters
+from queues.database import connection_parameters
 from tests.settings import PREFIX
 from tests.tools import summary
 from tests.wire.broker import create_database, drop_databases, migrate
@@ -105,7 +105,8 @@ TESTS = Path(__file__).parent
 #: Directories and files that take longest. They are started first, so that no process is left with one at the end.
 SLOW = (
     *SPARK_FILES, "torture/", "failover/", "browser/", "peers/durability/", "hydra/network/",
-    "hydra/simulator/test_seeds", "brokersite/", "queues/kombu/", "wire/overhop/test_two_nodes", "peers/", "hostile/",
+    "hydra/simulator/test_seeds", "brokersite/", "queues/celery/transport/",
+    "wire/overhop/test_two_nodes", "peers/", "hostile/",
 )  # fmt: skip
 
 #: Filled by migrations, and kept as they are.

@@ -1,1 +1,1 @@
-"""The raw TCP protocols and their shared listener."""
+"""Fivewire's raw TCP protocols, their listeners and the network kit."""

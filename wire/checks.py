@@ -1,4 +1,4 @@
-"""Warnings about listeners that anybody could reach."""
+"""Warnings about listeners that any host can reach."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterable
 
 from django.core.checks import CheckMessage, Warning
 
-from wire.address import Address
+from wire.net.address import HostPort
 
 
 def check_unguarded(
-    name: str, addresses: Iterable[Address], *, allow_list: bool, client_certificates: bool
+    name: str, addresses: Iterable[HostPort], *, allow_list: bool, client_certificates: bool
 ) -> list[CheckMessage]:
     """wire.W001 for each address of a protocol without authentication that others can reach and nothing guards."""
     if allow_list or client_certificates:
         return []
     return [
         Warning(
-            f"{name} listens on {address} and has no authentication: whoever reaches it may send and receive.",
+            f"{name} listens on {address} without authentication: every client that reaches it may send and receive.",
             hint="Set BROKER_ALLOW to the networks that may connect, or BROKER_TLS_CLIENT_CA to ask for certificates.",
             id="wire.W001",
         )

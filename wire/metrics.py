@@ -1,4 +1,4 @@
-"""What a listener process has counted, for Prometheus."""
+"""The metrics of a listener process, for Prometheus."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from queues.metrics import engine_metrics, over_quota
-from wire.limits import ConnectionLimits
+from wire.net.limits import ConnectionLimits
 from wire.server import Server
 
 
@@ -53,7 +53,7 @@ class WireCollector(Collector):
 
     @staticmethod
     def _limits(limits: ConnectionLimits) -> Iterator[Metric]:
-        """What all listeners of the process share."""
+        """The gauges that all listeners of the process share."""
         yield GaugeMetricFamily(
             "fivewire_unauthenticated_connections", "Connections whose handshake is not complete.",
             limits.unauthenticated,

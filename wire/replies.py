@@ -6,18 +6,18 @@ from collections import deque
 from typing import Protocol
 
 from queues.engine import Engine
-from wire.connection import Failing, contained
+from wire.net.connection import Failing, contained
 
 
 class Sink(Failing, Protocol):
-    """Where replies go."""
+    """The connection that replies are written to."""
 
     def write(self, data: bytes) -> None:
         """Send these bytes."""
 
 
 class Held:
-    """Replies that wait for the same things. While `pending` somebody has yet to say what the reply is."""
+    """Replies that wait for the same commits. While `pending` the reply is not known yet."""
 
     __slots__ = ("barrier", "batch", "parts", "pending", "round")
 
@@ -28,14 +28,23 @@ class Held:
         self.pending = pending
         self.parts: list[bytes] = []
 
+    def fill(self, frame: bytes) -> None:
+        """The pending reply is known now."""
+        self.parts.append(frame)
+        self.pending = False
+
+    def wait_for(self, batch: int) -> None:
+        """The pending reply waits for another batch of publishes."""
+        self.batch = batch
+
 
 class Replies:
-    """What a session has to say, waiting for commits where it must.
+    """The replies of a session; those that must, wait for commits.
 
-    Set `batch` to what each publish returns and `round` to what the engine's `settling` does, append replies to what
-    `begin` gives, call `flush` after each read. A barrier (a reply by which a client learns that its publishes are
-    durable) also waits while very many acknowledgements are unwritten, so that a rate measured from outside is the
-    true one.
+    Tell it of each publish (`follow_batch`) and each settlement (`follow_round`), append replies to the list that
+    `begin` returns, and call `flush` after each read. A barrier (a reply by which a client learns that its publishes
+    are durable) also waits while very many acknowledgements are unwritten, so that a rate measured from outside is
+    the true one.
     """
 
     __slots__ = ("_engine", "_held", "_holding", "_now", "batch", "connection", "out", "round")
@@ -46,10 +55,19 @@ class Replies:
         self._held: deque[Held] = deque()
         self._now: list[bytes] = []
         self._holding = False
+        #: The last batch and round that were followed.
         self.batch = 0
         self.round = 0
         #: The list that the next reply goes to; call `begin` before using it.
         self.out = self._now
+
+    def follow_batch(self, batch: int) -> None:
+        """Later replies wait for the commit of this batch of publishes."""
+        self.batch = batch
+
+    def follow_round(self, round: int) -> None:
+        """Later replies wait for this round of settlements."""
+        self.round = round
 
     def begin(self, barrier: bool = False) -> list[bytes]:
         """The list for the next reply, behind everything published and settled so far."""
@@ -77,13 +95,13 @@ class Replies:
         return self.out
 
     def begin_pending(self) -> Held:
-        """A place for a reply that is not known yet: append it, clear `pending`, and call `release`."""
+        """Return a place for a reply that is not known yet: `fill` it, then call `release`."""
         held = Held(self.batch, self.round, False, pending=True)
         self._held.append(held)
         return held
 
     def flush(self) -> None:
-        """Send what need not wait; have the engine release the rest."""
+        """Send the replies that need not wait; the engine releases the rest."""
         if self._now:
             self.connection.write(b"".join(self._now))
             self._now.clear()
@@ -93,7 +111,7 @@ class Replies:
 
     @contained
     def release(self) -> None:
-        """Send what has waited long enough."""
+        """Send the replies whose commits have come."""
         engine, queue, ready = self._engine, self._held, []
         while queue:
             held = queue[0]

@@ -12,13 +12,12 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from queues.engine import Address as MessageAddress
-from queues.engine import Engine, EngineOptions
+from queues.engine import Destination, Engine, EngineOptions
 from queues.periodic import Scheduler
-from wire.address import Address, Network
 from wire.blipmq.session import BlipMQSession
-from wire.limits import ConnectionLimits, ListenerOptions
-from wire.listener import Listener
+from wire.net.address import HostPort, Network
+from wire.net.limits import ConnectionLimits, ListenerOptions
+from wire.net.listener import Listener
 from wire.overhop.service import OverhopOptions, OverhopService
 from wire.overhop.session import OverhopSession
 from wire.server import Quotas, Server
@@ -30,17 +29,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class WireOptions:
-    """What one process serves. An address of None is off; times are seconds, sizes bytes."""
+    """The listeners and options of one process. An address of None is off; times are seconds, sizes bytes."""
 
     engine: EngineOptions
     listener: ListenerOptions
-    overhop: Address | None = None
+    overhop: HostPort | None = None
     overhop_options: OverhopOptions = field(default_factory=OverhopOptions)
-    blipmq: Address | None
-    sspq: tuple[tuple[Address, str], ...]
+    blipmq: HostPort | None
+    sspq: tuple[tuple[HostPort, str], ...]
     #: Networks that may reach protocols without authentication; empty means all.
     allow: tuple[Network, ...] = ()
-    status: Address | None = None
+    status: HostPort | None = None
     sspq_dead_letters: bool = True
     max_frame: int = 16 << 20
     quotas: Quotas = field(default_factory=Quotas)
@@ -50,8 +49,8 @@ class WireOptions:
 
 def run(options: WireOptions, announce: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT. Raises what a start can: EngineError, ListenError, psycopg.OperationalError."""
-    # Nearly all objects here are freed by their counts. What is in flight under load, ten objects a message, should not
-    # be looked over again and again, and the modules never.
+    # Nearly all objects are freed by their counts. The objects in flight under load, ten a message, should not be
+    # scanned again and again, and those of the modules never.
     gc.collect()
     gc.freeze()
     gc.set_threshold(250_000, 50, 50)
@@ -91,7 +90,7 @@ async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
     if not await _start(engine, stop):
         return
     server = Server(engine, options.quotas)
-    overhop = OverhopService(engine, options.overhop_options, server.shares) if options.overhop else None
+    overhop = OverhopService(engine, options.overhop_options, server.unconfirmed) if options.overhop else None
     scheduler = Scheduler()
     engine.on_periodic_change.append(scheduler.wake)
     try:
@@ -123,7 +122,7 @@ async def _listeners(options: WireOptions, server: Server, overhop: OverhopServi
     limits = ConnectionLimits.of(options.listener)
     made: list[Listener] = []
 
-    def add(name: str, address: Address, factory: Callable[..., Any], open_to: ListenerOptions) -> None:
+    def add(name: str, address: HostPort, factory: Callable[..., Any], open_to: ListenerOptions) -> None:
         made.append(Listener(name, address, factory, open_to, options.reuse_port, limits))
 
     if options.blipmq is not None:
@@ -157,4 +156,4 @@ async def _sspq_queue(options: WireOptions, engine: Engine, name: str) -> SspqQu
         ack_timeout=options.engine.ack_timeout,
     )
     dead = await engine.dead_letters(name) if options.sspq_dead_letters else None
-    return SspqQueue(MessageAddress("queue", name.encode()), await engine.queue(name), dead, options.max_frame)
+    return SspqQueue(Destination("queue", name.encode()), await engine.queue(name), dead, options.max_frame)

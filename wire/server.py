@@ -11,8 +11,8 @@ from typing import Protocol
 from queues.engine import Engine
 from queues.keysessions import KeySessions
 from queues.throttle import FailureThrottle
-from wire.listener import Listener
-from wire.shares import Shares
+from wire.net.listener import Listener
+from wire.unconfirmed import UnconfirmedByClient
 
 SATURATED = "engine"
 
@@ -26,21 +26,21 @@ class Revocable(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quotas:
-    """What one client may have of a process: connections of an API key, bytes that are published and not durable."""
+    """Limits for one client: connections of an API key, bytes that are published and not durable."""
 
     connections_per_key: int = 2000
     pending_bytes: int = 16 << 20
 
 
 class Server:
-    """What the sessions of one process share."""
+    """State that the sessions of one process share."""
 
     def __init__(self, engine: Engine, quotas: Quotas | None = None) -> None:
         self.engine = engine
         self.quotas = quotas or Quotas()
         #: How often each quota was met.
         self.over_quota: Counter[str] = Counter()
-        self.shares = Shares(engine, self.quotas.pending_bytes, self.over_quota)
+        self.unconfirmed = UnconfirmedByClient(engine, self.quotas.pending_bytes, self.over_quota)
         self.throttle = FailureThrottle()
         self.listeners: list[Listener] = []
         #: Messages that a protocol without answers could not keep, by reason.
@@ -54,8 +54,8 @@ class Server:
         return self.by_key.admit(key, session, self.quotas.connections_per_key)
 
     def _key_changed(self, key: int) -> None:
-        for session in self.by_key.of(key):
-            session.revoke()
+        for session in tuple(self.by_key.of(key)):
+            self.engine.health.guard("session", session, session.revoke)
 
     def _saturate(self, saturated: bool) -> None:
         for listener in self.listeners:
@@ -63,7 +63,7 @@ class Server:
             act(SATURATED)
 
     async def start(self, listeners: Iterable[Listener]) -> None:
-        """Start listening; the engine runs already. Raises wire.listener.ListenError."""
+        """Start listening; the engine runs already. Raises wire.net.listener.ListenError."""
         for listener in listeners:
             await listener.start()
             self.listeners.append(listener)

@@ -9,9 +9,9 @@ from http import HTTPStatus
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from brokersite.health import readiness
-from wire.address import Address
+from queues.health import readiness
 from wire.metrics import register, unregister
+from wire.net.address import HostPort
 from wire.server import Server
 
 LARGEST_REQUEST = 8192
@@ -30,10 +30,10 @@ class StatusServer:
         self._listening: asyncio.Server | None = None
         self._collector: Collector | None = register(server)
 
-    async def start(self, address: Address) -> Address:
+    async def start(self, address: HostPort) -> HostPort:
         """Listen; returns the address with its real port. Raises OSError."""
         self._listening = await asyncio.start_server(self._answer, address.host, address.port, limit=LARGEST_REQUEST)
-        return Address(address.host, self._listening.sockets[0].getsockname()[1])
+        return HostPort(address.host, self._listening.sockets[0].getsockname()[1])
 
     def close(self) -> None:
         """Stop listening."""
@@ -44,14 +44,14 @@ class StatusServer:
             self._collector = None
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.transport.set_write_buffer_limits(0)  # so that drain waits until all is taken
+        writer.transport.set_write_buffer_limits(0)  # drain waits until the client has taken all
         try:
             async with asyncio.timeout(PATIENCE):
                 request = await reader.readuntil(b"\r\n\r\n")
                 writer.write(await self._response(request.split(b"\r\n", 1)[0]))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            writer.transport.abort()  # whoever asked is gone, too slow or does not speak HTTP
+            writer.transport.abort()  # the client is gone, too slow, or does not speak HTTP
         finally:
             writer.close()
 

@@ -1,4 +1,4 @@
-"""Hydra's nodes in the operators' pages."""
+"""Hydra's nodes in the admin."""
 
 from hydra.admin.event import EventAdmin
 from hydra.admin.node import NodeAdmin

@@ -1,4 +1,4 @@
-"""What has happened to Hydra's nodes: read only."""
+"""The events of Hydra's nodes, read only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hydra's nodes: who leads, who votes, who is linked to whom. Read only but for what can be asked of them."""
+"""Hydra's nodes: roles, votes and links. Read only, except for commands to nodes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from django.utils.safestring import SafeString
 
 from hydra import operations
 from hydra.admin.requests import FORGET, REQUESTS
-from hydra.admin.view import JOINED, NOBODY, NodeView, electorate_of, moment, vote_of
+from hydra.admin.view import EMPTY, JOINED, NodeView, electorate_of, moment, vote_of
 from hydra.models import Link, Node
-from queues import operators
 from queues.admin.confirm import REFUSALS, confirm_page, confirmed
 from queues.admin.recorded import RecordedAdmin, operator
+from queues.operations import audit_log
 from queues.times import relative
 
 
@@ -42,7 +42,7 @@ class NodeAdmin(RecordedAdmin):
     fieldsets = (
         (None, {"fields": ("name", "state", "term", "leader_shown", "current_id", "votes", "irc_shown", "lease")}),
         ("Network", {"fields": ("network", "members_table", "links_table")}),
-        ("What happened", {"fields": ("events_table",)}),
+        ("Events", {"fields": ("events_table",)}),
         ("Promises", {"fields": ("voter", "pledge_shown", "electorate_shown", "votes_table")}),
         ("Process", {"fields": ("process", "listens_on", "started", "seen", "position")}),
     )
@@ -66,7 +66,7 @@ class NodeAdmin(RecordedAdmin):
         return False
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may ask running nodes to do something."""
+        """Whether the user may send commands to running nodes."""
         return request.user.has_perm("hydra.change_node")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Node]:
@@ -88,17 +88,17 @@ class NodeAdmin(RecordedAdmin):
         if node is not None:
             context["may_resign"] = node.view.operable and node.view.leads
             context["may_forget"] = not node.running and self.has_delete_permission(request, node)
-        # The button "Forget" is among the others: Django's own at the end of the form would be offered for all nodes.
+        # The page has its own button "Forget": Django's would be offered for running nodes, too.
         return super().change_view(request, object_id, form_url, {**context, "show_delete": False})
 
     def record_action(self, request: HttpRequest, event: str, obj: Any, detail: str = "") -> None:
-        operators.record(operator(request), event, f"hydra:{obj}", detail)
+        audit_log.record(operator(request), event, f"hydra:{obj}", detail)
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
         self.message_user(request, "There is no such Hydra node any more.", messages.WARNING)
         return HttpResponseRedirect(reverse("admin:hydra_node_changelist"))
 
-    # What is shown.
+    # Columns and fields.
 
     @admin.display(description="state", ordering="role")
     def state(self, node: Any) -> str:
@@ -106,7 +106,7 @@ class NodeAdmin(RecordedAdmin):
 
     @admin.display(description="leader", ordering="leader_name")
     def leader_shown(self, node: Any) -> str:
-        return str(node.leader_name or node.leader or NOBODY) if node.running else NOBODY
+        return str(node.leader_name or node.leader or EMPTY) if node.running else EMPTY
 
     @admin.display(description="vote")
     def votes(self, node: Node) -> str:
@@ -114,7 +114,7 @@ class NodeAdmin(RecordedAdmin):
 
     @admin.display(description="links", ordering="link_count")
     def links(self, node: Any) -> str:
-        return f"{node.link_count:,}" if node.running else NOBODY
+        return f"{node.link_count:,}" if node.running else EMPTY
 
     @admin.display(description="IRC", ordering="irc")
     def irc_shown(self, node: Any) -> str:
@@ -123,7 +123,7 @@ class NodeAdmin(RecordedAdmin):
     @admin.display(description="lease", ordering="lease_until")
     def lease(self, node: Any) -> str:
         if not node.running or node.lease_until is None:
-            return NOBODY
+            return EMPTY
         return f"ends {relative(node.lease_until, timezone.now())}, unless renewed"
 
     @admin.display(description="last seen", ordering="seen_at")
@@ -152,7 +152,7 @@ class NodeAdmin(RecordedAdmin):
 
     @admin.display(description="process")
     def process(self, node: Node) -> str:
-        return NOBODY if node.pid is None else f"{node.pid} on {node.host}"
+        return EMPTY if node.pid is None else f"{node.pid} on {node.host}"
 
     @admin.display(description="started")
     def started(self, node: Node) -> str:
@@ -160,7 +160,7 @@ class NodeAdmin(RecordedAdmin):
 
     @admin.display(description="listens on")
     def listens_on(self, node: Node) -> str:
-        return ", ".join(node.listen) or NOBODY
+        return ", ".join(node.listen) or EMPTY
 
     @admin.display(description="last line stored")
     def position(self, node: Node) -> str:
@@ -178,10 +178,10 @@ class NodeAdmin(RecordedAdmin):
         voters = f"{len(electorate.voters):,} voters, {electorate.quorum:,} are a majority"
         return f"{voters}: version {electorate.version} of term {electorate.term}"
 
-    # What can be done.
+    # Commands.
 
     def request_view(self, request: HttpRequest, id: int, name: str, number: int | None = None) -> HttpResponse:
-        """One of REQUESTS, for the node of one page."""
+        """One of REQUESTS, for one node."""
         if not self.has_operate_permission(request):
             raise PermissionDenied
         node = self.get_object(request, str(id))

@@ -1,19 +1,19 @@
-"""What operators can ask of nodes, and the questions before it."""
+"""The operators' commands to nodes, and the questions before them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hydra.control import Action
+from hydra.notifications import Action
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What an operator can ask of a running node, after a question."""
+    """A command to a running node, and its question."""
 
     action: Action
     question: str
-    #: A line under the question: the node, and what of it.
+    #: A line under the question: the node and the object.
     line: str
     button: str
     done: str
@@ -37,14 +37,14 @@ REQUESTS = {
     ),
     "disconnect_link": Request(
         action=Action.DISCONNECT_LINK,
-        question="This closes the link. Whoever has dialled it connects again by itself:",
+        question="This closes the link. The node that has dialled it connects again by itself:",
         line="{node}, link {number}",
         button="Yes, close the link",
         done="Asked {node} to close link {number}.",
     ),
 }
 FORGET = (
-    "This deletes what the node has promised. Started again under its name it is another voter, without a vote until "
-    "the others give it one. The vote that it has now is nobody's then, and is missed for a majority until a leader "
-    "takes it away. A network whose last voters are forgotten is gone:"
+    "This deletes the node's promises. Started again under its name it is another voter, without a vote until the "
+    "others give it one. Its present vote stays without a node, and is missing for a majority until a leader removes "
+    "it. A network whose last voters are forgotten is gone:"
 )

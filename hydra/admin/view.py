@@ -1,4 +1,4 @@
-"""What the page of a node shows: its network as a picture, its links, the other nodes, its votes, its events."""
+"""A node's page: its network as a picture, its links, the other nodes, its votes and events."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from queues.times import relative
 JOINED = "joined"
 VOTES_SHOWN = 50
 EVENTS_SHOWN = 100
-NOBODY = "-"
+EMPTY = "-"
 
 
 def electorate_of(node: Node) -> Electorate | None:
-    """Who has a vote, as far as a node knows; None if nobody agrees on that."""
+    """A node's electorate; None if none is agreed."""
     try:
         return parse_electorate(node.electorate) if node.electorate else None
     except ValueError:
@@ -35,13 +35,13 @@ def vote_of(node: Node) -> str:
     """Whether a node has a vote, among how many."""
     electorate = electorate_of(node)
     if electorate is None:
-        return NOBODY
+        return EMPTY
     return f"{'yes' if node.voter in electorate.voters else 'no'}, {len(electorate.voters):,} have one"
 
 
 def moment(at: datetime | None) -> str:
     """A moment, and how long ago it was."""
-    return NOBODY if at is None else f"{at:%Y-%m-%d %H:%M:%S}, {relative(at, timezone.now())}"
+    return EMPTY if at is None else f"{at:%Y-%m-%d %H:%M:%S}, {relative(at, timezone.now())}"
 
 
 def page_of(pk: int, text: object) -> SafeString:
@@ -50,7 +50,7 @@ def page_of(pk: int, text: object) -> SafeString:
 
 
 class NodeView:
-    """One node, read once: `may_operate` says whether what can be done to it is offered."""
+    """One node, read once; `may_operate`: commands are offered."""
 
     def __init__(self, node: Node, running: bool, may_operate: bool) -> None:
         self.node = node
@@ -72,20 +72,20 @@ class NodeView:
         return {node.voter: node for node in Node.objects.with_running()}
 
     def name(self, member: Member) -> str:
-        """What another node is called."""
+        """Another node's name."""
         known = self.voters_here.get(member.voter)
         return member.tag or (known.name if known is not None else "") or f"node {member.member}"
 
     def name_of_id(self, id: int | None) -> object:
-        """What the node with this id is called."""
+        """The name of the node with this id."""
         if id is None:
-            return NOBODY
+            return EMPTY
         if id == self.node.current_id:
             return self.node.name
         return next((self.name(member) for member in self.members if member.member == id), id)
 
     def picture(self) -> SafeString:
-        """The network as the node knows it, with links of other nodes that have their rows here."""
+        """The node's view of the network, with links of other nodes of this database."""
         if self.node.current_id is None:
             return format_html("{}", "nothing is known yet")
         note = self.node.get_role_display() if self.running else "not running"
@@ -119,7 +119,7 @@ class NodeView:
     def _link_row(self, link: Link) -> tuple[object, ...]:
         where = f"to {link.target}" if link.target else f"from {link.origin}"
         return (
-            link.number, where, link.peer_tag or self.name_of_id(link.peer), link.peer or NOBODY, link.state,
+            link.number, where, link.peer_tag or self.name_of_id(link.peer), link.peer or EMPTY, link.state,
             "yes" if link.extended else "no", relative(link.opened_at, timezone.now()),
             self._button("disconnect_link", link.number, "Close") if self.operable else "",
         )  # fmt: skip
@@ -131,15 +131,15 @@ class NodeView:
 
     def _own_row(self) -> tuple[object, ...]:
         node = self.node
-        name, id = f"{node.name} (this node)", node.current_id or NOBODY
-        return name, id, NOBODY, NOBODY, vote_of(node), NOBODY, node.voter, ""
+        name, id = f"{node.name} (this node)", node.current_id or EMPTY
+        return name, id, EMPTY, EMPTY, vote_of(node), EMPTY, node.voter, ""
 
     def _member_row(self, member: Member) -> tuple[object, ...]:
         name, known = self.name(member), self.voters_here.get(member.voter)
-        answered = NOBODY if member.answered_at is None else relative(member.answered_at, timezone.now())
+        answered = EMPTY if member.answered_at is None else relative(member.answered_at, timezone.now())
         return (
-            page_of(known.pk, name) if known is not None else name, member.member, _hops(member) or NOBODY,
-            NOBODY if member.via is None else member.via, "yes" if member.voting else "no", answered,
+            page_of(known.pk, name) if known is not None else name, member.member, _hops(member) or EMPTY,
+            EMPTY if member.via is None else member.via, "yes" if member.voting else "no", answered,
             member.voter or "none: it knows no attributes",
             self._button("drop", member.member, "Drop") if self.operable and self.leads else "",
         )  # fmt: skip
@@ -153,7 +153,7 @@ class NodeView:
         for voter in sorted(absent):
             known = self.voters_here.get(voter)
             name = page_of(known.pk, known.name) if known is not None else "unknown"
-            rows.append((name, NOBODY, "away", NOBODY, "yes", NOBODY, voter, ""))
+            rows.append((name, EMPTY, "away", EMPTY, "yes", EMPTY, voter, ""))
         return rows
 
     def votes_table(self) -> SafeString:

@@ -1,1 +1,1 @@
-"""IRC: the leader's connection, and what carries Hydra's lines over private messages."""
+"""IRC: the leader's connection, and the private messages that carry Hydra's lines."""

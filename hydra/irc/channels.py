@@ -1,4 +1,4 @@
-"""Which channels are to be joined, and which have been. No I/O."""
+"""The channels of a connection and their states. No I/O."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from irc.strings import lower  # type: ignore[import-untyped]
 
 
 def fold(name: str) -> str:
-    """A nick or a channel's name as IRC compares it: without regard to case."""
+    """A nick or a channel's name in IRC's lower case."""
     return cast(str, lower(name))
 
 
 class State(Enum):
-    """Where one channel stands."""
+    """The state of a channel."""
 
     ASKED = auto()
     """JOIN was sent, and not answered yet."""
     REFUSED = auto()
-    """The server refuses, does not answer, or has taken it away; to be tried again."""
+    """Refused, not answered, or removed by the server; to be tried again."""
     JOINED = auto()
     LEFT = auto()
-    """Left because a node has said so: not to be joined again on this connection."""
+    """Left by a node's PART: not joined again on this connection."""
 
 
 class Channels:
@@ -41,25 +41,25 @@ class Channels:
         return State.ASKED not in self._states.values()
 
     def ask(self) -> list[str]:
-        """Try all that are refused: return what to say."""
+        """The JOINs of all refused channels."""
         names = [name for name, state in self._states.items() if state is State.REFUSED]
         for name in names:
             self._states[name] = State.ASKED
         return [f"JOIN {self._joins[name]}" for name in names]
 
     def give_up(self) -> list[str]:
-        """What was asked has gone unanswered for too long: return the names, which count as refused now."""
+        """Count unanswered channels as refused; returns their names."""
         names = [name for name, state in self._states.items() if state is State.ASKED]
         for name in names:
             self._states[name] = State.REFUSED
         return names
 
     def joined(self, channel: str) -> None:
-        """The server says that this client is in a channel."""
+        """The server has let this client into a channel."""
         self._change(channel, State.JOINED)
 
     def left(self, channel: str) -> None:
-        """This client has left a channel of its own will."""
+        """This client has left a channel by itself."""
         self._change(channel, State.LEFT)
 
     def removed(self, channel: str) -> None:
@@ -67,7 +67,7 @@ class Channels:
         self._change(channel, State.REFUSED)
 
     def refused(self, words: Iterable[str]) -> str | None:
-        """An error has come with these words in it: return the channel if it is the answer to a JOIN."""
+        """The channel if an error with these words answers its JOIN, else None."""
         for word in words:
             if self._states.get(fold(word)) is State.ASKED:
                 self._change(word, State.REFUSED)

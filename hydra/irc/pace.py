@@ -1,10 +1,10 @@
-"""How fast lines may be sent: servers disconnect clients that flood them. No I/O."""
+"""The pace of lines: servers disconnect clients that flood them. No I/O."""
 
 from __future__ import annotations
 
 
 class Pace:
-    """A bucket of tokens: `burst` lines at once after a pause, then one every `interval` seconds; 0 means any number.
+    """A token bucket: `burst` lines at once after a pause, then one every `interval` seconds; 0 means any number.
 
     Times are those of a clock that never goes back.
     """
@@ -15,12 +15,12 @@ class Pace:
         self._burst = burst
         self._interval = interval
         self._full_at = 0.0
-        """When the bucket will be full if nothing is sent before."""
+        """When the bucket is full, if nothing is sent before."""
 
     def wait(self, now: float) -> float:
         """Seconds until a line may be sent; 0 if now."""
         return max(0.0, self._full_at - now - (self._burst - 1) * self._interval)
 
     def spend(self, now: float) -> None:
-        """A line is sent, whether it was its time or not."""
+        """Count a sent line, also one out of turn."""
         self._full_at = max(self._full_at, now) + self._interval

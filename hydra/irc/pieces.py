@@ -2,15 +2,15 @@
 
     HY1 5f3c09a1 0 0 . KNOCK 12345 probe@5f3c09a1b2c3d4e5
     HY1 90b1c2d3 5f3c09a1 0 . MEET 12345 1804289383%0AWELCOME 12345
-    HY1 90b1c2d3 5f3c09a1 1 < RECV 17 :somebody!u@h PRIVMSG #c :a line that does not fit
+    HY1 90b1c2d3 5f3c09a1 1 < RECV 17 :alice!u@h PRIVMSG #c :a line that does not fit
     HY1 90b1c2d3 5f3c09a1 2 >  into one message
 
-After the mark: the sender's session, drawn for each link; the receiver's, or 0 while it is not known; a number that
-counts from 0; what this is; text. Whole lines (`.`) have `%0A` between them; a line that does not fit comes in pieces,
-the first `<`, the last `>`, those between `-`. `!` ends the link, with a reason.
+After the mark: the sender's session, drawn for each link; the receiver's, or 0 while it is unknown; a number that
+counts from 0; the kind; text. Whole lines (`.`) have `%0A` between them; a longer line comes in pieces, the first `<`,
+the last `>`, those between `-`. `!` ends the link, with a reason.
 
-`%XX` stands for a byte that not every server lets through: controls, a space at the end, what is not UTF-8, and the
-percent sign. Characters are not cut in two.
+`%XX` is a byte that not every server lets through: controls, a space at the end, bytes that are not UTF-8, and the
+percent sign. Characters are not split.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Final, NamedTuple
 
 MARK: Final = "HY1"
 
+#: Bytes of a private message: the rest of a line's 512 after `:nick!user@host PRIVMSG nick :`.
 MAX_TEXT: Final = 350
-"""Bytes of a private message: what is left of the 512 of a line after `:nick!user@host PRIVMSG nick :`."""
 
+#: Bytes of a line put together again: twice Hydra's limit.
 MAX_LINE: Final = 4096
-"""Bytes of a line that is put together again: twice what Hydra allows."""
 
-NOBODY: Final = "0"
-"""Stands for a session that is not known."""
+#: The session of a side that is unknown.
+UNKNOWN: Final = "0"
 
 _FORM: Final = re.compile(r"HY1 ([0-9a-f]{8}|0) ([0-9a-f]{8}|0) ([0-9]{1,15}) ([.<>!-]) (.*)", re.DOTALL | re.ASCII)
 _ESCAPED: Final = re.compile(rb"%([0-9A-F]{2})?")
@@ -38,7 +38,7 @@ _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f%\udc80-\udcff]")
 
 
 class Kind(StrEnum):
-    """What a message has."""
+    """The kind of a message."""
 
     WHOLE = "."
     FIRST = "<"
@@ -64,7 +64,7 @@ class Piece(NamedTuple):
 
 
 def parse_piece(text: str) -> Piece | None:
-    """Read the text of a private message; None if it is none of ours."""
+    """Read a private message; None if it is not Hydra's."""
     match = _FORM.fullmatch(text)
     if match is None:
         return None
@@ -72,7 +72,7 @@ def parse_piece(text: str) -> Piece | None:
 
 
 def escape(line: bytes) -> str:
-    """Write bytes so that every server lets them through, but for a space at the end."""
+    """Escape bytes for all servers, except a space at the end."""
     return _UNSAFE.sub(_escape_one, line.decode(errors="surrogateescape"))
 
 
@@ -81,7 +81,7 @@ def _escape_one(match: re.Match[str]) -> str:
 
 
 def unescape(text: str) -> bytes:
-    """What was escaped. Raises ValueError if this never was."""
+    """Undo `escape`. Raises ValueError."""
     return _ESCAPED.sub(_unescape_one, text.encode())
 
 
@@ -92,7 +92,7 @@ def _unescape_one(match: re.Match[bytes]) -> bytes:
 
 
 def cut(text: str, size: int) -> Iterator[str]:
-    """Cut an escaped text into pieces of at most so many bytes, never within a character or an escaped byte."""
+    """Split an escaped text into pieces of at most `size` bytes, never within a character or an escaped byte."""
     begin = length = index = 0
     while index < len(text):
         step = 3 if text[index] == "%" else 1
@@ -105,15 +105,15 @@ def cut(text: str, size: int) -> Iterator[str]:
     yield text[begin:]
 
 
-class Packer:
-    """Makes messages of lines: as many lines as fit into one, or one line in several."""
+class PiecePacker:
+    """Packs lines into messages: several lines in one, or one line in several."""
 
     __slots__ = ("_lines", "_number", "_pieces", "_size", "_waiting", "session", "to")
 
     def __init__(self, session: str, size: int = MAX_TEXT) -> None:
         self.session = session
-        self.to = NOBODY
-        """The other side's session, as soon as it is known."""
+        self.to = UNKNOWN
+        """The other side's session, once it is known."""
         self._size = size - len(str(Piece(session, session, 10**15 - 1, Kind.WHOLE, "%20")))
         self._number = 0
         self._lines: deque[str] = deque()
@@ -122,25 +122,29 @@ class Packer:
 
     @property
     def waiting(self) -> int:
-        """Bytes that were put and are not in a message yet, as they will be written."""
+        """Escaped bytes that are not in a message yet."""
         return self._waiting
 
+    def address(self, session: str) -> None:
+        """The other side has this session."""
+        self.to = session
+
     def put(self, data: bytes) -> None:
-        """Take whole lines, with their ends."""
+        """Add whole lines, with their ends."""
         for line in data.split(b"\n"):
             if line := line.removesuffix(b"\r"):
                 self._lines.append(escape(line))
                 self._waiting += len(self._lines[-1].encode())
 
     def take(self) -> str | None:
-        """The next message, if there is something to be sent."""
+        """The next message, or None."""
         if not self._pieces and not self._fill():
             return None
         kind, text = self._pieces.popleft()
         return self._write(kind, text)
 
     def bye(self, reason: str) -> str:
-        """The last message."""
+        """The message that ends the link."""
         return self._write(Kind.BYE, next(cut(escape(reason.encode()), self._size)))
 
     def _fill(self) -> bool:
@@ -170,8 +174,8 @@ class Packer:
         return str(Piece(self.session, self.to, number, kind, text))
 
 
-class Unpacker:
-    """Puts lines together again. What is lost or comes twice loses at most the line that it belongs to."""
+class PieceUnpacker:
+    """Puts lines together again. A lost or repeated message costs at most its own line."""
 
     __slots__ = ("_next", "_partial")
 
@@ -180,7 +184,7 @@ class Unpacker:
         self._partial: bytes | None = None
 
     def take(self, piece: Piece) -> bytes:
-        """Return the lines that are complete with this message, with their ends."""
+        """Return the lines that a message completes, with their ends."""
         if piece.number < self._next:
             return b""
         if piece.number > self._next:

@@ -1,4 +1,4 @@
-"""Where and how a node connects to IRC."""
+"""The IRC server, user and times of a node's connection."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+#: Bytes of a nick, a channel, a password or another word of a registration; servers allow far fewer.
 MAX_NAME: Final = 200
-"""Bytes of a nick, a channel, a password or another word of a registration; servers allow far fewer."""
 
 
 class IrcSettingsError(ValueError):
-    """A nick, a channel, a password or a time cannot be one; the message says which, and why."""
+    """A nick, channel, password or time is invalid; the message says which, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class IrcServer:
     port: int
     tls: ssl.SSLContext | None = None
     password: str = ""
-    """Sent with PASS, if there is one."""
+    """Sent with PASS unless empty."""
 
     def __post_init__(self) -> None:
         _check_text("a password", self.password)
@@ -34,15 +34,15 @@ class IrcServer:
 
 @dataclass(frozen=True, slots=True)
 class IrcUser:
-    """Who is to be on IRC, and where."""
+    """A client's nick, names and channels."""
 
     nick: str
     channels: Sequence[str] = ()
-    """What to join: `#name`, or `#name key`."""
+    """Channels to join: `#name`, or `#name key`."""
     username: str = "hydra"
     realname: str = "Hydra"
     other_nicks: bool = True
-    """Whether another nick will do when this one is in use."""
+    """Whether to take another nick if this one is in use."""
 
     def __post_init__(self) -> None:
         check_nick(self.nick)
@@ -54,22 +54,22 @@ class IrcUser:
 
 @dataclass(frozen=True, slots=True)
 class IrcTimes:
-    """How long things take, in seconds, and how fast lines may be sent."""
+    """The connection's times in seconds, and its pace."""
 
     connect: float = 10.0
-    """Until the TCP connection (and TLS) stands."""
+    """For the TCP connection and TLS."""
     register: float = 30.0
-    """From then until the server has welcomed this client."""
+    """From then to the server's welcome."""
     ping: float = 30.0
-    """Between two PINGs of one's own."""
+    """Between two PINGs of this client."""
     silence: float = 90.0
-    """A server that says nothing for so long is taken for dead."""
+    """Silence after which a server counts as dead."""
     join: float = 30.0
-    """After which a channel that could not be joined is tried again; the connection stands without it meanwhile."""
+    """After which a channel that could not be joined is tried again."""
     burst: int = 5
-    """Lines that may be sent at once after a pause."""
+    """Lines sent at once after a pause."""
     interval: float = 2.0
-    """Between two lines when more are to be sent; 0 means as fast as the server reads."""
+    """Between two further lines; 0: as fast as the server reads."""
     queue: int = 1000
     """Lines that may wait to be sent."""
 
@@ -84,7 +84,7 @@ class IrcTimes:
 
 
 def check_nick(nick: str) -> None:
-    """Raise IrcSettingsError for what cannot be a nick on any server."""
+    """Raise IrcSettingsError for a text that no server takes as a nick."""
     _check_word("a nick", nick)
     if nick[0] in "#&+!:$~0123456789-" or any(each in nick for each in "!@*?,"):
         raise IrcSettingsError(f"{nick!r} is no nick: write letters, digits and -_[]{{}}\\`^|, beginning with a letter")

@@ -1,13 +1,13 @@
-"""One TCP connection to an IRC server: the `irc` package's, made fit for a leader.
+"""One TCP connection to an IRC server: the `irc` package's, adapted for a leader.
 
-The package connects, registers and reads messages. What it would do otherwise is done here:
+The package connects, registers and reads messages. This class differs from it:
 
-- A line is handed on as it came, before it is looked at. Bytes that are not UTF-8, such as a character that a server
-  has cut in two at the 512th byte, become U+FFFD each; the package would end the connection.
-- What the package cannot parse is no event, and nothing worse.
-- A line that does not end is not kept for ever.
-- Lines are sent as they are; the package refuses those of more than 510 bytes, which some servers take.
-- Nothing is sent or closed behind the owner's back: neither PONG, nor QUIT, nor a flush when the connection ends.
+- A line is handed on unchanged before it is parsed. Bytes that are not UTF-8, such as a character split by a server at
+  the 512th byte, become U+FFFD; the package would end the connection.
+- A line that the package cannot parse is no event, and no error.
+- An endless line is bounded.
+- Lines are sent unchanged; the package refuses those of more than 510 bytes, which some servers take.
+- Only the owner sends and closes: no PONG, QUIT or flush is sent without it.
 - Passwords are not written to the log.
 """
 
@@ -28,28 +28,28 @@ from irc.connection import AioFactory  # type: ignore[import-untyped]
 
 from hydra import clock
 from hydra.irc.settings import IrcServer, IrcUser
-from wire.limits import LogThrottle
+from wire.net.limits import LogThrottle
 
 logger = logging.getLogger("hydra.irc")
 
+#: Bytes of a line that has no end yet. The longest line that servers send has 8,191 bytes of tags and 512 others.
 MAX_LINE: Final = 16_384
-"""Bytes of a line that has no end yet. The longest line that servers send has 8,191 bytes of tags and 512 others."""
 
 #: Seconds between two reports of faults of a kind.
 FAULTS: Final = 60.0
 
+#: Before the package's own handlers.
 _FIRST: Final = -1000
-"""Before the package's own handlers."""
 
 
 class Owner(Protocol):
-    """What is done with what comes from a server."""
+    """The receiver of a server's lines."""
 
     def line(self, line: str) -> None:
-        """A line, as it came, without its end."""
+        """A line, unchanged, without its end."""
 
     def event(self, event: Event) -> None:
-        """The same line, as the package understands it. A line may be no event, or several."""
+        """The package's event of the line. A line may be no event, or several."""
 
     def too_long(self) -> None:
         """A line does not end."""
@@ -58,7 +58,7 @@ class Owner(Protocol):
         """The connection is over. Not called after `Wire.abort`."""
 
     def writable(self) -> None:
-        """What was written has left; `Wire.choked` was true before."""
+        """The kernel has taken all lines; `Wire.choked` was true before."""
 
 
 class _Lines(AioConnection.buffer_class):  # type: ignore[misc]
@@ -66,7 +66,7 @@ class _Lines(AioConnection.buffer_class):  # type: ignore[misc]
 
 
 class _Transport(IrcProtocol):  # type: ignore[misc]
-    """Tells the wire what happens to the transport, also before the package's `connect` has returned."""
+    """Reports the transport's events, also before the package's `connect` has returned."""
 
     connection: Wire
 
@@ -96,7 +96,7 @@ class Wire(AioConnection):  # type: ignore[misc]
         super().__init__(reactor)
         self.owner = owner
         self.choked = False
-        """Whether something that was written has not been taken by the kernel yet."""
+        """Whether the kernel has yet to take written bytes."""
         self.transport: asyncio.Transport | None = None
         self._events: list[Event] = []
         self._aborted = False
@@ -112,17 +112,17 @@ class Wire(AioConnection):  # type: ignore[misc]
 
     @property
     def own_nick(self) -> str:
-        """The nick that this client has, as the server says."""
+        """This client's nick, by the server's word."""
         return str(self.real_nickname)
 
     def take_nick(self, nick: str) -> None:
         """Ask for another nick."""
         self.send_raw(f"NICK {nick}")
 
-    # What the protocol and the package call.
+    # Called by the protocol and the package.
 
     def opened(self, transport: asyncio.BaseTransport) -> None:
-        """The transport stands."""
+        """The transport is connected."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=0)
 
@@ -165,7 +165,7 @@ class Wire(AioConnection):  # type: ignore[misc]
     def _collect(self, connection: AioConnection, event: Event) -> str:
         if event.type != "all_raw_messages":
             self._events.append(event)
-        return "NO MORE"  # the package's own handlers, which would answer PING, are not to hear of it
+        return "NO MORE"  # the package's own handlers would answer PING
 
     def send_raw(self, string: str) -> None:
         """Write a line as it is, with its end."""
@@ -176,7 +176,7 @@ class Wire(AioConnection):  # type: ignore[misc]
 
     @property
     def unsent(self) -> int:
-        """Bytes that the server has not acknowledged; those in the kernel only where that can tell."""
+        """Bytes that the server has not acknowledged; those in the kernel only where it reports them."""
         transport = self.transport
         if transport is None:
             return 0
@@ -188,10 +188,10 @@ class Wire(AioConnection):  # type: ignore[misc]
         return waiting + int(struct.unpack("i", answer)[0])
 
     def abort(self, farewell: str | None = None) -> None:
-        """Close at once: nothing more leaves, nothing more is heard.
+        """Close at once: nothing more is sent or read.
 
-        `farewell` is said before if everything before it has arrived and it can be sent without waiting. Otherwise what
-        the kernel still holds is thrown away too, so that it does not arrive minutes later when a network heals.
+        `farewell` is sent before if all earlier lines have arrived and it needs no waiting. Otherwise the kernel's
+        bytes are discarded too, so that they do not arrive minutes later when a network heals.
         """
         if self._aborted:
             return
@@ -206,5 +206,5 @@ class Wire(AioConnection):  # type: ignore[misc]
 
 
 def _discard(transport: asyncio.Transport) -> None:
-    """Let the socket be reset when it is closed: the kernel forgets what it holds."""
+    """Have the close reset the socket, so that the kernel discards its bytes."""
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -23,13 +23,13 @@ class Migration(migrations.Migration):
                 (
                     "name",
                     models.CharField(
-                        help_text="Its stable name: its promises are kept under it.", max_length=255, unique=True
+                        help_text="Its stable name: the key of its promises.", max_length=255, unique=True
                     ),
                 ),
                 (
                     "voter",
                     models.CharField(
-                        help_text="Its lasting key, which its votes count under.", max_length=16, unique=True
+                        help_text="Its lasting key: the identity of its votes.", max_length=16, unique=True
                     ),
                 ),
                 (
@@ -38,9 +38,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "pledge",
-                    models.BigIntegerField(
-                        help_text="The nominee that it has pledged to vote for in this term.", null=True
-                    ),
+                    models.BigIntegerField(help_text="The nominee of its pledge in this term.", null=True),
                 ),
                 (
                     "electorate",
@@ -48,7 +46,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default="",
                         default="",
-                        help_text="Who has a vote: TERM.VERSION:KEY,KEY. Empty: not known.",
+                        help_text="The voters: TERM.VERSION:KEY,KEY. Empty: unknown.",
                     ),
                 ),
                 ("run", models.UUIDField(help_text="The process that runs it, or ran it last.", null=True)),
@@ -85,7 +83,7 @@ class Migration(migrations.Migration):
                 (
                     "current_id",
                     models.BigIntegerField(
-                        help_text="It draws another whenever it joins anew.", null=True, verbose_name="id"
+                        help_text="Drawn anew whenever it joins anew.", null=True, verbose_name="id"
                     ),
                 ),
                 ("leader", models.BigIntegerField(help_text="The id of the leader that it follows or is.", null=True)),
@@ -93,7 +91,7 @@ class Migration(migrations.Migration):
                 (
                     "lease_until",
                     models.DateTimeField(
-                        help_text="How long it leads, unless renewed.", null=True, verbose_name="lease"
+                        help_text="Its lead ends then, unless renewed.", null=True, verbose_name="lease"
                     ),
                 ),
                 (
@@ -187,17 +185,15 @@ class Migration(migrations.Migration):
                         blank=True, help_text="Its lasting key; empty: it knows no attributes.", max_length=16
                     ),
                 ),
-                ("tag", models.TextField(blank=True, help_text="Its friendly name, if it has told one.")),
-                ("hops", models.IntegerField(help_text="How many links away it is; 0: not known.")),
+                ("tag", models.TextField(blank=True, help_text="Its friendly name, if known.")),
+                ("hops", models.IntegerField(help_text="Its distance in links; 0: unknown.")),
                 (
                     "via",
-                    models.BigIntegerField(
-                        help_text="The number of the link that the way to it begins with.", null=True
-                    ),
+                    models.BigIntegerField(help_text="The first link of the way to it.", null=True),
                 ),
                 (
                     "answered_at",
-                    models.DateTimeField(help_text="Its last answer; only its leader looks at that.", null=True),
+                    models.DateTimeField(help_text="Its last answer, if this node leads.", null=True),
                 ),
                 ("voting", models.BooleanField(help_text="Whether it has a vote.")),
                 (
@@ -219,21 +215,21 @@ class Migration(migrations.Migration):
             name="Link",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                ("number", models.BigIntegerField(help_text="1, 2, 3 and so on, as long as the node's process lives.")),
+                ("number", models.BigIntegerField(help_text="Counted from 1 in each process of the node.")),
                 (
                     "target",
-                    models.TextField(blank=True, help_text="The address that was dialled; empty if it was accepted."),
+                    models.TextField(blank=True, help_text="The dialled address; empty: accepted."),
                 ),
                 (
                     "origin",
-                    models.TextField(blank=True, help_text="Where it was accepted from; empty if it was dialled."),
+                    models.TextField(blank=True, help_text="The remote address; empty: dialled."),
                 ),
                 ("peer", models.BigIntegerField(help_text="The neighbour's id, once it is known.", null=True)),
                 (
                     "peer_tag",
-                    models.TextField(blank=True, help_text="The neighbour's friendly name, if it has told one."),
+                    models.TextField(blank=True, help_text="The neighbour's friendly name, if known."),
                 ),
-                ("state", models.CharField(help_text="How far its handshake is: joined, or not yet.", max_length=8)),
+                ("state", models.CharField(help_text="The state of its handshake: joined, or earlier.", max_length=8)),
                 ("extended", models.BooleanField(help_text="Whether the neighbour knows attributes.")),
                 ("opened_at", models.DateTimeField()),
                 (

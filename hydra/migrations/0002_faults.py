@@ -13,7 +13,7 @@ class Migration(migrations.Migration):
             field=models.BigIntegerField(
                 db_default=0,
                 default=0,
-                help_text="Units of work that its process has given up for unforeseen reasons.",
+                help_text="Units of work given up by its process for unforeseen reasons.",
             ),
         ),
     )

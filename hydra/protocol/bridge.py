@@ -1,7 +1,6 @@
-"""Lines between IRC and the nodes. No I/O.
+"""Lines between IRC and the nodes (docs/protocols/hydra.md, "The bridge"). No I/O.
 
-docs/protocols/hydra.md, "The bridge". The leader gives each line from IRC its index; a line for IRC is bound to one
-term, and said by that term's leader once, or never.
+The leader numbers the lines from IRC. A line for IRC belongs to one term; that term's leader sends it once, or never.
 """
 
 from __future__ import annotations
@@ -16,22 +15,22 @@ from hydra.protocol.core import Core
 from hydra.protocol.effects import ConnectIrc, Deliver, LeaveIrc, Missed, Refused, Say
 from hydra.protocol.irclease import Action, Event, IrcLease, State
 from hydra.protocol.lines import E_RECV, E_SEND, passes
-from hydra.protocol.links import Link
+from hydra.protocol.links import NodeLink
 from hydra.protocol.messages import Ask, Recv, Send
 from hydra.protocol.recvlog import Line, RecvLog
 from hydra.protocol.roles import Role
 from hydra.protocol.seen import Seen
 
+#: Lines for IRC that wait for a leader or its connection, each.
 MAX_WAITING: Final = 1000
-"""Lines for IRC that wait for a leader, or for the leader's connection."""
 
+#: Sent lines that the leader remembers.
 MAX_SAID: Final = 65_536
-"""How many lines the leader remembers to have said."""
 _PLAIN: Final = "plain/"
 
 
 class Bridge:
-    """A node's part in carrying lines, as the leader or not."""
+    """One node's part in carrying lines, as leader or not."""
 
     def __init__(self, core: Core, position: tuple[int, int] | None) -> None:
         self.core = core
@@ -39,23 +38,23 @@ class Bridge:
         self.irc = IrcLease()
         self.connect_at = core.now
         self._parked: deque[tuple[str, str]] = deque()
-        """What was submitted while there was no leader: message and line."""
+        """Lines submitted while there was no leader: message and line."""
         self._waiting: deque[tuple[str, str]] = deque()
-        """What is to be said as soon as the leader is on IRC."""
+        """Lines that wait for this leader's connection."""
         self._said = Seen(MAX_SAID)
         self._submitted = Seen()
 
     # From IRC to the nodes.
 
     def irc_line(self, line: str) -> None:
-        """A line has come from IRC."""
+        """Number a line from IRC and send it to all."""
         core = self.core
         if self.irc.state is State.ON and passes(line, E_RECV):
             idx = self.log.append(core.term, line)
             core.say(Recv(idx, line, core.term))
             core.outbox.say(Deliver(core.term, idx, line))
 
-    def on_recv(self, message: Recv, link: Link) -> None:
+    def on_recv(self, message: Recv, link: NodeLink) -> None:
         core = self.core
         term = core.term if message.term is None else message.term
         if term == core.term and core.role is Role.LEADING:
@@ -72,7 +71,7 @@ class Bridge:
         self._deliver(term, self.log.of(term).take(message.idx, message.line))
 
     def _is_of_plain_leader(self, idx: int) -> bool:
-        """Whether a line without its term can be one of this term; then nobody can be asked for what is missing."""
+        """Whether a line without its term is one of this term; then no neighbour can be asked for missing ones."""
         core = self.core
         leader = core.members.get(core.leader)
         if leader is None or leader.voter is not None:
@@ -89,8 +88,8 @@ class Bridge:
         for idx, line in lines:
             self.core.outbox.say(Deliver(term, idx, line))
 
-    def follow(self, next_line: int | None, link: Link) -> None:
-        """A heartbeat was followed: ask for the lines that are missing, the neighbour it came from first."""
+    def follow(self, next_line: int | None, link: NodeLink) -> None:
+        """Ask for the lines that a heartbeat shows to be missing, preferably the neighbour that it came from."""
         core = self.core
         if next_line is not None:
             self._deliver(core.term, self.log.begin(core.term, next_line))
@@ -99,7 +98,7 @@ class Bridge:
             self._ask(missing, link)
         self._unpark()
 
-    def _ask(self, idx: int, link: Link) -> None:
+    def _ask(self, idx: int, link: NodeLink) -> None:
         core = self.core
         refusals = self.log.of(core.term).refusals
         able = [each for each in core.links.extended if each not in refusals] or list(core.links.extended)
@@ -108,7 +107,7 @@ class Bridge:
         if asked is not None:
             core.answer(asked, Ask(core.term, idx))
 
-    def on_ask(self, message: Ask, link: Link) -> None:
+    def on_ask(self, message: Ask, link: NodeLink) -> None:
         if not link.extended:
             return
         lines, first = self.log.answer(message.term, message.idx)
@@ -119,7 +118,7 @@ class Bridge:
     # From the nodes to IRC.
 
     def submit(self, message: str, line: str) -> None:
-        """A line is to be said on IRC, once or never."""
+        """Send a line to IRC, once or never. Raises ValueError for an invalid name."""
         core = self.core
         if not is_word(message):
             raise ValueError(f"a message's name is up to 200 printable characters without ; and =, not {message!r}")
@@ -145,7 +144,7 @@ class Bridge:
         while self._parked and self.core.leader is not None:
             self._dispatch(*self._parked.popleft())
 
-    def on_send(self, message: Send, link: Link) -> None:
+    def on_send(self, message: Send, link: NodeLink) -> None:
         core = self.core
         if not core.knows(message.id, None, link) or not passes(message.line, E_SEND):
             return
@@ -161,8 +160,8 @@ class Bridge:
             self._speak(message.message, message.line)
 
     def _speak(self, message: str, line: str) -> None:
-        """Say a line if it was not said in this term; a term has one leader, and the line has one term."""
-        # The same line of the same plain node, heard twice within this time, is one line that came by two ways.
+        """Send a line to IRC, as the leader, unless it was sent in this term."""
+        # Two copies of a line of a node without attributes within this time are one line on two ways.
         lifetime = self.core.times.max_ping if message.startswith(_PLAIN) else inf
         if not self._said.add((self.core.term, message), self.core.now, lifetime):
             return
@@ -174,18 +173,18 @@ class Bridge:
     # The connection.
 
     def lead(self) -> None:
-        """A term of one's own begins."""
+        """Begin a term as its leader."""
         self.log.lead(self.core.term)
         self.connect_at = self.core.now
         self._unpark()
 
     def leased(self) -> None:
-        """This node leads, and a majority has said so."""
+        """Connect to IRC if this leader, which has its lease, is not connected."""
         if self.core.now >= self.connect_at and self.irc.on(Event.LEASED) is Action.CONNECT:
             self.core.outbox.say(ConnectIrc())
 
     def connected(self) -> None:
-        """The connection to IRC stands."""
+        """The connection to IRC is ready."""
         if self.irc.on(Event.CONNECTED) is Action.FLUSH:
             while self._waiting:
                 message, line = self._waiting.popleft()
@@ -197,7 +196,7 @@ class Bridge:
             self.connect_at = self.core.now + self.core.times.redial
 
     def resign(self, reason: str) -> None:
-        """This node leads no longer: be off IRC before anything else happens."""
+        """Leave IRC before any other effect: this node leads no longer."""
         self._waiting.clear()
         if self.irc.on(Event.ENDED) is Action.LEAVE:
             self.core.outbox.at_once(LeaveIrc(reason))

@@ -3,8 +3,8 @@
     PONG 1.7 12345 0 alpha                                      what the document says
     @voter=5f3c09a1b2c3d4e5;stamp=1.3 PONG 1.7 12345 0 alpha    the same with attributes
 
-`LineDecoder` cuts a stream into lines, `parse` reads one, `encode` writes one. Attributes are written for peers that
-know them only; a peer shows that by the lasting key at the end of the tag of its KNOCK (`join_tag`, `split_tag`).
+`LineDecoder` splits a stream into lines, `parse` reads a line, `encode` writes one. Attributes are written only for
+neighbours that know them, as the lasting key at the end of a KNOCK's tag shows (`join_tag`, `split_tag`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from hydra.protocol.messages import (
     Welcome,
 )
 
+#: Bytes of a line without its end.
 MAX_LINE: Final = 2048
-"""Bytes of a line without its end."""
 MAX_ID: Final = 2**32 - 1
+#: The greatest term, index or count.
 MAX_NUMBER: Final = 2**63 - 1
-"""The greatest term, index or count."""
 
 _DIGITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _VOTER: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
@@ -47,7 +47,7 @@ _WORD: Final = re.compile(r"[!-:<-~]{1,200}", re.ASCII)
 
 
 class LinkError(ValueError):
-    """What came over a link cannot be lines of this protocol: the link is to be closed."""
+    """The bytes of a link are no lines: the link must be closed."""
 
 
 class LineTooLong(LinkError):
@@ -65,38 +65,38 @@ class NotText(LinkError):
 
 
 class Ignored(ValueError):
-    """A line means nothing: it is ignored."""
+    """The line is no message, and is ignored."""
 
 
 class UnknownCommand(Ignored):
-    """A line has a command that is none of ours."""
+    """The line's command is unknown."""
 
 
 class MalformedMessage(Ignored):
-    """A line has a known command and fields that cannot be its own."""
+    """The line's fields do not fit its command."""
 
 
 class MessageTooLong(ValueError):
-    """A message does not fit into a line."""
+    """The message does not fit into a line."""
 
 
 class LineDecoder:
-    """Takes a stream of bytes in any pieces and gives its lines, without their ends; empty ones are skipped."""
+    """Splits a stream of bytes into lines, without their ends; empty lines are skipped."""
 
     __slots__ = ("_pending", "error")
 
     def __init__(self) -> None:
         self._pending = b""
         self.error: LinkError | None = None
-        """Set when the stream is none of lines: nothing more is decoded then."""
+        """Set when the stream is no text in lines; nothing more is decoded then."""
 
     @property
     def pending(self) -> bytes:
-        """What has come of a line that has not ended."""
+        """The beginning of an incomplete line."""
         return self._pending
 
     def feed(self, data: bytes) -> list[str]:
-        """Return the lines that are complete now; then look at `error`."""
+        """Return the lines completed by `data`; check `error` afterwards."""
         lines: list[str] = []
         if self.error is not None:
             return lines
@@ -147,22 +147,13 @@ def _word(text: str) -> str:
     return text
 
 
-def _attribute_word(text: str) -> str:
-    if not is_word(text):
-        raise MalformedMessage(f"{text!r} is no word")
-    return text
+def _matching(pattern: re.Pattern[str], meaning: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if not pattern.fullmatch(text):
+            raise MalformedMessage(f"{text!r} is no {meaning}")
+        return text
 
-
-def _voter(text: str) -> str:
-    if not _VOTER.fullmatch(text):
-        raise MalformedMessage(f"{text!r} is no voter's key")
-    return text
-
-
-def _digest(text: str) -> str:
-    if not _DIGEST.fullmatch(text):
-        raise MalformedMessage(f"{text!r} is no digest")
-    return text
+    return read
 
 
 def _stamp(text: str) -> Stamp:
@@ -177,7 +168,7 @@ def _write_stamp(stamp: Stamp) -> str:
 
 
 class _Form(NamedTuple):
-    """How a command's fields are read; a rest runs to the end of the line."""
+    """How a command's fields are read; the rest runs to the end of the line."""
 
     make: Callable[..., Message]
     fields: tuple[Callable[[str], Any], ...]
@@ -207,21 +198,21 @@ _COMMANDS: Final = {form.make: command for command, form in _FORMS.items()}
 _WORDS: Final = tuple(command.encode() for command in _FORMS)
 
 _ATTRIBUTES: Final[dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]]] = {
-    "voter": (_voter, str),
+    "voter": (_matching(_VOTER, "voter's key"), str),
     "next": (_number, str),
     "electorate": (parse_electorate, str),
     "stamp": (_stamp, _write_stamp),
     "irc": (_number, str),
     "term": (_number, str),
     "first": (_number, str),
-    "message": (_attribute_word, str),
-    "leave": (_digest, str),
-    "proof": (_digest, str),
+    "message": (_matching(_WORD, "word"), str),
+    "leave": (_matching(_DIGEST, "digest"), str),
+    "proof": (_matching(_DIGEST, "digest"), str),
 }
 
 
 def may_begin(data: bytes) -> bool:
-    """Whether the beginning of a line can become that of a message: what cannot need not be waited for."""
+    """Whether the beginning of a line can be the beginning of a message."""
     if data.startswith(b"@"):
         return True
     word, space, _ = data.partition(b" ")
@@ -229,9 +220,9 @@ def may_begin(data: bytes) -> bool:
 
 
 def parse(line: str) -> Message:
-    """Read one line. Raises Ignored for what means nothing.
+    """Read one line. Raises Ignored if it is no message.
 
-    Attributes that the command does not have are skipped, so that later versions can add some.
+    Unknown attributes are skipped, so that later versions can add some.
     """
     attributes = ""
     if line.startswith("@"):
@@ -292,7 +283,7 @@ def _given(form: _Form, values: tuple[Any, ...]) -> list[str]:
 
 
 def is_word(text: str) -> bool:
-    """Whether a text can be the value of an attribute that is a word."""
+    """Whether a text can be the value of a word attribute."""
     return _WORD.fullmatch(text) is not None
 
 
@@ -302,6 +293,6 @@ def join_tag(name: str, voter: str) -> str:
 
 
 def split_tag(tag: str) -> tuple[str, str | None]:
-    """Return the friendly name and the lasting key in a tag; the key is None if it has none."""
+    """Return the friendly name and the lasting key in a tag; without a key, None."""
     match = _KEYED_TAG.fullmatch(tag)
     return (match[1], match[2]) if match else (tag, None)

@@ -1,7 +1,7 @@
-"""What a node asks of those who run it (docs/protocols/hydra.md, "The node and its driver"). No I/O.
+"""What a node asks of its driver (docs/protocols/hydra.md, "The node and its driver"). No I/O.
 
-Effects are carried out in the order in which they are returned. None needs to be waited for but `Persist`, whose
-answer the node is told (`Node.persisted`): what must not leave before is not returned before.
+The driver carries out effects in their order. Only `Persist` is answered (`Node.persisted`); the node returns effects
+that depend on the answer after it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from hydra.protocol.roles import Role
 
 
 class Stored(NamedTuple):
-    """What a node has on disk under its stable key, so that a restart does not make it forget a promise."""
+    """A node's row on disk, under its stable name: what a restart must not forget."""
 
     voter: str
-    """Its lasting key: 16 hexadecimal digits, drawn when the row is made. Who has lost the row is another voter."""
+    """Its lasting key: 16 hexadecimal digits, drawn with the row. Without its row a node is another voter."""
     term: int = 0
     pledge: int | None = None
     """The nominee it has pledged to vote for in `term`."""
@@ -25,7 +25,7 @@ class Stored(NamedTuple):
 
 
 class Transmit(NamedTuple):
-    """Send a message over these links, with or without its attributes. A link that cannot take it loses it."""
+    """Send a message over these links, with or without its attributes. A link that cannot take the message loses it."""
 
     links: tuple[int, ...]
     message: Message
@@ -60,22 +60,22 @@ class ConnectIrc(NamedTuple):
 
 
 class LeaveIrc(NamedTuple):
-    """Be off IRC before the next effect is carried out: close the connection at once, or stop connecting."""
+    """Close the connection to IRC, or stop connecting, before the next effect."""
 
     reason: str
 
 
 class Say(NamedTuple):
-    """Send a line to IRC. If it cannot be sent now it is lost: it may be said once, or never."""
+    """Send a line to IRC. If it cannot be sent now it is lost: at most once."""
 
     line: str
     message: str
 
 
 class Deliver(NamedTuple):
-    """A line from IRC, in order and without a gap in its term: for those who asked for it.
+    """Deliver a line from IRC; a term's lines come in order and without a gap.
 
-    Storing `(term, idx)` with it allows to start again where one has stopped (`Node`'s `position`).
+    `(term, idx)` stored with the line is the `position` that a restarted `Node` continues from.
     """
 
     term: int
@@ -84,7 +84,7 @@ class Deliver(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """The lines from `first` up to `last` of a term are lost to this node: nobody near has them any more."""
+    """Lines `first` to `last` of a term are lost to this node: no neighbour has them any more."""
 
     term: int
     first: int
@@ -92,14 +92,14 @@ class Missed(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A line that was to be sent to IRC is not sent and never will be, and why."""
+    """A submitted line will never be sent to IRC; why."""
 
     message: str
     reason: str
 
 
 class Changed(NamedTuple):
-    """The node's role, term or leader is another now. For logs and status pages."""
+    """The node's role, term or leader has changed. For logs and status pages."""
 
     role: Role
     term: int

@@ -1,7 +1,7 @@
-"""Elections: who is nominated, who has pledged to whom, and who is voted for. No I/O.
+"""Elections: nominations, pledges and votes (docs/protocols/hydra.md, "Elections"). No I/O.
 
-docs/protocols/hydra.md, "Elections". A node pledges once in a term, and what it has pledged is on disk before it is
-said. It votes for whom it has pledged to, and for nobody else.
+A node pledges once in a term; the pledge is on disk before it is sent. It votes only for the nominee of its pledge.
+Methods return events for the table of roles.
 """
 
 from __future__ import annotations
@@ -10,20 +10,18 @@ from typing import Final
 
 from hydra.protocol.core import Core
 from hydra.protocol.electorate import NO_STAMP, Electorate
-from hydra.protocol.links import Link
+from hydra.protocol.links import NodeLink
 from hydra.protocol.messages import Call, Elect, Nominate, Pledge
 from hydra.protocol.roles import Event, Role
 
+#: Nominees of one term whose votes are counted.
 MAX_NOMINEES: Final = 1024
-"""Nominees of one term that are counted for."""
-
-
-#: Voters that are counted for one of them: more than there can be members at a time.
+#: Voters counted for one nominee: more than there can be members at a time.
 MAX_IDENTITIES: Final = 2048
 
 
 class Tally:
-    """Who has pledged to or voted for whom in one term."""
+    """The pledges and votes of one term."""
 
     __slots__ = ("answered", "called", "deserved", "heard", "pledges", "term", "voted", "votes")
 
@@ -32,33 +30,33 @@ class Tally:
         self.pledges: dict[int, set[str]] = {}
         self.votes: dict[int, set[str]] = {}
         self.deserved = False
-        """Whether the one pledged to was found to ask the right electorate; after a restart nobody knows."""
+        """Whether the nominee of this node's pledge asks the right electorate; False after a restart."""
         self.heard = False
-        """Whether anybody else has said anything about an election in this term."""
+        """Whether another node has taken part in this term's elections."""
         self.called = False
-        """Whether this node has called for the votes."""
+        """Whether this node has sent CALL."""
         self.voted = False
         self.answered: set[int] = set()
-        """The links over which a repeated call was answered."""
+        """The links on which a repeated CALL was answered."""
 
 
 class Election:
-    """A node's part in elections. What happens is returned as an event for the table of roles."""
+    """One node's part in elections."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
         self.tally = Tally(core.term)
         self.deferred: Nominate | None = None
-        """A nominee that will be pledged to as soon as no promise forbids it."""
+        """The nominee that gets the pledge once no promise forbids it."""
         self.ends = core.now
-        """When this node stands itself, if nobody leads by then."""
+        """When this node stands itself, if there is no leader by then."""
         self.repeat_at = core.now
-        """When a nominee says everything once more."""
+        """When a nominee repeats its messages."""
 
-    # What comes.
+    # Messages received.
 
-    def on_nominate(self, message: Nominate, link: Link) -> bool:
-        """Return whether this nomination is the first of its term and is to be considered."""
+    def on_nominate(self, message: Nominate, link: NodeLink) -> bool:
+        """Whether this nomination is the first of its term, and is to be considered."""
         core = self.core
         if message.term < core.term or core.is_leap(message.term):
             return False
@@ -72,7 +70,7 @@ class Election:
         taken = core.pledge is not None or self.deferred is not None or core.leader is not None
         return message.term > core.term or not taken
 
-    def on_pledge(self, message: Pledge, link: Link) -> Event | None:
+    def on_pledge(self, message: Pledge, link: NodeLink) -> Event | None:
         core = self.core
         if not self._fits(message, link):
             return None
@@ -84,7 +82,7 @@ class Election:
         self._add(self._current().pledges, message.nom, self._identity(message))
         return self._count_pledges()
 
-    def on_call(self, message: Call, link: Link) -> None:
+    def on_call(self, message: Call, link: NodeLink) -> None:
         core = self.core
         if message.term < core.term or core.is_leap(message.term):
             return
@@ -100,7 +98,7 @@ class Election:
             tally.answered.add(link.number)
             core.answer(link, Elect(core.term, core.pledge, core.id, self._key()))
 
-    def on_elect(self, message: Elect, link: Link) -> Event | None:
+    def on_elect(self, message: Elect, link: NodeLink) -> Event | None:
         core = self.core
         if not self._fits(message, link):
             return None
@@ -110,16 +108,24 @@ class Election:
         self._add(self._current().votes, message.nom, self._identity(message))
         return self._count_votes()
 
-    def _fits(self, message: Pledge | Elect, link: Link) -> bool:
+    def _fits(self, message: Pledge | Elect, link: NodeLink) -> bool:
         core = self.core
         if message.term < core.term or core.is_leap(message.term):
             return False
         return core.knows(message.id, message.voter, link) and core.is_new(message)
 
-    # What is done.
+    # Actions.
+
+    def drop_deferred(self) -> None:
+        """Forget the nominee that waits for a pledge."""
+        self.deferred = None
+
+    def end_now(self) -> None:
+        """Stand at once."""
+        self.ends = self.core.now
 
     def wait(self, least: float, most: float) -> None:
-        """Give the election a random time between these; more, if another had better stand."""
+        """Give the election a random time between these; more, if another voter should stand first."""
         self.ends = self.core.now + self.core.rng.uniform(least, most)
         if self.core.outdone:
             self.ends += 2 * self.core.times.max_vote_max
@@ -129,7 +135,7 @@ class Election:
         self.wait(self.core.times.max_vote_min, self.core.times.max_vote_max)
 
     def consider(self, message: Nominate) -> None:
-        """Go on to the nominee's term, and pledge if that is right; nothing is persisted yet."""
+        """Go on to the nominee's term; pledge to it if its electorate is up to date and no promise forbids it."""
         core = self.core
         if message.term > core.term:
             core.adopt(message.term)
@@ -138,13 +144,13 @@ class Election:
         if self.deserves(message):
             self.deferred = message
         elif core.votes:
-            # It cannot win; who can had better not wait for it to fail.
+            # This nominee cannot win: a voter that can should stand soon.
             self.wait(0, core.times.max_vote_min)
         self.settle()
         core.persist()
 
     def deserves(self, message: Nominate) -> bool:
-        """Whether a nominee may be pledged to: one whose electorate is outdated might win without a majority."""
+        """Whether a nominee may get a pledge: one with an outdated electorate could win without a majority."""
         core = self.core
         if message.electorate is not None:
             core.install(message.electorate)
@@ -154,7 +160,7 @@ class Election:
         return not knows_attributes or core.stamp == NO_STAMP
 
     def settle(self) -> None:
-        """Pledge to the nominee that waits for it, if no promise forbids it any more."""
+        """Pledge to the deferred nominee if no promise forbids it any more."""
         core = self.core
         if self.deferred is None or core.now < self.promise_ends():
             return
@@ -162,40 +168,39 @@ class Election:
         self._pledge(nominee.id, deserved=nominee.electorate is not None)
 
     def promise_ends(self) -> float:
-        """When this node may pledge to somebody, itself included."""
+        """When this node may give a pledge, also to itself."""
         return self.core.promise_until if self.core.times.wait_for_lease else self.core.now
 
     def may_stand(self) -> bool:
-        """Whether this node may nominate itself: it has a vote, is bound by no promise, and is not alone."""
+        """Whether this node may nominate itself: it has a vote, no promise binds it, and it has links or needs none."""
         core = self.core
         if core.now < self.promise_ends() or core.is_leap(core.term + 1):
             return False
-        if core.electorate is None and not self._is_among_strangers():
+        if core.electorate is None and not self._is_in_plain_network():
             return False
         return core.voter in core.base.voters and (bool(core.links.joined) or core.base.quorum == 1)
 
-    def _is_among_strangers(self) -> bool:
-        """Whether this node is in a network where nobody knows of electorates."""
+    def _is_in_plain_network(self) -> bool:
+        """Whether no other node of the network knows electorates."""
         core = self.core
         return core.foreign and all(member.voter is None for member in core.members)
 
     def stand(self) -> Event | None:
-        """Begin a new term, nominate oneself and pledge to oneself."""
+        """Begin a new term, nominate this node and pledge to it."""
         core = self.core
         core.adopt(core.term + 1)
         self.deferred = None
         self.allow_time()
-        core.pledge = core.id
-        core.persist()
+        core.pledge_to(core.id)
         core.say(Nominate(core.term, core.id, core.voter, core.electorate))
         self._pledge(core.id, deserved=True)
         self.repeat_at = core.now + core.times.repeat
         return self._count_pledges()
 
     def stand_again(self) -> Event | None:
-        """Begin a new term, but if nobody else was heard in this one, go on in it.
+        """Begin a new term, or go on in this one if no other node has taken part.
 
-        A nominee that is cut off would otherwise come back with a term that deposes the leader of the others.
+        A nominee that is cut off would otherwise come back with a term that deposes the others' leader.
         """
         if self._current().heard:
             return self.stand()
@@ -203,7 +208,7 @@ class Election:
         return None
 
     def repeat(self) -> None:
-        """Say again what a nominee has said: some of it may be lost."""
+        """Repeat the nominee's messages: some may have been lost."""
         core = self.core
         self.repeat_at = core.now + core.times.repeat
         if core.role is Role.NOMINEE:
@@ -216,13 +221,12 @@ class Election:
     def _pledge(self, nominee: int, *, deserved: bool) -> None:
         core = self.core
         self._current().deserved = deserved
-        core.pledge = nominee
-        core.persist()
+        core.pledge_to(nominee)
         core.say(Pledge(core.term, nominee, core.id, self._key()))
         self._add(self._current().pledges, nominee, core.voter)
 
     def call(self) -> Event | None:
-        """Call for the votes, and vote; the nominee's time begins anew."""
+        """Call for the votes, and vote; the nominee's time starts again."""
         core = self.core
         tally = self._current()
         if core.pledge is None or tally.called:
@@ -243,10 +247,10 @@ class Election:
             core.say(Elect(core.term, core.pledge, core.id, self._key()))
             self._add(tally.votes, core.pledge, core.voter)
 
-    # What is counted.
+    # Counting.
 
     def _count_pledges(self) -> Event | None:
-        """Look whether the nominee of this node's choice has a majority."""
+        """Call for the votes when the nominee of this node's pledge has a majority of the pledges."""
         core = self.core
         tally = self._current()
         nominee = core.pledge
@@ -264,7 +268,7 @@ class Election:
         return None
 
     def _base(self, nominee: int) -> Electorate:
-        """Whose majority a nominee needs. One that knows no electorates asks all nodes."""
+        """The voters whose majority a nominee needs: all nodes, if it knows no electorates."""
         return self.core.members.plain if self._is_plain(nominee) else self.core.base
 
     def _is_plain(self, nominee: int) -> bool:
@@ -272,14 +276,14 @@ class Election:
         return member is not None and member.voter is None
 
     def _identity(self, message: Pledge | Elect) -> str:
-        """What a vote counts under; with a key only if the voter has looked at the nominee's electorate."""
+        """The identity that a vote counts for; a key only if the voter has checked the nominee's electorate."""
         member = self.core.members.get(message.id)
         if message.voter is None and member is not None and self._is_plain(message.nom):
             return member.identity
         return message.voter or f"#{message.id}"
 
     def _key(self) -> str | None:
-        """The key that votes bear, if the nominee was found to ask the right electorate."""
+        """The key in this node's votes: None unless the nominee asks the right electorate."""
         return self.core.voter if self._current().deserved else None
 
     def _current(self) -> Tally:

@@ -1,8 +1,7 @@
-"""Who has a vote (docs/protocols/hydra.md, "The electorate"). No I/O.
+"""The electorate: the nodes that vote (docs/protocols/hydra.md, "The electorate"). No I/O.
 
-An electorate is stamped with the term of the leader that made or confirmed it and with a version. The greater stamp is
-the newer electorate; two electorates that follow each other differ by one voter, so that any majority of the one and
-any majority of the other have a voter in common.
+Its stamp is the term of the leader that made or confirmed it, and a version. The greater stamp is newer. Successive
+electorates differ by one voter, so that any two majorities of them share a voter.
 """
 
 from __future__ import annotations
@@ -11,15 +10,15 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+#: More would not fit into a line; further nodes take part without a vote.
 MAX_VOTERS: Final = 99
-"""More would not fit into a line; further nodes take part without a vote."""
+#: The greatest term or version.
 MAX_STAMP: Final = 2**63 - 1
-"""The greatest term or version."""
 
+#: The term and the version of an electorate.
 Stamp = tuple[int, int]
-"""The term and the version of an electorate."""
+#: Older than the stamp of any electorate.
 NO_STAMP: Final[Stamp] = (0, 0)
-"""Older than the stamp of any electorate."""
 
 _TEXT: Final = re.compile(r"([0-9]{1,19})\.([0-9]{1,19}):([0-9a-f]{16}(?:,[0-9a-f]{16})*)", re.ASCII)
 
@@ -33,16 +32,16 @@ class Electorate(NamedTuple):
 
     @property
     def stamp(self) -> Stamp:
-        """What tells the newer of two electorates."""
+        """Its age: the greater stamp is the newer electorate."""
         return self.term, self.version
 
     @property
     def quorum(self) -> int:
-        """How many voters are a majority."""
+        """The number of voters that is a majority."""
         return len(self.voters) // 2 + 1
 
     def agrees(self, voters: Iterable[str]) -> bool:
-        """Whether a majority is among these."""
+        """Whether these voters include a majority."""
         return len(self.voters.intersection(voters)) >= self.quorum
 
     def confirmed(self, term: int) -> Electorate:
@@ -62,7 +61,7 @@ class Electorate(NamedTuple):
 
 
 def parse_electorate(text: str) -> Electorate:
-    """Read what `str` has written. Raises ValueError for what it cannot have written."""
+    """Read an electorate's `str`. Raises ValueError."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise ValueError("an electorate reads TERM.VERSION:KEY,KEY,...")

@@ -1,7 +1,7 @@
-"""How a leader proves that it leaves: its heartbeats bear a digest, its last DROP what that is the digest of. No I/O.
+"""The proof that a leader leaves: its heartbeats carry a digest, its last DROP the text of that digest. No I/O.
 
-docs/protocols/hydra.md, "Who drops a leader". A follower that believes in a leader's end pledges to another, so the
-word of a third node does not do.
+docs/protocols/hydra.md, "Who drops a leader". Followers of a leader that has left pledge to another at once, so a third
+node's word must not suffice.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ SIZE: Final = 16
 
 
 def draw_proof(rng: Random) -> str:
-    """What a leader keeps to itself until it leaves: 32 hexadecimal digits."""
+    """A leader's secret until it leaves: 32 hexadecimal digits."""
     return f"{rng.getrandbits(SIZE * 8):0{SIZE * 2}x}"
 
 
 def digest(proof: str) -> str:
-    """What the leader's heartbeats bear: 32 hexadecimal digits."""
+    """The proof's digest in heartbeats: 32 hexadecimal digits."""
     return hashlib.blake2b(proof.encode(), digest_size=SIZE).hexdigest()
 
 
 def proves(proof: str | None, announced: str) -> bool:
-    """Whether this is what the digest was announced for."""
+    """Whether a proof matches the announced digest."""
     return proof is not None and hmac.compare_digest(digest(proof), announced)

@@ -1,7 +1,7 @@
-"""Inductions: how a server becomes a node. No I/O.
+"""Inductions: how a server becomes a node (docs/protocols/hydra.md, "Inductions"). No I/O.
 
-docs/protocols/hydra.md, "Inductions". The node that a server knocks at is its mediator: it asks all others, one
-induction at a time, and welcomes the server when all have met it. A voter that comes back needs no new decision.
+The node at which a server knocks is its mediator: it asks all others, one induction at a time, and welcomes the server
+when all have met it. A returning voter needs no new decision.
 """
 
 from __future__ import annotations
@@ -11,48 +11,52 @@ from typing import Final
 from hydra.protocol import links
 from hydra.protocol.codec import split_tag
 from hydra.protocol.core import Core
-from hydra.protocol.links import Link, State
+from hydra.protocol.links import NodeLink, State
 from hydra.protocol.messages import Drop, Hello, Knock, Meet, Welcome
 from hydra.protocol.roles import Role
 
+#: Inductions in the whole network in which one node takes part at a time.
 MAX_KNOCKS: Final = 64
-"""Inductions that may be in progress in the whole network, as far as one node takes part in them."""
 
 
 class Mediation:
-    """One induction of which this node is the mediator."""
+    """An induction with this node as its mediator."""
 
     __slots__ = ("ends", "ind", "link", "missing", "tag")
 
-    def __init__(self, ind: int, tag: str, link: Link, missing: set[int], ends: float) -> None:
+    def __init__(self, ind: int, tag: str, link: NodeLink, missing: set[int], ends: float) -> None:
         self.ind = ind
         self.tag = tag
         self.link = link
         self.missing = missing
-        """The nodes that have not agreed yet."""
+        """The nodes whose MEET is missing."""
         self.ends = ends
 
 
 class Induction:
-    """A node's part in inductions: as mediator, as one of those who are asked, and as the one who knocks."""
+    """One node's part in inductions: as mediator, as a node that is asked, and as the server that knocks."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all inductions."""
         self.mediation: Mediation | None = None
         self.waiting: dict[int, str] = {}
-        """The links that knocked meanwhile, and their tags."""
+        """The tags of further links that knock."""
         self.knocks: dict[int, tuple[str, float]] = {}
-        """The servers that others mediate for: their tags, and until when they may be welcomed."""
+        """The servers of other mediators: their tags, and how long they may be welcomed."""
 
     # As the mediator.
 
-    def on_own_knock(self, message: Knock, link: Link) -> None:
+    def on_own_knock(self, message: Knock, link: NodeLink) -> None:
         """The other side of a link asks to be a node."""
         core = self.core
         if link.on(links.Event.KNOCK) is not links.Action.CONSIDER:
             return
         _, voter = split_tag(message.tag)
-        link.extended = voter is not None
+        link.set_extended(voter is not None)
         if message.ind == core.id or voter == core.voter:
             core.close(link, f"{message.ind} is this node")
         elif voter is not None and core.leader is not None and core.members.is_dropped(message.ind, core.now):
@@ -60,18 +64,18 @@ class Induction:
         else:
             core.members.forgive(message.ind)
             if link.peer not in (None, message.ind):
-                self.forget_link(link.number)  # it has given up what it asked for under its former id
-            link.peer = message.ind
+                self.forget_link(link.number)  # it has withdrawn the request under its former id
+            link.meet(message.ind)
             self._decide(message, link, voter)
 
-    def _decide(self, message: Knock, link: Link, voter: str | None) -> None:
+    def _decide(self, message: Knock, link: NodeLink, voter: str | None) -> None:
         core = self.core
         member = core.members.get(message.ind)
         voters = core.electorate.voters if core.electorate is not None else frozenset()
         if member is not None and member.voter != voter:
             core.close(link, f"{message.ind} is another node's id")
         elif member is not None:
-            member.heard = core.now
+            member.answered(core.now)
             self._admit(message.ind, link)
         elif voter in voters and core.role is not Role.OUTSIDE:
             self._readmit(message, link, voter)
@@ -82,8 +86,8 @@ class Induction:
                 self.knock(link)
             self.proceed()
 
-    def _readmit(self, message: Knock, link: Link, voter: str | None) -> None:
-        """Let a server in at once: a majority has agreed to this voter before, or nobody can be asked."""
+    def _readmit(self, message: Knock, link: NodeLink, voter: str | None) -> None:
+        """Let a server in at once: a majority has agreed to this voter before, or there is no leader to ask."""
         core = self.core
         if core.members.register(message.ind, voter, core.now) is None:
             core.close(link, f"{message.ind} cannot be registered")
@@ -93,8 +97,8 @@ class Induction:
         core.say(Welcome(message.ind))
         core.say(Hello(message.ind, core.id, core.voter))
 
-    def _admit(self, ind: int, link: Link) -> None:
-        """Answer on the link alone, also when it is asked again because an answer was lost."""
+    def _admit(self, ind: int, link: NodeLink) -> None:
+        """Answer a known node's KNOCK on its link alone."""
         core = self.core
         core.answer(link, Meet(ind, core.id, core.voter))
         core.answer(link, Welcome(ind))
@@ -119,7 +123,7 @@ class Induction:
                 self._mediate(link.peer, tag, link)
 
     def _adopt(self) -> None:
-        """Nobody leads, so that nobody can agree: let in who knows attributes, without a vote.
+        """Without a leader, let in servers that know attributes, as nodes without a vote.
 
         The voters may be unable to reach each other but through a node that has lost its disk.
         """
@@ -130,7 +134,7 @@ class Induction:
                 del self.waiting[number]
                 self._readmit(Knock(link.peer, tag), link, voter)
 
-    def _mediate(self, ind: int, tag: str, link: Link) -> None:
+    def _mediate(self, ind: int, tag: str, link: NodeLink) -> None:
         core = self.core
         missing = {member.id for member in core.members if core.silence(member) <= core.times.max_ping}
         self.mediation = Mediation(ind, tag, link, missing, core.now + core.times.max_meet)
@@ -155,19 +159,19 @@ class Induction:
         core.links.sort()
 
     def forget_node(self, id: int) -> None:
-        """A node was dropped: nobody waits for its agreement."""
+        """Wait no longer for the agreement of a dropped node."""
         if self.mediation is not None:
             self.mediation.missing.discard(id)
             self._welcome_if_agreed()
 
     def forget_link(self, number: int) -> None:
-        """A link was closed, and with it the server's request."""
+        """End the request of a server whose link was closed."""
         self.waiting.pop(number, None)
         if self.mediation is not None and self.mediation.link.number == number:
             self.mediation = None
 
     def expire(self) -> None:
-        """Let go of what has taken longer than MAX_MEET."""
+        """End inductions that have taken longer than MAX_MEET."""
         core = self.core
         self._give_up_silent()
         mediation = self.mediation
@@ -179,7 +183,7 @@ class Induction:
         self.proceed()
 
     def _give_up_silent(self) -> None:
-        """Wait for no member that is forgotten, or has answered no heartbeat for MAX_PING: it may be dead."""
+        """Wait for no member that was forgotten or has answered no heartbeat for MAX_PING."""
         core, mediation = self.core, self.mediation
         if mediation is None:
             return
@@ -189,10 +193,10 @@ class Induction:
         }
         self._welcome_if_agreed()
 
-    # As one who is asked.
+    # As a node that is asked.
 
-    def on_knock(self, message: Knock, link: Link) -> None:
-        """A mediator asks on behalf of a server."""
+    def on_knock(self, message: Knock, link: NodeLink) -> None:
+        """Agree to a server that another node mediates for."""
         core = self.core
         voter = split_tag(message.tag)[1]
         if message.ind == core.id or len(self.knocks) >= MAX_KNOCKS or not core.is_new(message):
@@ -206,7 +210,7 @@ class Induction:
         if core.electorate is None or voter not in core.electorate.voters:
             core.say(Meet(message.ind, core.id, core.voter))
 
-    def on_meet(self, message: Meet, link: Link) -> None:
+    def on_meet(self, message: Meet, link: NodeLink) -> None:
         core, mediation = self.core, self.mediation
         if message.ind == core.id:
             self._met(message, link)
@@ -218,8 +222,8 @@ class Induction:
             mediation.missing.discard(message.id)
             self._welcome_if_agreed()
 
-    def on_welcome(self, message: Welcome, link: Link) -> None:
-        """All have agreed to a server: greet it."""
+    def on_welcome(self, message: Welcome, link: NodeLink) -> None:
+        """Register and greet a server to which all have agreed."""
         core = self.core
         knock = self.knocks.pop(message.ind, None)
         if knock is None or not core.is_new(message):
@@ -228,7 +232,7 @@ class Induction:
         self._register(message.ind, knock[0])
         core.say(Hello(message.ind, core.id, core.voter))
 
-    def on_hello(self, message: Hello, link: Link) -> None:
+    def on_hello(self, message: Hello, link: NodeLink) -> None:
         core = self.core
         if message.ind == core.id:
             self._met(message, link)
@@ -246,19 +250,18 @@ class Induction:
         name, voter = split_tag(tag)
         member = core.members.welcome(ind, voter, core.now)
         if member is not None:
-            member.name = name
+            member.introduce(name, irc=member.irc)
 
-    # As the one who knocks.
+    # As the server that knocks.
 
-    def knock(self, link: Link) -> None:
-        """Ask the other side of a link to be let in."""
+    def knock(self, link: NodeLink) -> None:
+        """Send KNOCK over a link."""
         core = self.core
-        link.asked = True
-        link.knock_at = core.now + core.times.knock_interval
+        link.knocked(core.now + core.times.knock_interval)
         core.answer(link, Knock(core.id, core.tag))
 
-    def on_answer(self, message: Meet | Welcome | Hello, link: Link) -> bool:
-        """The other side has answered a knock: return whether it says that all have agreed."""
+    def on_answer(self, message: Meet | Welcome | Hello, link: NodeLink) -> bool:
+        """Handle an answer to a KNOCK; returns whether it is the WELCOME that makes this node one of the network."""
         if message.ind != self.core.id:
             return False
         if isinstance(message, Welcome):
@@ -268,12 +271,12 @@ class Induction:
         self._met(message, link)
         return False
 
-    def _met(self, message: Meet | Hello, link: Link) -> None:
-        """A node agrees to this one or greets it; the first on a link is the neighbour itself."""
+    def _met(self, message: Meet | Hello, link: NodeLink) -> None:
+        """Register a node that agrees to this one or greets it; the first on a link is the neighbour itself."""
         core = self.core
         if link.asked and link.peer is None:
-            link.peer = message.id
+            link.meet(message.id)
         if link.asked and message.voter is not None and not link.extended:
-            link.extended = True
+            link.set_extended(True)
             core.links.sort()
         core.members.register(message.id, message.voter if link.extended else None, core.now)

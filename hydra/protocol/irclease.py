@@ -4,8 +4,7 @@
      ^                |   ^                    |
      +---- ENDED -----+   +--- LOST, LEASED ---+
 
-`TABLE` says for every state and every event what the node does and where the connection is then; what is not in it does
-nothing and changes nothing.
+`TABLE` gives the action and the next state for a state and an event. An event without a row does nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Final
 
 
 class State(Enum):
-    """Where the connection stands."""
+    """The state of the connection."""
 
     OFF = auto()
     CONNECTING = auto()
@@ -25,10 +24,10 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens to it."""
+    """An event of the connection."""
 
     LEASED = auto()
-    """This node leads and has its lease, and any wait between two attempts is over."""
+    """This node leads with its lease, and the wait between two attempts is over."""
     CONNECTED = auto()
     LOST = auto()
     """The connection was lost, or could not be made."""
@@ -37,14 +36,14 @@ class Event(Enum):
 
 
 class Action(Enum):
-    """What the node does."""
+    """The node's action."""
 
     NOTHING = auto()
     CONNECT = auto()
     FLUSH = auto()
-    """Say what has waited for the connection."""
+    """Send the lines that wait for the connection."""
     WAIT = auto()
-    """Try again in a while."""
+    """Try again later."""
     LEAVE = auto()
     """Close the connection, or stop connecting, at once."""
 
@@ -68,7 +67,7 @@ TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = MappingProx
 
 
 class IrcLease:
-    """One node's connection to IRC in the table."""
+    """One node's place in the table."""
 
     __slots__ = ("state",)
 
@@ -76,6 +75,6 @@ class IrcLease:
         self.state = State.OFF
 
     def on(self, event: Event) -> Action:
-        """Something has happened: return what to do. What is not in the table leaves the state as it is."""
+        """Return the action for an event, and change the state."""
         action, self.state = TABLE[self.state].get(event, (Action.NOTHING, self.state))
         return action

@@ -1,24 +1,24 @@
-"""IRC lines: which may come from IRC and which may go there (docs/protocols/hydra.md, "Lines"). No I/O."""
+"""The IRC lines that pass from IRC and to IRC (docs/protocols/hydra.md, "Lines"). No I/O."""
 
 from __future__ import annotations
 
 from typing import Final
 
+#: The commands that nodes may send to IRC.
 E_SEND: Final = frozenset({"JOIN", "PART", "PRIVMSG", "NOTICE", "MODE", "TOPIC", "KICK"})
-"""The commands that nodes may send to IRC."""
+#: The commands that the leader passes on from IRC.
 E_RECV: Final = E_SEND | {"QUIT"}
-"""The commands that the leader passes on from IRC."""
 
+#: Bytes that a line may have, so that it fits into a message with its attributes.
 MAX_LINE: Final = 1900
-"""Bytes that a line may have, so that it fits into a message with its attributes."""
 
 
+#: Bytes of a line for IRC (RFC 2812, 2.3), without its end.
 MAX_IRC: Final = 510
-"""Bytes of a line for IRC (RFC 2812, 2.3), without its end."""
 
 
 def command(line: str) -> str:
-    """Return the command of an IRC line in capitals, or "" if it has none.
+    """The command of an IRC line in capitals, or "".
 
     Tags (`@...`) and a source (`:...`) may stand before it, each with a space after it.
     """
@@ -30,7 +30,7 @@ def command(line: str) -> str:
 
 
 def passes(line: str, commands: frozenset[str]) -> bool:
-    """Whether a line is one line, not too long, and of one of these commands."""
+    """Whether a text is one line of one of these commands, and not too long."""
     return (
         command(line) in commands
         and len(line.encode(errors="replace")) <= MAX_LINE
@@ -39,5 +39,5 @@ def passes(line: str, commands: frozenset[str]) -> bool:
 
 
 def is_sendable(line: str) -> bool:
-    """Whether an IRC server would take a line that a node may send."""
+    """Whether a line may be sent, and fits an IRC server's limit."""
     return passes(line, E_SEND) and len(line.encode(errors="replace")) <= MAX_IRC

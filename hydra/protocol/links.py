@@ -4,8 +4,8 @@
     accepted:  SILENT --KNOCK--> KNOCKED --ADMITTED or WELCOMED--> JOINED
     any:       --CLOSED--> CLOSED
 
-Who is a node itself lets the other side in; who is none yet, and is knocked at, knocks back. Over a link that is not
-JOINED nothing is taken but what belongs to the handshake.
+A node lets the other side in; a server that is no node yet answers a KNOCK with its own. Over a link that is not JOINED
+only messages of the handshake are taken.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hydra.protocol.codec import LineDecoder
 
 
 class State(Enum):
-    """Where a link's handshake stands."""
+    """The state of a link's handshake."""
 
     SILENT = auto()
     """Accepted; the other side has not knocked."""
@@ -33,7 +33,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens to a link's handshake."""
+    """An event of a link's handshake."""
 
     KNOCK = auto()
     """The other side knocks for itself."""
@@ -45,13 +45,13 @@ class Event(Enum):
 
 
 class Action(Enum):
-    """What a node does."""
+    """A node's action."""
 
     IGNORE = auto()
     CONSIDER = auto()
-    """Ask all nodes, or answer at once if this one is known."""
+    """Ask all nodes, or answer a known one at once."""
     JOIN = auto()
-    """From now on everything goes over this link too."""
+    """Use the link for all messages."""
 
 
 TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = MappingProxyType(
@@ -83,7 +83,7 @@ TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = MappingProx
 )
 
 
-class Link:
+class NodeLink:
     """A connection to a neighbour."""
 
     __slots__ = (
@@ -95,9 +95,9 @@ class Link:
         self.number = number
         self.opened = now
         self.target = target
-        """The address that was dialled; None for a link that was accepted."""
+        """The dialled address; None for an accepted link."""
         self.origin = origin
-        """Where an accepted link came from."""
+        """The remote address of an accepted link."""
         self.state = State.SILENT if target is None else State.KNOCKING
         self.peer: int | None = None
         """The neighbour's id, once it is known."""
@@ -106,63 +106,85 @@ class Link:
         self.asked = False
         """Whether this side has knocked."""
         self.begun = False
-        """Whether the other side's first line was a message; else there is no neighbour at its end."""
+        """Whether the other side's first line was a message."""
         self.knock_at = now
         self.ignored = 0
-        """Lines that meant nothing."""
+        """Meaningless lines so far."""
         self.decoder = LineDecoder()
 
+    def begin(self) -> None:
+        """The other side has sent a message."""
+        self.begun = True
+
+    def meet(self, peer: int) -> None:
+        """The neighbour has this id."""
+        self.peer = peer
+
+    def set_extended(self, extended: bool) -> None:
+        """Whether the neighbour knows attributes has been learnt."""
+        self.extended = extended
+
+    def knocked(self, again_at: float) -> None:
+        """This side has knocked, and knocks again at that time."""
+        self.asked = True
+        self.knock_at = again_at
+
+    def count_ignored(self) -> int:
+        """Count a meaningless line; returns their number."""
+        self.ignored += 1
+        return self.ignored
+
     def on(self, event: Event) -> Action:
-        """Something has happened: return what to do. What is not in the table leaves the state as it is."""
+        """Return the action for an event, and change the state. An event without a row in the table changes nothing."""
         action, self.state = TABLE[self.state].get(event, (Action.IGNORE, self.state))
         return action
 
 
 class Links:
-    """All links by their numbers, and those that messages are relayed to."""
+    """All links by their numbers, and the groups that messages are relayed to."""
 
     __slots__ = ("_links", "extended", "joined", "plain")
 
     def __init__(self) -> None:
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, NodeLink] = {}
         self.joined: tuple[int, ...] = ()
         self.extended: tuple[int, ...] = ()
-        """The joined links whose other side knows attributes."""
+        """The joined links to neighbours that know attributes."""
         self.plain: tuple[int, ...] = ()
         """The other joined links."""
 
-    def __iter__(self) -> Iterator[Link]:
+    def __iter__(self) -> Iterator[NodeLink]:
         return iter(list(self._links.values()))
 
     def __len__(self) -> int:
         return len(self._links)
 
-    def get(self, number: int) -> Link | None:
-        """The link with this number, if it is open."""
+    def get(self, number: int) -> NodeLink | None:
+        """The open link with this number."""
         return self._links.get(number)
 
-    def add(self, link: Link) -> None:
-        """A link was opened."""
+    def add(self, link: NodeLink) -> None:
+        """Add an open link."""
         self._links[link.number] = link
 
-    def remove(self, number: int) -> Link | None:
-        """A link was closed."""
+    def remove(self, number: int) -> NodeLink | None:
+        """Remove a closed link."""
         link = self._links.pop(number, None)
         if link is not None:
             link.on(Event.CLOSED)
             self.sort()
         return link
 
-    def of_peer(self, id: int) -> list[Link]:
+    def of_peer(self, id: int) -> list[NodeLink]:
         """The links to a neighbour."""
         return [link for link in self._links.values() if link.peer == id]
 
     def targets(self) -> set[str]:
-        """The addresses that were dialled and are connected."""
+        """The dialled addresses that are connected."""
         return {link.target for link in self._links.values() if link.target is not None}
 
     def sort(self) -> None:
-        """A link has joined, or was found to know attributes: bring the groups up to date."""
+        """Bring the groups up to date after a link has joined or its neighbour has shown attributes."""
         joined = [link for link in self._links.values() if link.state is State.JOINED]
         self.joined = tuple(link.number for link in joined)
         self.extended = tuple(link.number for link in joined if link.extended)

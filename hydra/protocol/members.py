@@ -1,4 +1,4 @@
-"""The record that a node keeps of all other nodes (docs/protocols/hydra.md, "Membership"). No I/O."""
+"""A node's record of all other nodes (docs/protocols/hydra.md, "Membership"). No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_DROPPED: Final = 4096
 
 
 class Member:
-    """Another node, and the closest neighbour to it."""
+    """Another node, and the neighbour closest to it."""
 
     __slots__ = ("heard", "hops", "id", "irc", "link", "name", "voter")
 
@@ -21,13 +21,13 @@ class Member:
         self.voter = voter
         """Its lasting key; None for a node that does not know attributes, and has no vote."""
         self.irc = False
-        """Whether it has said that it could be on IRC."""
+        """Whether it knows an IRC server, by its own word."""
         self.name = ""
-        """Its friendly name, if it has told one."""
+        """Its friendly name, if it has sent one."""
         self.heard = now
-        """When it answered the last heartbeat, or was registered."""
+        """When it last answered a heartbeat, or was registered."""
         self.link: int | None = None
-        """The link that the shortest way to it begins with."""
+        """The first link of the shortest way to it."""
         self.hops = 0
 
     def __deepcopy__(self, memo: object) -> Member:
@@ -37,18 +37,26 @@ class Member:
 
     @property
     def identity(self) -> str:
-        """What its votes count under: they count once, whatever id it has."""
+        """The identity that its votes count for, once for all its ids."""
         return self.voter or f"#{self.id}"
 
+    def answered(self, now: float) -> None:
+        """It has answered a heartbeat."""
+        self.heard = now
+
+    def introduce(self, name: str, *, irc: bool) -> None:
+        """It has sent its friendly name, and whether it knows an IRC server."""
+        self.name, self.irc = name, irc
+
     def route(self, link: int, hops: int, *, fresh: bool) -> None:
-        """An answer of it came over a link, after so many hops; the first of its kind, or by another way."""
+        """Its answer came over a link after so many hops; `fresh`: the answer's first copy."""
         if fresh or hops < self.hops:
             self.link = link
             self.hops = hops
 
 
 class Members:
-    """All other nodes by their ids. A dropped id stays out for a while, so that late messages do not bring it back."""
+    """All other nodes by their ids. A dropped id is refused for a while, so that late messages do not bring it back."""
 
     __slots__ = ("_by_id", "_by_voter", "_dropped", "_memory", "own_id", "own_voter", "plain")
 
@@ -60,7 +68,7 @@ class Members:
         self._by_voter: dict[str, int] = {}
         self._dropped: dict[int, float] = {}
         self.plain = Electorate(0, 0, frozenset({own_voter}))
-        """All nodes, as they were when there was a leader: who votes where nobody agrees on electorates."""
+        """All nodes known while there was a leader: the voters where no electorate is agreed."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -80,13 +88,13 @@ class Members:
         return self.get(self._by_voter.get(voter))
 
     def is_dropped(self, id: int, now: float) -> bool:
-        """Whether this id was dropped lately."""
+        """Whether this id was dropped recently."""
         return self._dropped.get(id, -1.0) > now
 
     def register(self, id: int, voter: str | None, now: float) -> Member | None:
-        """Take a node into the record, and return it; None if it cannot be: dropped, another's id, or no room.
+        """Record a node and return it; None if it was dropped, has another node's id, or there is no room.
 
-        A voter that comes with another id has left the one it had.
+        A voter with a new id has left its former one.
         """
         member = self._by_id.get(id)
         if id == self.own_id or voter == self.own_voter:
@@ -113,12 +121,12 @@ class Members:
         return member
 
     def welcome(self, id: int, voter: str | None, now: float) -> Member | None:
-        """Take a node into the record that was inducted just now, also if it had this id before it was dropped."""
+        """Record a node after its induction, also under an id that was dropped before."""
         self.forgive(id)
         return self.register(id, voter, now)
 
     def drop(self, id: int, now: float, *, shrink: bool = False) -> None:
-        """Remove a node. With `shrink` it has no vote any more either, where nobody agrees on electorates."""
+        """Remove a node. With `shrink` it also loses its vote where no electorate is agreed."""
         self._remember(id, now)
         member = self._by_id.pop(id, None)
         if member is None:
@@ -129,14 +137,14 @@ class Members:
             self.plain = self.plain._replace(voters=self.plain.voters - {member.identity})
 
     def forget(self, id: int) -> None:
-        """Remove a node that is silent; heard from again, it is a node again."""
+        """Remove a silent node; its next message registers it again."""
         member = self._by_id.pop(id)
         if member.voter is not None:
             del self._by_voter[member.voter]
         self.plain = self.plain._replace(voters=self.plain.voters - {member.identity})
 
     def forgive(self, id: int) -> None:
-        """That an id was dropped means nothing any more."""
+        """Accept an id again that was dropped."""
         self._dropped.pop(id, None)
 
     def _remember(self, id: int, now: float) -> None:
@@ -146,13 +154,13 @@ class Members:
             del self._dropped[next(iter(self._dropped))]
 
     def forget_link(self, link: int) -> None:
-        """A link is gone, and with it the ways that begin there."""
+        """Forget the ways that begin with a closed link."""
         for member in self._by_id.values():
             if member.link == link:
                 member.link = None
 
     def restart(self, own_id: int, now: float) -> None:
-        """Forget all nodes: this one has another id now, and must not take its former one for a stranger's."""
+        """Forget all nodes under a new id of this one; its former id counts as dropped."""
         self._remember(self.own_id, now)
         self.own_id = own_id
         self._by_id.clear()

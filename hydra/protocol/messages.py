@@ -1,9 +1,9 @@
 """Hydra's messages (docs/protocols/hydra.md, "Messages"). No I/O.
 
-The fields before the blank line of each class are the document's. Those after it are attributes: they travel only
-between nodes that know them (`hydra.protocol.codec`), and None stands for an attribute that was not given.
+The fields before each class' blank line are the specification's. Those after it are attributes, which travel only
+between nodes that know them (`hydra.protocol.codec`); None: not given.
 
-`key` is what makes a message the same as another: a node relays no message twice.
+`key` identifies a message: a node relays no message twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hydra.protocol.electorate import Electorate, Stamp
 
 
 class Ping(NamedTuple):
-    """The leader lives: its heartbeat, sent by nobody else."""
+    """The leader's heartbeat."""
 
     term: int
     val: str
@@ -26,14 +26,14 @@ class Ping(NamedTuple):
     voter: str | None = None
     """The leader's lasting key."""
     next: int | None = None
-    """The index that the next line of this term will have."""
+    """The index of this term's next line."""
     electorate: Electorate | None = None
-    """The newest electorate, as long as a node does not have it."""
+    """The newest electorate, while a node lacks it."""
     leave: str | None = None
-    """The digest of what the leader says when it leaves (`hydra.protocol.farewell`)."""
+    """The digest of the leader's `proof` (`hydra.protocol.farewell`)."""
 
     def key(self) -> Hashable:
-        # A copy that came through a node that does not know attributes must not stand in for the whole one.
+        # A copy without attributes must not hide the whole message.
         return "PING", self.term, self.val, self.id, self.next is None
 
 
@@ -44,21 +44,21 @@ class Pong(NamedTuple):
     id: int
     """The node."""
     hops: int
-    """How often it was relayed; the document calls it `count`."""
+    """How often it was relayed: the specification's `count`."""
     tag: str = ""
 
     voter: str | None = None
     stamp: Stamp | None = None
     """The electorate that the node has on disk."""
     irc: int | None = None
-    """1 if it could be on IRC, 0 if it knows no server."""
+    """1 if it knows an IRC server, 0 if not."""
 
     def key(self) -> Hashable:
         return "PONG", self.val, self.id
 
 
 class Recv(NamedTuple):
-    """A line that the leader had from IRC."""
+    """A line from IRC, sent by the leader."""
 
     idx: int
     """Counts from 0 in each term."""
@@ -66,7 +66,7 @@ class Recv(NamedTuple):
 
     term: int | None = None
     first: int | None = None
-    """In an answer to Ask: the oldest line that the one who answers still has."""
+    """In an answer to Ask: the oldest line that the neighbour still has."""
 
     def key(self) -> Hashable:
         return ("RECV", self.idx, self.line) if self.term is None else ("RECV", self.term, self.idx)
@@ -76,29 +76,29 @@ class Send(NamedTuple):
     """A line for IRC, on its way to the leader."""
 
     id: int
-    """The node that it comes from."""
+    """The node that has submitted it."""
     line: str
 
     term: int | None = None
-    """The one term whose leader may say it."""
+    """The one term whose leader may send it."""
     message: str | None = None
-    """Unique for each line that is to be said."""
+    """The line's unique name."""
 
     def key(self) -> Hashable:
         return ("SEND", self.id, self.line) if self.message is None else ("SEND", self.term, self.message)
 
 
 class Drop(NamedTuple):
-    """A node is no part of the network any more."""
+    """A node is removed from the network."""
 
     id: int
     reason: str = ""
 
     proof: str | None = None
-    """Of a leader that leaves: that it says so itself (`hydra.protocol.farewell`)."""
+    """The proof that a leader leaves by itself (`hydra.protocol.farewell`)."""
 
     def key(self) -> Hashable:
-        # A forged one must not stand in for the leader's own.
+        # A forged DROP must not hide the leader's own.
         return ("DROP", self.id) if self.proof is None else ("DROP", self.id, self.proof)
 
 
@@ -110,7 +110,7 @@ class Nominate(NamedTuple):
 
     voter: str | None = None
     electorate: Electorate | None = None
-    """Whose majority the nominee will ask."""
+    """The electorate whose majority the nominee asks for."""
 
     def key(self) -> Hashable:
         return "NOMINATE", self.term, self.id
@@ -152,7 +152,7 @@ class Elect(NamedTuple):
 
 
 class Knock(NamedTuple):
-    """A server asks to be a node; relayed, its mediator asks for it."""
+    """A server asks to become a node; relayed, its mediator asks for it."""
 
     ind: int
     tag: str = ""
@@ -195,7 +195,7 @@ class Hello(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """Lines of a term from an index on are missing here. Only between neighbours that know attributes; not relayed."""
+    """A request for a term's lines from an index on. Only between neighbours that know attributes; not relayed."""
 
     term: int
     idx: int
@@ -207,13 +207,19 @@ class Ask(NamedTuple):
 Message = Ping | Pong | Recv | Send | Drop | Nominate | Pledge | Call | Elect | Knock | Meet | Welcome | Hello | Ask
 
 
+#: Messages that are new again after MAX_MEET.
+RECURRING: Final = frozenset({Knock, Meet, Welcome, Hello, Drop, Send})
+#: Messages that a nominee and its voters repeat while an election lasts.
+REPEATED: Final = frozenset({Nominate, Pledge, Call, Elect})
+
+
 def bare(message: Message) -> Message:
-    """Return a message without its attributes, as it is taken from a neighbour that does not know any."""
+    """A message without its attributes, as a neighbour that knows none sends it."""
     make: type[Any] = type(message)
     width = _WIDTHS.get(make)
     bare: Message = message if width is None else make(*message[:width])
     return bare
 
 
+#: The number of the specification's fields in messages that have attributes.
 _WIDTHS: Final = {Ping: 3, Pong: 4, Recv: 2, Send: 2, Drop: 2, Nominate: 2, Pledge: 3, Elect: 3, Meet: 2, Hello: 2}
-"""How many fields are the document's, of the messages that have attributes."""

@@ -5,11 +5,12 @@
     effects = node.data_received(clock.now(), link, b"KNOCK 12345 probe\r\n")
     effects = node.tick(clock.now())  # not later than node.deadline
 
-Each event takes the time, in seconds of a clock that never goes back, and returns what is to be done, in order. Before
-anything else each event does what is due by then, so that a node that was stopped for a while leaves IRC first.
+Each event takes the time, in seconds of a clock that never goes back, and returns the effects to carry out, in order.
+Every event first does what is due by its time, so that a node that was stopped for a while leaves IRC before anything
+else.
 
-The rules are in the parts: `termtime`, `election`, `induction`, `bridge`. This class hands them what comes, and does
-what the table of roles says.
+The parts share one `Core`. `Neighbours` keeps the links, `Receiver` hands messages to the rules in `heartbeat`,
+`election`, `induction` and `bridge`, and `Transitions` carries out the table of roles.
 """
 
 from __future__ import annotations
@@ -19,47 +20,31 @@ from copy import deepcopy
 from random import Random
 from typing import Any, Final
 
+from hydra.protocol.admission import AdmissionRules
 from hydra.protocol.bridge import Bridge
-from hydra.protocol.codec import Ignored, may_begin, parse
+from hydra.protocol.codec import Ignored, parse
 from hydra.protocol.core import Core
-from hydra.protocol.doorkeeper import Doorkeeper, DoorRules
-from hydra.protocol.effects import CloseLink, Dial, Effect, Stored
+from hydra.protocol.effects import Effect, Stored
 from hydra.protocol.election import Election
 from hydra.protocol.electorate import Electorate
+from hydra.protocol.heartbeat import LEADER_LEAVES, Heartbeat
 from hydra.protocol.induction import Induction
 from hydra.protocol.irclease import State as IrcState
-from hydra.protocol.links import Link, State
+from hydra.protocol.links import State
 from hydra.protocol.members import Members
-from hydra.protocol.messages import (
-    Ask,
-    Call,
-    Drop,
-    Elect,
-    Hello,
-    Knock,
-    Meet,
-    Message,
-    Nominate,
-    Ping,
-    Pledge,
-    Pong,
-    Recv,
-    Send,
-    Welcome,
-    bare,
-)
-from hydra.protocol.roles import Action, Event, Role
-from hydra.protocol.termtime import LEADER_LEAVES, Termtime
+from hydra.protocol.messages import Drop, Message
+from hydra.protocol.neighbours import Neighbours
+from hydra.protocol.receiver import Receiver
+from hydra.protocol.roles import Event, Role
 from hydra.protocol.times import Times
+from hydra.protocol.transitions import Transitions
 
-#: Characters of a stranger's first line that a log shows.
-SHOWN: Final = 40
-MAX_IGNORED: Final = 100
-"""Lines that mean nothing that are taken from a link before its handshake is over; then it is closed."""
+_STANDING: Final = (Role.NOMINEE, Role.CALLING)
+_ELECTING: Final = (Role.WAITING, *_STANDING)
 
 
 def new_stored(rng: Random) -> Stored:
-    """What is stored for a node that has no row yet."""
+    """The first row of a node, with a new lasting key."""
     return Stored(voter=f"{rng.getrandbits(64):016x}")
 
 
@@ -68,7 +53,7 @@ class Node:
 
     core_class = Core
     election_class = Election
-    termtime_class = Termtime
+    heartbeat_class = Heartbeat
     induction_class = Induction
     bridge_class = Bridge
 
@@ -83,30 +68,31 @@ class Node:
         targets: Iterable[str] = (),
         founder: bool = False,
         position: tuple[int, int] | None = None,
-        door: DoorRules | None = None,
+        admission: AdmissionRules | None = None,
         irc: bool = True,
     ) -> None:
-        """A node with a row as it is on disk, or `new_stored`, written already.
+        """A node whose row on disk is `stored`; a `new_stored` one must be written before.
 
-        `targets` are the addresses to dial. A `founder` begins a network of its own if its row has none: of all nodes
-        that are to meet, one only may do so, and only when it is started for the first time. `position` is the term
-        and index of the last line that was delivered before a restart. A node without `irc` knows no server: it leads
-        only as long as no other could do better.
+        `targets` are the addresses to dial. A `founder` begins a network of its own if its row has none: only one of
+        the nodes that are to meet may do so, at its first start. `position` is the term and index of the last line
+        delivered before a restart. A node without `irc` knows no server, and leads only while no other node could.
         """
-        self.core = self.core_class(name, times, rng, stored, now, irc)
-        self.termtime = self.termtime_class(self.core)
-        self.election = self.election_class(self.core)
-        self.induction = self.induction_class(self.core)
-        self.bridge = self.bridge_class(self.core, position)
-        self._doorkeeper = Doorkeeper(door or DoorRules())
-        self._dial_at = dict.fromkeys(targets, now)
+        core = self.core = self.core_class(name, times, rng, stored, now, irc)
+        self.heartbeat = self.heartbeat_class(core)
+        self.election = self.election_class(core)
+        self.induction = self.induction_class(core)
+        self.bridge = self.bridge_class(core, position)
+        self._neighbours = Neighbours(core, self.induction, admission or AdmissionRules(), targets)
+        parts = self.heartbeat, self.election, self.induction, self.bridge
+        self._transitions = Transitions(core, *parts)
+        self._receiver = Receiver(core, self._neighbours, *parts, self._transitions)
         self._founder = founder and stored.electorate is None
 
-    # What others may look at.
+    # What the driver and operators may read.
 
     @property
     def id(self) -> int:
-        """The id it has now."""
+        """Its present id."""
         return self.core.id
 
     @property
@@ -125,25 +111,25 @@ class Node:
         return self.core.leader
 
     @property
+    def has_lease(self) -> bool:
+        """Whether it leads, and a majority has answered a heartbeat of its term."""
+        leader_term = self.heartbeat.leader_term
+        return leader_term is not None and leader_term.leased
+
+    @property
     def members(self) -> Members:
         """All other nodes."""
         return self.core.members
 
     @property
     def electorate(self) -> Electorate | None:
-        """Who has a vote, as far as it knows."""
+        """The newest electorate that it knows."""
         return self.core.electorate
 
     @property
     def deadline(self) -> float:
-        """When `tick` is to be called, if nothing else happens before."""
-        core = self.core
-        times = [at for target, at in self._dial_at.items() if target not in core.links.targets()]
-        for link in core.links:
-            if link.state is State.KNOCKING:
-                times.append(min(link.knock_at, link.opened + core.times.handshake))
-            elif link.state is not State.JOINED:
-                times.append(link.opened + core.times.handshake)
+        """The latest time for the next `tick`."""
+        times = self._neighbours.deadlines()
         if self.induction.mediation is not None:
             times.append(self.induction.mediation.ends)
         if self.election.deferred is not None:
@@ -152,14 +138,14 @@ class Node:
         return min(times)
 
     def _role_deadline(self) -> float:
-        reign = self.termtime.reign
-        if reign is not None:
-            times = [reign.ping_at, reign.lease_until]
-            if reign.leased and self.bridge.irc.state is IrcState.OFF:
+        leader_term = self.heartbeat.leader_term
+        if leader_term is not None:
+            times = [leader_term.ping_at, leader_term.lease_until]
+            if leader_term.leased and self.bridge.irc.state is IrcState.OFF:
                 times.append(self.bridge.connect_at)
             return min(times)
         if self.role is Role.FOLLOWING:
-            return self.termtime.silent_at
+            return self.heartbeat.silent_at
         if self.role is Role.OUTSIDE:
             return self.core.now + self.core.times.max_ping
         if self.role in _STANDING:
@@ -169,17 +155,17 @@ class Node:
     # Events.
 
     def start(self, now: float) -> list[Effect]:
-        """Begin. A voter that was stopped may have promised something that it has forgotten: it waits for MAX_PING."""
+        """Begin. A restarted voter may have forgotten a promise to a leader, and so waits for MAX_PING."""
         core = self._at(now)
         if self._founder:
-            core.electorate = Electorate(0, 1, frozenset({core.voter}))
+            core.found()
         alone = core.votes and core.base.quorum == 1
         if core.term > 0 and not alone:
-            core.promise_until = now + core.times.max_ping
+            core.promise()
         if core.votes:
-            self._on(Event.INDUCTED)
+            self._transitions.on(Event.INDUCTED)
         if alone:
-            self.election.ends = now
+            self.election.end_now()
         return self._finish()
 
     def tick(self, now: float) -> list[Effect]:
@@ -188,34 +174,23 @@ class Node:
         return self._finish()
 
     def link_opened(self, now: float, number: int, *, target: str | None = None, origin: str = "") -> list[Effect]:
-        """A link is open: one that was dialled has a target, one that was accepted an origin."""
-        core = self._at(now)
-        if target is None and (refusal := self._doorkeeper.refusal(origin, len(core.links), now)) is not None:
-            core.outbox.at_once(CloseLink(number, refusal))
-            return self._finish()
-        link = Link(number, now, target=target, origin=origin)
-        core.links.add(link)
-        if target is not None:
-            if self.role is Role.OUTSIDE and not core.links.joined and len(core.links) == 1:
-                core.draw_id()
-            self.induction.knock(link)
+        """A link is open: a dialled one has a target, an accepted one an origin."""
+        self._at(now)
+        self._neighbours.open(number, target, origin)
         return self._finish()
 
     def link_closed(self, now: float, number: int) -> list[Effect]:
         """A link was lost, or closed by the other side."""
-        core = self._at(now)
-        link = core.links.remove(number)
-        if link is not None:
-            core.closed.append(link)
+        self._at(now)
+        self._neighbours.lost(number)
         return self._finish()
 
     def dial_failed(self, now: float, target: str) -> list[Effect]:
-        """An address could not be reached. It is tried again."""
-        self._at(now)
-        return self._finish()
+        """An address could not be reached. It is dialled again later."""
+        return self.tick(now)
 
     def data_received(self, now: float, number: int, data: bytes) -> list[Effect]:
-        """Bytes have come over a link that carries a stream, or a datagram of whole lines."""
+        """Bytes of a link that carries a stream, or a datagram of whole lines."""
         core = self._at(now)
         link = core.links.get(number)
         if link is None:
@@ -224,32 +199,31 @@ class Node:
             try:
                 message = parse(line)
             except Ignored:
-                self._ignore(link, line)
+                self._neighbours.ignore(link, line)
             else:
-                link.begun = True
-                self._take(link, message)
+                link.begin()
+                self._receiver.take(link, message)
             if link.state is State.CLOSED:
                 break
-        self._judge_rest(link)
+        self._neighbours.check_rest(link)
         return self._finish()
 
     def message_received(self, now: float, number: int, message: Message) -> list[Effect]:
-        """A message has come over a link whose driver reads lines itself."""
+        """A message of a link whose driver reads lines itself."""
         core = self._at(now)
         link = core.links.get(number)
         if link is not None:
-            link.begun = True
-            self._take(link, message)
+            link.begin()
+            self._receiver.take(link, message)
         return self._finish()
 
     def persisted(self, now: float, number: int) -> list[Effect]:
-        """The row of a `Persist` with this number is committed."""
-        core = self._at(now)
-        core.outbox.persisted(number)
+        """The row of the `Persist` with this number is committed."""
+        self._at(now).outbox.persisted(number)
         return self._finish()
 
     def irc_connected(self, now: float) -> list[Effect]:
-        """The connection asked for by `ConnectIrc` stands: lines can be said."""
+        """The connection asked for by `ConnectIrc` is ready for lines."""
         self._at(now)
         self.bridge.connected()
         return self._finish()
@@ -261,7 +235,7 @@ class Node:
         return self._finish()
 
     def irc_line(self, now: float, line: str) -> list[Effect]:
-        """A line has come from IRC, without its end."""
+        """A line from IRC, without its end."""
         self._at(now)
         self.bridge.irc_line(line)
         return self._finish()
@@ -269,18 +243,17 @@ class Node:
     def submit(self, now: float, message: str, line: str) -> list[Effect]:
         """Send a line to IRC, once or never; `message` is its name, unique among all that this node ever submits.
 
-        Whoever submits has made sure before that it will not submit the same again after a restart.
-        Raises ValueError for a name that cannot be one.
+        The caller must not submit the same line again after a restart. Raises ValueError for an invalid name.
         """
         self._at(now)
         self.bridge.submit(message, line)
         return self._finish()
 
     def step_down(self, now: float) -> list[Effect]:
-        """Stop leading, and stay a node. The others elect somebody when this term's lease is over."""
+        """Stop leading, and stay a node. The others elect a leader when this term's lease is over."""
         self._at(now)
         if self.role is Role.LEADING:
-            self._on(Event.LEASE_OVER)
+            self._transitions.on(Event.LEASE_OVER)
         return self._finish()
 
     def drop(self, now: float, id: int, reason: str) -> list[Effect]:
@@ -288,15 +261,11 @@ class Node:
         core = self._at(now)
         if id in core.members:
             core.say(Drop(id, reason))
-            self.termtime.remove(id)
-            self.induction.forget_node(id)
-            if id == core.leader:
-                core.leader = None
-                self._on(Event.LEADER_SILENT)
+            self._receiver.remove(id)
         return self._finish()
 
     def disconnect(self, now: float, number: int, reason: str) -> list[Effect]:
-        """Close a link; one that was dialled is dialled again."""
+        """Close a link; a dialled one is dialled again."""
         core = self._at(now)
         link = core.links.get(number)
         if link is not None:
@@ -307,308 +276,73 @@ class Node:
         """Stop in order: leave IRC, and tell the others, so that they need not wait."""
         core = self._at(now)
         if self.role is not Role.OUTSIDE:
-            reign = self.termtime.reign
-            self._resign("leaving")
-            core.say(Drop(core.id, "leaving") if reign is None else Drop(core.id, LEADER_LEAVES, reign.proof))
+            leader_term = self.heartbeat.leader_term
+            self._transitions.resign("leaving")
+            proof = None if leader_term is None else leader_term.proof
+            core.say(Drop(core.id, "leaving" if proof is None else LEADER_LEAVES, proof))
         return core.outbox.take()
 
-    # What was before an event.
+    # The state before an event.
 
     def remember(self) -> dict[str, Any]:
-        """All that this node knows now, for `recall`."""
+        """The whole state of this node, for `recall`."""
         core = self.core
-        # What does not change is shared, and the generator's state, a long tuple, is taken as it is.
+        # Constants are shared, and the generator's state, a long tuple, is taken as it is.
         shared = {id(each): each for each in (core.times, core.rng)}
         return {**deepcopy(self.__dict__, shared), "core.rng": core.rng.getstate()}
 
     def recall(self, memory: dict[str, Any]) -> None:
-        """An event has raised what nobody has foreseen: be as before it. Nothing of it has left the node."""
+        """Return to the state before an event that failed unforeseen. None of its effects has left the node."""
         now = self.core.now
         self.core.rng.setstate(memory.pop("core.rng"))
         self.__dict__.update(memory)
-        self.core.now = now
+        self.core.begin_event(now)
 
-    # What every event begins and ends with.
+    # How every event begins and ends.
 
     def _at(self, now: float) -> Core:
         core = self.core
-        core.now = max(now, core.now)
-        reign = self.termtime.reign
-        if reign is not None and core.now >= reign.lease_until:
-            self._on(Event.LEASE_OVER)
-        if self.role is Role.FOLLOWING and core.now >= self.termtime.silent_at:
-            self._on(Event.LEADER_SILENT)
+        core.begin_event(now)
+        leader_term = self.heartbeat.leader_term
+        if leader_term is not None and core.now >= leader_term.lease_until:
+            self._transitions.on(Event.LEASE_OVER)
+        if self.role is Role.FOLLOWING and core.now >= self.heartbeat.silent_at:
+            self._transitions.on(Event.LEADER_SILENT)
         return core
 
     def _finish(self) -> list[Effect]:
         core = self.core
         if self.role is Role.LEADING and core.outdone:
-            self._on(Event.LEASE_OVER)
-        if core.leader is not None:
-            core.led_at = core.now
-        self._forget_closed()
+            self._transitions.on(Event.LEASE_OVER)
+        core.note_led()
+        self._neighbours.settle_closed()
         self.induction.expire()
-        self.election.settle()
-        if self.role in _ELECTING and core.now >= self.election.ends:
-            if self.election.may_stand():
-                self._on(Event.TIME_IS_UP)
-            else:
-                self.election.allow_time()
-        if self.role in _STANDING and core.now >= self.election.repeat_at:
-            self.election.repeat()
-        if self.termtime.wants_beat():
+        self._go_on_electing()
+        if self.heartbeat.wants_beat():
             self._beat()
-        if self.termtime.reign is not None and self.termtime.reign.leased:
+        if self.has_lease:
             self.bridge.leased()
         if core.outbox.overfull:
             core.outbox.forget_held()
-            self._close_all("the disk does not answer")
-        self._keep_links()
+            self._neighbours.close_all("the disk does not answer")
+        self._neighbours.keep()
         core.note_changes()
         return core.outbox.take()
 
+    def _go_on_electing(self) -> None:
+        election, now = self.election, self.core.now
+        election.settle()
+        if self.role in _ELECTING and now >= election.ends:
+            if election.may_stand():
+                self._transitions.on(Event.TIME_IS_UP)
+            else:
+                election.allow_time()
+        if self.role in _STANDING and now >= election.repeat_at:
+            election.repeat()
+
     def _beat(self) -> None:
         before = {member.id for member in self.core.members}
-        self.termtime.beat(self.bridge.log.of(self.core.term).known)
+        self.heartbeat.beat(self.bridge.log.of(self.core.term).known)
         for id in before:
             if id not in self.core.members:
                 self.induction.forget_node(id)
-
-    # Links.
-
-    def _keep_links(self) -> None:
-        core = self.core
-        self._forget_closed()
-        for link in core.links:
-            if link.state is State.JOINED:
-                continue
-            if core.now >= link.opened + core.times.handshake:
-                self.core.close(link, "nobody was inducted")
-            elif link.state is State.KNOCKING and core.now >= link.knock_at:
-                self.induction.knock(link)
-        connected = core.links.targets()
-        for target, at in self._dial_at.items():
-            if target not in connected and core.now >= at:
-                self._dial_at[target] = core.now + core.times.redial * core.rng.uniform(0.5, 1.5)
-                core.outbox.at_once(Dial(target))
-
-    def _judge_rest(self, link: Link) -> None:
-        """Close a link whose other side sends no lines, or has begun with something else than a message."""
-        decoder = link.decoder
-        if link.state is State.CLOSED:
-            return
-        if decoder.error is not None:
-            self.core.close(link, str(decoder.error))
-        elif not link.begun and decoder.pending and not may_begin(decoder.pending):
-            self._refuse_stranger(link, decoder.pending.decode(errors="replace"))
-
-    def _refuse_stranger(self, link: Link, text: str) -> None:
-        """A browser, a scanner, a TLS client: what follows its first line is not looked at."""
-        self.core.close(link, f"its first line is no message of Hydra's: {text[:SHOWN]!a}")
-
-    def _ignore(self, link: Link, line: str) -> None:
-        if not link.begun:
-            self._refuse_stranger(link, line)
-        else:
-            self._count_ignored(link)
-
-    def _count_ignored(self, link: Link) -> None:
-        link.ignored += 1
-        if link.state is not State.JOINED and link.ignored > MAX_IGNORED:
-            self.core.close(link, f"more than {MAX_IGNORED} lines that mean nothing")
-
-    def _close_all(self, reason: str) -> None:
-        for link in self.core.links:
-            self.core.close(link, reason)
-
-    def _forget_closed(self) -> None:
-        core = self.core
-        while core.closed:
-            link = core.closed.pop()
-            core.members.forget_link(link.number)
-            self.induction.forget_link(link.number)
-            if link.target is None:
-                self._doorkeeper.ended(link.origin, core.now)
-            else:
-                self._dial_at[link.target] = core.now + core.times.redial * core.rng.uniform(0.1, 0.5)
-
-    # Messages.
-
-    def _take(self, link: Link, message: Message) -> None:
-        if link.state is not State.JOINED:
-            self._take_handshake(link, message)
-            return
-        if not link.extended:
-            message = self._without_attributes(link, message)
-        match message:
-            case Ping():
-                self._take_ping(link, message)
-            case Pong():
-                self.termtime.on_pong(message, link)
-            case Recv():
-                self.bridge.on_recv(message, link)
-            case Send():
-                self.bridge.on_send(message, link)
-            case Ask():
-                self.bridge.on_ask(message, link)
-            case Drop():
-                self._take_drop(link, message)
-            case Nominate() | Pledge() | Call() | Elect():
-                self._take_election(link, message)
-            case _:
-                self._take_induction(link, message)
-
-    def _without_attributes(self, link: Link, message: Message) -> Message:
-        """Attributes show that the other side knows them, if it was told that this one does; else they are void."""
-        plain = bare(message)
-        if plain == message or not link.asked:
-            return plain
-        link.extended = True
-        self.core.links.sort()
-        return message
-
-    def _take_handshake(self, link: Link, message: Message) -> None:
-        if isinstance(message, Knock):
-            self.induction.on_own_knock(message, link)
-        elif not link.asked:
-            self._count_ignored(link)
-        elif isinstance(message, Drop):
-            if message.id == self.core.id:
-                self._told_dropped(link, message)
-        elif isinstance(message, Meet | Welcome | Hello):
-            if self.induction.on_answer(message, link):
-                self._on(Event.INDUCTED)
-        else:
-            self._count_ignored(link)
-
-    def _take_ping(self, link: Link, message: Ping) -> None:
-        event = self.termtime.on_ping(message, link)
-        if event is Event.LEADER_HEARD:
-            self._on(event, heard=message)
-            self.bridge.follow(message.next, link)
-        elif event is not None:
-            self._on(event)
-
-    def _take_election(self, link: Link, message: Nominate | Pledge | Call | Elect) -> None:
-        match message:
-            case Nominate():
-                if self.election.on_nominate(message, link):
-                    self._on(Event.NOMINATION, nominated=message)
-            case Pledge():
-                self._on(self.election.on_pledge(message, link))
-            case Call():
-                self.election.on_call(message, link)
-            case Elect():
-                self._on(self.election.on_elect(message, link))
-
-    def _take_induction(self, link: Link, message: Message) -> None:
-        match message:
-            case Knock():
-                if message.ind == link.peer:
-                    self.induction.on_own_knock(message, link)
-                else:
-                    self.induction.on_knock(message, link)
-            case Meet():
-                self.induction.on_meet(message, link)
-            case Welcome():
-                self.induction.on_welcome(message, link)
-            case Hello():
-                self.induction.on_hello(message, link)
-
-    def _take_drop(self, link: Link, message: Drop) -> None:
-        core = self.core
-        if not core.is_new(message) and message.id not in core.members and message.id != core.id:
-            return
-        if self.termtime.withstands(message):
-            return
-        core.relay(message, link)
-        if message.id == core.id:
-            self._dropped(message.reason)
-            return
-        leaves = self.termtime.leaves(message)
-        self.termtime.remove(message.id)
-        self.induction.forget_node(message.id)
-        if message.id == core.leader:
-            core.leader = None
-            if leaves:
-                core.release(message.id, core.term + 1)
-            self._on(Event.LEADER_SILENT)
-
-    def _told_dropped(self, link: Link, message: Drop) -> None:
-        """The other side of a link that has not joined has dropped this node."""
-        if self.termtime.withstands(message):
-            self.core.close(link, f"it takes this leader for dropped: {message.reason}")
-        else:
-            self._dropped(message.reason)
-
-    def _dropped(self, reason: str) -> None:
-        self._close_all(f"dropped: {reason or 'no reason given'}")
-        self._on(Event.DROPPED)
-
-    # The table of roles.
-
-    def _on(self, event: Event | None, *, heard: Ping | None = None, nominated: Nominate | None = None) -> None:
-        """Something has happened: do what the table says, and then what follows from that."""
-        while event is not None:
-            actions = self.core.candidacy.on(event)
-            happened, event = event, None
-            for action in actions:
-                event = self._act(action, happened, heard, nominated) or event
-
-    def _act(self, action: Action, event: Event, heard: Ping | None, nominated: Nominate | None) -> Event | None:
-        match action:
-            case Action.AWAIT:
-                self._await(event)
-            case Action.FOLLOW if heard is not None:
-                self.election.deferred = None
-                self.termtime.follow(heard)
-            case Action.CONSIDER if nominated is not None:
-                self.election.consider(nominated)
-            case Action.STAND:
-                return self.election.stand()
-            case Action.STAND_AGAIN:
-                return self.election.stand_again()
-            case Action.CALL:
-                return self.election.call()
-            case Action.LEAD:
-                self.termtime.lead()
-                self.bridge.lead()
-            case Action.RESIGN:
-                self._resign(_WHY[event])
-            case Action.REJOIN:
-                return self._rejoin()
-            case _:
-                pass
-        return None
-
-    def _await(self, event: Event) -> None:
-        """Give the election some time; after a leader's end somebody should stand soon, but not all at once."""
-        self.core.leader = None
-        if event is Event.INDUCTED:
-            self.election.allow_time()
-        else:
-            self.election.wait(0, self.core.times.max_vote_min)
-
-    def _resign(self, reason: str) -> None:
-        self.bridge.resign(reason)
-        self.termtime.resign()
-
-    def _rejoin(self) -> Event | None:
-        """Be somebody else from now on; a voter still is one."""
-        core = self.core
-        core.leader = None
-        self.election.deferred = None
-        self.induction = self.induction_class(core)
-        core.draw_id()
-        return Event.INDUCTED if core.votes else None
-
-
-_STANDING: Final = (Role.NOMINEE, Role.CALLING)
-_ELECTING: Final = (Role.WAITING, *_STANDING)
-_WHY: Final = {
-    Event.LEADER_HEARD: "another leads a later term",
-    Event.NOMINATION: "another is nominated for a later term",
-    Event.LEASE_OVER: "no majority has answered in time",
-    Event.RIVAL: "another claims to lead this term",
-    Event.DROPPED: "dropped from the network",
-}

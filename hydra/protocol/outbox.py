@@ -1,7 +1,7 @@
-"""The order of effects: what must be on disk before something leaves (docs/protocols/hydra.md, "What is on disk").
+"""The order of effects: no message leaves before the row that it rests on (docs/protocols/hydra.md, "What is on disk").
 
-No I/O. While a write is not answered, everything that was said after it is held back. What others said is relayed
-meanwhile, and leaving IRC waits for nothing.
+No I/O. Until a write is answered, own messages after it are held back. Other nodes' messages are relayed meanwhile, and
+leaving IRC never waits.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Final
 
 from hydra.protocol.effects import ConnectIrc, Effect, LeaveIrc, Persist, Say, Stored
 
+#: Effects held back for a disk that does not answer; then the node gives up its links.
 MAX_HELD: Final = 10_000
-"""Effects held back for a disk that does not answer; then the node had better be dropped."""
 
 
 class Outbox:
-    """Collects the effects of one event after the other."""
+    """Collects the effects of events."""
 
     __slots__ = ("_answered", "_asked", "_held", "_ready", "_written")
 
     def __init__(self, written: Stored) -> None:
-        """`written` is what is on disk now."""
+        """`written` is the row on disk."""
         self._ready: list[Effect] = []
         self._held: deque[tuple[int, Effect]] = deque()
         self._asked = 0
@@ -29,7 +29,7 @@ class Outbox:
         self._written = written
 
     def persist(self, stored: Stored) -> None:
-        """Have this written; nothing that is said from now on leaves before. What is the same is not written again."""
+        """Write the row before any effect added from now on by `say`. An unchanged row is not written again."""
         if stored == self._written:
             return
         self._written = stored
@@ -37,31 +37,31 @@ class Outbox:
         self._ready.append(Persist(self._asked, stored))
 
     def say(self, effect: Effect) -> None:
-        """Let this leave as soon as everything is on disk that was to be written up to now."""
+        """Release an effect once all writes so far are on disk."""
         if self._answered == self._asked:
             self._ready.append(effect)
         else:
             self._held.append((self._asked, effect))
 
     def at_once(self, effect: Effect) -> None:
-        """Let this leave now."""
+        """Release an effect now."""
         if type(effect) is LeaveIrc:
             self._held = deque(each for each in self._held if type(each[1]) not in (ConnectIrc, Say))
         self._ready.append(effect)
 
     def persisted(self, number: int) -> None:
-        """The write with this number is on disk, and so are those before it."""
+        """The writes up to this number are on disk."""
         self._answered = max(self._answered, number)
         while self._held and self._held[0][0] <= self._answered:
             self._ready.append(self._held.popleft()[1])
 
     @property
     def overfull(self) -> bool:
-        """Whether more is held back than is reasonable."""
+        """Whether too many effects are held back."""
         return len(self._held) > MAX_HELD
 
     def forget_held(self) -> None:
-        """Give up what is held back."""
+        """Discard the effects held back."""
         self._held.clear()
 
     def __deepcopy__(self, memo: object) -> Outbox:

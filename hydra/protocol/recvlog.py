@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from typing import Final
 
+#: Terms that are remembered.
 TERMS: Final = 4
-"""How many terms are remembered."""
+#: Lines of a term that are kept for neighbours.
 KEPT: Final = 4096
-"""How many lines of a term are kept for neighbours that miss some."""
-#: Bytes that they may have.
+#: Bytes of these lines.
 KEPT_BYTES: Final = 2 * 1024 * 1024
+#: Lines kept before their turn; further ones are asked for later.
 EARLY: Final = 1024
-"""How many lines that came before their turn are kept; further ones are asked for when it comes."""
+#: Lines in the answer to one ASK.
 ANSWER: Final = 256
-"""How many lines one question is answered with."""
 
 Line = tuple[int, str]
 
 
 class TermLines:
-    """The lines of one term. They are handed on from `next`, which is None until it is known where to begin."""
+    """The lines of one term, delivered from `next` on; `next` is None until the beginning is known."""
 
     __slots__ = ("early", "kept", "known", "next", "refusals", "size")
 
     def __init__(self) -> None:
         self.next: int | None = None
         self.known = 0
-        """Lines with a lower index are known to exist."""
+        """All lines with a lower index exist."""
         self.kept: dict[int, str] = {}
         self.size = 0
-        """Bytes of the lines that are kept."""
+        """Bytes of `kept`."""
         self.early: dict[int, str] = {}
         self.refusals: dict[int, int] = {}
-        """The oldest line that each neighbour has which cannot give the next one, by link."""
+        """By link: the oldest line of each neighbour that lacks the next one."""
 
     def __deepcopy__(self, memo: object) -> TermLines:
         copy = TermLines()
@@ -41,7 +41,7 @@ class TermLines:
         return copy
 
     def take(self, idx: int, line: str) -> list[Line]:
-        """A line has come: return those whose turn it is now."""
+        """Take a line; returns the lines to deliver now."""
         self.known = max(self.known, idx + 1)
         if (self.next is not None and idx < self.next) or idx in self.early:
             return []
@@ -51,7 +51,7 @@ class TermLines:
         return self.ready()
 
     def ready(self) -> list[Line]:
-        """Return, once, the lines whose turn it is."""
+        """Return the lines to deliver, each once."""
         found: list[Line] = []
         while self.next is not None and self.next in self.early:
             line = self.early.pop(self.next)
@@ -69,13 +69,13 @@ class TermLines:
             self.size -= len(self.kept.pop(next(iter(self.kept))).encode())
 
     def begin(self, idx: int) -> list[Line]:
-        """It is known where to begin: return the lines whose turn it is."""
+        """Begin at a line; returns the lines to deliver now."""
         self.next = idx
         self.early = {early: line for early, line in self.early.items() if early >= idx}
         return self.ready()
 
     def skip(self, idx: int) -> tuple[int, int]:
-        """Go on at a later line, and return the range that is lost; lines kept have no gap, so that none are now."""
+        """Continue at a later line; returns the lost range. Kept lines have no gap, so all are discarded."""
         lost = (self.next or 0, idx - 1)
         self.refusals.clear()
         self.kept.clear()
@@ -88,13 +88,13 @@ class TermLines:
 class RecvLog:
     """The lines of the last few terms.
 
-    A node that was here before follows each new term from its first line; one that is new begins where it comes in.
+    A node that was in the network before follows each new term from its first line; a new one begins where it joins.
     """
 
     __slots__ = ("_position", "_terms", "continuing")
 
     def __init__(self, position: tuple[int, int] | None = None) -> None:
-        """`position` is the term and index of the last line that was handed on before a restart."""
+        """`position` is the term and index of the last line delivered before a restart."""
         self._terms: dict[int, TermLines] = {}
         self._position = position
         self.continuing = position is not None
@@ -109,11 +109,11 @@ class RecvLog:
         return lines
 
     def knows(self, term: int) -> bool:
-        """Whether the lines of this term are remembered."""
+        """Whether this term is remembered."""
         return term in self._terms
 
     def begin(self, term: int, at: int) -> list[Line]:
-        """A term of somebody else is followed, whose next line will be `at`: return the lines whose turn it is."""
+        """Follow another node's term whose next line will be `at`; returns the lines to deliver now."""
         lines = self.of(term)
         lines.known = max(lines.known, at)
         if lines.next is not None:
@@ -125,24 +125,24 @@ class RecvLog:
         return lines.begin(first)
 
     def lead(self, term: int) -> None:
-        """A term of one's own begins."""
+        """Begin an own term."""
         self.continuing = True
         self.of(term).begin(0)
 
     def append(self, term: int, line: str) -> int:
-        """Give a line of one's own term its index, and return that."""
+        """Number a line of an own term; returns its index."""
         lines = self.of(term)
         idx = lines.known
         lines.take(idx, line)
         return idx
 
     def missing(self, term: int) -> int | None:
-        """The index of the first line that is known to exist and has not come; None if there is none."""
+        """The index of the first missing line, or None."""
         lines = self.of(term)
         return lines.next if lines.next is not None and lines.next < lines.known else None
 
     def answer(self, term: int, idx: int) -> tuple[list[Line], int | None]:
-        """Return the lines from an index on, not too many, and the index of the oldest one if that is later."""
+        """Return up to `ANSWER` lines from an index on, and the index of the oldest kept line if that is later."""
         kept = self._terms[term].kept if term in self._terms else {}
         if not kept:
             return [], None
@@ -152,7 +152,7 @@ class RecvLog:
         return lines, oldest if oldest > idx else None
 
     def go_to(self, term: int, idx: int) -> tuple[int, int] | None:
-        """A line has come of a term whose lines nobody can be asked for: return the range before it that is lost."""
+        """Continue at a line whose predecessors no neighbour can be asked for; returns the lost range."""
         lines = self.of(term)
         self.continuing = True
         if lines.next is None:
@@ -162,7 +162,7 @@ class RecvLog:
         return lines.skip(idx)
 
     def refused(self, term: int, link: int, first: int, links: int) -> tuple[int, int] | None:
-        """A neighbour has nothing older than `first`; when none of so many has, return the lost range and go on."""
+        """Note a neighbour whose oldest line is `first`; when all `links` lack the next line, return the lost range."""
         lines = self.of(term)
         if lines.next is None or first <= lines.next:
             return None

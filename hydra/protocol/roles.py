@@ -6,8 +6,7 @@
                              v  |                                                                  v
                           FOLLOWING                                                             WAITING
 
-`TABLE` says for every role and every event what the node does, in order, and which role it has then; what is not in it
-does nothing and changes nothing.
+`TABLE` gives the actions, in order, and the next role for a role and an event. An event without a row does nothing.
 """
 
 from __future__ import annotations
@@ -19,58 +18,58 @@ from typing import Final
 
 
 class Role(Enum):
-    """What a node is."""
+    """A node's role."""
 
     OUTSIDE = auto()
-    """No node yet, or not any more: it knocks."""
+    """Not in the network: it knocks."""
     WAITING = auto()
-    """A node that knows of no leader; it may have pledged to vote for one."""
+    """It knows no leader; it may have pledged to a nominee."""
     FOLLOWING = auto()
-    """A node in term."""
+    """It has a leader."""
     NOMINEE = auto()
     """It has nominated itself and waits for pledges."""
     CALLING = auto()
-    """It has the pledges of a majority and waits for their votes."""
+    """It has the pledges of a majority and waits for the votes."""
     LEADING = auto()
     """It was elected, and its lease has not ended."""
 
 
 class Event(Enum):
-    """What happens to a node."""
+    """An event of a node."""
 
     INDUCTED = auto()
     """It was welcomed, or is known as a voter."""
     LEADER_HEARD = auto()
     """A heartbeat of this term's leader, or of a later term's."""
     LEADER_SILENT = auto()
-    """None for MAX_PING, or the leader was dropped."""
+    """No heartbeat for MAX_PING, or the leader was dropped."""
     NOMINATION = auto()
     """The first nomination of a term that has no leader, or of a later term."""
     TIME_IS_UP = auto()
-    """The time for an election has passed, and it may stand itself."""
+    """The election's time is over, and this node may stand."""
     PLEDGES_IN = auto()
     VOTES_IN = auto()
     LEASE_OVER = auto()
-    """No majority has answered the leader's heartbeats for so long that others may elect another."""
+    """No majority has answered the leader's heartbeats for a lease: the others may elect another leader."""
     RIVAL = auto()
-    """A heartbeat of somebody else for the term that it leads."""
+    """Another node's heartbeat for the term that this one leads."""
     DROPPED = auto()
     """It was removed from the network."""
 
 
 class Action(Enum):
-    """What a node does."""
+    """A node's action."""
 
     AWAIT = auto()
     """Give the election some time, then stand."""
     FOLLOW = auto()
-    """Answer the heartbeat, and promise its sender to pledge to nobody for MAX_PING."""
+    """Answer the heartbeat, and promise its sender to give no pledge for MAX_PING."""
     CONSIDER = auto()
-    """Pledge to vote for the nominee, as soon as no promise forbids it, if its electorate is not outdated."""
+    """Pledge to the nominee once no promise forbids it, if its electorate is up to date."""
     STAND = auto()
-    """Begin a new term: nominate oneself and pledge to oneself."""
+    """Begin a new term: nominate this node and pledge to it."""
     STAND_AGAIN = auto()
-    """The same, but in the same term if nobody else was heard in it."""
+    """The same, but in the present term if no other node has taken part in it."""
     CALL = auto()
     """Call for the votes, and vote."""
     LEAD = auto()
@@ -143,6 +142,6 @@ class Candidacy:
         self.role = Role.OUTSIDE
 
     def on(self, event: Event) -> tuple[Action, ...]:
-        """Something has happened: return what to do, in order. What is not in the table leaves the role as it is."""
+        """Return the actions for an event, in order, and change the role."""
         actions, self.role = TABLE[self.role].get(event, ((), self.role))
         return actions

@@ -1,4 +1,4 @@
-"""The messages that have been relayed lately, so that none is relayed twice. No I/O."""
+"""The messages relayed recently: none is relayed twice. No I/O."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from math import inf
 from typing import Final
 
 DEFAULT_SIZE: Final = 8192
-
-
-#: Characters of a text in a key above which its digest stands for it: others choose how long it is.
+#: Longer texts in a key are replaced by their digest: other nodes choose their length.
 LONGEST: Final = 64
 
 
 class Seen:
-    """Remembers up to `size` keys, each for a time; when there are more it forgets the oldest."""
+    """Remembers up to `size` keys, each for a time; the oldest are forgotten first."""
 
     __slots__ = ("_keys", "_size")
 
@@ -24,7 +22,7 @@ class Seen:
         self._keys: dict[Hashable, float] = {}
 
     def add(self, key: Hashable, now: float = 0.0, lifetime: float = inf) -> bool:
-        """Remember a key for so many seconds; False if it is remembered already."""
+        """Remember a key for `lifetime` seconds; False if it is remembered already."""
         key = _short(key)
         if self._keys.get(key, -inf) > now:
             return False
@@ -47,7 +45,7 @@ class Seen:
 
 
 def _short(key: Hashable) -> Hashable:
-    """A key without long texts, so that so many keys are so many bytes."""
+    """A key of bounded size."""
     if not isinstance(key, tuple):
         return _digest(key)
     return tuple(_digest(part) for part in key)

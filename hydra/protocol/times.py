@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The document's three times, of which one is a range, and what follows from them.
+    """The specification's three times, one of them a range, and the times derived from them.
 
-    All nodes of a network need the same. Raises ValueError for times that cannot be.
+    All nodes of a network need the same. Raises ValueError for invalid times.
     """
 
     max_ping: float = 10.0
-    """Who does not answer for this long is dropped; a leader that is silent for this long has ended its term."""
+    """Silence after which a node is dropped, and after which a leader's term has ended."""
     max_vote_min: float = 5.0
     max_vote_max: float = 15.0
-    """An election is given a random time between these two."""
+    """An election gets a random time between these two."""
     max_meet: float = 10.0
     """How long an induction may take."""
     wait_for_lease: bool = True
-    """Whether a node pledges to nobody for `max_ping` after its leader's heartbeat. The document does not ask for it.
+    """Whether a node gives no pledge for `max_ping` after its leader's heartbeat; an addition to the specification.
 
-    Without it a new leader can be elected while the old one, cut off, still has its lease.
+    Without it a new leader can be elected while the former one, cut off, still has its lease.
     """
 
     def __post_init__(self) -> None:
@@ -33,31 +33,31 @@ class Times:
 
     @property
     def ping_interval(self) -> float:
-        """Between two heartbeats: three may be lost before the leader is missed."""
+        """Between two heartbeats: three may be lost before the leader counts as silent."""
         return self.max_ping / 4
 
     @property
     def lease(self) -> float:
         """How long a heartbeat that a majority has answered lets its leader lead, counted from its sending.
 
-        Shorter than `max_ping`, which the others wait, so that it ends first although no two clocks run alike: the
-        leader's may be a tenth too slow while theirs are a tenth too fast.
+        Shorter than `max_ping`, which the others wait: it ends first, even if the leader's clock is a tenth too slow
+        and the others' a tenth too fast.
         """
         return self.max_ping * 0.8
 
     @property
     def repeat(self) -> float:
-        """Between two times that a nominee says what it has said, as long as its election lasts."""
+        """Between two repetitions of a nominee's messages."""
         return self.max_vote_min / 4
 
     @property
     def knock_interval(self) -> float:
-        """Between two KNOCKs on one link that are not answered."""
+        """Between two unanswered KNOCKs on one link."""
         return self.max_meet / 4
 
     @property
     def handshake(self) -> float:
-        """After this a link over which nobody was inducted is closed."""
+        """Age at which a link without an induction is closed."""
         return self.max_meet * 3
 
     @property
@@ -67,10 +67,10 @@ class Times:
 
     @property
     def forget(self) -> float:
-        """How long a follower keeps a member in its record that answers no heartbeat; its leader drops it sooner."""
+        """Silence after which a follower forgets a member; its leader drops it sooner."""
         return self.max_ping * 2
 
     @property
     def memory(self) -> float:
-        """How long an id that was dropped is refused."""
+        """How long a dropped id is refused."""
         return self.max_ping * 30

@@ -1,9 +1,8 @@
-"""A deterministic simulator of a whole Hydra network: virtual time, one seed, everything that can go wrong.
+"""A deterministic simulator of a whole Hydra network: virtual time, one seed, all kinds of faults.
 
     python -m hydra.simulator --seeds 1000
     python -m hydra.simulator --seed 77 --trace
 
-`scenario` says what happens to a network, `world` lets it happen to real nodes (`hydra.protocol.node`), `checker` looks
-after every event whether a promise is broken, `runner` does that for many seeds. `holes` has nodes that break a rule on
-purpose.
+`scenario` draws a network and its faults, `world` runs it on a `cluster` of real nodes, and after every event `checker`
+looks for a broken promise. `runner` runs many seeds; `faulty_nodes` break a rule on purpose.
 """

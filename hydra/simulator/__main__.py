@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hydra.protocol.node import Node
 from hydra.simulator.checker import Violation
-from hydra.simulator.holes import HOLES
+from hydra.simulator.faulty_nodes import FAULTY_NODES
 from hydra.simulator.runner import Report, run_seeds
 from hydra.simulator.scale import table
 from hydra.simulator.scenario import Scenario, draw_scenario, parse_scenario
@@ -16,7 +16,7 @@ from hydra.simulator.world import World
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the arguments ask for; 0 if all promises were kept, 1 if not."""
+    """Run the simulator; returns 0 if all promises were kept, else 1."""
     options = _parser().parse_args(arguments)
     if options.table:
         print(table(options.runs))
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _trace(draw_scenario(options.seed), options)
     report = Report()
     first = options.first
-    for outcome in run_seeds(range(first, first + options.seeds), hole=options.hole, jobs=options.jobs):
+    for outcome in run_seeds(range(first, first + options.seeds), faulty=options.faulty, jobs=options.jobs):
         report.add(outcome)
     print(report)
     return 0 if report.passed else 1
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, metavar="N", help="one seed: show its scenario")
     parser.add_argument("--case", type=Path, metavar="FILE", help="one scenario from a file")
     parser.add_argument("--trace", action="store_true", help="with --seed or --case: show everything that happens")
-    parser.add_argument("--hole", choices=HOLES, help="nodes that break a rule")
+    parser.add_argument("--faulty", choices=FAULTY_NODES, help="nodes that break a rule")
     parser.add_argument("--table", action="store_true", help="messages and takeovers by the number of nodes")
     parser.add_argument(
         "--runs", type=int, default=5, metavar="N", help="with --table: runs a row (default: %(default)s)"
@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _trace(scenario: Scenario, options: argparse.Namespace) -> int:
     print(scenario)
-    node_class = HOLES[options.hole] if options.hole else Node
+    node_class = FAULTY_NODES[options.faulty] if options.faulty else Node
     world = World(scenario, node_class=node_class, trace=print if options.trace else None)
     try:
         world.run()

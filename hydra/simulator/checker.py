@@ -1,7 +1,6 @@
-"""Looks after every event whether a promise is broken.
+"""Checks the promises after every event, by a node's effects alone.
 
-It goes by what leaves a node: messages, connections to IRC, lines that were said or delivered. What a node merely
-thinks, and forgets in a crash, is nobody's business.
+Messages, connections to IRC, and lines sent or delivered count; state that a crash may erase does not.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ LEADER_FOUND = "a leader is found after healing"
 
 @dataclass(frozen=True, slots=True)
 class Violation(Exception):
-    """A promise was broken: which, when, and by what."""
+    """A broken promise: which, when, and how."""
 
     promise: str
     at: float
@@ -39,17 +38,17 @@ class Violation(Exception):
 
 
 class Checker:
-    """What has left the nodes of one run so far."""
+    """The effects of one run so far."""
 
     def __init__(self, only: str | None = None) -> None:
-        """With `only` no other promise matters."""
+        """With `only` no other promise is checked."""
         self.only = only
         self.now = 0.0
         self.leaders: dict[int, int] = {}
-        """The id of each term's leader."""
+        """Each term's leader, by its id."""
         self.on_irc: int | None = None
         self.lingering: set[int] = set()
-        """Who stands still, and has not been able to leave IRC: it may be there as long as it does nothing."""
+        """Nodes that stood still before they could leave IRC; their connections may linger until their next event."""
         self.said: set[str] = set()
         self.lines: dict[tuple[int, int], str] = {}
         self._votes: dict[tuple[str, int], int] = {}
@@ -63,7 +62,7 @@ class Checker:
             raise Violation(promise, self.now, detail)
 
     def effect(self, host: int, node: Node, effect: Effect) -> None:
-        """A node's effect is carried out. Raises Violation."""
+        """Check an effect. Raises Violation."""
         match effect:
             case Transmit():
                 self._transmit(node, effect.message)
@@ -87,13 +86,13 @@ class Checker:
                 pass
 
     def off_irc(self, host: int) -> None:
-        """A node is off IRC, or dead."""
+        """A node has left IRC, or died."""
         self.lingering.discard(host)
         if self.on_irc == host:
             self.on_irc = None
 
     def stands_still(self, host: int) -> None:
-        """A node does nothing for a while: others may take its place."""
+        """A node stands still: others may take its place."""
         if self.on_irc == host:
             self.on_irc = None
             self.lingering.add(host)
@@ -103,14 +102,14 @@ class Checker:
         return self.on_irc == host or host in self.lingering
 
     def _goes_on(self, host: int) -> None:
-        """A node that stood still has handled an event, and has not left IRC."""
+        """Check a node that stood still, and has handled an event without leaving IRC."""
         self.lingering.discard(host)
         if self.on_irc is not None:
             self.fail(ONE_ON_IRC, f"node {host} goes on there beside node {self.on_irc}")
         self.on_irc = host
 
     def after_event(self, host: int, node: Node) -> None:
-        """An event was handled. Raises Violation."""
+        """Check a node after an event. Raises Violation."""
         if host in self.lingering:
             self._goes_on(host)
         voter = node.core.voter
@@ -121,17 +120,17 @@ class Checker:
             self.fail(INDUCTION_ENDS, f"node {host} still asks for {mediation.ind}")
 
     def written(self, stored: Stored) -> None:
-        """A row is on disk. Raises Violation."""
+        """Check a row that has reached the disk. Raises Violation."""
         if stored.pledge is not None:
             self._vote(stored.voter, stored.term, stored.pledge)
 
     def lost_disk(self, host: int) -> None:
-        """A node has forgotten what it had delivered."""
+        """Expect a node without its disk to deliver lines again."""
         for key in [key for key in self._next if key[0] == host]:
             del self._next[key]
 
     def _transmit(self, node: Node, message: Message) -> None:
-        """A message leaves; what is only relayed says nothing about its relayer."""
+        """Check an own message; a relayed one says nothing about its relayer."""
         if getattr(message, "id", None) != node.id:
             return
         match message:
@@ -167,7 +166,7 @@ class Checker:
         self.leaders[message.term] = message.id
         votes = self._elected.get((message.term, message.id), set())
         if self._votes.get((node.core.voter, message.term)) == message.id:
-            votes = votes | {node.core.voter}  # a node alone tells nobody
+            votes = votes | {node.core.voter}  # a node alone sends no vote
         if not node.core.base.agrees(votes):
             self.fail(MAJORITY, f"{message.id} leads term {message.term} with {len(votes)} votes")
 

@@ -1,4 +1,4 @@
-"""The network of a run: who reaches whom, and how long it takes."""
+"""The network of a run: links, splits, delays and losses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class End:
 
 
 class Network:
-    """All links, and the split between hosts if there is one."""
+    """All links, and the split between the hosts."""
 
     def __init__(self, scenario: Scenario, rng: Random) -> None:
         self._scenario = scenario
@@ -34,7 +34,7 @@ class Network:
         self._loss = scenario.loss
 
     def connect(self, a: int, b: int) -> End:
-        """Make a link; return the side of `a`."""
+        """Make a link; returns the side of `a`."""
         self._numbers += 2
         end = self._ends[self._numbers] = End(a, self._numbers)
         other = self._ends[self._numbers + 1] = End(b, self._numbers + 1)
@@ -42,17 +42,17 @@ class Network:
         return end
 
     def end(self, number: int) -> End | None:
-        """The side of a link that has this number, if it is open."""
+        """The open side of a link with this number."""
         end = self._ends.get(number)
         return end if end is not None and end.open else None
 
     def open_ends(self) -> list[End]:
-        """Both sides of all links that are open; those that are not are forgotten."""
+        """The sides of all open links; closed links are forgotten."""
         self._ends = {number: end for number, end in self._ends.items() if end.open or end.other.open}
         return [end for end in self._ends.values() if end.open]
 
     def arrivals(self, end: End, now: float) -> list[float]:
-        """When a message sent now arrives: once, never, or more than once."""
+        """The times at which a message sent now arrives: none, one or more."""
         if self.is_split(end.host, end.other.host):
             return []
         scenario, rng = self._scenario, self._rng
@@ -68,20 +68,20 @@ class Network:
         return [time]
 
     def last_arrival(self, end: End, now: float) -> float:
-        """When the end of a link is seen on the other side."""
+        """When the other side sees the end of a link."""
         least, most = self._scenario.delay
         return max(now + least + (most - least) * self._rng.random(), end.last)
 
     def split(self, group: set[int]) -> None:
-        """From now on this group and the others do not reach each other."""
+        """Separate a group of hosts from the others."""
         self._group = frozenset(group)
 
     def heal(self, *, for_good: bool) -> None:
-        """All reach each other; when that is for good, less may be lost than before."""
+        """End the split; `for_good` also lowers the loss to the lasting one."""
         self._group = frozenset()
         if for_good:
             self._loss = self._scenario.lasting_loss
 
     def is_split(self, a: int, b: int) -> bool:
-        """Whether two hosts do not reach each other."""
+        """Whether two hosts are separated."""
         return (a in self._group) != (b in self._group)

@@ -1,4 +1,4 @@
-"""Runs many seeds and tells what came of them."""
+"""Runs many seeds and reports the outcomes."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from hydra.protocol.node import Node
 from hydra.simulator.checker import LEADER_FOUND, Violation
-from hydra.simulator.holes import HOLES
+from hydra.simulator.faulty_nodes import FAULTY_NODES
 from hydra.simulator.scenario import draw_scenario
 from hydra.simulator.world import PATIENCE, World
 
+#: The share of seeds in which a leader may take longer than PATIENCE after healing.
 LATE_ALLOWED: Final = 0.001
-"""The part of the seeds in which a leader may take longer than PATIENCE after healing."""
 CHUNK: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one seed."""
+    """The outcome of one seed."""
 
     seed: int
     violation: Violation | None
     found_after: float | None
     """Seconds from healing to a leader; None if there was none."""
     seconds: float
-    """How long the run was, in virtual time."""
+    """Length of the run, in virtual time."""
     messages: int
     terms: int
-    """How many terms had a leader."""
+    """Terms with a leader."""
 
 
-def run_seed(seed: int, hole: str | None = None) -> Outcome:
-    """Run the scenario of one seed, with a hole if one is named."""
-    world = World(draw_scenario(seed)) if hole is None else World(draw_scenario(seed), node_class=HOLES[hole])
+def run_seed(seed: int, faulty: str | None = None) -> Outcome:
+    """Run the scenario of one seed, with the faulty nodes of this name if one is given."""
+    world = World(draw_scenario(seed), node_class=Node if faulty is None else FAULTY_NODES[faulty])
     violation = None
     try:
         world.run()
@@ -46,13 +47,13 @@ def run_seed(seed: int, hole: str | None = None) -> Outcome:
 
 @dataclass(slots=True)
 class Report:
-    """What came of many seeds."""
+    """The outcomes of many seeds."""
 
     runs: int = 0
     broken: list[Outcome] = field(default_factory=list)
-    """A promise was broken."""
+    """Runs with a broken promise."""
     late: list[int] = field(default_factory=list)
-    """The seeds in which no leader was found in time."""
+    """Seeds without a leader in time."""
     hopeless: int = 0
     """Runs in which a majority of the voters had lost their disks."""
     found_after: list[float] = field(default_factory=list)
@@ -61,7 +62,7 @@ class Report:
     terms: int = 0
 
     def add(self, outcome: Outcome) -> None:
-        """One more run."""
+        """Count a run."""
         self.runs += 1
         self.seconds += outcome.seconds
         self.messages += outcome.messages
@@ -96,9 +97,9 @@ class Report:
         return "\n".join(lines)
 
 
-def run_seeds(seeds: Iterable[int], *, hole: str | None = None, jobs: int = 1) -> Iterator[Outcome]:
-    """Run many seeds, in as many processes as there are jobs; the outcomes come in the order of the seeds."""
-    run = partial(run_seed, hole=hole)
+def run_seeds(seeds: Iterable[int], *, faulty: str | None = None, jobs: int = 1) -> Iterator[Outcome]:
+    """Run many seeds in `jobs` processes; outcomes come in the order of the seeds."""
+    run = partial(run_seed, faulty=faulty)
     if jobs == 1:
         yield from map(run, seeds)
         return

@@ -1,4 +1,4 @@
-"""How much a network of many nodes talks, and how long it takes to elect, as a table."""
+"""Messages and takeovers by the size of a network, as a table."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from itertools import combinations
 from statistics import median
 from typing import Final
 
-from hydra.protocol.roles import Role
 from hydra.simulator.scenario import Fault, Kind, Scenario
 from hydra.simulator.world import World
 
 SIZES: Final = (3, 5, 7, 10, 20, 50)
 LARGEST_MESH: Final = 10
+#: Between these times the term is quiet: heartbeats and their answers, nothing else.
 MEASURED: Final = (60.0, 90.0)
-"""Between these times the term is quiet: heartbeats and their answers, nothing else."""
 
 
 def mesh(nodes: int) -> tuple[tuple[int, int], ...]:
-    """Every node is linked to every other."""
+    """Links between all nodes."""
     return tuple((b, a) for a, b in combinations(range(nodes), 2))
 
 
 def four_each(nodes: int) -> tuple[tuple[int, int], ...]:
-    """Every node is linked to two neighbours on a ring and to two farther away, as far as there are that many."""
+    """Links from every node to two neighbours on a ring and to two farther away, where there are as many."""
     pairs = {
         (min(a, b), max(a, b))
         for a in range(nodes)
@@ -35,13 +34,13 @@ def four_each(nodes: int) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One size of a network."""
+    """One size and shape of a network."""
 
     nodes: int
     shape: str
     links: int
     messages: float
-    """Messages in a second, all links together."""
+    """Messages a second, on all links together."""
     takeovers: tuple[float, ...]
     """Seconds from the leader's death to the next leader's lease, one for each run."""
 
@@ -69,7 +68,7 @@ def measure(nodes: int, shape: str, runs: int) -> Row:
 
 
 def _run(scenario: Scenario) -> tuple[float, float]:
-    world = World(scenario, only="")
+    world = World(scenario, only="", quiet=True)
     begin, end = MEASURED
     counts: list[int] = []
     found: list[float] = []
@@ -79,8 +78,7 @@ def _run(scenario: Scenario) -> tuple[float, float]:
 
     def look() -> None:
         for host in world.hosts:
-            reign = host.node.termtime.reign if host.node is not None else None
-            if host.node is not None and host.node.role is Role.LEADING and reign is not None and reign.leased:
+            if host.node is not None and host.node.has_lease:
                 found.append(world.now - end)
                 world.stop()
                 return
@@ -90,7 +88,6 @@ def _run(scenario: Scenario) -> tuple[float, float]:
     world.at(end, count)
     world.at(end, world.fault, Fault(end, Kind.CRASH_LEADER))
     world.at(end, look)
-    world.quiet = True
     world.run()
     return (counts[1] - counts[0]) / (end - begin), found[0]
 

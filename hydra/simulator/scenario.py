@@ -1,4 +1,4 @@
-"""What happens to a network in one run, drawn from a seed or read from a text (`str` writes it)."""
+"""A network and its faults in one run: drawn from a seed, or read from a text (`str` writes it)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class Kind(Enum):
-    """What can be done to a network."""
+    """A kind of fault, or its end."""
 
     CRASH = "crash"
     """A node dies; its disk remains."""
@@ -23,35 +23,35 @@ class Kind(Enum):
     SPLIT = "split"
     """Only nodes of one group reach each other."""
     ISOLATE_LEADER = "isolate-leader"
-    """Nobody reaches the leader, whoever that is then."""
+    """The leader of that moment is separated from all others."""
     CRASH_LEADER = "crash-leader"
     HEAL = "heal"
-    """All nodes reach each other, and all that are down start."""
+    """All nodes reach each other, and those that are down start."""
     CUT = "cut"
     """All links break once."""
     IRC_LOST = "irc-lost"
     PAUSE = "pause"
-    """A process stands still (SIGSTOP); its clock goes on, and what comes waits for it."""
+    """A process stands still (SIGSTOP); its clock goes on, and events wait for it."""
     PAUSE_LEADER = "pause-leader"
     SUSPEND = "suspend"
     """A machine stands still, and its timers with it."""
     SUSPEND_LEADER = "suspend-leader"
     RESUME = "resume"
-    """Who stood still goes on."""
+    """All nodes that stand still go on."""
     FORGE = "forge"
-    """A member says that the leader is dropped, and that it leaves."""
+    """A member forges the leader's DROP."""
     GHOST = "ghost"
-    """One node alone comes to know a member that there is not."""
+    """One node records a member that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is done to the network, in seconds after the beginning."""
+    """A fault, in seconds after the beginning."""
 
     at: float
     kind: Kind
     nodes: tuple[int, ...] = ()
-    """Who it is done to; the one group of a split."""
+    """The nodes that it hits; one group of a split."""
 
     def __str__(self) -> str:
         return " ".join(["at", f"{self.at:.2f}", self.kind.value, *map(str, self.nodes)])
@@ -59,29 +59,29 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One run: a network, and what is done to it. At `end` it is healed, and then has to find a leader."""
+    """One run: a network and its faults. Healed at `end`, it must find a leader."""
 
     seed: int
     nodes: int
     links: tuple[tuple[int, int], ...]
-    """Who dials whom."""
+    """Pairs of a dialling and a dialled node."""
     voters: int
-    """How many nodes, from 0 on, have a vote on their disks at first; if none has, node 0 founds the network."""
+    """Nodes, from 0 on, with a vote on their disks at first; with none, node 0 founds the network."""
     ordered: bool = True
     """Whether messages on a link keep their order, and are lost only with it."""
     delay: tuple[float, float] = (0.001, 0.05)
     """Seconds that a message takes."""
     loss: float = 0.0
-    """The part of the messages that is lost."""
+    """The share of messages that is lost."""
     lasting_loss: float = 0.0
-    """The part that is lost when all else is healed."""
+    """The share that is lost after healing."""
     duplicates: float = 0.0
     late: float = 0.0
     """Seconds by which a duplicate may be late."""
     disk: tuple[float, float] = (0.001, 0.02)
     """Seconds that a write to disk takes."""
     rates: tuple[float, ...] = ()
-    """How fast each node's clock runs."""
+    """The rate of each node's clock."""
     faults: tuple[Fault, ...] = ()
     end: float = 45.0
 
@@ -133,7 +133,7 @@ _READERS: Final[dict[str, Callable[[list[str]], object]]] = {
 
 
 def parse_scenario(text: str) -> Scenario:
-    """Read what `str` has written; lines that begin with # are for people. Raises ValueError for anything else."""
+    """Read a scenario's `str`; lines that begin with # are comments. Raises ValueError."""
     found: dict[str, object] = {}
     faults = []
     for line in text.splitlines():
@@ -156,7 +156,7 @@ def draw_scenario(seed: int) -> Scenario:
 
 @dataclass(slots=True)
 class _Draw:
-    """Draws a scenario, keeping in mind who is down."""
+    """Draws a scenario, and remembers the nodes that are down."""
 
     rng: Random
     nodes: int = 0
@@ -202,13 +202,13 @@ class _Draw:
             chosen = [(rng.randrange(each), each) for each in range(1, nodes)]
             if shape == "some":
                 chosen += rng.sample(sorted(set(every) - set(chosen)), min(2, len(every) - len(chosen)))
-        # Whoever joins later dials.
+        # The node that joins later dials.
         return tuple((b, a) for a, b in chosen)
 
     def _faults(self, end: float) -> tuple[Fault, ...]:
         rng = self.rng
         times = [rng.uniform(2, end) for _ in range(rng.randint(1, round(end / 6)))]
-        # What happens shortly after something else, and shortly before the healing, is the hardest to bear.
+        # Faults shortly after others, and shortly before the healing, find most errors.
         times += [at + rng.expovariate(1.0) for at in times if rng.random() < 0.3]
         times += [end - rng.uniform(0, 12) for _ in range(rng.randint(0, 2))]
         moments = sorted(round(at, 2) for at in times if at < end)
@@ -220,7 +220,7 @@ class _Draw:
         return tuple(sorted((fault for fault in faults if fault.at < end), key=lambda fault: fault.at))
 
     def _baton(self, at: float) -> list[Fault]:
-        """One node is away until it is bound by no promise; when it is back, the leader is away instead."""
+        """One node is away until no promise binds it; when it returns, the leader is isolated."""
         rng = self.rng
         away, restarted = rng.sample(range(self.nodes), 2)
         back = at + rng.uniform(9, 20)
@@ -233,14 +233,14 @@ class _Draw:
         return faults
 
     def _standstill(self, at: float) -> list[Fault]:
-        """A node, or the leader, stands still for some time; in the most cases longer than its lease."""
+        """A node, or the leader, stands still, mostly for longer than a lease."""
         rng = self.rng
         kind = rng.choice((Kind.PAUSE, Kind.PAUSE_LEADER, Kind.SUSPEND, Kind.SUSPEND_LEADER, Kind.SUSPEND_LEADER))
         nodes = () if kind in (Kind.PAUSE_LEADER, Kind.SUSPEND_LEADER) else (rng.randrange(self.nodes),)
         return [Fault(round(at, 2), kind, nodes), Fault(round(at + rng.uniform(1, 25), 2), Kind.RESUME)]
 
     def _return(self, at: float) -> list[Fault]:
-        """A few nodes are down until they have lost their votes; then they are back, with one of the others."""
+        """Some nodes are down until they have lost their votes; they return separated from all others but one."""
         rng = self.rng
         order = rng.sample(range(self.nodes), self.nodes)
         down = order[: max(self.nodes // 2, 1)]

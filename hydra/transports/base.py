@@ -1,7 +1,7 @@
-"""What every transport offers: links that carry bytes, opened by dialling or by listening.
+"""The interface of all transports: links that carry bytes, opened by dialling or by listening.
 
-A node does not know which transport a link has (docs/protocols/hydra.md, "Transports"). Bytes arrive in any pieces, and
-lines are found by the node's decoder; a transport of datagrams hands over whole lines.
+A node does not know a link's transport (docs/protocols/hydra.md, "Transports"). Bytes arrive in any pieces, which the
+node's decoder splits into lines; a transport of datagrams hands over whole lines.
 """
 
 from __future__ import annotations
@@ -13,70 +13,70 @@ from typing import Final, Protocol
 
 from hydra.irc.settings import IrcTimes
 
+#: Bytes that may wait for a neighbour that does not read; then the link is closed.
 MAX_QUEUED: Final = 1024 * 1024
-"""Bytes that may wait for a neighbour that does not read; then the link is closed."""
 
 
 class TransportError(Exception):
-    """A link could not be opened, or nothing can listen there. The message says why, and what was tried."""
+    """A link or a listener could not be opened; the message says which, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransportOptions:
-    """What is the same for all links of a node."""
+    """The options of all links of a node."""
 
     secret: bytes = b""
-    """Shared by all nodes; empty: none is asked for."""
+    """Shared by all nodes; empty: no proof is asked for."""
     server_tls: ssl.SSLContext | None = None
-    """For TCP links that are accepted."""
+    """For accepted TCP links."""
     client_tls: ssl.SSLContext | None = None
-    """For TCP links that are dialled."""
+    """For dialled TCP links."""
     insecure: bool = False
-    """Whether strangers may reach this node: without a secret or TLS, beyond loopback."""
+    """Whether the node may listen beyond loopback without a secret or TLS."""
     connect_timeout: float = 5.0
     """Seconds."""
     proof_timeout: float = 5.0
-    """Seconds in which the other side has to prove that it knows the secret."""
+    """Seconds for the other side's proof of the secret."""
     idle: float = 30.0
-    """Seconds of silence after which a link without a connection (UDP, IRC) is over."""
+    """Seconds of silence after which a link without a connection (UDP, IRC) ends."""
     irc: IrcTimes = field(default_factory=IrcTimes)
-    """How fast private messages may be sent."""
+    """The pace of private messages."""
 
 
 class Handler(Protocol):
-    """What is done with what comes over a link. Called in the event loop, never after `closed`."""
+    """The receiver of a link's bytes. Called in the event loop, never after `closed`."""
 
     def received(self, data: bytes) -> None:
         """Bytes have come."""
 
     def closed(self, reason: str) -> None:
-        """The link is over. Not called when `Link.close` was."""
+        """The link has ended, not by `TransportLink.close`."""
 
 
-class Link(Protocol):
+class TransportLink(Protocol):
     """An open link."""
 
     @property
     def origin(self) -> str:
-        """Whence it was accepted, or where it leads to: an IP address without a port, or what there is instead."""
+        """The remote address: an IP address without a port, or the transport's equivalent."""
 
     def write(self, data: bytes) -> None:
-        """Send whole lines; never waits. What cannot be queued closes the link, which is told to the handler later."""
+        """Send whole lines, without waiting. A full queue closes the link; the handler is called later."""
 
     def close(self) -> None:
-        """End it. What was written is still sent if that takes no waiting."""
+        """End the link. Written bytes are still sent if that needs no waiting."""
 
 
-Accept = Callable[[Link], Handler | None]
-"""A link was opened: return who handles it, or None to refuse it (it is closed then)."""
+#: Takes an open link; returns its handler, or None, which closes it.
+Accept = Callable[[TransportLink], Handler | None]
 
 
 class Listener(Protocol):
-    """Something that accepts links."""
+    """An acceptor of links."""
 
     @property
     def address(self) -> str:
-        """Where it listens, in the form that others dial, with the real port."""
+        """The address that other nodes dial, with the real port."""
 
     async def close(self) -> None:
-        """Accept nothing more. Links that are open go on."""
+        """Accept no more links. Open links stay."""

@@ -1,4 +1,4 @@
-"""How lines go into datagrams and come out (docs/protocols/hydra.md, "Transports"). No I/O.
+"""Lines in datagrams (docs/protocols/hydra.md, "Transports"). No I/O.
 
 A datagram holds whole lines, as many as fit into 1400 bytes; one longer line goes alone.
 """
@@ -9,12 +9,12 @@ from typing import Final
 
 from hydra.protocol.codec import MAX_LINE, Ignored, parse
 
+#: Bytes of a datagram with several lines: most networks carry as many unfragmented.
 MAX_JOINED: Final = 1400
-"""Bytes of a datagram with several lines: less than what most networks carry in one piece."""
 
 
-class Packer:
-    """Gathers lines, and gives them as datagrams."""
+class DatagramPacker:
+    """Packs lines into datagrams."""
 
     __slots__ = ("_waiting",)
 
@@ -22,7 +22,7 @@ class Packer:
         self._waiting = b""
 
     def add(self, lines: bytes) -> list[bytes]:
-        """Add whole lines; return the datagrams that are full."""
+        """Add whole lines; returns the full datagrams."""
         full: list[bytes] = []
         for line in lines.split(b"\n"):
             if not line:
@@ -34,18 +34,18 @@ class Packer:
         return full
 
     def take(self) -> bytes:
-        """Return what waits, as one datagram, empty if nothing does."""
+        """The waiting lines as one datagram, which may be empty."""
         waiting, self._waiting = self._waiting, b""
         return waiting
 
 
 def whole_lines(datagram: bytes) -> bytes:
-    """What a datagram holds, with an end behind its last line, so that it is not glued to the next datagram's first."""
+    """A datagram's lines, the last one with its end too."""
     return datagram if datagram.endswith(b"\n") else datagram + b"\n"
 
 
 def begins_with_message(datagram: bytes) -> bool:
-    """Whether the first line means something."""
+    """Whether a datagram's first line is a message."""
     line = datagram[: MAX_LINE + 2].partition(b"\n")[0]
     try:
         parse(line.removesuffix(b"\r").decode())

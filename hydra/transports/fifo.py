@@ -1,12 +1,12 @@
-"""Links over two named pipes (docs/protocols/hydra.md, "Transports"): one at a time, with the proof of a shared secret.
+"""Links over two named pipes (docs/protocols/hydra.md, "Named pipes"): one at a time, with the proof of the secret.
 
-Who listens reads NAME.in and writes NAME.out; who dials does it the other way round, and holds a lock on NAME.out as
-long as the link lasts, so that nobody else dials meanwhile. All pipes are opened without waiting:
+The listener reads NAME.in and writes NAME.out, the dialler the reverse; it locks NAME.out while the link lasts, so that
+no other node dials. All pipes are opened without waiting:
 
-- Who dials opens NAME.out for reading first, then NAME.in for writing, which fails if nobody listens, and writes a mark
-  (`marks.py`). Who listens opens NAME.out when the mark has come, and answers with the same one. A link is open then.
-- A pipe that is read has ended when nobody has it open for writing, and would be reported as readable for ever. So who
-  reads has it open for writing, too, as long as there is no link.
+- The dialler opens NAME.out for reading, then NAME.in for writing, which fails without a listener, and writes a
+  `LinkStart`. The listener then opens NAME.out and answers with the same one. The link is open then.
+- A pipe without a writer has ended, and is reported as readable for ever. So a reader without a link has its own pipe
+  open for writing, too.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from typing import Final
 from hydra import clock
 from hydra.transports.address import FifoAddress
 from hydra.transports.base import Accept, TransportError, TransportOptions
-from hydra.transports.marks import TOKEN_SIZE, Mark, Marks
+from hydra.transports.error_texts import CLOSED
+from hydra.transports.fifo_framing import TOKEN_SIZE, FifoDecoder, LinkStart
 from hydra.transports.pipes import PipeReader, PipeWriter, make_pipe, open_writer
 from hydra.transports.stream import StreamLink
-from hydra.transports.words import CLOSED
-from wire.limits import LogThrottle
+from wire.net.limits import LogThrottle
 
 logger = logging.getLogger(__name__)
 
+#: Seconds after which a listener whose pipes were removed tries again to make them.
 RETRY: Final = 1.0
-"""Seconds after which a listener whose pipes were taken away tries again to make them."""
 
 
 async def dial_fifo(address: FifoAddress, options: TransportOptions, opened: Accept) -> None:
-    """Link to whoever listens on these pipes. Raises TransportError."""
+    """Open a link to the listener of these pipes. Raises TransportError."""
     try:
         dialler = _Dialler(address, options, opened)
         try:
@@ -51,7 +51,7 @@ async def dial_fifo(address: FifoAddress, options: TransportOptions, opened: Acc
 
 
 async def listen_fifo(address: FifoAddress, options: TransportOptions, accept: Accept) -> FifoListener:
-    """Listen on two pipes, which are made if they are missing. Raises TransportError."""
+    """Listen on two pipes, and make missing ones. Raises TransportError."""
     return FifoListener(address, options, accept)
 
 
@@ -67,7 +67,7 @@ class FifoListener:
         self._made: list[str] = []
         self._pipe: PipeReader | None = None
         self._link: StreamLink | None = None
-        self._marks = Marks()
+        self._decoder = FifoDecoder()
         self._listening = True
         self._retry: asyncio.TimerHandle | None = None
         self._throttle = LogThrottle()
@@ -75,18 +75,18 @@ class FifoListener:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address that other nodes dial."""
         return str(self._address)
 
     async def close(self) -> None:
-        """Accept nothing more, and remove the pipes that were made here; a link that is open goes on."""
+        """Accept no more links, and remove the pipes made here; an open link stays."""
         self._listening = False
         if self._retry is not None:
             self._retry.cancel()
         if self._pipe is not None:
             self._remove()
         if self._link is not None:
-            self._link.give_up("the listener is closed")  # one that is open stays so
+            self._link.give_up("the listener is closed")  # an open one stays
         if self._link is None:
             self._close_pipe()
 
@@ -115,26 +115,26 @@ class FifoListener:
 
     def _reopen(self) -> None:
         self._close_pipe()
-        self._made = [path for path in self._made if path != self._address.inward]  # it is gone, or somebody else's
+        self._made = [path for path in self._made if path != self._address.inward]  # it is gone, or another process'
         try:
             self._open()
         except TransportError as error:
-            logger.error("%s: nobody can link for %g s: %s", self._address, RETRY, error)
+            logger.error("%s: no links for %g s: %s", self._address, RETRY, error)
             self._retry = self._loop.call_later(RETRY, self._reopen)
 
     def _received(self, data: bytes) -> None:
         if not data:
             self._left()
             return
-        for part in self._marks.feed(data):
-            if isinstance(part, Mark):
+        for part in self._decoder.feed(data):
+            if isinstance(part, LinkStart):
                 self._end_link("another link has begun")
                 self._begin(part)
             elif self._link is not None:
                 self._link.data_received(part)
 
     def _left(self) -> None:
-        """All who wrote to the pipe have closed it."""
+        """All writers have closed the pipe."""
         self._end_link(CLOSED)
         if self._pipe is None:
             return
@@ -146,19 +146,19 @@ class FifoListener:
 
     # The link.
 
-    def _begin(self, mark: Mark) -> None:
-        if not mark.token or not self._listening or self._pipe is None:
+    def _begin(self, start: LinkStart) -> None:
+        if not start.token or not self._listening or self._pipe is None:
             return
         try:
             fd = open_writer(self._address.outward)
         except TransportError as error:
-            self._refused(str(error))  # who wrote the mark is gone again, or does not read
+            self._refused(str(error))  # the dialler is gone again, or does not read
             return
         self._pipe.release()
         writer = PipeWriter(fd, broken=lambda: self._end_link(CLOSED), closed=self._link_closed)
         self._link = StreamLink(writer, str(self._address), self._options, self._accept, dialled=False)
         self._link.outcome.add_done_callback(self._report)
-        writer.write(bytes(mark))
+        writer.write(bytes(start))
         self._link.start()
 
     def _end_link(self, why: str) -> None:
@@ -180,7 +180,7 @@ class FifoListener:
 
 
 class _Dialler:
-    """The other end: it has no more than its one link."""
+    """The dialler's end of one link."""
 
     def __init__(self, address: FifoAddress, options: TransportOptions, opened: Accept) -> None:
         """Raises TransportError."""
@@ -188,10 +188,10 @@ class _Dialler:
         self._options = options
         self._opened = opened
         self._link: StreamLink | None = None
-        self._marks = Marks()
-        self._mark = Mark(secrets.token_hex(TOKEN_SIZE))
+        self._decoder = FifoDecoder()
+        self._start = LinkStart(secrets.token_hex(TOKEN_SIZE))
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when whoever listens has answered."""
+        """Done when the listener has answered."""
         self._pipe = PipeReader(address.outward, "another node is linked there")
         try:
             fd = open_writer(address.inward)
@@ -200,7 +200,7 @@ class _Dialler:
             raise
         self._writer = PipeWriter(fd, broken=self._left, closed=self._pipe.close)
         self._pipe.start(self._received)
-        self._writer.write(bytes(self._mark))
+        self._writer.write(bytes(self._start))
 
     async def opened(self) -> None:
         """Return when the link is open. Raises TransportError."""
@@ -218,23 +218,23 @@ class _Dialler:
         if not data:
             self._left()
             return
-        for part in self._marks.feed(data):
-            if isinstance(part, Mark):
-                self._marked(part)
+        for part in self._decoder.feed(data):
+            if isinstance(part, LinkStart):
+                self._answer(part)
             elif self._link is not None:
                 self._link.data_received(part)
 
-    def _marked(self, mark: Mark) -> None:
+    def _answer(self, start: LinkStart) -> None:
         if self._link is not None:
             self._link.lost("another link has begun")
-        elif mark == self._mark and not self.answered.done():
+        elif start == self._start and not self.answered.done():
             self.answered.set_result(None)
             self._pipe.release()
             self._link = StreamLink(self._writer, str(self._address), self._options, self._opened, dialled=True)
             self._link.start()
 
     def _left(self) -> None:
-        """Whoever listens has closed its end."""
+        """The listener has closed its end."""
         if self._link is not None:
             self._link.lost(CLOSED)
         elif not self.answered.done():

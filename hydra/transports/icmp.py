@@ -1,7 +1,7 @@
-"""Which addresses have refused a datagram: what ICMP reports for a socket that is not connected.
+"""The addresses that have refused a datagram, as ICMP reports them for an unconnected socket.
 
-Linux tells it, to those who ask for it (ip(7), IP_RECVERR). Elsewhere nobody is ever reported, and links to addresses
-where nobody listens end by their silence.
+Linux reports them on request (ip(7), IP_RECVERR). On other systems none is reported, and links to addresses without a
+listener end by their silence.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, Final
 _IP_RECVERR: Final = 11
 _IPV6_RECVERR: Final = 25
 _MSG_ERRQUEUE: Final = 0x2000
+#: How struct sock_extended_err begins.
 _ERRNO: Final = struct.Struct("=I")
-"""How struct sock_extended_err begins."""
 _ANCILLARY_SIZE: Final = 512
 
 
 def ask_for_refusals(sock: socket.socket) -> None:
-    """From now on refusals are queued for `take_refusals`; the socket raises ConnectionRefusedError once for each."""
+    """Queue refusals for `take_refusals`; the socket raises ConnectionRefusedError once for each."""
     if sys.platform == "linux":
         sock.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)  # over an IPv6 socket, too, there may be IPv4
         if sock.family == socket.AF_INET6:
@@ -29,7 +29,7 @@ def ask_for_refusals(sock: socket.socket) -> None:
 
 
 def take_refusals(sock: socket.socket) -> list[Any]:
-    """Return the addresses that have refused datagrams, as the socket gives them, and forget them."""
+    """Return, once, the addresses that have refused datagrams, as the socket gives them."""
     refused: list[Any] = []
     while sys.platform == "linux":
         try:

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Final
 
 from hydra.transports.base import TransportError
-from hydra.transports.words import reason
+from hydra.transports.error_texts import reason
 
 MODE: Final = 0o600
 READ_SIZE: Final = 65536
 _FLAGS: Final = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-_WORDS: Final = {
-    errno.ENXIO: "nobody reads it",
+_TEXTS: Final = {
+    errno.ENXIO: "no process reads it",
     errno.ELOOP: "is a symbolic link",
     errno.ENOENT: "is not there",
 }
@@ -35,7 +35,7 @@ def make_pipe(path: str) -> bool:
 
 
 def open_writer(path: str) -> int:
-    """Open a pipe for writing. Raises TransportError, also when nobody reads it."""
+    """Open a pipe for writing. Raises TransportError, also for a pipe without a reader."""
     return _open(path, os.O_WRONLY)
 
 
@@ -43,7 +43,7 @@ def _open(path: str, way: int) -> int:
     try:
         fd = os.open(path, way | _FLAGS)
     except OSError as error:
-        raise TransportError(f"{path}: {_WORDS.get(error.errno or 0) or reason(error)}") from error
+        raise TransportError(f"{path}: {_TEXTS.get(error.errno or 0) or reason(error)}") from error
     status = os.fstat(fd)
     if not stat.S_ISFIFO(status.st_mode):
         os.close(fd)
@@ -55,14 +55,14 @@ def _open(path: str, way: int) -> int:
 
 
 class PipeReader:
-    """Reads a pipe, and has it locked: nobody else does who locks it.
+    """Reads a pipe under a lock, which keeps other nodes from reading it.
 
-    A pipe has ended when nobody has it open for writing, and is reported as readable for ever then. So it is kept open
-    (`keep`) while there is nobody to be missed.
+    A pipe without a writer has ended, and is reported as readable for ever. So `keep` opens it for writing while there
+    is no link.
     """
 
     def __init__(self, path: str, taken: str) -> None:
-        """Raises TransportError, with the words `taken` if somebody else has it locked."""
+        """Raises TransportError, with the text `taken` if another process has it locked."""
         self._path = path
         self._loop = asyncio.get_running_loop()
         self._keeper: int | None = None
@@ -75,18 +75,18 @@ class PipeReader:
             raise
 
     def start(self, received: Callable[[bytes], None]) -> None:
-        """From now on call this with what comes, and with nothing when all who wrote have left."""
+        """Call `received` with the bytes from now on, and with none when all writers have left."""
         self._loop.add_reader(self._fd, self._readable, received)
 
     def keep(self) -> None:
-        """Keep the pipe from ending. Raises TransportError if another one has taken its place, or none."""
+        """Keep the pipe from ending. Raises TransportError if it was replaced or removed."""
         if self._keeper is None:
             self._keeper = open_writer(self._path)
         if not os.path.samestat(os.fstat(self._keeper), os.fstat(self._fd)):
             raise TransportError(f"{self._path} has been replaced")
 
     def release(self) -> None:
-        """Somebody has come: let the pipe end when they leave."""
+        """Let the pipe end with its other writers: there is a link."""
         if self._keeper is not None:
             os.close(self._keeper)
             self._keeper = None
@@ -117,7 +117,7 @@ class PipeWriter:
     """Writes to a pipe (`hydra.transports.stream.Channel`). It owns the descriptor."""
 
     def __init__(self, fd: int, broken: Callable[[], None], closed: Callable[[], None]) -> None:
-        """`broken` is called later, when nobody reads the pipe any more; `closed` when this has been closed."""
+        """`broken` is called, later, when the pipe has no reader any more; `closed` when this is closed."""
         self._fd = fd
         self._broken = broken
         self._closed = closed
@@ -126,7 +126,7 @@ class PipeWriter:
         self._loop = asyncio.get_running_loop()
 
     def write(self, data: bytes) -> None:
-        """Write what the pipe takes, queue the rest."""
+        """Write as much as the pipe takes, queue the rest."""
         if not self._open:
             return
         if not self._buffer:

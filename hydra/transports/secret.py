@@ -2,16 +2,16 @@ r"""The proof that both ends of a link know the same secret (docs/protocols/hydr
 
     -> CHALLENGE 5f3c...    32 random bytes, in hexadecimal digits; both sides send theirs at once
     <- CHALLENGE 90b1...
-    -> PROOF 77aa...        who has dialled proves first
+    -> PROOF 77aa...        the dialling side proves first
     <- PROOF 13d0...
 
-A proof is HMAC-SHA256, with the secret as its key, over `hydra link`, the word `dialled` or `accepted` for who proves,
-the challenge of the side that has dialled and that of the other, with a zero byte after each of the first two. So a
-proof is good for one link and one direction. Who has accepted says nothing that is made of the secret to somebody who
-has not proved to know it, so that nobody can connect and take something home to try secrets on.
+A proof is HMAC-SHA256, with the secret as its key, over `hydra link`, the prover's side (`dialled` or `accepted`), and
+the challenges of the dialling and the accepting side, with a zero byte after each of the first two. So a proof is valid
+for one link and one direction. The accepting side proves only to a side that has proved the secret: a client without it
+gets nothing to try secrets on.
 
-Nothing else is said before, by either side. What follows is not protected: where others can write to the network, use
-TLS as well.
+Neither side sends anything else before. Later lines are not protected: on a network that others can write to, use TLS
+as well.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final, NoReturn
 
+#: Bytes of a challenge.
 NONCE_SIZE: Final = 32
-"""Bytes of a challenge."""
 MAX_LINE: Final = 76
 r"""Bytes of the longest line of a proof, without its end (a CHALLENGE and `\r`, and one to spare)."""
 
@@ -32,32 +32,32 @@ _LINE: Final = re.compile(rb"(CHALLENGE|PROOF) ([0-9a-fA-F]{64})\r?", re.ASCII)
 
 
 class State(Enum):
-    """Where a side stands."""
+    """The state of one side."""
 
     WAITING = auto()
-    """Has sent its challenge; the other's has not come."""
+    """It has sent its challenge; the other's has not come."""
     CHALLENGED = auto()
     """The other's challenge has come; its proof has not."""
     PROVED = auto()
     """The other side knows the secret."""
     FAILED = auto()
-    """It does not, or says something else."""
+    """It does not, or has sent something else."""
 
 
 class Event(Enum):
-    """What the other side says."""
+    """A line of the other side."""
 
     CHALLENGE = auto()
     PROOF = auto()
 
 
 class Action(Enum):
-    """What a side does."""
+    """A side's action."""
 
     ANSWER = auto()
-    """Note the challenge; who has dialled proves now."""
+    """Note the challenge; the dialling side proves now."""
     JUDGE = auto()
-    """Fail if the proof is wrong; who has accepted proves now."""
+    """Fail if the proof is wrong; the accepting side proves now."""
 
 
 TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = MappingProxyType(
@@ -68,11 +68,11 @@ TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = MappingProx
         State.FAILED: {},
     }
 )
-"""Whatever is not in it fails."""
+"""An event without a row fails."""
 
 
 class SecretError(Exception):
-    """The other side has not proved that it knows the secret; the message says what it did instead."""
+    """The other side has not proved that it knows the secret; the message says why."""
 
 
 class Proof:
@@ -81,7 +81,7 @@ class Proof:
     __slots__ = ("_dialled", "_nonce", "_other", "_pending", "_secret", "rest", "state")
 
     def __init__(self, secret: bytes, *, dialled: bool, nonce: bytes) -> None:
-        """`nonce` are 32 bytes that were drawn for this link by a generator fit for secrets."""
+        """`nonce`: 32 bytes drawn for this link by a cryptographic generator."""
         if not secret or len(nonce) != NONCE_SIZE:
             raise ValueError(f"a proof needs a secret and a challenge of {NONCE_SIZE} bytes")
         self._secret = secret
@@ -91,11 +91,11 @@ class Proof:
         self._pending = b""
         self.state = State.WAITING
         self.rest = b""
-        """What came after the proof: the first of what the link is for."""
+        """The bytes after the proof: the link's first."""
 
     @property
     def greeting(self) -> bytes:
-        """What is sent first."""
+        """The first line to send."""
         return b"CHALLENGE %s\r\n" % self._nonce.hex().encode()
 
     @property
@@ -104,7 +104,7 @@ class Proof:
         return self.state is State.PROVED
 
     def feed(self, data: bytes) -> bytes:
-        """Bytes have come; return what to send. Raises SecretError; the link is to be closed then."""
+        """Take bytes; returns the bytes to send. Raises SecretError: the link must be closed."""
         answer = b""
         self._pending += data
         while self.state in (State.WAITING, State.CHALLENGED):

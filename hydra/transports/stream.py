@@ -1,9 +1,9 @@
-"""A link over a stream of bytes: first the proof of the secret, then what the link is for; bounded, and never waiting.
+"""A link over a stream of bytes: the proof of the secret, then lines; bounded, and never waiting.
 
-TCP and named pipes give it a `Channel` and tell it what comes (`data_received`) and when it is over (`lost`).
+TCP and named pipes give it a `Channel`, call `data_received` with bytes, and `lost` at the end.
 
     PROVING --proved, or there is no secret--> OPEN --closed by either side--> CLOSED
-    PROVING --wrong, too late, closed--> CLOSED, and nobody ever hears of the link
+    PROVING --wrong, too late, closed--> CLOSED: the link was never opened
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hydra.transports.secret import NONCE_SIZE, Proof, SecretError
 
 
 class Channel(Protocol):
-    """What carries the bytes: an asyncio transport, or something like it."""
+    """The carrier of the bytes: an asyncio transport, or the like."""
 
     def write(self, data: bytes) -> None:
         """Send without waiting, or queue."""
@@ -27,14 +27,14 @@ class Channel(Protocol):
         """Bytes in the queue."""
 
     def close(self) -> None:
-        """Send what is in the queue, then close."""
+        """Send the queue, then close."""
 
     def abort(self) -> None:
         """Close at once."""
 
 
 class State(Enum):
-    """Where a link stands."""
+    """The state of a link."""
 
     PROVING = auto()
     OPEN = auto()
@@ -42,7 +42,7 @@ class State(Enum):
 
 
 class StreamLink:
-    """One link (`hydra.transports.base.Link`). Call `start` when the channel can be written to."""
+    """One link (see `TransportLink`). Call `start` when the channel is writable."""
 
     def __init__(
         self, channel: Channel, origin: str, options: TransportOptions, opened: Accept, *, dialled: bool
@@ -57,17 +57,17 @@ class StreamLink:
         self._timer: asyncio.TimerHandle | None = None
         self.state = State.PROVING
         self.outcome: asyncio.Future[None] = self._loop.create_future()
-        """Done when the link is open; TransportError if it never will be."""
+        """Done when the link is open; a TransportError if it never will be."""
         if options.secret:
             self._proof = Proof(options.secret, dialled=dialled, nonce=secrets.token_bytes(NONCE_SIZE))
 
     @property
     def origin(self) -> str:
-        """Whence it was accepted, or where it leads to."""
+        """The remote address."""
         return self._origin
 
     def start(self) -> None:
-        """Begin with the proof, or, without a secret, with what the link is for."""
+        """Begin the proof, or without a secret open the link."""
         if self._proof is None:
             self._open()
             return
@@ -77,10 +77,10 @@ class StreamLink:
         )
         self._channel.write(self._proof.greeting)
 
-    # What the node does.
+    # For the node.
 
     def write(self, data: bytes) -> None:
-        """Send lines. When more than `MAX_QUEUED` bytes would wait, the link is closed instead."""
+        """Send lines. If more than `MAX_QUEUED` bytes would wait, the link is closed instead."""
         if self.state is not State.OPEN:
             return
         if self._channel.get_write_buffer_size() + len(data) <= MAX_QUEUED:
@@ -91,27 +91,27 @@ class StreamLink:
         self._loop.call_soon(self._tell, "does not read")
 
     def close(self) -> None:
-        """End it; the handler hears no more."""
+        """End the link; the handler is not called any more."""
         self._handler = None
         if self.state is not State.OPEN:
             return
         self.state = State.CLOSED
         if self._channel.get_write_buffer_size():
-            self._channel.abort()  # the other side would have to be waited for
+            self._channel.abort()  # a close would wait for the other side
         else:
             self._channel.close()
 
-    # What happens to the channel.
+    # For the channel.
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Take bytes."""
         if self.state is State.PROVING and self._proof is not None:
             data = self._prove(self._proof, data)
         if data and self.state is State.OPEN and self._handler is not None:
             self._handler.received(data)
 
     def lost(self, reason: str) -> None:
-        """The channel is over."""
+        """The channel has ended."""
         if self.state is State.PROVING:
             self.give_up(f"{reason} before it had proved that it knows the secret; it may know another")
         elif self.state is State.OPEN:
@@ -128,10 +128,10 @@ class StreamLink:
         self._channel.abort()
         if not self.outcome.done():  # it may have been cancelled
             self.outcome.set_exception(TransportError(reason))
-            self.outcome.exception()  # seen, even if nobody waits for it any more
+            self.outcome.exception()  # retrieved, also if no task awaits it any more
 
     def _prove(self, proof: Proof, data: bytes) -> bytes:
-        """Return what is behind the proof."""
+        """Return the bytes after the proof."""
         try:
             answer = proof.feed(data)
         except SecretError as error:

@@ -1,7 +1,7 @@
 """Links over TCP, with TLS and a shared secret if there are any (docs/protocols/hydra.md, "Transports").
 
-Connections are accepted here and not by asyncio's server, so that those whose TLS handshake or proof is not over can be
-counted, and why one of them failed can be said.
+Connections are accepted here and not by asyncio's server, so that those in their TLS handshake or proof are counted,
+and a failed one is logged with its reason.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any, Final, cast
 from hydra import clock
 from hydra.transports.address import TcpAddress
 from hydra.transports.base import Accept, TransportError, TransportOptions
+from hydra.transports.error_texts import CLOSED, reason
 from hydra.transports.stream import StreamLink
-from hydra.transports.words import CLOSED, reason
-from wire.accepting import Acceptor
-from wire.address import Address, ip_address
-from wire.limits import LogThrottle
-from wire.sockets import ListenError, open_sockets
+from wire.net.acceptor import Acceptor
+from wire.net.address import HostPort, ip_address
+from wire.net.limits import LogThrottle
+from wire.net.sockets import ListenError, open_sockets
 
 logger = logging.getLogger(__name__)
 
+#: Accepted connections in their handshake or proof; one more ends the oldest of them.
 MAX_STRANGERS: Final = 64
-"""Accepted connections whose handshake or proof is not over; one more ends that which has taken longest so far."""
+#: Bytes read at a time: they bound a flooding neighbour's share of the event loop, and TCP slows it down.
 READ: Final = 8192
-"""Bytes read at a time: a neighbour that floods has the event loop no longer than these take, and TCP slows it down."""
+#: Seconds for the other side's part in the end of TLS.
 TLS_SHUTDOWN: Final = 1.0
-"""Seconds in which the other side has to agree to the end of TLS."""
 
 
 async def dial_tcp(address: TcpAddress, options: TransportOptions, opened: Accept) -> None:
@@ -53,9 +53,9 @@ async def dial_tcp(address: TcpAddress, options: TransportOptions, opened: Accep
 
 
 async def listen_tcp(address: TcpAddress, options: TransportOptions, accept: Accept) -> TcpListener:
-    """Listen on every IP address that the host stands for. Raises TransportError."""
+    """Listen on all IP addresses of the host. Raises TransportError."""
     try:
-        sockets = await open_sockets("hydra", Address(address.host, address.port), reuse_port=False)
+        sockets = await open_sockets("hydra", HostPort(address.host, address.port), reuse_port=False)
     except ListenError as error:
         raise TransportError(str(error)) from error
     for sock in sockets:
@@ -80,11 +80,11 @@ class TcpListener:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address that other nodes dial."""
         return str(self._address)
 
     async def close(self) -> None:
-        """Accept nothing more, nor those who have not proved who they are."""
+        """Accept no more links, and end those in their handshake or proof."""
         self._acceptor.close()
         strangers = dict(self._strangers)
         for task, connection in strangers.items():
@@ -101,16 +101,16 @@ class TcpListener:
         task.add_done_callback(functools.partial(self._introduced, sock, connection))
 
     def _make_room(self) -> None:
-        # Those who know the secret are through in a moment: so they are let in under a flood, too.
+        # Neighbours with the secret prove it in a moment, so they succeed under a flood, too.
         for task, connection in self._strangers.items():
             if not connection.is_open:
                 task.cancel()
                 del self._strangers[task]
-                self._refused(connection.origin, f"more than {MAX_STRANGERS} wait to prove who they are")
+                self._refused(connection.origin, f"more than {MAX_STRANGERS} are in their handshake or proof")
                 return
 
     async def _introduce(self, sock: socket.socket, connection: _Connection) -> None:
-        """Give the socket to the event loop, and wait for the end of the TLS handshake and the proof."""
+        """Complete the TLS handshake and the proof on an accepted socket."""
         tls: dict[str, Any] = {}
         if self._options.server_tls is not None:
             tls = {"ssl": self._options.server_tls, "ssl_shutdown_timeout": TLS_SHUTDOWN}
@@ -153,11 +153,11 @@ class _Connection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether its link has been opened; then it goes its own way."""
+        """Whether its link was opened."""
         return self._link is not None and self._link.outcome.done()
 
     def give_up(self, reason: str) -> None:
-        """Close the connection; uvloop, interrupted in connecting, may not report the end of one that is made."""
+        """Close the connection; uvloop may not report its end after an interrupted connect."""
         if self._link is not None:
             self._link.give_up(reason)
             self._link.lost(reason)
@@ -165,7 +165,7 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        origin = str(ip_address(peer[0])) if peer else self.origin  # none: it is gone again
+        origin = str(ip_address(peer[0])) if peer else self.origin  # None: it is gone again
         self._link = StreamLink(transport, origin, self._options, self._opened, dialled=self._dialled)
         self._link.start()
 
@@ -177,7 +177,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._link.data_received(bytes(self._buffer[:nbytes]))
 
     def eof_received(self) -> None:
-        # Who sends nothing more is no neighbour, even if it still reads.
+        # A side that sends nothing more is no neighbour, even if it still reads.
         if self._link is not None:
             self._link.lost(CLOSED)
 

@@ -1,8 +1,7 @@
 """Links over UDP: one socket for all that are accepted, and for those that are dialled (docs/protocols/hydra.md).
 
-A link is open as soon as it is dialled, or when a datagram comes from an address that has none and its first line is a
-message, so that noise costs no link. It is over when nothing has come for `idle` seconds, or when the other
-side's machine says that nobody listens there.
+A link is open when it is dialled, or when a datagram whose first line is a message comes from a new address. It ends
+after `idle` seconds of silence, or when the other side's machine reports that no process listens there.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from typing import Any, Final
 
 from hydra.transports.address import UdpAddress
 from hydra.transports.base import Accept, Listener, TransportError, TransportOptions
+from hydra.transports.error_texts import reason
 from hydra.transports.icmp import ask_for_refusals
 from hydra.transports.udpsocket import UdpSocket
-from hydra.transports.words import reason
 
+#: Errors of an IPv6 address of `localhost` on a machine without IPv6.
 _NOT_HERE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
-"""A name such as localhost may stand for an IPv6 address on a machine without IPv6."""
 
 
 def check_udp(address: UdpAddress, options: TransportOptions) -> None:
-    """Raise TransportError if links over UDP cannot keep what the options promise."""
+    """Raise TransportError if the options have a secret, which UDP cannot prove."""
     if options.secret:
         raise TransportError(
-            f"{address}: a shared secret cannot protect datagrams, which anybody can send in anybody's name: use TCP"
+            f"{address}: a shared secret cannot protect datagrams, whose sender can be forged: use TCP"
         )
 
 
@@ -36,7 +35,7 @@ async def dial_udp(
 ) -> None:
     """Open a link, from the socket of one of these listeners if it can reach the address. Raises TransportError.
 
-    Whether somebody is there is not known before something comes.
+    Only a received datagram shows whether a node is there.
     """
     check_udp(address, options)
     sockets = [sock for listener in listeners if isinstance(listener, UdpListener) for sock in listener.sockets]
@@ -56,7 +55,7 @@ async def dial_udp(
 
 
 async def listen_udp(address: UdpAddress, options: TransportOptions, accept: Accept) -> UdpListener:
-    """Listen on every IP address that the host stands for, all on the same port. Raises TransportError."""
+    """Listen on all IP addresses of the host, on one port. Raises TransportError."""
     check_udp(address, options)
     sockets: list[UdpSocket] = []
     port = address.port
@@ -94,7 +93,7 @@ async def _open_socket(family: int, local: Any, options: TransportOptions, accep
         ask_for_refusals(sock)
         if local is not None:
             if family == socket.AF_INET6:
-                # [::] means everywhere, over IPv4 too; any other IPv6 address means just itself.
+                # [::] includes IPv4; any other IPv6 address is itself alone.
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, local[0] != "::")
             sock.bind(local)
         _, protocol = await asyncio.get_running_loop().create_datagram_endpoint(
@@ -112,15 +111,15 @@ class UdpListener:
     def __init__(self, address: UdpAddress, sockets: list[UdpSocket]) -> None:
         self._address = address
         self.sockets = sockets
-        """One for each IP address that the host stands for."""
+        """One for each IP address of the host."""
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address that other nodes dial."""
         return str(self._address)
 
     async def close(self) -> None:
-        """Accept nothing more; a socket is closed with its last link."""
+        """Accept no more links; a socket closes with its last link."""
         sockets, self.sockets = self.sockets, []
         for sock in sockets:
             sock.close_when_unused()

@@ -1,6 +1,6 @@
-"""A UDP socket and its links, each of which is all that goes to and comes from one address and port.
+"""A UDP socket and its links: one for each remote address and port.
 
-Nothing is queued here: what the kernel does not take at once is lost, as anything may be on its way.
+Nothing is queued: a datagram that the kernel does not take at once is lost, as it may be on its way.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any, Final
 from hydra import clock
 from hydra.transports.address import UdpAddress
 from hydra.transports.base import Accept, Handler, TransportError, TransportOptions
-from hydra.transports.datagrams import Packer, begins_with_message, whole_lines
+from hydra.transports.datagrams import DatagramPacker, begins_with_message, whole_lines
+from hydra.transports.error_texts import reason
 from hydra.transports.icmp import take_refusals
-from hydra.transports.words import reason
-from wire.address import ip_address
-from wire.limits import LogThrottle
+from wire.net.address import ip_address
+from wire.net.limits import LogThrottle
 
 logger = logging.getLogger(__name__)
 
+#: Links that one socket accepts: forged addresses must not take up all links of a node.
 MAX_ACCEPTED: Final = 64
-"""Links that one socket accepts. Datagrams may bear any address: they must not take up all links of a node."""
+#: Attempts to send a datagram: the kernel may report an earlier one's refusal instead.
 ATTEMPTS: Final = 4
-"""How often a datagram is given to the kernel, which may report an earlier one's refusal instead of sending it."""
 
 
 class UdpSocket(asyncio.DatagramProtocol):
@@ -42,19 +42,19 @@ class UdpSocket(asyncio.DatagramProtocol):
 
     @property
     def port(self) -> int:
-        """The port that it is bound to."""
+        """Its local port."""
         port: int = self._sock.getsockname()[1]
         return port
 
     def reaches(self, family: int, remote: Any) -> bool:
-        """Whether an address can be written to from the address that this is bound to."""
+        """Whether an address can be reached from the local one."""
         if family != self._sock.family:
             return False
         bound, there = (ip_address(each[0].partition("%")[0]) for each in (self._sock.getsockname(), remote))
         return bound.is_unspecified or bound.is_loopback == there.is_loopback
 
     def open(self, remote: Any, opened: Accept) -> None:
-        """Open a link to an address. It takes the place of one that was accepted from there."""
+        """Open a link to an address; it replaces one accepted from there."""
         before = self._links.get(remote)
         if before is not None:
             if before.dialled:
@@ -63,7 +63,7 @@ class UdpSocket(asyncio.DatagramProtocol):
         self._add(remote, opened, dialled=True)
 
     def close_when_unused(self) -> None:
-        """Accept nothing more, and close with the last link."""
+        """Accept no more links, and close with the last one."""
         self._accept = None
         self._wanted = False
         self._loop.call_soon(self._close_if_unused)
@@ -84,7 +84,7 @@ class UdpSocket(asyncio.DatagramProtocol):
                 return
 
     def forget(self, link: UdpLink) -> None:
-        """A link is over."""
+        """A link has ended."""
         if self._links.get(link.remote) is link:
             del self._links[link.remote]
         if not self._wanted:
@@ -105,7 +105,7 @@ class UdpSocket(asyncio.DatagramProtocol):
     def error_received(self, error: Exception) -> None:
         self._note_refusals()
 
-    # Inside.
+    # Links.
 
     def _admit(self, remote: Any, accept: Accept) -> UdpLink | None:
         accepted = sum(not link.dialled for link in self._links.values())
@@ -134,7 +134,7 @@ class UdpSocket(asyncio.DatagramProtocol):
 
 
 class UdpLink:
-    """One link (`hydra.transports.base.Link`)."""
+    """One link (see `TransportLink`)."""
 
     def __init__(self, socket: UdpSocket, remote: Any, idle: float, *, dialled: bool) -> None:
         self.remote = remote
@@ -143,7 +143,7 @@ class UdpLink:
         self._socket = socket
         self._idle = idle
         self._handler: Handler | None = None
-        self._packer = Packer()
+        self._packer = DatagramPacker()
         self._loop = asyncio.get_running_loop()
         self._heard = clock.now()
         self._timer = self._loop.call_later(idle, self._look)
@@ -155,7 +155,7 @@ class UdpLink:
         return str(ip_address(self.remote[0]))
 
     def start(self, opened: Accept) -> None:
-        """Tell of it."""
+        """Open the link."""
         handler: Handler | None = None
         try:
             handler = opened(self)
@@ -166,7 +166,7 @@ class UdpLink:
             self._handler = handler
 
     def write(self, data: bytes) -> None:
-        """Send lines: those of one turn of the event loop go together."""
+        """Send lines; those of one turn of the event loop share datagrams."""
         if not self.is_open:
             return
         for datagram in self._packer.add(data):
@@ -175,20 +175,20 @@ class UdpLink:
             self._flush_soon = self._loop.call_soon(self._flush)
 
     def close(self) -> None:
-        """End it; the handler hears no more."""
+        """End the link; the handler is not called any more."""
         self._handler = None
         if self.is_open:
             self._flush()
             self._over()
 
     def datagram_received(self, data: bytes) -> None:
-        """Something has come."""
+        """Take a datagram."""
         self._heard = clock.now()
         if self._handler is not None:
             self._handler.received(whole_lines(data))
 
     def end(self, reason: str) -> None:
-        """It is over; the handler is told later."""
+        """End the link; the handler is called later."""
         if self.is_open:
             self._over()
             self._loop.call_soon(self._tell, reason)

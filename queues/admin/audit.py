@@ -20,9 +20,9 @@ from queues.admin.audit_links import rows_address
 from queues.admin.recorded import RecordedAdmin
 from queues.admin.worker import html_table
 from queues.models import AuditAnchor, AuditChain, AuditVerification
+from queues.operations.verifications import Running, verifier
 from queues.store import query
 from queues.times import relative
-from queues.verifications import Running, verifier
 
 #: Verifications and anchors that a chain's page shows.
 SHOWN = 10

@@ -15,7 +15,7 @@ from django.urls import reverse
 
 from queues.admin.recorded import RecordedAdmin, operator
 from queues.engine.errors import EngineError
-from queues.operations import OperationError
+from queues.operations.queues import OperationError
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]

@@ -12,9 +12,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
-from queues import keys
 from queues.admin.recorded import RecordedAdmin
 from queues.models import ApiKey
+from queues.operations import keys
 
 if TYPE_CHECKING:
     ApiKeyModelForm = forms.ModelForm[ApiKey]

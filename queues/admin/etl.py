@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
@@ -21,6 +20,7 @@ from queues.etl import runs, schedules
 from queues.etl.errors import EtlError
 from queues.etl.options import RunOptions, default_output
 from queues.models import EtlRun
+from queues.settings import settings
 
 #: Seconds after which the list loads itself again while a run lasts.
 REFRESH = 3

@@ -7,10 +7,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from django.conf import settings
 from django.utils import timezone
 
 from queues.models import EtlRun, EtlState
+from queues.settings import settings
 from queues.times import duration
 
 #: The stages of a run, in order; one that has nothing to do may be left out.

@@ -19,7 +19,7 @@ from queues.admin.recorded import RecordedAdmin, operator
 from queues.cron import cron_problem, explain
 from queues.etl import schedules
 from queues.models import EtlSchedule
-from queues.periodic_operations import upcoming
+from queues.operations.periodic import upcoming
 from queues.times import local, relative
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from queues import mailboxes
 from queues.admin.audit_links import rows_address, rows_of_peer
 from queues.admin.confirm import REFUSALS, ConfirmedDeletion, confirm_page, confirmed
 from queues.admin.queue import CountedChangeList, messages_link
 from queues.admin.worker import html_table
 from queues.counts import QueueCounts, many_counts, queue_counts
 from queues.models import Mailbox
+from queues.operations import mailboxes
 from queues.times import relative
 
 

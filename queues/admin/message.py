@@ -11,7 +11,6 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, re_path, reverse
 from django.utils.html import format_html
 
-from queues import operations
 from queues.admin import payload
 from queues.admin.audit_links import audit_links
 from queues.admin.confirm import REFUSALS, confirm_page, confirmed
@@ -19,6 +18,7 @@ from queues.admin.filters import QueueFilter, StateFilter
 from queues.admin.keyset import KeysetAdmin
 from queues.admin.recorded import operator
 from queues.models import Message, State
+from queues.operations import queues as queue_operations
 
 
 def head(length: int) -> Func:
@@ -117,7 +117,7 @@ class MessageAdmin(KeysetAdmin):
     def put_back(self, request: HttpRequest, queryset: QuerySet[Message]) -> None:
         for name, ids in _dead(queryset).items():
             try:
-                count = operations.put_back(name, ids, by=operator(request))
+                count = queue_operations.put_back(name, ids, by=operator(request))
             except REFUSALS as error:
                 self.message_user(request, str(error), messages.ERROR)
             else:
@@ -134,7 +134,7 @@ class MessageAdmin(KeysetAdmin):
             )
         for name, ids in dead.items():
             try:
-                count = operations.remove_messages(name, ids, by=operator(request))
+                count = queue_operations.remove_messages(name, ids, by=operator(request))
             except REFUSALS as error:
                 self.message_user(request, str(error), messages.ERROR)
             else:

@@ -17,12 +17,12 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
 
-from queues import periodic_operations as operations
 from queues.admin.confirm import REFUSALS
 from queues.admin.links import link, message_pages
 from queues.admin.recorded import RecordedAdmin
 from queues.cron import cron_problem, explain
 from queues.models import PeriodicJob
+from queues.operations import periodic as operations
 from queues.times import local, relative
 
 if TYPE_CHECKING:

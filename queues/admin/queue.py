@@ -15,13 +15,14 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
 
-from queues import operations, operators
 from queues.addresses import queue_problem
 from queues.admin.confirm import REFUSALS, ConfirmedDeletion, confirm_page, confirmed
 from queues.admin.recorded import operator
 from queues.admin.worker import workers_of
 from queues.counts import QueueCounts, many_counts, queue_counts
 from queues.models import Queue, QueueKind
+from queues.operations import audit_log
+from queues.operations import queues as queue_operations
 from queues.reach import Operation, Protocol
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ else:
 
 
 class QueueForm(QueueModelForm):
-    """A queue's policy, checked as `operations.create_queue` does."""
+    """A queue's policy, checked as `queue_operations.create_queue` does."""
 
     class Meta:
         model = Queue
@@ -45,7 +46,7 @@ class QueueForm(QueueModelForm):
 
     def _post_clean(self) -> None:
         super()._post_clean()  # type: ignore[misc]
-        for field, texts in operations.policy_problems(self.instance).items():
+        for field, texts in queue_operations.policy_problems(self.instance).items():
             if field in self.fields and field not in self.errors:
                 self.add_error(field, texts)
 
@@ -106,7 +107,7 @@ class QueueAdmin(ConfirmedDeletion):
         return (*fixed, "audited") if obj.kind == QueueKind.MAILBOX else fixed
 
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
-        operators.declare(operator(request))  # it may begin or end to be audited
+        audit_log.declare(operator(request))  # it may begin or end to be audited
         super().save_model(request, obj, form, change)
 
     @admin.display(description="delivering", boolean=True)
@@ -149,7 +150,7 @@ class QueueAdmin(ConfirmedDeletion):
     def pause(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
         for queue in queryset:
             with transaction.atomic():
-                operations.pause_queue(queue.name)
+                queue_operations.pause_queue(queue.name)
                 self.log_done(request, queue, "pause", "Paused.")
         self.message_user(request, f"Paused {_names(queryset)}.", messages.SUCCESS)
 
@@ -157,7 +158,7 @@ class QueueAdmin(ConfirmedDeletion):
     def resume(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
         for queue in queryset:
             with transaction.atomic():
-                operations.resume_queue(queue.name)
+                queue_operations.resume_queue(queue.name)
                 self.log_done(request, queue, "resume", "Resumed.")
         self.message_user(request, f"Resumed {_names(queryset)}.", messages.SUCCESS)
 
@@ -175,7 +176,7 @@ class QueueAdmin(ConfirmedDeletion):
         for queue in queues:
             self.record_action(request, "purge", queue, waiting[queue])
             try:
-                gone = operations.purge(queue.name, by=operator(request))
+                gone = queue_operations.purge(queue.name, by=operator(request))
             except REFUSALS as error:
                 self.record_action(request, "failed", queue, f"purge: {error}")
                 self.message_user(request, str(error), messages.ERROR)
@@ -185,7 +186,7 @@ class QueueAdmin(ConfirmedDeletion):
         return None
 
     def delete_by(self, obj: Queue, by: str) -> int:
-        return operations.delete_queue(obj.name, force=True, by=by)
+        return queue_operations.delete_queue(obj.name, force=True, by=by)
 
     def deletion_lines(self, objects: Sequence[Queue]) -> list[str]:
         counts = many_counts(queue.pk for queue in objects)

@@ -10,7 +10,7 @@ from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
-from queues import operators
+from queues.operations import audit_log
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -28,7 +28,7 @@ class RecordedAdmin(ModelAdmin):
 
     def record_action(self, request: HttpRequest, event: str, obj: Model, detail: str = "") -> None:
         """Record that the user does something to an object."""
-        operators.record(operator(request), event, operators.record_id(obj), detail)
+        audit_log.record(operator(request), event, audit_log.record_id(obj), detail)
 
     def log_done(self, request: HttpRequest, obj: Model, event: str, text: str, detail: str = "") -> None:
         """Record an action, and note it in Django's own log; to be called in the action's transaction."""

@@ -11,12 +11,13 @@ from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from queues import operations, routes
 from queues.admin.confirm import ConfirmedDeletion
 from queues.admin.queue import CountedChangeList, messages_link
 from queues.admin.recorded import RecordedAdmin
 from queues.counts import QueueCounts, many_counts
 from queues.models import Route, Subscription
+from queues.operations import queues as queue_operations
+from queues.operations import routes
 
 if TYPE_CHECKING:
     RouteModelForm = forms.ModelForm[Route]
@@ -73,7 +74,7 @@ class SubscriptionAdmin(ConfirmedDeletion):
         return messages_link(subscription.queue_id, subscription.counts.dead, 3)
 
     def delete_by(self, obj: Subscription, by: str) -> int:
-        return operations.delete_subscription(obj.pk, by=by)
+        return queue_operations.delete_subscription(obj.pk, by=by)
 
     def deletion_lines(self, objects: Sequence[Subscription]) -> list[str]:
         counts = many_counts(subscription.queue_id for subscription in objects)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from queues.audit.anchor import NOTHING, Anchor, time_text
-from queues.audit.judging import Finding, Kind
+from queues.audit.diagnosis import Finding, Kind
 from queues.audit.signing import Trusted, is_signed
 
 RETENTION = "retention"

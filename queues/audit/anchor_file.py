@@ -6,10 +6,9 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from django.conf import settings
-
 from queues.audit.anchor import Anchor, parse_line
 from queues.audit.errors import InvalidAnchorFile
+from queues.settings import settings
 
 #: How every line begins.
 BEGINNING = b'{"chain":'

@@ -1,19 +1,16 @@
-"""What can go wrong with an audit chain; each class's docstring is its message."""
+"""The errors of the audit chains; each class's docstring is its message."""
 
 from __future__ import annotations
 
+from queues.errors import DescribedError
 
-class AuditError(Exception):
+
+class AuditError(DescribedError):
     """The audit chain failed."""
-
-    def __init__(self, detail: str = "") -> None:
-        text = (type(self).__doc__ or "").strip().rstrip(".")
-        super().__init__(f"{text}: {detail}" if detail else text)
-        self.detail = detail
 
 
 class InvalidEvent(AuditError, ValueError):
-    """This event cannot be recorded."""
+    """The event cannot be recorded."""
 
 
 class HeadNotLocked(AuditError):
@@ -25,12 +22,12 @@ class NoSuchChain(AuditError):
 
 
 class InvalidAuditKey(AuditError):
-    """This is no Ed25519 key."""
+    """The text is no Ed25519 key."""
 
 
 class InvalidAnchorFile(AuditError):
-    """This file does not hold anchors."""
+    """The file holds no anchors."""
 
 
 class ChainBusy(AuditError):
-    """Somebody reads the chains; old days are dropped later."""
+    """The chains are being read; old days are dropped later."""

@@ -9,9 +9,9 @@ from django.db import DEFAULT_DB_ALIAS
 
 from queues.audit.anchor import time_text
 from queues.audit.chains import seal
+from queues.audit.diagnosis import Row
 from queues.audit.errors import NoSuchChain
 from queues.audit.events import GENESIS
-from queues.audit.judging import Row
 from queues.audit.reading import BLOCK, Connection, find_chain, first_seq, read_anchors, read_rows, snapshot
 
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg import IsolationLevel
 
-from brokersite.databases import connection_parameters
 from queues.audit.anchor import Anchor
+from queues.audit.diagnosis import Row
 from queues.audit.events import Event
-from queues.audit.judging import Row
+from queues.database import connection_parameters
 from queues.store import text
 
 Connection = psycopg.Connection[tuple[Any, ...]]

@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
-from django.conf import settings
 
-from brokersite.secretfile import read_secret, write_secret
 from queues.audit.errors import InvalidAuditKey
+from queues.secretfiles import read_secret, write_secret
+from queues.settings import settings
 
 __all__ = ["InvalidAuditKey", "Signer", "Trusted", "parse_private_key", "parse_public_key", "signer", "trusted_keys"]
 

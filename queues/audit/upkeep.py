@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, connections
 
 from queues.audit.anchoring import anchor_all
@@ -13,6 +12,7 @@ from queues.audit.chains import seal
 from queues.audit.errors import ChainBusy
 from queues.audit.retention import drop_old, make_partitions
 from queues.models import AnchorKind
+from queues.settings import settings
 from queues.store import query
 
 #: Nodes keep time each for itself: an anchor that is nearly old enough is.

@@ -17,9 +17,9 @@ from queues.audit.anchor import Anchor
 from queues.audit.anchor_check import Anchors, check_anchors
 from queues.audit.anchor_file import AnchorFile
 from queues.audit.chains import seal
+from queues.audit.diagnosis import WINDOW, Finding, Kind, judge
 from queues.audit.errors import NoSuchChain
 from queues.audit.events import GENESIS, hash_each
-from queues.audit.judging import WINDOW, Finding, Kind, judge
 from queues.audit.origin import chains_of, copies_of
 from queues.audit.reading import (
     BLOCK,

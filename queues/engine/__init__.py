@@ -1,12 +1,15 @@
 """The hot path: a durable store of messages in PostgreSQL that many connections share.
 
-Sessions of every protocol use what is exported here and nothing else: an `Engine` for the process, a `Source` to
-publish to, a `QueueBuffer` or a `Subscription` to consume from. docs/architecture.md tells how it works.
+Sessions of every protocol use what is exported here and nothing else: an `Engine` for the process, a `Publisher` to
+publish to, a `LocalQueue` or a `Subscription` to consume from. docs/architecture.md tells how it works.
 """
 
 from queues.engine.access import ANYBODY, NOTHING, Grant
-from queues.engine.buffer import DeadLetterBuffer, QueueBuffer, Waiter
-from queues.engine.engine import Engine, Holder, running
+from queues.engine.backpressure import Holder
+from queues.engine.consume.dispatch import Push, Waiter
+from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue
+from queues.engine.consume.subscriptions import Subscription
+from queues.engine.engine import Engine, running
 from queues.engine.errors import (
     EngineError,
     MailboxClaimed,
@@ -21,22 +24,20 @@ from queues.engine.errors import (
     Unstorable,
     UnsupportedServer,
 )
-from queues.engine.mailbox import Letter, Mailbox
-from queues.engine.mailroom import Mailroom
+from queues.engine.mailbox.mailbox import Letter, Mailbox
+from queues.engine.mailbox.service import MailboxService
 from queues.engine.message import Content, Delivery, Detail, Outgoing
 from queues.engine.options import EngineOptions, options_from_settings
-from queues.engine.policy import QueuePolicy
-from queues.engine.pusher import Push
-from queues.engine.source import Address, Publisher, Source
-from queues.engine.subscriptions import Subscription
+from queues.engine.policies import QueuePolicy
+from queues.engine.publish.destination import Destination
+from queues.engine.publish.publisher import Producer, Publisher
 
 __all__ = [
     "ANYBODY",
     "NOTHING",
-    "Address",
     "Content",
-    "DeadLetterBuffer",
     "Delivery",
+    "Destination",
     "Detail",
     "Engine",
     "EngineError",
@@ -44,19 +45,20 @@ __all__ = [
     "Grant",
     "Holder",
     "Letter",
+    "LocalDeadLetters",
+    "LocalQueue",
     "Mailbox",
     "MailboxClaimed",
-    "Mailroom",
+    "MailboxService",
     "NotMigrated",
     "Outgoing",
+    "Producer",
     "Publisher",
     "Push",
-    "QueueBuffer",
     "QueueFull",
     "QueueNotFound",
     "QueuePolicy",
     "QuotaExceeded",
-    "Source",
     "StoreUnavailable",
     "Subscription",
     "TooManyNames",

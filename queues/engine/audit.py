@@ -1,8 +1,7 @@
 """The engine's side of the audit chains: rows are appended in the transaction of what they record.
 
-A caller with a pipeline of its own puts `statement("audit_head")` at the end of it, and then calls `append_at` with the
-head's row. From the one to the commit no other
-transaction appends to the chain, so as little as possible belongs in between.
+A caller with a pipeline of its own puts `statement("audit_head")` at its end and calls `append_at` with the head's
+row. Between the two and the commit no other transaction can append to the chain, so little else belongs there.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ class ChainBroken(AuditError):
 
 
 def trouble(chain: str) -> Trouble:
-    """What does not work while a chain is broken, as /readyz says it."""
+    """The trouble of /readyz while a chain is broken."""
     return Trouble(f"The audit chain {chain!r} cannot be appended to", "chain")
 
 
 class Place(NamedTuple):
-    """A row of a chain. If it is there with this hash, then so is everything that its transaction did."""
+    """A row of a chain. If the row exists with this hash, its transaction was committed."""
 
     chain: int
     seq: int
@@ -48,8 +47,8 @@ class Place(NamedTuple):
 async def append(connection: Connection, chain: str, events: Sequence[Event]) -> Place | None:
     """Append events to a chain in the open transaction, which holds the chain's lock until it ends.
 
-    Returns where the last of them stands. Raises InvalidEvent; ChainBroken when the chain does not take the rows; what
-    psycopg does when the connection is lost or the server refuses.
+    Returns the place of the last row. Raises InvalidEvent; ChainBroken when the chain does not take the rows;
+    psycopg.Error when the connection is lost or the server refuses.
     """
     last = None
     for part in parts(events):
@@ -77,14 +76,14 @@ def _locked(head: Any, chain: str) -> Any:
 
 
 def _of_chain(error: Exception, chain: str, connection: Connection) -> Exception:
-    """What an error says of a chain: that it is broken, unless the connection, the server or the event is to blame."""
+    """ChainBroken, unless the connection, the server or the event caused the error: then the error itself."""
     if isinstance(error, AuditError) or fault_of(error, connection) is not Fault.BAD:
         return error
     return ChainBroken(chain, told(error))
 
 
 async def has(connection: Connection, chain: str, place: Place) -> bool:
-    """Whether a row was committed. Waits for whoever appends to the chain now, so inside a transaction of its own."""
+    """Whether a row was committed. Waits for other transactions that append, so it needs a transaction of its own."""
     await connection.execute(statement("audit_head"), {"chain": chain})
     row = await (await connection.execute(statement("audit_has"), place._asdict())).fetchone()
     return row is not None and bool(row[0])
@@ -97,10 +96,10 @@ async def append_all(connection: Connection, events: Mapping[str, Sequence[Event
 
 
 async def seal(connection: Connection) -> int:
-    """Move what waits in the journal into its chains, each in transactions of its own; returns how many events.
+    """Move the events of the journal into their chains, each chain in transactions of its own; returns their number.
 
-    For a connection in autocommit mode; costs one small query when nothing waits. Raises AuditError when a chain cannot
-    be appended to, after all others.
+    For a connection in autocommit mode; an empty journal costs one small query. Raises AuditError, after all other
+    chains, when a chain cannot be appended to.
     """
     sealed, broken = 0, None
     for chain, _ in await (await connection.execute(statement("audit_waiting"))).fetchall():
@@ -121,7 +120,7 @@ async def seal(connection: Connection) -> int:
 
 async def _seal_part(connection: Connection, chain: str) -> int:
     async with connection.transaction():
-        # The head first: who waits for it finds afterwards what the one before has left.
+        # The head first: a transaction that waits for the lock then sees what the one before has left.
         head = await (await connection.execute(statement("audit_head"), {"chain": chain})).fetchone()
         head = _locked(head, chain)
         cursor = await connection.execute(statement("audit_take"), {"chain": chain, "limit": MOST_ROWS})

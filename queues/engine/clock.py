@@ -8,5 +8,18 @@ now = time.monotonic
 
 
 def wall_offset() -> float:
-    """What to add to a monotonic time to get a Unix time."""
+    """What to add to a monotonic time to get a Unix time by this host's clock."""
     return time.time() - time.monotonic()
+
+
+class ServerClock:
+    """The PostgreSQL server's clock: `offset` plus a monotonic time of this process is a Unix time there."""
+
+    __slots__ = ("offset",)
+
+    def __init__(self) -> None:
+        self.offset = wall_offset()
+
+    def set(self, offset: float) -> None:
+        """The server was asked for its time."""
+        self.offset = offset

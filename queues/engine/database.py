@@ -12,8 +12,8 @@ from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
+from queues.database import defaults_for_hosts
 from queues.engine.errors import NotMigrated, Pooled, UnsafeServer, UnsupportedServer
-from queues.hosts import defaults_for_hosts
 
 Connection = AsyncConnection[TupleRow]
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from queues.errors import DescribedError
 
-class EngineError(Exception):
+
+class EngineError(DescribedError):
     """The engine failed."""
-
-    def __init__(self, detail: str = "") -> None:
-        text = (type(self).__doc__ or "").strip().rstrip(".")
-        super().__init__(f"{text}: {detail}" if detail else text)
-        self.detail = detail
 
 
 class UnsafeServer(EngineError):

@@ -41,7 +41,7 @@ class EngineOptions:
     idle_subscription_days: int = 0
     #: Whether this process serves mailboxes; most letters out to one of them; whether any key may take a free name and
     #: acknowledge any letter; whether letters are recorded in the audit chain; seconds in which an id counts as seen.
-    mailroom: bool = False
+    mailboxes: bool = False
     mailbox_window: int = 10_000
     #: Names of peers that an API key may make, 0: any number; bytes of what its peers have sent that may wait.
     most_names: int = 10_000
@@ -58,11 +58,11 @@ class EngineOptions:
 
 def options_from_settings(name: str) -> EngineOptions:
     """The options that Django's settings give; `name` says what runs the engine."""
-    from django.conf import settings
     from psycopg.conninfo import make_conninfo
 
-    from brokersite.databases import connection_parameters
     from queues.audit.upkeep import anchor_at_stop, look_after
+    from queues.database import connection_parameters
+    from queues.settings import settings
 
     return EngineOptions(
         conninfo=make_conninfo(**connection_parameters()),

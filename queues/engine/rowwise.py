@@ -15,11 +15,9 @@ from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, is_idle, told
 from queues.engine.health import Health
 from queues.engine.isolation import carry_out, halves
-from queues.engine.statements import array, statement
+from queues.engine.statements import ALL, array, statement
 
 Rows = list[tuple[Any, ...]]
-#: What a statement takes to do all that there is.
-ALL: dict[str, Any] = {"ids": None, "skip": "{}"}
 #: Rows that fail without one that does not, after which the statement is to blame and no row.
 MOST_FAILURES = 50
 #: Rows that are passed over, at most: they go into each statement.
@@ -96,15 +94,25 @@ class Rowwise:
     ) -> None:
         self.health.isolate(self._unit, why, id=id, queue=queue)
         if self._letters:
-            given = {"ids": array([id]), "error": f"{self._unit} failed: {told(why)}", "node": node}
             try:
-                await connection.execute(statement("set_aside"), given)
+                await set_aside(connection, id, f"{self._unit} failed: {told(why)}", node)
                 return
             except Exception as error:
                 if fault_of(error, connection) is not Fault.BAD or not is_idle(connection):
                     raise
         if len(self._passed) < MOST_PASSED:
             self._passed[id] = None
+
+
+async def first_ready(connection: Connection, queue: int, low: int) -> int | None:
+    """The oldest ready message of a queue above an id."""
+    row = await (await connection.execute(statement("first_ready"), {"queue": queue, "low": low})).fetchone()
+    return None if row is None else int(row[0])
+
+
+async def set_aside(connection: Connection, id: int, error: str, node: int | None = None) -> None:
+    """Make a message that waits, or is leased to `node`, a dead letter of its queue."""
+    await connection.execute(statement("set_aside"), {"ids": array([id]), "error": error, "node": node})
 
 
 def _halve(ids: list[int], _: Exception) -> Sequence[list[int]]:

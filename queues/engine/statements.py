@@ -1,24 +1,19 @@
-"""The engine's SQL: one file a statement under sql/, named for what it does, read once."""
+"""The engine's SQL: one file a statement under sql/."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
+from typing import Any, Final
 
-DIRECTORY = Path(__file__).parent / "sql"
+from queues.sqlfiles import statements
 
+#: What a statement that takes `ids` and `skip` takes to do all that there is.
+ALL: dict[str, Any] = {"ids": None, "skip": "{}"}
 
-@cache
-def statement(name: str) -> bytes:
-    """The text of sql/NAME.sql without its comments, which need not travel."""
-    lines = (DIRECTORY / f"{name}.sql").read_bytes().splitlines()
-    return b"\n".join(line for line in lines if not line.lstrip().startswith(b"--"))
+DIRECTORY: Final = Path(__file__).parent / "sql"
 
-
-def names() -> list[str]:
-    """Every statement there is."""
-    return sorted(path.stem for path in DIRECTORY.glob("*.sql"))
+statement = statements(DIRECTORY)
 
 
 def array(values: Iterable[object]) -> str:

@@ -1,19 +1,16 @@
-"""What can go wrong with a run; each class's docstring is its message."""
+"""The errors of a run; each class's docstring is its message."""
 
 from __future__ import annotations
 
+from queues.errors import DescribedError
 
-class EtlError(Exception):
+
+class EtlError(DescribedError):
     """The run failed."""
-
-    def __init__(self, detail: str = "") -> None:
-        text = (type(self).__doc__ or "").strip().rstrip(".")
-        super().__init__(f"{text}: {detail}" if detail else text)
-        self.detail = detail
 
 
 class InvalidOptions(EtlError, ValueError):
-    """A run cannot have these options."""
+    """The options of the run do not fit"""
 
 
 class OutputBusy(EtlError):
@@ -42,6 +39,10 @@ class NoJava(EtlError):
 
 class NoSpark(EtlError):
     """Spark could not be started."""
+
+
+class NoCelery(EtlError):
+    """Runs of the admin and of schedules are tasks of Celery."""
 
 
 class OutputUnusable(EtlError):

@@ -8,13 +8,13 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS
 
-from brokersite.databases import connection_parameters
+from queues.database import connection_parameters
 from queues.etl.errors import InvalidOptions
 from queues.etl.jar import driver_jar
 from queues.etl.job.config import BODIES, VERIFY, Config
+from queues.settings import settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,11 +20,10 @@ from typing import IO, Any
 
 import django
 import psutil
-from django.conf import settings
 
-from brokersite import tied
-from brokersite.environment import CHECKOUT
+from queues import childprocess
 from queues.etl.workspace import workspace
+from queues.settings import settings
 
 #: The module that the child process runs.
 JOB = "queues.etl.job"
@@ -48,7 +47,7 @@ TAIL = 2000
 
 def supervise(run_id: int) -> None:
     """Take a queued run through to its end. What happens to it stands in its row afterwards."""
-    from queues.etl.attending import Attendant
+    from queues.etl.run_supervisor import Attendant
 
     attendant = Attendant.take(run_id)
     if attendant is None:
@@ -133,13 +132,13 @@ def job_process(run_id: int, config_text: Any) -> Iterator[JobProcess]:
 def _launch(config: Path, output: IO[bytes], holder: int) -> subprocess.Popen[bytes]:
     """Start the job in a session of its own. It ends when this process does, however that ends."""
     environment = {name: value for name, value in os.environ.items() if is_passed_on(name)}
-    environment |= {"LC_ALL": "C.UTF-8", "PYTHONPATH": str(CHECKOUT), "TMPDIR": str(config.parent)}
+    environment |= {"LC_ALL": "C.UTF-8", "PYTHONPATH": str(childprocess.PACKAGES), "TMPDIR": str(config.parent)}
     if settings.SPARK_MASTER.startswith("local"):
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     return subprocess.Popen(
-        [sys.executable, tied.__file__, str(os.getpid()), JOB, str(config)],
-        cwd=CHECKOUT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-        pass_fds=(holder,), umask=settings.BROKER_ETL_UMASK,
+        childprocess.command(JOB, str(config)),
+        cwd=childprocess.PACKAGES, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+        start_new_session=True, pass_fds=(holder,), umask=settings.BROKER_ETL_UMASK,
     )  # fmt: skip
 
 
@@ -186,7 +185,6 @@ def now() -> datetime:
 
 
 def main() -> None:
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "brokersite.settings")
     django.setup()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
 from datetime import datetime, timedelta
-from urllib.parse import quote, urlencode
 
 import psutil
-from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, connections, transaction
 from django.db.models.functions import Now
 
-from brokersite.databases import connection_parameters
-from brokersite.environment import CHECKOUT
+from queues import extras
 from queues.etl import runner
-from queues.etl.errors import NoSuchRun, NotRunning, OutputBusy
+from queues.etl.errors import NoSpark, NoSuchRun, NotRunning, OutputBusy
 from queues.etl.options import RunOptions, default_output
 from queues.models import EtlRun, EtlState
 from queues.models.etl import UNFINISHED
+from queues.settings import child_environment
 
 __all__ = ["cancel", "create", "get", "recover", "run", "start"]
 
@@ -38,7 +35,9 @@ def create(
     options: RunOptions | None = None, *, trigger: str = "shell", output: str | None = None,
     using: str = DEFAULT_DB_ALIAS,
 ) -> EtlRun:  # fmt: skip
-    """A queued run, which `run` or another process then takes. Raises OutputBusy, InvalidOptions."""
+    """A queued run, which `run` or another process then takes. Raises OutputBusy, InvalidOptions, NoSpark."""
+    if problem := extras.problem("etl"):
+        raise NoSpark(problem)
     recover(using)
     where = output or default_output()
     try:
@@ -62,7 +61,7 @@ def start(
     options: RunOptions | None = None, *, trigger: str = "shell", output: str | None = None,
     using: str = DEFAULT_DB_ALIAS,
 ) -> EtlRun:  # fmt: skip
-    """Begin a run, which goes on whatever becomes of this process. Raises OutputBusy, InvalidOptions, OSError.
+    """Begin a run, which goes on whatever becomes of this process. Raises what `create` does, and OSError.
 
     In a transaction the run begins with its commit.
     """
@@ -73,12 +72,11 @@ def start(
 
 def _launch(made: EtlRun, using: str) -> None:
     """Start a process that looks after a run."""
-    address = f"postgresql:///?{urlencode(connection_parameters(using), quote_via=quote)}"
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", "queues.etl.runner", str(made.pk)],
-            cwd=CHECKOUT, env={**os.environ, **_settings(), "DATABASE_URL": address}, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env=child_environment(using, "SPARK_MASTER", "BROKER_ETL_TIMEOUT", "BROKER_ETL_READERS"),
+            start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
     except OSError as error:
         EtlRun.objects.using(using).filter(pk=made.pk).update(
@@ -88,12 +86,6 @@ def _launch(made: EtlRun, using: str) -> None:
     threading.Thread(target=process.wait, name=f"ETL run {made.pk}", daemon=True).start()
     host, _ = runner.here()
     EtlRun.objects.using(using).filter(pk=made.pk, state=EtlState.QUEUED).update(host=host, pid=process.pid)
-
-
-def _settings() -> dict[str, str]:
-    """Settings that another process has to have as this one has them, wherever they come from here."""
-    names = ("DATA_DIR", "SPARK_MASTER", "BROKER_ETL_TIMEOUT", "BROKER_ETL_READERS")
-    return {name: str(getattr(settings, name)) for name in names}
 
 
 def get(run_id: int, using: str = DEFAULT_DB_ALIAS) -> EtlRun:

@@ -16,12 +16,13 @@ from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from queues import extras
 from queues.cron import InvalidSchedule, next_run
 from queues.etl import runs
-from queues.etl.errors import EtlError
+from queues.etl.errors import EtlError, NoCelery
 from queues.etl.options import RunOptions
 from queues.models import EtlRun, EtlSchedule, EtlState
-from queues.operations import OperationError
+from queues.operations.queues import OperationError
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +55,10 @@ def launch(
 
 
 def publish_task(run: EtlRun) -> None:
-    """Publish the Celery task of a run that is queued; a task more than it needs does no harm."""
-    from queues.etl.tasks import run_etl  # Celery is loaded by those that use it
+    """Publish the Celery task of a queued run; a second task does nothing. Raises NoCelery and kombu's errors."""
+    if problem := extras.problem("celery"):
+        raise NoCelery(problem)
+    from queues.etl.tasks import run_etl  # a process that begins no run does not load Celery
 
     run_etl.apply_async((run.pk,), task_id=f"etl-run-{run.pk}")
 

@@ -6,14 +6,14 @@ import logging
 from contextlib import suppress
 from typing import Any
 
+from celery import shared_task
 from celery.signals import task_revoked
-from django.conf import settings
 
-from brokersite.celery import app
 from queues.etl import runner, runs, schedules
 from queues.etl.errors import NoSuchRun, NotRunning
 from queues.models import EtlRun
 from queues.models.etl import UNFINISHED
+from queues.settings import settings
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 PATIENCE, FORCE = 60, 120
 
 
-@app.task(  # type: ignore[untyped-decorator]
+@shared_task(  # type: ignore[untyped-decorator]
     name="etl.run",
     soft_time_limit=int(settings.BROKER_ETL_TIMEOUT) + PATIENCE,
     time_limit=int(settings.BROKER_ETL_TIMEOUT) + FORCE,
@@ -31,14 +31,14 @@ def run_etl(run: int) -> None:
     runner.supervise(run)
 
 
-@app.task(name="etl.run_due")  # type: ignore[untyped-decorator]
+@shared_task(name="etl.run_due")  # type: ignore[untyped-decorator]
 def run_due_etl() -> None:
     """Begin the runs of schedules that are due."""
     for run in schedules.run_due():
         logger.info("ETL run %s was begun by %s", run.pk, run.trigger)
 
 
-@app.task(name="etl.recover")  # type: ignore[untyped-decorator]
+@shared_task(name="etl.recover")  # type: ignore[untyped-decorator]
 def recover_etl() -> None:
     """Find runs whose worker is gone, and do them again."""
     for run in schedules.restart_lost():

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
+from django.db import DataError
 
 from queues.api import LONGEST_TIME, InvalidMessage
 from queues.engine.errors import EngineError
-from queues.keys import InvalidKey, KeyExists
-from queues.operations import OperationError
-from queues.routes import InvalidAddress, RouteError
+from queues.operations.keys import InvalidKey, KeyExists
+from queues.operations.queues import OperationError
+from queues.operations.routes import InvalidAddress, RouteError
 
 REFUSED, USAGE = 1, 2
 
@@ -32,11 +33,19 @@ class SubcommandCommand(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         do: Callable[[dict[str, Any]], None] = getattr(self, f"do_{options['do']}")
+        for name, value in options.items():
+            for text in value if isinstance(value, list) else [value]:
+                if isinstance(text, str) and not is_storable(text):
+                    name = name.replace("_", "-")
+                    raise CommandError(f"{name} has a NUL or bytes that are no UTF-8: {text[:40]!r}", returncode=USAGE)
         try:
             do(options)
             self.stdout.flush()
         except REFUSALS as error:
-            raise CommandError(str(error), returncode=REFUSED) from error
+            raise CommandError("\\n".join(str(error).splitlines()), returncode=REFUSED) from error  # one line
+        except DataError as error:  # a value that the database has no room for, which no check has foreseen
+            reason = str(error).partition("\n")[0]
+            raise CommandError(f"The database refuses a value: {reason}", returncode=REFUSED) from error
         except BrokenPipeError:  # whoever reads our output has seen enough; what is buffered goes nowhere
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -46,7 +55,7 @@ class SubcommandCommand(BaseCommand):
 
     def say_json(self, value: Any) -> None:
         """A value as JSON on standard output."""
-        self.say(json.dumps(value, indent=2, default=_plain))
+        self.say(to_json(value))
 
     def ask(self, question: str, yes: bool) -> None:
         """Ask before what cannot be undone, unless `--yes`. Raises CommandError when the answer is no."""
@@ -56,6 +65,11 @@ class SubcommandCommand(BaseCommand):
             raise CommandError(f"{question} Repeat it with --yes; there is no terminal to ask on.", returncode=USAGE)
         if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
             raise CommandError("Nothing was done.", returncode=REFUSED)
+
+
+def is_storable(text: str) -> bool:
+    """Whether PostgreSQL can hold a text: no NUL, and no half of a surrogate pair, as what is no UTF-8 becomes."""
+    return "\0" not in text and text.encode(errors="replace").decode() == text
 
 
 def secret_from(path: str) -> str:
@@ -68,6 +82,11 @@ def secret_from(path: str) -> str:
     if not secret:
         raise CommandError(f"There is no secret in {'standard input' if path == '-' else path}.", returncode=USAGE)
     return secret
+
+
+def to_json(value: Any, indent: int | None = 2) -> str:
+    """A value as JSON; durations are seconds, times ISO 8601."""
+    return json.dumps(value, indent=indent, default=_plain)
 
 
 def on_terminal() -> bool:

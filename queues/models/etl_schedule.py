@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
 from queues.models.cron_schedule import CronSchedule
 from queues.models.etl import EtlRun
+from queues.settings import settings
 
 
 class EtlBodies(models.TextChoices):

@@ -6,7 +6,6 @@ import json
 import re
 from typing import Any
 
-from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -15,6 +14,7 @@ from django.db.models.functions import Now
 
 from queues.models.cron_schedule import CronSchedule
 from queues.models.queue import QueueKind
+from queues.settings import settings
 
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 MOST_ATTEMPTS = 32_767

@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime
 import uuid
 
-from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from queues.reach import SYSTEM_PREFIX
+from queues.settings import settings
 
 
 class QueueKind(models.TextChoices):

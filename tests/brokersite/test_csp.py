@@ -17,7 +17,6 @@ from django_celery_results.models import GroupResult, TaskResult
 from brokersite.csp import POLICY
 from hydra.models import Event as HydraEvent
 from hydra.models import Node as HydraNode
-from queues import keys
 from queues.audit.chains import append
 from queues.audit.events import Event as AuditEvent
 from queues.models import (
@@ -34,6 +33,7 @@ from queues.models import (
     Subscription,
     Worker,
 )
+from queues.operations import keys
 from tests.queues.store import make_node, make_queue, store
 
 #: What a browser would not run or apply.

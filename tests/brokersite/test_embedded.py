@@ -21,7 +21,7 @@ import pytest
 from brokersite import embedded, embedded_home
 from brokersite.embedded import Database
 from brokersite.environment import CHECKOUT
-from brokersite.secretfile import kept_secret
+from queues.secretfiles import kept_secret
 from tests.brokersite.processes import has_ended
 
 

@@ -10,8 +10,11 @@ import pytest
 from django.db import connection
 from django.test import AsyncClient, Client
 
-from brokersite import health
 from hydra.models import Node as HydraNode
+from queues import health
+from queues.api import publish
+from queues.models import Queue
+from queues.operations.queues import create_queue
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +134,21 @@ def test_metrics_have_the_faults_of_hydras_nodes(client: Client) -> None:
     text = client.get("/metrics").content.decode()
     assert 'fivewire_hydra_faults_total{node="alpha"} 7.0' in text
     assert 'fivewire_hydra_running{node="alpha"} 0.0' in text
+
+
+@pytest.mark.django_db(transaction=True)
+def test_metrics_of_queues_are_given_on_request(client: Client) -> None:
+    for name in ("orders.eu", "orders.us", "mail"):
+        create_queue(name)
+    Queue.objects.create(name="_internal")
+    publish("orders.eu", b"1")
+    assert "fivewire_queue" not in client.get("/metrics").content.decode()
+    text = client.get("/metrics", {"queues": "orders.*"}).content.decode()
+    assert 'fivewire_queue_messages{queue="orders.eu",state="ready"} 1.0' in text
+    assert 'fivewire_queue_published_total{queue="orders.us"} 0.0' in text
+    assert "mail" not in text
+    assert 'queue="_internal"' in client.get("/metrics", {"queues": "_*"}).content.decode()
+    assert 'queue="_internal"' not in client.get("/metrics", {"queues": "*"}).content.decode()
 
 
 async def test_metrics_are_there_without_the_database_but_those_of_hydras_nodes(

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.peers.running import PATIENCE, Daphne
+from tests.peers.running import Daphne
+from tests.waiting import PATIENCE
 
 FORM = "Content-Type: application/x-www-form-urlencoded"
 MIB = 1024 * 1024

@@ -18,7 +18,7 @@ from brokersite import supervisor
 from brokersite.environment import CHECKOUT
 from brokersite.supervisor import Program, Supervisor, SupervisorError, refuse_taken
 from tests.brokersite.processes import has_ended
-from wire.address import Address
+from wire.net.address import HostPort
 
 SERVER = """
 import signal, socket, sys
@@ -63,7 +63,7 @@ def server(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> Callab
         port = unused_tcp_port_factory()
         path = tmp_path / f"{name}.py"
         path.write_text(SERVER.format(prelude=prelude))
-        return Program(name, [str(path), str(port)], [Address("127.0.0.1", port)])
+        return Program(name, [str(path), str(port)], [HostPort("127.0.0.1", port)])
 
     return make
 
@@ -240,11 +240,11 @@ async def test_a_program_that_never_accepts_is_the_end_of_the_start(
 
 
 def test_a_taken_port_is_named(unused_tcp_port: int) -> None:
-    refuse_taken([Address("127.0.0.1", unused_tcp_port)])
+    refuse_taken([HostPort("127.0.0.1", unused_tcp_port)])
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(SupervisorError, match=rf"127\.0\.0\.1:{port} cannot be listened on: .*in use"):
-            refuse_taken([Address("127.0.0.1", unused_tcp_port), Address("127.0.0.1", port)])
+            refuse_taken([HostPort("127.0.0.1", unused_tcp_port), HostPort("127.0.0.1", port)])
 
 
 async def test_children_end_when_their_supervisor_is_killed(tmp_path: Path, unused_tcp_port: int) -> None:
@@ -254,7 +254,7 @@ async def test_children_end_when_their_supervisor_is_killed(tmp_path: Path, unus
 import asyncio
 from brokersite.supervisor import *
 async def main():
-    program = Program("one", [{str(path)!r}, "{unused_tcp_port}"], [Address("127.0.0.1", {unused_tcp_port})])
+    program = Program("one", [{str(path)!r}, "{unused_tcp_port}"], [HostPort("127.0.0.1", {unused_tcp_port})])
     await Supervisor([program], print).start()
     print(program.process.pid, flush=True)
     await asyncio.sleep(60)

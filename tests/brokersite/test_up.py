@@ -7,9 +7,7 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,56 +18,14 @@ import pytest
 from brokersite import embedded
 from brokersite.environment import CHECKOUT
 from brokersite.management.commands.up import Command
-from tests.brokersite.processes import has_ended
-from wire.address import Address
+from tests.brokersite.processes import Ports, Up, has_ended
+from tests.waiting import wait_until
+from wire.net.address import HostPort
 
 #: It starts half a dozen programs, and each has a good deal to import.
 pytestmark = pytest.mark.timeout(300)
 
-Ports = dict[str, int]
 StartUp = Callable[..., "Up"]
-
-
-class Up:
-    """A running `manage.py up`, and what it has printed."""
-
-    def __init__(self, data_dir: Path, ports: Ports, *options: str) -> None:
-        environ = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
-        addresses = [text for name, port in ports.items() for text in (f"--{name}", f"127.0.0.1:{port}")]
-        self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            [sys.executable, "manage.py", "up", *addresses, *options],
-            cwd=CHECKOUT,
-            env={**environ, "DATA_DIR": str(data_dir)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    def read_until(self, words: str) -> str:
-        """Read lines until one has ``words``; the test's own time limit bounds the wait."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
-            if words in line:
-                return self.lines[-1]
-        raise AssertionError(f"{words!r} is not in what up printed:\n" + "\n".join(self.lines))
-
-    def wait_until_ready(self) -> None:
-        """Read to the line `ready`; fail with all that was printed if up ends before it."""
-        while self.read_until("ready") != "ready":
-            pass
-
-    def family(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
-
-    def end(self, number: int = signal.SIGINT) -> int:
-        """Send a signal; the exit code, once it has ended."""
-        self.process.send_signal(number)
-        rest, _ = self.process.communicate(timeout=60)
-        self.lines += rest.splitlines()
-        return self.process.returncode
 
 
 @pytest.fixture
@@ -80,7 +36,7 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def ports(unused_tcp_port_factory: Callable[[], int]) -> Ports:
-    return {name: unused_tcp_port_factory() for name in ("http", "blipmq", "sspq", "hydra")}
+    return {name: unused_tcp_port_factory() for name in ("http", "overhop", "blipmq", "sspq", "hydra")}
 
 
 @pytest.fixture
@@ -89,7 +45,7 @@ def start(data_dir: Path, ports: Ports) -> Iterator[StartUp]:
     started: list[Up] = []
 
     def start(celery: str = "off") -> Up:
-        started.append(Up(data_dir, ports, f"--celery={celery}"))
+        started.append(Up([sys.executable, "manage.py"], CHECKOUT, ports, f"--celery={celery}", DATA_DIR=str(data_dir)))
         return started[-1]
 
     yield start
@@ -126,7 +82,7 @@ def test_up_prints_where_everything_is_and_ctrl_c_leaves_no_process(
     family = up.family()
     assert len(family) >= 2
     assert up.end() == 0
-    wait_for(lambda: all(map(has_ended, family)))
+    wait_until(lambda: all(map(has_ended, family)))
     assert not embedded.is_running(data_dir)
     assert not any(accepts(port) for port in ports.values())
 
@@ -149,17 +105,17 @@ def test_a_killed_listener_and_a_killed_database_are_started_again(
     (listener,) = [p for p in psutil.Process(up.process.pid).children() if "runwire" in p.cmdline()]
     listener.kill()
     assert "killed by SIGKILL: started again" in up.read_until("runwire")
-    wait_for(lambda: accepts(ports["blipmq"]))
+    wait_until(lambda: accepts(ports["blipmq"]))
     pid_file = data_dir / "postgres" / "data" / "postmaster.pid"
     os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
     up.read_until("PostgreSQL does not run: started again")
-    wait_for(lambda: embedded.is_running(data_dir))
+    wait_until(lambda: embedded.is_running(data_dir))
 
 
 def test_a_taken_port_is_named_before_anything_starts(start: StartUp, ports: Ports) -> None:
     with socket.create_server(("127.0.0.1", ports["sspq"])):
         up = start()
-        up.read_until(f"127.0.0.1:{ports['sspq']} cannot be listened on: Address already in use")
+        up.read_until(f"127.0.0.1:{ports['sspq']} cannot be listened on: HostPort already in use")
         assert up.process.wait(60) == 1
     assert "ready" not in up.lines
 
@@ -170,18 +126,11 @@ def test_the_children_of_a_killed_up_end(start: StartUp) -> None:
     assert sum("celery" in process.cmdline() for process in up.family()) >= 3  # the worker, its two, the beat
     family = up.family()
     up.process.kill()
-    wait_for(lambda: all(map(has_ended, family)))
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: all(map(has_ended, family)))
 
 
 def test_up_warns_of_listeners_that_other_hosts_reach() -> None:
     said = io.StringIO()
-    here, anywhere = Address("127.0.0.1", 8000), Address("0.0.0.0", 5555)
+    here, anywhere = HostPort("127.0.0.1", 8000), HostPort("0.0.0.0", 5555)
     Command(stdout=said)._warn_of_strangers({"site": here, "blipmq": anywhere})
     assert said.getvalue() == "warning: blipmq listens on 0.0.0.0:5555: other hosts reach it, and not over TLS\n"

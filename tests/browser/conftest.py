@@ -48,7 +48,7 @@ def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[webdrive
 
 @pytest.fixture
 def operator(transactional_db: None, live_server: LiveServer, browser: webdriver.Chrome) -> webdriver.Chrome:
-    """A browser in which somebody who may do everything is logged in."""
+    """A browser in which a superuser is logged in."""
     User.objects.create_superuser("admin", "", "password")
     browser.get(f"{live_server.url}/admin/")
     browser.find_element(By.NAME, "username").send_keys("admin")

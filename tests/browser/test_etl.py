@@ -29,7 +29,7 @@ PATIENCE = 900
 
 @pytest.fixture
 def worker(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> Iterator[Worker]:
-    """A Celery worker with the real job, which stands still for nobody, its heap small enough for any machine."""
+    """A Celery worker with the real job, which never pauses, its heap small enough for any machine."""
     need(request.config, "Java")
     environment = {"SPARK_MASTER": "local[2]", "SPARK_LOCAL_IP": "127.0.0.1", "BROKER_ETL_BUSY_PERCENT": "100"}
     started = Worker("worker", database_url, tmp_path, **environment)
@@ -78,7 +78,7 @@ def test_a_schedule_made_in_the_admin_runs_shows_progress_and_its_charts_appear(
     patient = WebDriverWait(
         operator, PATIENCE, 0.2, ignored_exceptions=[NoSuchElementException, StaleElementReferenceException]
     )
-    # The page is not loaded again by anybody: it follows by itself, from stage to stage, and shows charts at the end.
+    # The page is not reloaded: it follows by itself, from stage to stage, and shows charts at the end.
     patient.until(seen.presence_of_element_located((By.CSS_SELECTOR, "#etl-progress tr.now")))
     patient.until(
         lambda page: page.find_element(*heading).text == "succeeded" or EtlRun.objects.get().state == EtlState.FAILED

@@ -7,11 +7,12 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support import expected_conditions as seen
 
-from hydra.control import Action
 from hydra.models import Node
+from hydra.notifications import Action
 from tests.browser.test_peers_and_audit import answer_yes, click, until, until_said
 from tests.hydra.protocol.driver import leader_of_three
-from tests.hydra.rows import running, wait_for
+from tests.hydra.rows import running
+from tests.waiting import wait_until
 
 
 def test_an_operator_looks_at_a_network_and_stops_its_leader(
@@ -32,7 +33,7 @@ def test_an_operator_looks_at_a_network_and_stops_its_leader(
         click(operator, By.CSS_SELECTOR, ".object-tools a[href$='/resign/']")
         answer_yes(operator, "Yes, stop leading")
         until_said(operator, "Asked alpha to stop leading.")
-        wait_for(lambda: len(alpha.commands) == 2, "both commands are there")
+        wait_until(lambda: len(alpha.commands) == 2, "both commands are there")
     assert [command.action for command in alpha.commands] == [Action.DROP, Action.RESIGN]
 
     operator.refresh()

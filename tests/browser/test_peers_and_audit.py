@@ -17,11 +17,11 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from queues.audit.chains import PEERBUS, append
 from queues.audit.events import Event
-from queues.keys import create_key
 from queues.models import AuditVerification, Mailbox, Message, State
-from queues.verifications import verifier
+from queues.operations.keys import create_key
+from queues.operations.verifications import verifier
+from tests.queues.operations.test_mailboxes import letters, make_peer
 from tests.queues.store import make_node
-from tests.queues.test_mailboxes import letters, make_peer
 
 #: Seconds that a page has to show what it should; it loads itself again meanwhile. A verification gives way to whatever
 #: else the machine has to do.

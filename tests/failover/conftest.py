@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.conf import settings
 
-from brokersite.torture.database import KEY
+from brokersite.rigs.torture.database import KEY
 from queues.engine.access import key_digest
 from tests.failover.servers import DATABASE, PASSWORD, ROLE, Server
 from tests.wire.broker import migrate

@@ -7,13 +7,14 @@ from functools import partial
 from types import SimpleNamespace, TracebackType
 from typing import Self, cast
 
-from brokersite.torture.database import KEY
-from brokersite.torture.listeners import Listener
-from brokersite.torture.workload import BlipConsumer, BlipProducer, Stage
-from tests.wire.broker import PATIENCE, Broker, wait_until
+from brokersite.rigs.torture.database import KEY
+from brokersite.rigs.torture.listeners import Listener
+from brokersite.rigs.torture.workload import BlipConsumer, BlipProducer, Stage
+from tests.waiting import PATIENCE, wait_until
+from tests.wire.broker import Broker
 from wire.blipmq.client import Client
 from wire.overhop.client import Client as Overhop
-from wire.overhop.handling import JobContext
+from wire.overhop.job_context import JobContext
 from wire.overhop.worker import Worker
 
 TOPIC = QUEUE = "failover"

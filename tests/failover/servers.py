@@ -16,8 +16,9 @@ import psycopg
 
 from brokersite import embedded_home
 from brokersite.embedded_home import Home
-from brokersite.torture.listeners import free_ports
-from tests.wire.broker import PATIENCE, Broker, wait_until
+from brokersite.rigs.torture.listeners import free_ports
+from tests.waiting import PATIENCE, wait_until
+from tests.wire.broker import Broker
 
 HOST = "127.0.0.1"
 #: Of every server here; they listen on loopback, or in a network of the test's own.

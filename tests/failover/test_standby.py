@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
-from brokersite.torture.database import KEY
+from brokersite.rigs.torture.database import KEY
 from tests.failover.conftest import MakeServer
 from tests.failover.load import Load
 from tests.failover.servers import page, url, wait_ready, wait_unready
-from tests.wire.broker import Blip, Broker, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import Blip, Broker
 from wire.blipmq import codec as blipmq
 
 TOPIC = b"failover"

@@ -12,13 +12,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from brokersite.torture.database import KEY
+from brokersite.rigs.torture.database import KEY
 from tests.failover.conftest import MakeServer
 from tests.failover.load import Load
 from tests.failover.servers import DATABASE, ROLE, Server, is_ready, page, url, wait_ready, wait_unready
 from tests.hydra.network.namespaces import Namespaces, NotPossible
 from tests.tools import lack
-from tests.wire.broker import Blip, Broker, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import Blip, Broker
 
 TOPIC = b"troubles"
 STATUS = ("--status", "127.0.0.1:0")

@@ -11,7 +11,8 @@ from typing import Self
 
 import psycopg
 
-from tests.wire.broker import KEY, PATIENCE, Blip, Broker, Database
+from tests.waiting import PATIENCE
+from tests.wire.broker import KEY, Blip, Broker, Database
 
 #: A round trip may last so many times the longest of the control's, and so many seconds more.
 FACTOR, FLOOR = 20.0, 1.0

@@ -14,19 +14,22 @@ from hypothesis import strategies as st
 
 from hydra.protocol.codec import MAX_LINE
 from hydra.protocol.times import Times
+from tests.hostile.pulse import Pulse
 from tests.hostile.unharmed import drawn, exchange, unharmed
 from tests.hostile.values import NOT_UTF8, TIMES, integers, octets, texts
-from tests.hydra.network.nodes import PATIENCE, Network, Node, wait_until
+from tests.hydra.network.nodes import Network, Node
 from tests.hydra.network.probe import Probe
+from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import Database
 
-#: Nobody is dropped, and a leader's lease does not end, however slow the machine is.
+#: No member is dropped, and a leader's lease does not end, however slow the machine is.
 SLOW: Final = Times(max_ping=600.0, max_vote_min=0.2, max_vote_max=0.6, max_meet=60.0)
 #: A connection to IRC that is lost is made again within a second.
 QUICK: Final = Times(max_ping=3.0, max_vote_min=0.2, max_vote_max=0.6, max_meet=3.0)
 #: Bytes of a drawn session, which Hypothesis can still show; the kept cases are larger.
 LONGEST: Final = 7_000
 NEIGHBOUR: Final = 3_141_592_653
+PULSE: Final = 1_414_213_562
 LIAR: Final = 2_718_281_828
 
 _marks = itertools.count(1)
@@ -93,21 +96,30 @@ def node(network: Network) -> Node:
 
 
 @pytest.fixture(scope="module")
-def neighbour(node: Node) -> Iterator[Probe]:
-    with liar(node) as first, Probe(socket.create_connection(tcp(node), PATIENCE), id=NEIGHBOUR) as probe:
-        probe.send(f"KNOCK {NEIGHBOUR} neighbour")
-        while not first.take().startswith(b"KNOCK"):
-            pass
-        first.send(f"MEET {NEIGHBOUR} {LIAR}")
-        heard(probe, b"HELLO")
-        yield probe
+def neighbours(node: Node) -> Iterator[tuple[Probe, Probe]]:
+    """Two members, on links of their own: one is looked at before and after each test, one all the while."""
+    with (
+        liar(node) as first,
+        member(node, NEIGHBOUR, first) as neighbour,
+        member(node, PULSE, first, neighbour) as pulse,
+    ):
+        yield neighbour, pulse
 
 
 @pytest.fixture
-def nothing_else_harmed(node: Node, neighbour: Probe, store: Database) -> Iterator[None]:
-    """Around a test: the process, the node and its log are as before, and its neighbour is answered."""
-    before = identity(store)
-    with unharmed(store, lambda: node.said, lambda: served(neighbour)):
+def neighbour(neighbours: tuple[Probe, Probe]) -> Probe:
+    return neighbours[0]
+
+
+@pytest.fixture
+def nothing_else_harmed(node: Node, neighbours: tuple[Probe, Probe], store: Database) -> Iterator[None]:
+    """Around a test: the process, the node and its log are as before, its neighbour is answered, and another is in time
+    meanwhile."""
+    before, (neighbour, pulse) = identity(store), neighbours
+    with (
+        unharmed(store, lambda: node.said, lambda: served(neighbour)),
+        Pulse(lambda: served(pulse), store, node.process.pid),
+    ):
         yield
     assert identity(store) == before
     assert node.alive
@@ -129,8 +141,19 @@ def heard(probe: Probe, beginning: bytes) -> None:
 
 def served(neighbour: Probe) -> None:
     """A member that knocks is answered, on the link that was there before."""
-    neighbour.send(f"KNOCK {NEIGHBOUR} neighbour")
-    heard(neighbour, b"WELCOME %d" % NEIGHBOUR)
+    neighbour.send(f"KNOCK {neighbour.id} neighbour")
+    heard(neighbour, b"WELCOME %d" % neighbour.id)
+
+
+def member(node: Node, id: int, *others: Probe) -> Probe:
+    """A link of a member, which these others have met."""
+    probe = Probe(socket.create_connection(tcp(node), PATIENCE), id=id)
+    probe.send(f"KNOCK {id} neighbour")
+    for other in others:
+        heard(other, b"KNOCK %d" % id)
+        other.send(f"MEET {id} {other.id}")
+    heard(probe, b"HELLO")
+    return probe
 
 
 def liar(node: Node) -> Probe:

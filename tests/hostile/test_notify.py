@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queues.engine.notifications import CHANNEL
+from queues.engine.cluster.notifications.formats import CHANNEL
 from tests.hostile.unharmed import Neighbour, drawn
 from tests.hostile.values import INTEGERS, TIMES, integers, texts
 from tests.wire.broker import Database

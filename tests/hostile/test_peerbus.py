@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peers.envelope import MAX_FRAME, MAX_ID, MAX_KEY, MAX_NAME, MAX_RECIPIENT
+from peers.codec.envelope import MAX_FRAME, MAX_ID, MAX_KEY, MAX_NAME, MAX_RECIPIENT
+from tests.hostile.pulse import Pulse
 from tests.hostile.unharmed import drawn, unharmed
 from tests.hostile.values import ODD, TIMES, integers, octets, texts
 from tests.peers.running import PEERS, Daphne, Peer, ack, envelope, register
@@ -151,8 +152,8 @@ def broker(store: Database) -> Iterator[Daphne]:
 class Neighbour:
     """A peer that was there before, and writes to itself."""
 
-    def __init__(self, broker: Daphne) -> None:
-        self._peer = Peer(broker, "neighbour")
+    def __init__(self, broker: Daphne, name: str = "neighbour") -> None:
+        self._peer = Peer(broker, name)
 
     def served(self) -> None:
         """Send a message, get it and acknowledge it, on the connection that was there before."""
@@ -174,9 +175,18 @@ def neighbour(broker: Daphne) -> Iterator[Neighbour]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def pulsing(broker: Daphne) -> Iterator[Neighbour]:
+    made = Neighbour(broker, "pulse")
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def nothing_else_harmed(broker: Daphne, neighbour: Neighbour, store: Database) -> Iterator[None]:
-    with unharmed(store, lambda: broker.log, neighbour.served):
+def nothing_else_harmed(
+    broker: Daphne, neighbour: Neighbour, pulsing: Neighbour, store: Database
+) -> Iterator[None]:
+    with unharmed(store, lambda: broker.log, neighbour.served), Pulse(pulsing.served, store, broker.process.pid):
         yield
 
 

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from tests.hostile.pulse import BlipTrips, Pulse
-from tests.wire.broker import Broker, Database, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import Broker, Database
 
 #: Seconds that the broken twin's event loop stands still, at least.
 STILL = 2.0

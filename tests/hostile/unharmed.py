@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 import hypothesis
 
-from tests.wire.broker import PATIENCE, Address, Blip, Broker, Database
+from tests.waiting import PATIENCE
+from tests.wire.broker import Address, Blip, Broker, Database
 
 #: In the suite the same examples are drawn every time; HOSTILE_EXAMPLES=1000 draws so many others.
 EXAMPLES = os.environ.get("HOSTILE_EXAMPLES")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port of 127.0.0.1 that nobody else is given while nobody listens on it; a server with SO_REUSEADDR can."""
+    """A port of 127.0.0.1 that is not given again while it is free; a server with SO_REUSEADDR can."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))

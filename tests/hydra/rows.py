@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from random import Random
 from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
 
-from hydra.control import Command
-from hydra.database import conninfo_from_settings
+from hydra.errors import StoreError
+from hydra.notifications import Command
 from hydra.protocol.effects import Stored
 from hydra.snapshot import Snapshot, snapshot
-from hydra.store import NodeStore, StoreError
+from hydra.storage.database import conninfo_from_settings
+from hydra.storage.line_records import Line
+from hydra.storage.node_row import NodeStore
+from queues.models import Message
 from tests.hydra.protocol.driver import Driven
-
-PATIENCE = 60.0
+from tests.waiting import PATIENCE, until
 
 
 class Opened:
@@ -57,15 +58,6 @@ def rows(sql: str, *parameters: Any) -> list[dict[str, Any]]:
         return cursor.fetchall() if cursor.description is not None else []
 
 
-async def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait until something is true that happens elsewhere."""
-    deadline = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"never came true: {what}"
-        await asyncio.sleep(0.01)
-    return found
-
-
 def end_sessions(node: str, purpose: str) -> int:
     """End a node's sessions, as a restart of the server does; returns how many."""
     return len(
@@ -77,6 +69,21 @@ def end_sessions(node: str, purpose: str) -> int:
     )
 
 
+QUEUE = "hydra.recv"
+
+
+def lines(*indexes: int, term: int = 3) -> list[Line]:
+    return [(term, idx, f":a!b@c PRIVMSG #d :  line   {idx} ü") for idx in indexes]
+
+
+def stored(queue: str = QUEUE) -> list[Line]:
+    """The lines in a queue, in order."""
+    found = Message.objects.filter(queue__name=queue).order_by("id")
+    headers = [each.headers or {} for each in found]
+    texts = [bytes(each.payload).decode() for each in found]
+    return [(has["hydra.term"], has["hydra.idx"], text) for has, text in zip(headers, texts, strict=True)]
+
+
 def look_at(driven: Driven) -> Snapshot:
     return snapshot(driven.node, driven.now)
 
@@ -85,7 +92,7 @@ async def show(opened: Opened, driven: Driven) -> None:
     """Show what a node is like, and wait until it can be seen."""
     opened.store.listening(["127.0.0.1:6174"])
     opened.store.publish_status(look_at(driven))
-    id = opened.store.holding.id
+    id = opened.store.lease.id
     seen = "select from hydra_node where id = %s and current_id = %s and term = %s and role = %s"
     status = look_at(driven)
     await until(lambda: rows(seen, id, status.id, opened.store.stored.term, status.role), "the status is shown")
@@ -119,8 +126,3 @@ def running(name: str, driven: Driven | None = None, pledge: int | None = None) 
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
-
-
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    """`until`, for tests that are no coroutines."""
-    return asyncio.run(until(condition, what))

@@ -10,7 +10,7 @@ import sys
 from random import Random
 
 from hydra.protocol.effects import Stored
-from hydra.store import NodeStore
+from hydra.storage.node_row import NodeStore
 
 
 async def main(conninfo: str, name: str) -> None:

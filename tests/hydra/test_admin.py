@@ -15,10 +15,11 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 from hydra.models import Event, Link, Member, Node, Vote
 from queues.models import AuditJournalEntry
 from tests.hydra.protocol.driver import OTHERS, Driven, leader_of_three, voter_of_three
-from tests.hydra.rows import rows, running, wait_for
-from tests.queues.test_admin import LOGIN
-from tests.queues.test_admin import anybody as anybody  # a fixture
-from tests.queues.test_worker_pages import text_of
+from tests.hydra.rows import rows, running
+from tests.queues.admin.test_admin import LOGIN
+from tests.queues.admin.test_admin import anybody as anybody  # a fixture
+from tests.queues.admin.test_worker import text_of
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -48,7 +49,7 @@ def stopped(name: str = "alpha", driven: Driven | None = None, pledge: int | Non
 
 
 def test_the_list_shows_who_runs_leads_and_votes(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hydra.board.SIGN_OF_LIFE", 3600.0)  # else the node may show something newer meanwhile
+    monkeypatch.setattr("hydra.storage.status_writer.SIGN_OF_LIFE", 3600.0)  # else the node may show newer values
     stopped("beta", voter_of_three())
     with running("alpha", leader_of_three()) as alpha:
         rows("update hydra_node set lease_until = now() + interval '90 min', seen_at = now() - interval '200 s'")
@@ -121,7 +122,7 @@ def test_links_between_other_nodes_of_this_database_are_drawn_too(admin_client: 
     with running("alpha", leader_of_three()), running("beta", voter_of_three()) as beta:
         rows("update hydra_node set current_id = 11 where name = 'beta'")
         other = Link(number=1, origin="10.0.0.2", peer=12, state="joined", extended=True, opened_at="2026-01-01T00:00Z")
-        other.node_id = beta.store.holding.id
+        other.node_id = beta.store.lease.id
         other.save()
         source = admin_client.get(page(the_node())).content.decode()
     assert 'aria-label="The network: 3 nodes, 3 lines"' in source
@@ -191,7 +192,7 @@ def test_a_running_leader_is_asked_after_a_question(
         assert asked in text_of(admin_client.get(address))
         assert alpha.commands == []
         assert done in text_of(admin_client.post(address, {"confirmed": "yes"}, follow=True))
-        [command] = wait_for(lambda: alpha.commands, "the command is there")
+        [command] = wait_until(lambda: alpha.commands, "the command is there")
     assert (command.action, command.number, command.by) == (name, arguments[0] if arguments else None, "admin")
     noted = AuditJournalEntry.objects.get(chain="operators")
     assert (noted.event, noted.record_id, noted.sender) == (name, "hydra:alpha", "admin")

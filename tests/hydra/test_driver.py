@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from hydra import clock
-from hydra.driver import PIECE, Driver
+from hydra.driver import Driver
+from hydra.open_links import PIECE
 from hydra.protocol.effects import Deliver, Dial, Effect, Say, Stored
 from hydra.protocol.induction import Induction
 from hydra.protocol.messages import Knock
@@ -19,12 +20,12 @@ from hydra.protocol.node import Node
 from hydra.protocol.roles import Role
 from hydra.protocol.times import Times
 from hydra.snapshot import snapshot
-from hydra.transports.address import parse_address
+from hydra.transports.address import parse_node_address
 from hydra.transports.base import Accept, Handler, TransportError, TransportOptions
 from tests.hydra.protocol.driver import VOTER
+from tests.waiting import PATIENCE, until
 
-PATIENCE = 60.0
-HERE = parse_address("127.0.0.1:6174")
+HERE = parse_node_address("127.0.0.1:6174")
 
 
 class FakeLink:
@@ -107,13 +108,13 @@ class World:
     # What tests do.
 
     def link(self) -> FakeLink:
-        """Somebody has connected."""
+        """A link was accepted."""
         link = FakeLink(self.log)
         link.handler = self.accept(link)
         return link
 
     async def joined(self, id: int = 12345) -> FakeLink:
-        """Somebody has connected, and was let in. It agrees to those who come later, so that they need not wait."""
+        """A link was accepted and its node let in. It agrees to those who come later, so that they need not wait."""
         link = self.link()
         handler = link.handler
         assert handler is not None
@@ -128,9 +129,7 @@ class World:
         return link
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():
-                await asyncio.sleep(0.001)
+        await until(condition)
 
     def effects(self, *effects: Effect) -> None:
         """Let the node ask for these."""
@@ -141,8 +140,8 @@ class World:
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     """A network of one that is being founded."""
     world = World()
-    monkeypatch.setattr("hydra.driver.listen", world.listen)
-    monkeypatch.setattr("hydra.driver.dial", world.dial)
+    monkeypatch.setattr("hydra.open_links.listen", world.listen)
+    monkeypatch.setattr("hydra.open_links.dial", world.dial)
     make_driver(world, founder=True)
     yield world
     await world.driver.abandon("the test is over")
@@ -180,7 +179,7 @@ async def test_an_address_that_cannot_be_listened_on_leaves_nothing_open(
             raise TransportError("in use")
         return await world.listen(address, options, accept)
 
-    monkeypatch.setattr("hydra.driver.listen", listen)
+    monkeypatch.setattr("hydra.open_links.listen", listen)
     with pytest.raises(TransportError, match="in use"):
         await world.driver.start([HERE, HERE])
     assert world.log == ["listen 127.0.0.1:6174", "listen no more"]
@@ -249,7 +248,7 @@ async def test_a_line_that_irc_does_not_take_is_reported_as_lost(world: World) -
     world.on_say = lambda line: False
     await lead(world)
     world.driver.tell(world.driver.node.submit, "7", "PRIVMSG #a :hello")
-    assert world.log[-1] == f"line lost: {VOTER}/7 cannot be said: PRIVMSG #a :hello"
+    assert world.log[-1] == f"line lost: {VOTER}/7 cannot be sent: PRIVMSG #a :hello"
 
 
 async def test_bytes_that_come_before_the_link_is_known_are_not_lost(world: World) -> None:
@@ -311,7 +310,7 @@ async def test_a_target_that_takes_long_to_answer_is_not_dialled_beside(
         await answered.wait()
         raise TransportError("refused")
 
-    monkeypatch.setattr("hydra.driver.dial", dial_slowly)
+    monkeypatch.setattr("hydra.open_links.dial", dial_slowly)
     make_driver(world, targets=["10.0.0.9:6174"])
     asked: list[Dial] = []
     carry_out = world.driver._carry_out

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from hydra.gate import LineGate
 from hydra.irc.pace import Pace
 from hydra.protocol.roles import Role
 from hydra.runner import FAULTS_WITHIN, MAX_FAULTS, Runner
+from hydra.send_gate import SendGate
 from hydra.transports.base import TransportError
-
-PATIENCE = 60.0
+from tests.waiting import PATIENCE
 
 
 class FakeDriver:
@@ -41,7 +40,7 @@ async def runner() -> Any:
     made.driver = FakeDriver()
     made.told = []
     made.happened = lambda kind, text: made.told.append(f"{kind}: {text}")
-    made._gate = LineGate(None, Pace(1, 0))
+    made._gate = SendGate(None, Pace(1, 0))
     made._gate.node = made.driver.node
     made._loop = asyncio.get_running_loop()
     made._sender, made._silence, made._tasks, made._beginning = None, None, set(), asyncio.Lock()

@@ -1,4 +1,4 @@
-"""Lines from a queue to IRC, each once or never, whatever happens in between."""
+"""Lines from a queue to IRC, each once or never, under all faults."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from hydra.sender import Sender
-from queues.engine import Engine, EngineError
+from queues.engine import EngineError
 from queues.engine.message import Detail
+from tests.waiting import PATIENCE, until
 
 HELLO = b"PRIVMSG #a :hello"
-PATIENCE = 60.0
 
 
 class Buffer:
@@ -75,9 +75,8 @@ class Surroundings:
         self.before_claim: Callable[[], None] = lambda: None
         self.slow: asyncio.Event | None = None
         """What a claim that is committed waits for before it is answered."""
-        self.sender = Sender(
-            cast(Engine, self), "hydra.send", self, self, self._submit, lambda *what: self.happened.append(what)
-        )
+        fake = cast(Any, self)
+        self.sender = Sender(fake, "hydra.send", fake, fake, self._submit, lambda *what: self.happened.append(what))
 
     async def queue(self, name: str) -> Any:
         if self.troubles and isinstance(self.troubles[0], EngineError):
@@ -117,9 +116,7 @@ class Surroundings:
         self.submitted.append((message, line))
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():
-                await asyncio.sleep(0)
+        await until(condition)
 
 
 @pytest.fixture
@@ -209,7 +206,7 @@ async def test_nothing_is_taken_while_the_gate_is_closed(around: Surroundings) -
 
 async def test_a_line_is_given_back_when_the_gate_closes_before_it_is_noted(around: Surroundings) -> None:
     await around.until(lambda: around.buffer.waiter)
-    around.open = False  # at the very moment, so that nobody was told
+    around.open = False  # at the very moment, so that no waiter was told
     around.opened.clear()
     around.buffer.put((7, HELLO))
     await around.until(lambda: around.buffer.log)

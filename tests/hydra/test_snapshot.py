@@ -112,5 +112,5 @@ def test_another_id_and_an_electorate_that_is_gone_are_told() -> None:
     other = dataclasses.replace(status, id=7, electorate="")
     assert texts(status, other) == [
         ("id", f"7 from now on, {status.id} before"),
-        ("electorate", "nobody agrees on who votes"),
+        ("electorate", "no electorate is agreed"),
     ]

@@ -16,19 +16,19 @@ import uvloop
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import Server, ServerConnection, serve
 
-from peers import codec
 from peers.backoff import Backoff
 from peers.client import AsyncPeerClient, PeerClient
-from peers.codec import Ack, Envelope, PeersRequest, Register, Rejection
+from peers.codec import frames
+from peers.codec.frames import Ack, Envelope, PeersRequest, Register, Rejection
 from tests.peers.vectors import SECRET
+from tests.waiting import PATIENCE
 
 #: The server would tell the project's own handlers of every connection, at times after their test.
 QUIET = logging.getLogger("a fake broker")
 QUIET.setLevel(logging.CRITICAL)
 
-PATIENCE = 60.0
 QUICK = Backoff(0.01, 0.05)
-Hook = Callable[[ServerConnection, codec.Frame], bool]
+Hook = Callable[[ServerConnection, frames.Frame], bool]
 
 
 class Lost(Exception):
@@ -66,7 +66,7 @@ class FakeBroker:
         listener = socket.create_server(("127.0.0.1", self.port))
         self.port = listener.getsockname()[1]
         self._server = serve(
-            self._serve, sock=listener, compression=None, max_size=codec.MAX_FRAME, close_timeout=0.1, logger=QUIET
+            self._serve, sock=listener, compression=None, max_size=frames.MAX_FRAME, close_timeout=0.1, logger=QUIET
         )
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
@@ -114,7 +114,7 @@ class FakeBroker:
             self.mailboxes.setdefault(name, {})[key] = envelope
             if name in self.connected:
                 with contextlib.suppress(ConnectionClosed):  # then it comes with the next connection
-                    self.push(name, codec.deliver_frame(key, envelope))
+                    self.push(name, frames.deliver_frame(key, envelope))
 
     def _serve(self, connection: ServerConnection) -> None:
         try:
@@ -125,7 +125,7 @@ class FakeBroker:
             connection.socket.shutdown(socket.SHUT_RDWR)
 
     def _converse(self, connection: ServerConnection) -> None:
-        register = codec.handshake(connection.recv(decode=False))
+        register = frames.handshake(connection.recv(decode=False))
         answer = register if isinstance(register, Rejection) else self.welcome(connection)
         if isinstance(answer, Rejection):
             connection.close(answer.code, answer.reason)
@@ -134,7 +134,7 @@ class FakeBroker:
         try:
             self._establish(connection, register, answer)
             while True:
-                frame = codec.parse_frame(connection.recv(decode=False))
+                frame = frames.parse_frame(connection.recv(decode=False))
                 with self.changed:
                     if self.before(connection, frame):
                         self._take(connection, register.name, frame)
@@ -150,16 +150,16 @@ class FakeBroker:
             old = self.connected.pop(register.name, None)
             self.connected[register.name] = connection
         if old is not None:
-            old.close(codec.TAKEN_OVER.code, codec.TAKEN_OVER.reason)
+            old.close(frames.TAKEN_OVER.code, frames.TAKEN_OVER.reason)
         with self.changed:
             self.connections += 1
             self.tokens.append(register.token)
-            connection.send(codec.peers_frame(sorted(self.connected)) if answer is None else answer, text=True)
+            connection.send(frames.peers_frame(sorted(self.connected)) if answer is None else answer, text=True)
             for key, envelope in self.mailboxes.setdefault(register.name, {}).items():
-                connection.send(codec.deliver_frame(key, envelope), text=True)
+                connection.send(frames.deliver_frame(key, envelope), text=True)
             self.changed.notify_all()
 
-    def _take(self, connection: ServerConnection, name: str, frame: codec.Frame) -> None:
+    def _take(self, connection: ServerConnection, name: str, frame: frames.Frame) -> None:
         if isinstance(frame, Envelope):
             self._route(name, frame)
         elif isinstance(frame, Ack):
@@ -167,7 +167,7 @@ class FakeBroker:
             self.mailboxes[name].pop(frame.key, None)
         elif isinstance(frame, PeersRequest):
             self.asked += 1
-            connection.send(codec.peers_frame(sorted(self.connected)), text=True)
+            connection.send(frames.peers_frame(sorted(self.connected)), text=True)
 
     def _route(self, sender: str, envelope: Envelope) -> None:
         if envelope.id in [each.id for each in self.stored]:

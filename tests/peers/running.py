@@ -28,9 +28,9 @@ from websockets.sync.client import ClientConnection, connect
 from brokersite.environment import CHECKOUT
 from queues.audit.events import GENESIS, Event, hash_after
 from tests.peers.web.serving import CLOSE, TEXT, Raw, frame
+from tests.waiting import PATIENCE
 from tests.wire.broker import KEY, Database
 
-PATIENCE = 60.0
 """Seconds after which something that should have happened has not."""
 
 DELIVER = re.compile(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from peers import codec
 from peers.client import AsyncPeerClient
-from peers.codec import Envelope, PeersRequest
-from peers.envelope import build
+from peers.codec import frames
+from peers.codec.envelope import build
+from peers.codec.frames import Envelope, PeersRequest
 from peers.errors import ConnectionLost, NoAnswer, TakenOver
 from tests.peers.broker import QUICK, FakeBroker
 from tests.peers.vectors import SECRET
@@ -154,11 +154,11 @@ async def test_a_client_whose_broker_takes_no_more_goes_on_reading(broker: FakeB
     body, taken = "x" * 1_000_000, 0
     envelope = build(sender="bob", to="alice", body=b"\"%s\"" % body.encode(), secret=SECRET, id="1").text
 
-    def send_before_reading(connection: Any, frame: codec.Frame) -> bool:
+    def send_before_reading(connection: Any, frame: frames.Frame) -> bool:
         if isinstance(frame, Envelope) and not sent.is_set():
             assert stuck.wait(60)
             for number in range(40):
-                connection.send(codec.deliver_frame(str(number), envelope), text=True)
+                connection.send(frames.deliver_frame(str(number), envelope), text=True)
             sent.set()
         return True
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from websockets.sync.server import ServerConnection, serve
 
-from peers import async_connection, client_core, codec, connection, envelope
+from peers import async_connection, client_core, connection
 from peers.client import AsyncPeerClient, PeerClient
-from peers.codec import Ack, Envelope, PeersRequest, Rejection
+from peers.codec import envelope, frames
+from peers.codec.frames import Ack, Envelope, PeersRequest, Rejection
 from peers.errors import (
     ConnectionLost,
     InvalidEnvelope,
@@ -58,11 +59,11 @@ def test_a_client_registers_and_sees_who_is_there(client: Client, broker: FakeBr
 @pytest.mark.parametrize(
     ("rejection", "error"),
     [
-        (codec.INVALID_TOKEN, InvalidToken),
-        (codec.NAME_CLAIMED, NameClaimed),
-        (codec.UNSUPPORTED_VERSION, UnsupportedVersion),
-        (codec.UNUSABLE_NAME, UnusableName),
-        (codec.PERSISTENCE_FAILED, Rejected),
+        (frames.INVALID_TOKEN, InvalidToken),
+        (frames.NAME_CLAIMED, NameClaimed),
+        (frames.UNSUPPORTED_VERSION, UnsupportedVersion),
+        (frames.UNUSABLE_NAME, UnusableName),
+        (frames.PERSISTENCE_FAILED, Rejected),
         (Rejection(1013, ""), Rejected),
     ],
 )
@@ -100,7 +101,7 @@ def test_a_server_without_websockets_is_a_protocol_violation(client: Client, bro
 
 
 def test_a_server_that_does_not_answer_with_peers_speaks_something_else(client: Client, broker: FakeBroker) -> None:
-    broker.welcome = lambda connection: codec.deliver_frame("1", letter("1"))
+    broker.welcome = lambda connection: frames.deliver_frame("1", letter("1"))
     with (
         pytest.raises(ProtocolViolation, match=r"^the register was answered with something else than peers$"),
         client(),
@@ -111,7 +112,7 @@ def test_a_server_that_does_not_answer_with_peers_speaks_something_else(client: 
 def test_a_broker_that_drops_the_connection_at_once_is_a_lost_connection(client: Client, broker: FakeBroker) -> None:
     def drop(connection: ServerConnection) -> Rejection:
         connection.socket.shutdown(socket.SHUT_RDWR)
-        return codec.NO_FRAME
+        return frames.NO_FRAME
 
     broker.welcome = drop
     with pytest.raises(ConnectionLost, match=r"^no close frame received or sent$"), client():
@@ -415,16 +416,16 @@ UNSIGNED = letter("2", secret=None)
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        (codec.deliver_frame("2", FORGED), "signature does not verify"),
-        (codec.deliver_frame("2", UNSIGNED), "signature does not verify"),
-        (codec.deliver_frame("2", letter("2", secret=SECRET[::-1])), "signature does not verify"),
-        (codec.deliver_frame("", letter("2")), "deliver without a delivery key"),
-        (codec.deliver_frame("2", letter("2").replace(b'"v1"', b'"v2"')), "unsupported protocol version"),
-        (codec.deliver_frame("2", b'"x"'), "not an object"),
+        (frames.deliver_frame("2", FORGED), "signature does not verify"),
+        (frames.deliver_frame("2", UNSIGNED), "signature does not verify"),
+        (frames.deliver_frame("2", letter("2", secret=SECRET[::-1])), "signature does not verify"),
+        (frames.deliver_frame("", letter("2")), "deliver without a delivery key"),
+        (frames.deliver_frame("2", letter("2").replace(b'"v1"', b'"v2"')), "unsupported protocol version"),
+        (frames.deliver_frame("2", b'"x"'), "not an object"),
         (b'{"type":"deliver","envelope":%s}' % letter("2"), "deliver without a delivery key"),
         (b"x", "not JSON"),
-        (codec.ack_frame("2"), "frame of the other side"),
-        (codec.peers_frame(["eve"]), "peers that nobody asked for"),
+        (frames.ack_frame("2"), "frame of the other side"),
+        (frames.peers_frame(["eve"]), "peers that nobody asked for"),
     ],
 )
 def test_a_bad_frame_is_dropped_unacknowledged_and_counted(
@@ -452,7 +453,7 @@ def test_without_a_secret_nothing_is_signed_or_verified(client: Client, broker: 
 
 def test_a_binary_message_means_nothing(client: Client, broker: FakeBroker) -> None:
     with client() as alice:
-        broker.connected["alice"].send(codec.deliver_frame("1", letter("1")), text=False)
+        broker.connected["alice"].send(frames.deliver_frame("1", letter("1")), text=False)
         assert alice.peers() == ["alice"]
         assert alice.receive(0.05) is None
 
@@ -473,7 +474,7 @@ def test_a_lost_connection_is_made_again_under_the_same_name(client: Client, bro
     assert broker.acked[-1] == "3"
 
 
-@pytest.mark.parametrize("how", [codec.SLOW_CONSUMER, codec.GOING_AWAY, Rejection(1000, "bye"), Rejection(1011, "")])
+@pytest.mark.parametrize("how", [frames.SLOW_CONSUMER, frames.GOING_AWAY, Rejection(1000, "bye"), Rejection(1011, "")])
 def test_whatever_the_broker_closes_with_the_client_comes_back(
     client: Client, broker: FakeBroker, how: Rejection
 ) -> None:
@@ -510,7 +511,7 @@ def test_what_is_not_confirmed_is_sent_again_in_order_and_stored_once(
 ) -> None:
     cuts = iter([True])
 
-    def cut_at_the_third(connection: Any, frame: codec.Frame) -> bool:
+    def cut_at_the_third(connection: Any, frame: frames.Frame) -> bool:
         if isinstance(frame, Envelope) and frame.body == 3 and next(cuts, False):
             if stored:
                 broker.stored.append(frame)
@@ -634,7 +635,7 @@ def test_what_a_taken_over_client_has_not_handed_over_is_the_others(client: Clie
 def test_a_rejection_that_would_come_again_ends_the_client(client: Client, broker: FakeBroker) -> None:
     alice = client()
     alice.connect()
-    broker.welcome = lambda connection: codec.INVALID_TOKEN
+    broker.welcome = lambda connection: frames.INVALID_TOKEN
     broker.cut("alice")
     for use in (lambda: alice.receive(10), alice.peers):
         with pytest.raises(InvalidToken):
@@ -643,7 +644,7 @@ def test_a_rejection_that_would_come_again_ends_the_client(client: Client, broke
 
 
 def test_a_rejection_that_may_pass_is_tried_again(client: Client, broker: FakeBroker) -> None:
-    rejections = iter([codec.PERSISTENCE_FAILED, codec.GOING_AWAY, codec.NO_FRAME])
+    rejections = iter([frames.PERSISTENCE_FAILED, frames.GOING_AWAY, frames.NO_FRAME])
     with client() as alice:
         broker.welcome = lambda connection: next(rejections, None)
         broker.cut("alice")
@@ -651,7 +652,7 @@ def test_a_rejection_that_may_pass_is_tried_again(client: Client, broker: FakeBr
 
 
 def test_a_broker_that_speaks_something_else_for_a_while_is_tried_again(client: Client, broker: FakeBroker) -> None:
-    answers = iter([codec.ack_frame("1"), b"x"])
+    answers = iter([frames.ack_frame("1"), b"x"])
     with client() as alice:
         broker.welcome = lambda connection: next(answers, None)
         broker.cut("alice")

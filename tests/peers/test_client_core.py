@@ -1,11 +1,11 @@
 """A client's core without a connection: what it wants sent, and what it believes to be stored."""
 
-from peers import codec
 from peers.client_core import ClientCore
+from peers.codec import frames
 from peers.errors import TakenOver
 from tests.peers.vectors import SECRET
 
-WELCOME = codec.peers_frame(["alice"])
+WELCOME = frames.peers_frame(["alice"])
 
 
 def core() -> ClientCore:
@@ -20,10 +20,10 @@ def established() -> ClientCore:
     return made
 
 
-def sent(made: ClientCore) -> list[codec.Frame]:
-    frames = [codec.parse_frame(each) for each in made.outgoing]
+def sent(made: ClientCore) -> list[frames.Frame]:
+    parsed = [frames.parse_frame(each) for each in made.outgoing]
     made.outgoing.clear()
-    return frames
+    return parsed
 
 
 def send(made: ClientCore, *ids: str) -> None:
@@ -31,8 +31,8 @@ def send(made: ClientCore, *ids: str) -> None:
         made.send(made.write("bob", 1, id, "test"))
 
 
-def ids(frames: list[codec.Frame]) -> list[str]:
-    return [frame.id if isinstance(frame, codec.Envelope) else type(frame).__name__ for frame in frames]
+def ids(parsed: list[frames.Frame]) -> list[str]:
+    return [frame.id if isinstance(frame, frames.Envelope) else type(frame).__name__ for frame in parsed]
 
 
 def test_nothing_but_the_register_leaves_before_the_welcome() -> None:
@@ -53,9 +53,9 @@ def test_an_answer_confirms_what_was_sent_before_its_request_and_no_more() -> No
     first = made.ask()
     send(made, "3")
     second = made.ask()
-    made.received(codec.peers_frame(["alice", "bob"]))
+    made.received(frames.peers_frame(["alice", "bob"]))
     assert (first.names, first.done, second.done, made.unconfirmed) == (["alice", "bob"], True, False, 1)
-    made.received(codec.peers_frame([]))
+    made.received(frames.peers_frame([]))
     assert (second.names, made.unconfirmed) == ([], 0)
 
 

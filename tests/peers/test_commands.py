@@ -12,11 +12,11 @@ import pytest
 from django.core.management import CommandError, call_command
 from mcp import Client, StdioServerParameters, stdio_client
 
-from peers import codec
-from peers.codec import Envelope
-from peers.envelope import build
+from peers.codec import frames
+from peers.codec.envelope import build
+from peers.codec.frames import Envelope
+from peers.codec.signing import verify
 from peers.pipe import with_token
-from peers.signing import verify
 from tests.peers.broker import FakeBroker
 from tests.peers.manage import ENVIRONMENT, Manage, command
 from tests.peers.vectors import SECRET
@@ -106,7 +106,7 @@ def test_wrong_usage_exits_with_2(broker: FakeBroker, arguments: list[str], give
 
 
 def test_a_rejection_exits_with_1_and_the_brokers_reason(broker: FakeBroker) -> None:
-    broker.welcome = lambda connection: codec.NAME_CLAIMED
+    broker.welcome = lambda connection: frames.NAME_CLAIMED
     with pytest.raises(CommandError, match=r"^NameClaimed: name claimed under a different token \(1008\)$") as raised:
         run("peer", "list", *as_alice(broker))
     assert raised.value.returncode == 1
@@ -170,18 +170,18 @@ def test_a_reader_that_has_seen_enough_is_no_error(broker: FakeBroker, manage: A
 
 # peerpipe
 
-REGISTER = codec.register_frame("secret token", "alice")
+REGISTER = frames.register_frame("secret token", "alice")
 
 
 def test_lines_cross_the_pipe_byte_for_byte(broker: FakeBroker, manage: Any) -> None:
     odd = b' {"protocol_version":"v1", "id":"\\u0031","to":"alice","body" : 1.0 }\r'
     piped = manage("peerpipe")
     piped.write(REGISTER + b"\n")
-    assert piped.line() == codec.peers_frame(["alice"]) + b"\n"
+    assert piped.line() == frames.peers_frame(["alice"]) + b"\n"
     piped.write(b"\n" + odd + b'\n{"type":')
     piped.write(b'"peers"}\n')
-    assert piped.line() == codec.deliver_frame("1", odd) + b"\n"
-    assert piped.line() == codec.peers_frame(["alice"]) + b"\n"
+    assert piped.line() == frames.deliver_frame("1", odd) + b"\n"
+    assert piped.line() == frames.peers_frame(["alice"]) + b"\n"
     assert [each.text for each in broker.stored] == [odd]
     assert piped.finish() == (0, b"", "")
     assert broker.tokens == ["secret token"]
@@ -193,24 +193,24 @@ def test_a_line_feed_in_a_frame_of_the_broker_does_not_break_its_line(broker: Fa
     piped = manage("peerpipe")
     piped.write(REGISTER + b"\n")
     piped.line()
-    assert piped.line() == codec.deliver_frame("1", b'{ "protocol_version":"v1"}') + b"\n"
+    assert piped.line() == frames.deliver_frame("1", b'{ "protocol_version":"v1"}') + b"\n"
 
 
 def test_a_register_without_a_token_is_given_the_pipes(broker: FakeBroker, manage: Any) -> None:
     piped = manage("peerpipe", "--token", "mine")
     piped.write(b'{"protocol_version":"v1","type":"register","name":"alice"}\n')
-    assert piped.line() == codec.peers_frame(["alice"]) + b"\n"
+    assert piped.line() == frames.peers_frame(["alice"]) + b"\n"
     assert broker.tokens == ["mine"]
 
 
 def test_only_the_first_frame_is_given_a_token(broker: FakeBroker, manage: Any) -> None:
-    frames = []
-    broker.before = lambda connection, frame: frames.append(frame) or True  # type: ignore[func-returns-value]
+    seen: list[frames.Frame] = []
+    broker.before = lambda connection, frame: seen.append(frame) or True  # type: ignore[func-returns-value]
     piped = manage("peerpipe", "--token", "mine")
-    piped.write(b'{"protocol_version":"v1","type":"register","name":"alice"}\n' * 2 + codec.peers_request() + b"\n")
+    piped.write(b'{"protocol_version":"v1","type":"register","name":"alice"}\n' * 2 + frames.peers_request() + b"\n")
     piped.line()
-    assert piped.line() == codec.peers_frame(["alice"]) + b"\n"
-    assert frames == [codec.WRONG_TYPE, codec.PeersRequest()]
+    assert piped.line() == frames.peers_frame(["alice"]) + b"\n"
+    assert seen == [frames.WRONG_TYPE, frames.PeersRequest()]
 
 
 @pytest.mark.parametrize("frame", [REGISTER, b'{"type":"ack","id":"1"}', b"[]", b"x", b""])
@@ -219,7 +219,7 @@ def test_any_other_frame_stays_as_it_is(frame: bytes) -> None:
 
 
 def test_a_close_ends_the_pipe_with_its_reason(broker: FakeBroker, manage: Any) -> None:
-    broker.welcome = lambda connection: codec.INVALID_TOKEN
+    broker.welcome = lambda connection: frames.INVALID_TOKEN
     piped = manage("peerpipe")
     piped.write(REGISTER + b"\n")
     assert piped.process.wait(60) == 1
@@ -235,7 +235,7 @@ def test_a_line_over_one_mebibyte_ends_the_pipe(broker: FakeBroker, manage: Any)
     largest = b'{"type":"peers","more":"' + b"x" * (2**20 - 26) + b'"}'
     assert len(largest) == 2**20
     piped.write(largest + b"\n")
-    assert piped.line() == codec.peers_frame(["alice"]) + b"\n"
+    assert piped.line() == frames.peers_frame(["alice"]) + b"\n"
     piped.write(b"x" * (2**20 + 1))
     status, out, err = piped.finish()
     assert (status, out, err) == (1, b"", "CommandError: LineTooLong: a line has more than 1048576 bytes\n")
@@ -299,6 +299,6 @@ async def test_a_tool_that_cannot_do_it_says_why(broker: FakeBroker) -> None:
 
 
 def test_a_rejected_server_exits_with_1(broker: FakeBroker, manage: Any) -> None:
-    broker.welcome = lambda connection: codec.INVALID_TOKEN
+    broker.welcome = lambda connection: frames.INVALID_TOKEN
     rejected = manage("peermcp", "--token", "t", "--name", "alice", "--secret", SECRET)
     assert rejected.finish() == (1, b"", "CommandError: InvalidToken: invalid bearer token (1008)\n")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from peers.codec import Ack, Frame, Ignored, PeersRequest, Register
-from peers.envelope import Envelope
+from peers.codec.envelope import Envelope
+from peers.codec.frames import Ack, Frame, Ignored, PeersRequest, Register
 from peers.machine import EVENTS, TABLE, Action, Conversation, Event, State
 
 REGISTER = Register("token", "alice")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from brokersite.environment import CHECKOUT
-from peers import codec, signing
-from peers.codec import Ack, Deliver, Envelope, Peers, Register
-from peers.envelope import MAX_FRAME, delivered_size, new_id
+from peers.codec import frames, signing
+from peers.codec.envelope import MAX_FRAME, delivered_size, new_id
+from peers.codec.frames import Ack, Deliver, Envelope, Peers, Register
 from tests.peers.vectors import FIELDS, SECRET, SIGNED
 
 PAGE = (Path(CHECKOUT) / "docs/protocols/peerbus.md").read_text()
@@ -26,17 +26,17 @@ def test_every_example_is_json() -> None:
 
 def test_the_examples_are_the_frames_they_are_said_to_be() -> None:
     register, peers, envelope, deliver, ack, _ = (each.encode() for each in JSON)
-    assert codec.handshake(register) == Register("dev-key", "alice")
-    assert codec.register_frame("dev-key", "alice") == register
-    assert codec.parse_pushed(peers) == Peers(["alice", "bob"])
-    assert isinstance(codec.parse_frame(envelope), Envelope)
+    assert frames.handshake(register) == Register("dev-key", "alice")
+    assert frames.register_frame("dev-key", "alice") == register
+    assert frames.parse_pushed(peers) == Peers(["alice", "bob"])
+    assert isinstance(frames.parse_frame(envelope), Envelope)
     assert signing.verify(envelope, SECRET)
     assert f"secret `{SECRET}`" in PAGE
-    whole = codec.parse_pushed(deliver.replace(b'{"protocol_version":"v1"}', envelope))
+    whole = frames.parse_pushed(deliver.replace(b'{"protocol_version":"v1"}', envelope))
     assert isinstance(whole, Deliver)
     assert whole.key == whole.envelope.id
-    assert codec.parse_frame(ack) == Ack(whole.key)
-    assert codec.ack_frame(whole.key) == ack
+    assert frames.parse_frame(ack) == Ack(whole.key)
+    assert frames.ack_frame(whole.key) == ack
 
 
 def test_the_signatures_on_the_page_are_right() -> None:
@@ -53,12 +53,12 @@ def test_the_signatures_on_the_page_are_right() -> None:
 @pytest.mark.parametrize(
     "rejection",
     [
-        codec.NO_FRAME, codec.NOT_TEXT, codec.MALFORMED, codec.NOT_REGISTER, codec.UNSUPPORTED_VERSION,
-        codec.EMPTY_NAME, codec.UNUSABLE_NAME, codec.INVALID_TOKEN, codec.PERSISTENCE_FAILED, codec.NAME_CLAIMED,
-        codec.TAKEN_OVER, codec.SLOW_CONSUMER, codec.GOING_AWAY,
+        frames.NO_FRAME, frames.NOT_TEXT, frames.MALFORMED, frames.NOT_REGISTER, frames.UNSUPPORTED_VERSION,
+        frames.EMPTY_NAME, frames.UNUSABLE_NAME, frames.INVALID_TOKEN, frames.PERSISTENCE_FAILED, frames.NAME_CLAIMED,
+        frames.TAKEN_OVER, frames.SLOW_CONSUMER, frames.GOING_AWAY,
     ],
 )  # fmt: skip
-def test_every_close_is_on_the_page(rejection: codec.Rejection) -> None:
+def test_every_close_is_on_the_page(rejection: frames.Rejection) -> None:
     assert f"\n| {rejection.code} | `{rejection.reason}` |" in PAGE
 
 
@@ -68,11 +68,11 @@ def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     assert f"{direct}\nbytes, a broadcast for {broadcast}." in PAGE
     assert f"up to {direct - broadcast} bytes" in PAGE.replace("\n", " ")
     assert f"{MAX_FRAME} bytes (1 MiB)" in PAGE
-    assert f"up to {codec.MAX_ID} bytes of UTF-8" in PAGE
-    assert f"over {codec.MAX_NAME} characters" in PAGE
+    assert f"up to {frames.MAX_ID} bytes of UTF-8" in PAGE
+    assert f"over {frames.MAX_NAME} characters" in PAGE
 
 
 def test_the_deliver_frame_is_written_as_the_page_says() -> None:
     form = '{"protocol_version":"v1","type":"deliver","delivery_key":KEY,"envelope":ENVELOPE}'
     assert f"`{form}`" in PAGE
-    assert codec.deliver_frame("1", b"{}").decode() == form.replace("KEY", '"1"').replace("ENVELOPE", "{}")
+    assert frames.deliver_frame("1", b"{}").decode() == form.replace("KEY", '"1"').replace("ENVELOPE", "{}")

@@ -9,10 +9,11 @@ from typing import cast
 
 import pytest
 
-from peers.office import Office, PeerOptions
+from peers.service import Office, PeerOptions
 from peers.session import PeerSession
 from queues.engine import Engine, EngineOptions
-from tests.peers.running import PATIENCE, register
+from tests.peers.running import register
+from tests.waiting import PATIENCE
 
 
 class Line:
@@ -38,7 +39,7 @@ class Line:
 
 
 class BrokenOffice(Office):
-    """One whose engine cannot be asked for, for a reason that nobody has thought of."""
+    """One whose engine cannot be asked for, for an unforeseen reason."""
 
     def __init__(self) -> None:
         super().__init__(lambda: (EngineOptions(conninfo=""), PeerOptions()))

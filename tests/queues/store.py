@@ -13,13 +13,13 @@ import psycopg
 from django.db import connection
 from django.utils import timezone
 
-from brokersite.databases import connection_parameters
 from queues.counts import QueueCounts, queue_counts
+from queues.database import connection_parameters
 from queues.models import Message, Node, Queue, State
 
 
 def make_node() -> Node:
-    """A node that nobody runs."""
+    """A node that no process runs."""
     return Node.objects.create(name="test", host="here", pid=1, first_message_id=0)
 
 

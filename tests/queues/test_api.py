@@ -22,7 +22,7 @@ from queues.api import (
 )
 from queues.engine import Engine, options_from_settings
 from queues.models import ArchivedMessage, Interest, Message, Route, State, Subscription
-from queues.routes import add_route
+from queues.operations.routes import add_route
 from tests.queues.store import (
     Waiter,
     another_connection,

@@ -8,7 +8,7 @@ import pytest
 from queues.api import InvalidMessage, publish
 from queues.contents import NoSuchContent, canonical_msgpack
 from queues.models import Content, Message
-from queues.operations import create_queue
+from queues.operations.queues import create_queue
 
 
 @pytest.mark.parametrize("value", [None, True, -(2**63), 2**63 - 1, "ä", b"\xff", [1, [2]], {"a": {"b": []}}])

@@ -111,7 +111,7 @@ def test_a_finished_message_lies_in_the_partition_of_its_day_and_goes_with_it() 
         )  # fmt: skip
     with connection.cursor() as cursor:
         cursor.execute("select queues_make_archive_partitions(%s, 3)", [(now - timedelta(days=2)).date()])
-        assert cursor.fetchone() == (2,)  # today's exists; the row that was in nobody's day is moved
+        assert cursor.fetchone() == (2,)  # today's exists; the row of no partition is moved
         cursor.execute("select count(*) from queues_archive_default")
         assert cursor.fetchone() == (0,)
         assert ArchivedMessage.objects.count() == 2

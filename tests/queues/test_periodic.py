@@ -14,12 +14,12 @@ from django.core.exceptions import ValidationError
 from django.db import OperationalError, connection, connections
 from django.utils import timezone
 
-from queues import operations, periodic, periodic_operations
+from queues import periodic
 from queues.models import Message, PeriodicJob, Queue, State
 from queues.models.message import Content
-from queues.operations import QueueNotFound
-from queues.periodic import JobUnfinished, QueueGone, Scheduler, run_due
-from queues.periodic_operations import (
+from queues.operations import periodic as periodic_operations
+from queues.operations import queues as queue_operations
+from queues.operations.periodic import (
     InvalidPeriodicJob,
     PeriodicJobExists,
     PeriodicJobNotFound,
@@ -29,6 +29,8 @@ from queues.periodic_operations import (
     save_periodic,
     set_enabled,
 )
+from queues.operations.queues import QueueNotFound
+from queues.periodic import JobUnfinished, QueueGone, Scheduler, run_due
 from tests.queues.store import listening, make_node, make_queue
 
 HOURLY = "0 * * * *"
@@ -160,7 +162,7 @@ def test_a_full_queue_is_told_and_the_schedule_goes_on() -> None:
 @pytest.mark.django_db
 def test_a_deleted_queue_is_told_and_the_schedule_goes_on() -> None:
     job = due_job()
-    operations.delete_queue("reports")
+    queue_operations.delete_queue("reports")
     due_job("other", "other")
     run_due()
     job = get_periodic("nightly")
@@ -369,7 +371,7 @@ def test_a_run_in_one_nodes_hands_is_passed_over_by_the_others(
     first = InThread(run_due)
     assert begun.wait(20)
     second = InThread(run_due)
-    assert second.result() == 0.0  # it is due still, as far as anybody else can see
+    assert second.result() == 0.0  # it is due still, as other transactions see it
     assert not Message.objects.exists()
     may_go_on.set()
     first.result()

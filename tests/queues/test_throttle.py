@@ -1,4 +1,4 @@
-"""Slowing down whoever tries wrong keys: by a clock of the test's own."""
+"""Slowing down addresses that try wrong keys: by a clock of the test's own."""
 
 from __future__ import annotations
 

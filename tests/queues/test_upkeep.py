@@ -14,11 +14,11 @@ from django_celery_results.models import TaskResult
 
 from brokersite import tasks
 from brokersite.celery import app
-from brokersite.databases import connection_parameters
 from hydra.models import SentLine
 from queues import upkeep
+from queues.database import connection_parameters
 from queues.models import AuditAnchor, EtlRun, EtlState, JobLogLine, Node, Rollup, State
-from queues.operators import record
+from queues.operations.audit_log import record
 from tests.queues.store import assert_counts_are_exact, make_queue, store
 
 DAY = timedelta(days=1)

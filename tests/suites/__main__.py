@@ -29,7 +29,7 @@ from xml.etree import ElementTree
 
 from brokersite import embedded
 from brokersite.environment import CHECKOUT
-from queues.kombu.bench_rabbitmq import private_rabbitmq
+from brokersite.rigs.celery.bench_rabbitmq import private_rabbitmq
 
 HERE = Path(__file__).parent
 DOCUMENT = CHECKOUT / "docs" / "celery.md"
@@ -107,7 +107,8 @@ def run(suite: Suite, root: Path, broker: str, seconds: float) -> dict[str, str]
     command = [
         sys.executable, "-W", "ignore", "-m", "pytest", "-q", "-c", str(root / "pyproject.toml"), "--rootdir",
         str(root),
-        *(f"-pno:{plugin}" for plugin in WITHOUT), *(f"-p{plugin}" for plugin in ("queues.kombu", *suite.plugins)),
+        *(f"-pno:{plugin}" for plugin in WITHOUT),
+        *(f"-p{plugin}" for plugin in ("queues.celery.transport", *suite.plugins)),
         "--continue-on-collection-errors", "-o", "addopts=", "-o", "xfail_strict=false",
         "-o", "python_classes=Test* test_*", "--timeout", str(TEST_TIMEOUT), "-o", "junit_family=xunit1",
         "--junitxml", str(report), *suite.paths,

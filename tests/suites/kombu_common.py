@@ -12,7 +12,7 @@ import pytest
 from kombu.connection import Connection
 from t.integration import common  # type: ignore[import-not-found]
 
-import queues.kombu  # noqa: F401 - makes fivewire:// known
+import queues.celery.transport  # noqa: F401 - makes fivewire:// known
 
 BROKER = os.environ["SUITE_BROKER"]
 

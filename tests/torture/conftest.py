@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from brokersite.torture.database import TortureDatabase
-from brokersite.torture.history import FaultKind
-from brokersite.torture.runner import Plan, Report, Run, describe
+from brokersite.rigs.torture.database import TortureDatabase
+from brokersite.rigs.torture.history import FaultKind
+from brokersite.rigs.torture.runner import Plan, Report, Run, describe
 
 #: Messages that a run has to confirm, however slow the machine is.
 CONFIRMED = 2000

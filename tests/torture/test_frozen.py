@@ -1,4 +1,4 @@
-"""A database that stands still in the middle of a commit: nobody is told that the commit is done."""
+"""A database that stands still in the middle of a commit: no client is told that the commit is done."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import psycopg
 import pytest
 
-from brokersite.torture.database import KEY, TortureDatabase
-from brokersite.torture.listeners import HOST, Listener
+from brokersite.rigs.torture.database import KEY, TortureDatabase
+from brokersite.rigs.torture.listeners import HOST, Listener
+from tests.waiting import PATIENCE
 from wire.blipmq.client import Client
 from wire.sspq.client import Client as SspqClient
 
@@ -37,7 +38,6 @@ WRITER = "select pid from pg_stat_activity where application_name = 'fivewire wr
 STORED = "select count(*) from queues_message m join queues_queue q on q.id = m.queue_id where q.name like %s"
 #: Seconds for which an answer that must not come is waited for.
 QUIET = 1.0
-PATIENCE = 60.0
 
 
 @pytest.fixture

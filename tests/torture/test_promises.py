@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from brokersite.torture.history import FaultKind
-from brokersite.torture.runner import IN_FLIGHT
+from brokersite.rigs.torture.history import FaultKind
+from brokersite.rigs.torture.runner import IN_FLIGHT
 from tests.torture.conftest import CONFIRMED, Torture
 
 #: A slow machine takes its time to start listeners again; then the store is drained, and clients are ended.

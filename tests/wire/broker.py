@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,13 +22,13 @@ import psycopg
 from django.conf import settings
 from psycopg import sql
 
-from brokersite.databases import connection_parameters
 from brokersite.environment import CHECKOUT
+from queues.database import connection_parameters
 from queues.engine.access import key_digest
+from tests.waiting import PATIENCE, wait_until
 from wire.blipmq import codec as blipmq
 from wire.sspq import codec as sspq
 
-PATIENCE = 60.0
 """Seconds after which something that should have happened has not."""
 
 KEY = "dev-key"
@@ -39,21 +38,11 @@ READY, LEASED, DELAYED, DEAD = range(4)
 
 EVERY_LISTENER = ("--overhop", "127.0.0.1:0", "--blipmq", "127.0.0.1:0", "--sspq", "127.0.0.1:0")
 
-#: What brokers are told unless a test says otherwise: whoever stands still for a moment with a BlipMQ message in its
+#: Settings of brokers unless a test gives others: a consumer that stands still with a BlipMQ message in its
 #: hand is not to get it again.
 ENVIRONMENT = {"BROKER_BLIPMQ_RETRY_BACKOFF": "30"}
 
 Address = tuple[str, int]
-
-
-def wait_until(condition: Callable[[], Any], what: str | Callable[[], str] = "it") -> Any:
-    """Look again and again until `condition` gives something true; return that."""
-    deadline = time.monotonic() + PATIENCE
-    while not (result := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what if isinstance(what, str) else what()} has not happened")
-        time.sleep(0.005)
-    return result
 
 
 class Database:
@@ -128,7 +117,7 @@ class Database:
 
     def wait_until_obeyed(self, *brokers: Broker) -> None:
         """Wait until brokers obey all that was changed in queues so far: they read them anew in the order of the
-        changes, and this one can be seen from outside. The queue `sspq` must be empty and nobody wait at it."""
+        changes, and this one can be seen from outside. The queue `sspq` must be empty and have no consumer."""
         queue = self.queue("sspq")
         self.change_queue(queue, paused=True, refuse_when_paused=True)
         for broker in brokers:
@@ -153,7 +142,7 @@ class Database:
 
     @contextlib.contextmanager
     def unreachable(self) -> Iterator[None]:
-        """Within it nobody can connect to the database; those who are connected stay so."""
+        """Within it the database takes no new connection; open ones stay."""
         name = sql.Identifier(self.parameters["dbname"])
         with psycopg.connect(**connection_parameters(), autocommit=True) as server:
             server.execute(sql.SQL("alter database {} allow_connections false").format(name))
@@ -547,7 +536,7 @@ def _dropped(connection: psycopg.Connection, statement: sql.Composed) -> bool:
 
 
 def drop_databases(parameters: dict[str, Any], *names: str) -> None:
-    """Drop databases, whoever is connected."""
+    """Drop databases, with their connections."""
     with psycopg.connect(**parameters, autocommit=True) as connection:
         for name in names:
             statement = sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))

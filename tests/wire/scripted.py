@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import uvloop
 
-PATIENCE = 60.0
+from tests.waiting import PATIENCE
 
 
 class Expect(NamedTuple):

@@ -9,11 +9,12 @@ from typing import Any
 
 import uvloop
 
-from wire.address import Address
-from wire.limits import Closure, Refusal
-from wire.listener import Connection, Listener, ListenerOptions
+from tests.waiting import Changes
+from wire.net.address import HostPort
+from wire.net.limits import Closure, Refusal
+from wire.net.listener import Connection, Listener, ListenerOptions
 
-LOCAL = Address("127.0.0.1", 0)
+LOCAL = HostPort("127.0.0.1", 0)
 
 EVENT_LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
@@ -31,16 +32,14 @@ class Recorder:
         self.connection = connection
         self.data = b""
         self.heard: list[str] = []
-        self._news = asyncio.Event()
+        self._news = Changes()
 
     def _note(self, event: str) -> None:
         self.heard.append(event)
-        self._news.set()
+        self._news.notify()
 
     async def until(self, condition: Callable[[Recorder], bool]) -> None:
-        while not condition(self):
-            self._news.clear()
-            await self._news.wait()
+        await self._news.until(lambda: condition(self))
 
     async def has_data(self, data: bytes) -> None:
         await self.until(lambda session: session.data == data)

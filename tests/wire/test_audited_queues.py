@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.wire.broker import KEY, Blip, Broker, Database, Sspq, put, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import KEY, Blip, Broker, Database, Sspq, put
 from tests.wire.overhop.peer import Peer
 
 Row = tuple[str, str, str]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wire.address import parse_address
 from wire.checks import check_unguarded
+from wire.net.address import parse_address
 
 LOOPBACK = ("127.0.0.1:8888", "127.8.9.10:8888", "[::1]:8888", "localhost:8888", "[::ffff:127.0.0.1]:8888")
 REACHABLE = ("0.0.0.0:8888", "[::]:8888", "192.0.2.1:8888", "[2001:db8::1]:8888", "broker.example:8888")

@@ -16,21 +16,22 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import PATIENCE
+from tests.wire.client.test_drivers import Echoes
+from tests.wire.net.test_tls import Authority
 from tests.wire.scripted import CLIENT_KINDS, clients
 from tests.wire.serving import EVENT_LOOPS, Recorder, Server, serving
-from tests.wire.test_tls import Authority
-from tests.wire.test_transports import Echoes
 from wire.blipmq import client as blipmq
 from wire.blipmq import codec as blipmq_codec
-from wire.cores import TlsCore
-from wire.limits import Refusal
-from wire.listener import Connection
+from wire.client.drivers import AsyncClientDriver, ClientDriver
+from wire.client.errors import ConnectionLost, ReplyTimeout, TlsFailed
+from wire.client.protocol import TlsCore
+from wire.net.limits import Refusal
+from wire.net.listener import Connection
+from wire.net.tls import server_context
 from wire.sspq import client as sspq
 from wire.sspq import codec as sspq_codec
-from wire.tls import server_context
-from wire.transports import AsyncLink, ConnectionLost, Link, ReplyTimeout, TlsFailed
 
-PATIENCE = 60.0
 SUBSCRIPTION = 42
 
 
@@ -143,7 +144,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def stranger(tmp_path: Path) -> Authority:
-    """An authority that nobody trusts."""
+    """An authority that is not trusted."""
     return Authority(tmp_path, "stranger")
 
 
@@ -394,22 +395,23 @@ Carry = Callable[[Running, TlsCore, list[Any]], list[Any]]
 
 
 async def _carry_out(server: Running, core: TlsCore, operations: list[Any]) -> list[Any]:
-    link = AsyncLink(core, PATIENCE)
-    await link.connect(server.host, server.port)
+    driver = AsyncClientDriver(core, PATIENCE)
+    await driver.connect(server.host, server.port)
     try:
-        return [await link.run(operation) for operation in operations]
+        return [await driver.run(operation) for operation in operations]
     finally:
-        await link.close()
+        await driver.close()
 
 
 @pytest.fixture
 def carry_out(kind: str) -> Iterator[Carry]:
-    """Connect a link, carry operations out, close; what they return."""
+    """Connect a driver, carry operations out, close; what they return."""
 
     def blocking(server: Running, core: TlsCore, operations: list[Any]) -> list[Any]:
-        link = Link(core, server.host, server.port, PATIENCE)
-        with contextlib.closing(link):
-            return [link.run(operation) for operation in operations]
+        driver = ClientDriver(core, PATIENCE)
+        driver.connect(server.host, server.port)
+        with contextlib.closing(driver):
+            return [driver.run(operation) for operation in operations]
 
     if kind == "blocking":
         yield blocking

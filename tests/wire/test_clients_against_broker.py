@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.wire.broker import KEY, PATIENCE, Broker, Database, wait_until
+from tests.waiting import PATIENCE, wait_until
+from tests.wire.broker import KEY, Broker, Database
 from tests.wire.scripted import CLIENT_KINDS, clients
 from wire.blipmq import client as blipmq
 from wire.sspq import client as sspq

@@ -8,18 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.wire.broker import (
-    LEASED,
-    NO_RECEIVE,
-    Blip,
-    Broker,
-    Database,
-    Sspq,
-    message,
-    nack,
-    put,
-    wait_until,
-)
+from tests.waiting import wait_until
+from tests.wire.broker import LEASED, NO_RECEIVE, Blip, Broker, Database, Sspq, message, nack, put
 from wire.blipmq import codec as blipmq
 from wire.sspq.codec import CONFIRM_PACKET, RECEIVE_PACKET, encode_send
 
@@ -156,7 +146,7 @@ def test_a_stop_ends_in_time_and_takes_back_what_is_not_confirmed_without_costin
         store.execute("update queues_queue set ack_timeout = '1 hour' where id = %s", store.queue_of(subscription))
         poller.publish(b"taken back", b"polled", b"prefetched")
         assert poller.next(subscription).body == b"polled"
-        assert broker.now.stop() == 0  # although nobody confirms
+        assert broker.now.stop() == 0  # although no consumer confirms
     assert store.states(store.queue("sspq")) == {0: 1}
     assert store.states(store.queue_of(subscription)) == {0: 2}
     broker.start()

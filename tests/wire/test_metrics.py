@@ -15,15 +15,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from peers.metrics import PeersCollector
-from peers.office import Office
+from peers.service import Office
 from queues.engine import Engine, EngineOptions, audit
 from queues.engine.health import KINDS, MANY_RESTARTS
-from queues.engine.settler import SETTLING
+from queues.engine.settle.writer import SETTLING
 from queues.metrics import ENGINE_COUNTERS
 from tests.wire.serving import Recorder, client, is_turned_away, serving
-from wire.limits import Closure
-from wire.listener import Listener
 from wire.metrics import WireCollector, register, unregister
+from wire.net.limits import Closure
+from wire.net.listener import Listener
 from wire.server import Server
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -62,7 +62,7 @@ def test_the_names_are_those_of_the_engines_counts(server: Server) -> None:
 
 
 def test_what_waits_for_the_database_is_shown(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server.engine, "settler", SimpleNamespace(unsettled=7))
+    monkeypatch.setattr(server.engine, "settlements", SimpleNamespace(unsettled=7))
     monkeypatch.setattr(server.engine, "writer", SimpleNamespace(waiting_bytes=4096))
     shown = samples(server)
     assert shown["fivewire_unsettled", ()] == 7
@@ -71,12 +71,12 @@ def test_what_waits_for_the_database_is_shown(server: Server, monkeypatch: pytes
 
 def test_what_does_not_work_is_shown_by_its_kind_also_when_all_is_well(server: Server) -> None:
     name, engine = "fivewire_trouble", server.engine
-    engine.available = True
+    engine.connections.begin_service()
     assert {what: samples(server)[name, (("what", what),)] for what in KINDS} == dict.fromkeys(KINDS, 0)
     engine.health.begin(SETTLING, "the disk is full")
     engine.health.begin(audit.trouble("peerbus"), "it has no head")
     engine.health.begin(audit.trouble("operators"), "it has no head")
-    engine.rewritten = "a failover"
+    engine.timeline.rewritten = "a failover"
     shown = samples(server)
     troubled = {what: value for what in KINDS if (value := shown[name, (("what", what),)])}
     assert troubled == {"acknowledgements": 1, "chain": 2, "history": 1}

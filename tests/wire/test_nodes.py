@@ -10,18 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.wire.broker import (
-    NO_RECEIVE,
-    Address,
-    Blip,
-    Broker,
-    Database,
-    Sspq,
-    message,
-    nack,
-    put,
-    wait_until,
-)
+from tests.waiting import wait_until
+from tests.wire.broker import NO_RECEIVE, Address, Blip, Broker, Database, Sspq, message, nack, put
 from wire.blipmq import codec as blipmq
 from wire.sspq.codec import DEAD_RECEIVE_PACKET, RECEIVE_PACKET
 
@@ -170,7 +160,7 @@ def test_what_a_process_without_consumers_has_prefetched_goes_to_the_others_soon
         taken = {leaving.receive().payload}
         leaving.confirm()
         leaving.hang_up()
-        waiting.socket.settimeout(4.5)  # less than the 5 s after which what nobody else wants goes back
+        waiting.socket.settimeout(4.5)  # less than the 5 s after which what no other consumer wants goes back
         for _ in range(9):
             taken.add(waiting.receive().payload)
             waiting.confirm()

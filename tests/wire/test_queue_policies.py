@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.wire.broker import Blip, Broker, Database, Sspq, message, put, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import Blip, Broker, Database, Sspq, message, put
 from wire.blipmq import codec as blipmq
 from wire.sspq.codec import CONFIRM_PACKET, RECEIVE_PACKET
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.wire.broker import PATIENCE, Address, Blip, Broker, Database, Raw, Sspq, nack, wait_until
+from tests.waiting import PATIENCE, wait_until
+from tests.wire.broker import Address, Blip, Broker, Database, Raw, Sspq, nack
 from tests.wire.overhop.peer import Peer, error_code
 from tests.wire.test_runwire import metric
 from wire.blipmq import codec
-from wire.overhop import codec as overhop
-from wire.overhop.codec import Code, Type
+from wire.overhop.codec import decoder as overhop
+from wire.overhop.codec.decoder import Code, Type
 from wire.sspq.codec import encode_send
 
 MIB = 1 << 20

@@ -91,7 +91,7 @@ def test_replies_that_follow_no_publish_leave_together_at_the_flush(
 
 def test_a_reply_behind_a_publish_waits_for_its_commit(replies: Replies, sink: Sink, engine: FakeEngine) -> None:
     say(replies, b"before")
-    replies.batch = 1
+    replies.follow_batch(1)
     say(replies, b"after")
     replies.flush()
     assert sink.written == [b"before"]
@@ -106,7 +106,7 @@ def test_each_reply_waits_for_its_own_batch_and_the_order_stays(
     replies: Replies, sink: Sink, engine: FakeEngine
 ) -> None:
     for batch, word in ((1, b"a"), (1, b"b"), (2, b"c"), (3, b"d")):
-        replies.batch = batch
+        replies.follow_batch(batch)
         say(replies, word)
     replies.flush()
     engine.commit(1)
@@ -119,7 +119,7 @@ def test_each_reply_waits_for_its_own_batch_and_the_order_stays(
 def test_a_later_reply_overtakes_none_even_if_it_would_not_have_to_wait(
     replies: Replies, sink: Sink, engine: FakeEngine
 ) -> None:
-    replies.batch = 1
+    replies.follow_batch(1)
     say(replies, b"first")
     replies.flush()
     engine.committed = 1  # committed, and not told yet
@@ -131,14 +131,14 @@ def test_a_later_reply_overtakes_none_even_if_it_would_not_have_to_wait(
 
 
 def test_replies_of_several_reads_are_held_once(replies: Replies, sink: Sink, engine: FakeEngine) -> None:
-    replies.batch = 1
+    replies.follow_batch(1)
     for word in (b"a", b"b"):
         say(replies, word)
         replies.flush()
     assert engine.holders == [replies]
     engine.commit(1)
     assert sink.written == [b"ab"]
-    replies.batch = 2
+    replies.follow_batch(2)
     say(replies, b"c")
     replies.flush()
     assert engine.holders == [replies]
@@ -161,7 +161,7 @@ def test_a_barrier_waits_for_the_acknowledgements_too(replies: Replies, sink: Si
 def test_a_barrier_that_waited_for_a_commit_then_waits_for_the_acknowledgements(
     replies: Replies, sink: Sink, engine: FakeEngine
 ) -> None:
-    replies.batch = 1
+    replies.follow_batch(1)
     say(replies, b"plain")
     say(replies, b"barrier", barrier=True)
     replies.flush()
@@ -177,7 +177,7 @@ def test_a_barrier_that_waited_for_a_commit_then_waits_for_the_acknowledgements(
 
 def test_acknowledgements_hold_up_no_reply_that_is_no_barrier(replies: Replies, sink: Sink, engine: FakeEngine) -> None:
     engine.behind = True
-    replies.batch = 1
+    replies.follow_batch(1)
     say(replies, b"plain")
     replies.flush()
     engine.commit(1)
@@ -186,7 +186,7 @@ def test_acknowledgements_hold_up_no_reply_that_is_no_barrier(replies: Replies, 
 
 def test_nothing_is_said_to_a_connection_that_is_gone(replies: Replies, sink: Sink, engine: FakeEngine) -> None:
     say(replies, b"now")
-    replies.batch = 1
+    replies.follow_batch(1)
     say(replies, b"later")
     replies.discard()
     replies.flush()
@@ -198,7 +198,7 @@ def test_nothing_is_said_to_a_connection_that_is_gone(replies: Replies, sink: Si
 def test_a_connection_that_goes_while_it_waits_is_not_held_any_longer(
     replies: Replies, sink: Sink, engine: FakeEngine
 ) -> None:
-    replies.batch = 1
+    replies.follow_batch(1)
     say(replies, b"later")
     replies.flush()
     replies.discard()
@@ -210,7 +210,7 @@ def test_a_connection_that_goes_while_it_waits_is_not_held_any_longer(
 
 def test_what_answers_a_settling_waits_until_it_is_written(engine: FakeEngine, sink: Sink) -> None:
     replies = Replies(engine, sink)  # type: ignore[arg-type]
-    replies.round = 3
+    replies.follow_round(3)
     replies.begin().append(b"done")
     replies.flush()
     engine.settled = 2

@@ -16,10 +16,10 @@ import psutil
 import pytest
 from django.core.management import CommandError, call_command
 
-from brokersite.torture.listeners import free_ports
+from brokersite.rigs.torture.listeners import free_ports
+from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import (
     NO_RECEIVE,
-    PATIENCE,
     Blip,
     Broker,
     Database,
@@ -31,18 +31,17 @@ from tests.wire.broker import (
     message,
     put,
     run_wire,
-    wait_until,
 )
-from tests.wire.test_tls import Authority
+from tests.wire.net.test_tls import Authority
 from wire.blipmq import codec as blipmq
 from wire.sspq.codec import DEAD_RECEIVE_PACKET, RECEIVE_PACKET, encode_send
 
-#: Seconds of the module's limits on connections: whoever stands still for less is not to meet them.
+#: Seconds of the module's limits on connections: a client that stands still for less must not meet them.
 LIMIT = 4.0
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses that nobody listens on, and that no client of anybody's is given meanwhile."""
+    """Free addresses, which no client is given meanwhile."""
     return [f"127.0.0.1:{port}" for port in free_ports(count)]
 
 

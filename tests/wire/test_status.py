@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import pytest
 from prometheus_client import REGISTRY
 
-from brokersite import health
+from queues import health
 from queues.engine import Engine, EngineOptions
 from tests.wire.serving import EVENT_LOOPS, LOCAL, run_scenario
 from wire import status
-from wire.address import Address
+from wire.net.address import HostPort
 from wire.server import Server
 from wire.status import StatusServer
 
@@ -33,7 +33,7 @@ class Pages:
 
     def __init__(self) -> None:
         self.server = Server(Engine(EngineOptions(conninfo="")))
-        self.server.engine.available = True
+        self.server.engine.connections.begin_service()
         self.status = StatusServer(self.server)
         self.address = LOCAL
 
@@ -100,14 +100,14 @@ def test_a_process_is_ready_when_the_database_and_the_engine_are(run: Run) -> No
 
 def test_an_unready_process_says_every_reason(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(pages: Pages) -> None:
-        pages.server.engine.available = False
+        pages.server.engine.connections.end_service()
         lost = "The engine has lost the database and is reconnecting: a connection is lost."
         answer = await pages.ask("/readyz")
         assert answer.status == "HTTP/1.0 503 Service Unavailable"
         assert json.loads(answer.body) == {"status": "unready", "reasons": [lost]}
         monkeypatch.setattr(health, "_looked_up", reasons("No tables."))
         assert json.loads((await pages.ask("/readyz")).body)["reasons"] == [lost, "No tables."]
-        pages.server.engine.available = True
+        pages.server.engine.connections.begin_service()
         answer = await pages.ask("/readyz")
         assert answer.status == "HTTP/1.0 503 Service Unavailable"
         assert json.loads(answer.body)["reasons"] == ["No tables."]
@@ -118,7 +118,7 @@ def test_an_unready_process_says_every_reason(run: Run, monkeypatch: pytest.Monk
 
 def test_a_ready_process_says_what_an_operator_should_know(run: Run) -> None:
     async def scenario(pages: Pages) -> None:
-        pages.server.engine.rewritten = "another timeline"
+        pages.server.engine.timeline.rewritten = "another timeline"
         answer = await pages.ask("/readyz")
         assert answer.status == "HTTP/1.0 200 OK"
         assert json.loads(answer.body)["notes"] == ["Messages that were confirmed may be lost: another timeline."]
@@ -238,7 +238,7 @@ def test_a_client_that_goes_away_disturbs_nobody(run: Run, caplog: pytest.LogCap
 def test_a_port_that_is_taken_is_told(run: Run) -> None:
     async def scenario(pages: Pages) -> None:
         with pytest.raises(OSError, match="ddress already in use"):
-            await pages.status.start(Address("127.0.0.1", pages.address.port))
+            await pages.status.start(HostPort("127.0.0.1", pages.address.port))
 
     run(scenario)
 

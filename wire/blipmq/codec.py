@@ -19,8 +19,8 @@ MAX_FRAME_SIZE: Final = 16 * 1024 * 1024
 MAX_TEXT_SIZE: Final = 0xFFFF  # topics, keys and NACK messages have a u16 length
 PROTOCOL_VERSION: Final = 1
 
+#: Frame type, correlation id, payload.
 Frame = tuple[int, int, bytes]
-"""Frame type, correlation id, payload."""
 
 
 class FrameType(IntEnum):
@@ -53,7 +53,7 @@ _TWO_U16 = struct.Struct(">HH")
 
 
 class Reject(NamedTuple):
-    """What a NACK says (section "NACK")."""
+    """The code and the message of a NACK (section "NACK")."""
 
     code: int
     message: str
@@ -81,8 +81,8 @@ QUEUE_FULL: Final = Reject(503, "queue full")
 TOO_MANY_CONNECTIONS: Final = Reject(503, "too many connections with this API key")
 OVERFULL: Final = Reject(503, "too many incomplete frames")
 
+#: Bytes of the largest frame that a handshake needs: an AUTH with the longest key.
 MAX_HANDSHAKE_SIZE: Final = LENGTH_SIZE + MIN_LENGTH + 2 + MAX_TEXT_SIZE
-"""Bytes of the largest frame that a handshake needs: an AUTH with the longest key."""
 
 
 def durable_publish_failed(reason: str) -> Reject:

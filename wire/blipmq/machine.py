@@ -3,10 +3,9 @@
     AWAITING_HELLO --HELLO accepted--> AWAITING_AUTH --AUTH accepted--> READY
 
 `TABLE` says for every state and every frame type what the server does: an `Action` to perform, or the
-`Reject` to send as a NACK. The state changes only when the caller reports success (`hello_accepted`,
-`authenticated`): a wrong version or a wrong key leaves it where it was, and so does everything rejected.
-A session in READY may dispatch on the frame type itself, without a look-up for each frame; the table is
-then what it is tested against.
+`Reject` to send as a NACK. The state changes only when the session reports a `Success`, by `PROGRESS`: a wrong
+version or a wrong key leaves it where it was, and so does everything rejected. A session in READY may dispatch on the
+frame type itself, without a look-up for each frame; its tests compare it with the table.
 """
 
 from collections.abc import Mapping
@@ -34,7 +33,7 @@ from wire.blipmq.codec import (
 
 
 class State(Enum):
-    """Where a connection stands."""
+    """The states of a connection."""
 
     AWAITING_HELLO = auto()
     AWAITING_AUTH = auto()
@@ -42,28 +41,35 @@ class State(Enum):
 
 
 class Action(Enum):
-    """What a legal frame asks the server to do. Its payload may still be wrong."""
+    """The server's action for a legal frame. The frame's payload may still be wrong."""
 
+    #: Compare the version; then HELLO_ACCEPTED and ACK(0), or NACK 426.
     NEGOTIATE = auto()
-    """Compare the version; then `hello_accepted()` and ACK(0), or NACK 426."""
+    #: Check the key; then AUTHENTICATED and ACK(0), or NACK 401.
     AUTHENTICATE = auto()
-    """Check the key; then `authenticated()` and ACK(0), or NACK 401."""
+    #: Store and hand out the message; no answer.
     PUBLISH = auto()
-    """Store and hand out the message; no answer."""
+    #: Make a subscription; ACK with its id.
     SUBSCRIBE = auto()
-    """Make a subscription; ACK with its id."""
+    #: A delivery was processed: forget it; no answer.
     SETTLE = auto()
-    """A delivery was processed: forget it; no answer."""
+    #: Deliver one message now, or say nothing.
     POLL = auto()
-    """Deliver one message now, or say nothing."""
+    #: Answer once all that was published before on this connection is durable.
     PONG = auto()
-    """Answer once all that was published before on this connection is durable."""
+    #: Do nothing.
     IGNORE = auto()
-    """Do nothing."""
+
+
+class Success(Enum):
+    """The successes of actions, as the session reports them."""
+
+    HELLO_ACCEPTED = auto()
+    AUTHENTICATED = auto()
 
 
 class IllegalTransition(RuntimeError):
-    """The caller reported a success that the state does not allow; the state is as it was."""
+    """The session reported a success that the state does not allow; the state is as it was."""
 
 
 _HANDSHAKE = frozenset((HELLO, AUTH))
@@ -93,6 +99,16 @@ TABLE: Final[Mapping[State, Mapping[int, Action | Reject]]] = MappingProxyType(
 )
 
 
+#: The state after each success; no action belongs to it.
+PROGRESS: Final[Mapping[State, Mapping[Success, tuple[tuple[()], State]]]] = MappingProxyType(
+    {
+        State.AWAITING_HELLO: {Success.HELLO_ACCEPTED: ((), State.AWAITING_AUTH)},
+        State.AWAITING_AUTH: {Success.AUTHENTICATED: ((), State.READY)},
+        State.READY: {},
+    }
+)
+
+
 class Conversation:
     """One connection's place in the table."""
 
@@ -105,15 +121,8 @@ class Conversation:
         """Return what to do with a frame of this type; the state does not change."""
         return TABLE[self.state][frame_type]
 
-    def hello_accepted(self) -> None:
-        """The version was right: wait for AUTH. Raises IllegalTransition outside AWAITING_HELLO."""
-        self._move(State.AWAITING_HELLO, State.AWAITING_AUTH)
-
-    def authenticated(self) -> None:
-        """The key was right: everything is allowed now. Raises IllegalTransition outside AWAITING_AUTH."""
-        self._move(State.AWAITING_AUTH, State.READY)
-
-    def _move(self, source: State, target: State) -> None:
-        if self.state is not source:
-            raise IllegalTransition(f"to {target.name} from {self.state.name}, not from {source.name}")
-        self.state = target
+    def succeeded(self, success: Success) -> None:
+        """The action was carried out: go on to the next state. Raises IllegalTransition where it was not due."""
+        if success not in PROGRESS[self.state]:
+            raise IllegalTransition(f"{success.name} in {self.state.name}")
+        _, self.state = PROGRESS[self.state][success]

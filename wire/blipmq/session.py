@@ -1,7 +1,7 @@
 """One BlipMQ connection on the server: frames in, the engine's work, frames out (docs/protocols/blipmq.md).
 
-Frames are handled strictly in order. What cannot be answered at once (a key to look up, a subscription to make, a
-claim from the store) blocks the session: it stops reading, keeps the frames behind, and goes on from there.
+Frames are handled strictly in order. A frame that cannot be answered at once (a key to look up, a subscription to
+make, a claim from the store) blocks the session: it stops reading, keeps the frames behind, and goes on from there.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from queues.engine import (
-    Address,
+    Destination,
     Engine,
     EngineError,
     Grant,
+    Publisher,
     QueueFull,
     QuotaExceeded,
-    Source,
     StoreUnavailable,
     Subscription,
 )
 from queues.reach import Operation, Protocol
 from wire.blipmq import codec
 from wire.blipmq.codec import ACK, HEADER, MAX_FRAME_SIZE, MIN_LENGTH, PING, POLL, PONG, PUBLISH, Decoder, Frame
-from wire.blipmq.machine import Action, Conversation, State
-from wire.connection import Connection, contained
+from wire.blipmq.machine import Action, Conversation, State, Success
+from wire.net.connection import Connection, contained
 from wire.replies import Replies
 from wire.server import Server
-from wire.shares import Share
+from wire.unconfirmed import Unconfirmed
 
 #: Seconds that the POLLs of one read may wait for claims from the store, in all, before they count as "no message":
 #: a client acknowledges what a burst brought only when it has seen the burst's end.
@@ -54,14 +54,14 @@ logger = logging.getLogger(__name__)
 
 
 class Polled:
-    """A subscription as this connection polls it."""
+    """A subscription that this connection polls."""
 
     __slots__ = ("buffer", "prefix", "subscription", "transient")
 
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
         self.buffer = subscription.buffer
-        #: QoS 0 messages; the same deque for ever.
+        #: QoS 0 messages; always the same deque.
         self.transient = subscription.transient
         self.prefix = codec.delivery_prefix(1, subscription.topic)
 
@@ -77,7 +77,7 @@ class BlipMQSession:
         self._conversation = Conversation()
         self._replies = Replies(server.engine, connection)
         self._grant: Grant | None = None
-        self._share: Share | None = None
+        self._unconfirmed: Unconfirmed | None = None
         #: Frames that wait behind the one the session is blocked by.
         self._backlog: list[Frame] = []
         #: Bytes of the reads that these came in.
@@ -93,14 +93,14 @@ class BlipMQSession:
         self._patience_ends: float | None = None
         self._draining = False
         #: Of the last PUBLISH that was looked at closely: where it went, and how its payload begins.
-        self._source: Source | None = None
+        self._publisher: Publisher | None = None
         self._prefix = b""
         #: By the payload of POLL and ACK, the subscription's id as it is on the wire.
         self._polled: dict[bytes, Polled] = {}
         #: ACKs with tags that are not outstanding here: subscription id, tags.
         self._late: list[tuple[int, list[int]]] = []
 
-    # What the connection calls.
+    # Called by the connection.
 
     def data_received(self, data: bytes) -> None:
         frames = self._decoder.feed(data)
@@ -114,7 +114,7 @@ class BlipMQSession:
         self._run(frames)
 
     def eof_received(self) -> bool:
-        """Answer what was asked before the end, then close."""
+        """Answer all frames before the end, then close."""
         self._draining = True
         self._close_when_done()
         return True
@@ -145,7 +145,7 @@ class BlipMQSession:
             else:
                 self.connection.close()
 
-    # What the server and the engine call.
+    # Called by the server and the engine.
 
     @contained
     def revoke(self) -> None:
@@ -182,8 +182,8 @@ class BlipMQSession:
             self._replies.flush()
             self._draining = True
         self.connection.hold(self._decoder.pending + (self._behind if self._blocked else 0))
-        if self._share is not None and self._replies.batch == self._engine.open_batch:
-            self._share.add(self.connection, self._behind)
+        if self._unconfirmed is not None and self._replies.batch == self._engine.open_batch:
+            self._unconfirmed.add(self.connection, self._behind)
         self._close_when_done()
 
     def _serve(self, frames: list[Frame], at: int) -> int:
@@ -197,7 +197,7 @@ class BlipMQSession:
             kind = frames[at][0]
             if kind == ACK:
                 at = self._acks(frames, at)
-            elif self._late:  # what follows must not overtake the answers to these
+            elif self._late:  # the answers to these must leave first
                 self._block(self._settle_late())
             elif kind == POLL:
                 at = self._polls(frames, at)
@@ -215,8 +215,8 @@ class BlipMQSession:
 
     def _publishes(self, frames: list[Frame], at: int) -> int:
         """PUBLISH frames with the QoS and topic of the last one that was looked at closely."""
-        source, prefix, size = self._source, self._prefix, len(self._prefix)
-        if source is None:
+        publisher, prefix, size = self._publisher, self._prefix, len(self._prefix)
+        if publisher is None:
             self._other(*frames[at])
             return at + 1
         bodies, tokens = [], []
@@ -227,7 +227,7 @@ class BlipMQSession:
             bodies.append(payload[size:])
             tokens.append(cid)
         if bodies:
-            self._replies.batch = source.publish_many(bodies, self, tokens)
+            self._replies.follow_batch(publisher.publish_many(bodies, self, tokens))
             self._engine.check_saturation()
             return at + len(bodies)
         self._other(*frames[at])
@@ -281,7 +281,7 @@ class BlipMQSession:
         try:
             if action is Action.NEGOTIATE:
                 if codec.parse_hello(payload) == codec.PROTOCOL_VERSION:
-                    self._conversation.hello_accepted()
+                    self._conversation.succeeded(Success.HELLO_ACCEPTED)
                     self._say(codec.encode_ack(cid, 0))
                 else:
                     self._block(self._refuse(cid, codec.UNSUPPORTED_VERSION))
@@ -293,7 +293,7 @@ class BlipMQSession:
             self._nack(cid, error.reject)
 
     def _other(self, kind: int, cid: int, payload: bytes) -> None:
-        """A frame after the handshake that the hot loop leaves to us."""
+        """A frame after the handshake that the hot loop does not handle."""
         action = self._conversation.on(kind)
         try:
             if action is Action.PUBLISH:
@@ -310,12 +310,12 @@ class BlipMQSession:
         if not self._grant.may(Protocol.BLIPMQ, Operation.PUBLISH, "topic", topic):
             self._nack(cid, codec.FORBIDDEN)
             return
-        source = self._engine.source(Address("topic", topic), self._grant.id)
+        publisher = self._engine.publisher(Destination("topic", topic), self._grant.id)
         if qos:  # nearly always the next PUBLISH has the same topic: the hot loop then takes it
-            self._source, self._prefix = source, codec.delivery_prefix(1, topic)
-            self._replies.batch = source.publish(body, self, cid)
+            self._publisher, self._prefix = publisher, codec.delivery_prefix(1, topic)
+            self._replies.follow_batch(publisher.publish(body, self, cid))
         else:
-            self._replies.batch = source.publish_transient(body, self, cid)
+            self._replies.follow_batch(publisher.publish_transient(body, self, cid))
         self._engine.check_saturation()
 
     def _may_consume(self, topic: bytes) -> bool:
@@ -328,7 +328,7 @@ class BlipMQSession:
             return
         self._block(self._make_subscription(cid, topic, qos))
 
-    # What blocks.
+    # Frames that block the session.
 
     def _poll(self, cid: int, payload: bytes) -> None:
         """A POLL that memory alone cannot answer: an unknown id, a QoS 0 message, or a claim under way."""
@@ -348,12 +348,12 @@ class BlipMQSession:
 
     def _deliver_transient(self, cid: int, known: Polled) -> None:
         topic = codec.delivery_prefix(0, known.subscription.topic)
-        known.buffer.last_demand = monotonic()
+        known.buffer.note_demand(monotonic())
         self._say(codec.encode_delivery(cid, topic, known.subscription.take_transient()))
 
     def _may_come(self, known: Polled, soon: bool = True) -> bool:
-        """Whether a POLL that found nothing should wait: for a claim, for what this connection has published, and,
-        if nothing else is there to be answered, for a commit under way. Better one late answer than many empty ones.
+        """Return whether a POLL that found nothing should wait: for a claim, for this connection's own publishes, and,
+        if no other answer is due, for a commit under way. One late answer is better than many empty ones.
         """
         if self._patience_ends is not None and monotonic() >= self._patience_ends:
             return False
@@ -375,11 +375,11 @@ class BlipMQSession:
         if self._engine.holds(self._replies.batch):
             self._engine.hold(self)
         else:
-            self._waiting[1].buffer.on_refill.append(self._refilled)
+            self._waiting[1].buffer.on_refill(self._refilled)
 
     @contained
     def release(self) -> None:
-        """A batch was committed: what is polled may have been in it."""
+        """A batch was committed: it may have held the message that is polled."""
         if self._waiting is not None and not self._engine.holds(self._replies.batch):
             self._engine.unhold(self)
             self._look_again(self._waiting[1].buffer.may_refill)
@@ -400,7 +400,7 @@ class BlipMQSession:
 
     @contained
     def _give_up_waiting(self) -> None:
-        """No claim came back in time: this read's other POLLs shall not wait for one either."""
+        """No claim came back in time: the other POLLs of this read do not wait either."""
         self._patience_ends = 0.0
         self._look_again(False)
 
@@ -412,8 +412,10 @@ class BlipMQSession:
             self._timer = None
 
     def _deliver_one(self, cid: int, known: Polled, last: bool = False) -> bool:
-        """Answer a POLL from memory, in order of arrival whatever the QoS; whether there was anything. If it is the
-        `last` look, a QoS 0 message waits no longer for older ones that are in the store."""
+        """Answer a POLL from memory, in order of arrival for both QoS; return whether there was a message.
+
+        With `last` a QoS 0 message waits no longer for older ones that are in the store.
+        """
         if known.transient and (last or known.subscription.transient_is_next):
             self._deliver_transient(cid, known)
             return True
@@ -519,9 +521,9 @@ class BlipMQSession:
             self._nack(cid, codec.TOO_MANY_CONNECTIONS)
             return
         self._grant = grant
-        self._share = self._server.shares.of(grant.id)
-        self.connection.name += f" key {grant.id}"
-        self._conversation.authenticated()
+        self._unconfirmed = self._server.unconfirmed.of(grant.id)
+        self.connection.name_key(grant.id)
+        self._conversation.succeeded(Success.AUTHENTICATED)
         self.connection.handshake_done()
         self._say(codec.encode_ack(cid, 0))
 

@@ -1,7 +1,7 @@
 """A connection to an Overhop broker on the running event loop, shared by any number of tasks.
 
-One task listens as long as the connection lasts; each request wakes only the task that waits for its answer, so
-that none keeps another waiting. What `AsyncClient` and the workers stand on.
+One task listens as long as the connection lasts; an answer wakes only the task that waits for it, so that no task
+keeps another waiting. `AsyncClient` and the workers use it.
 """
 
 import asyncio
@@ -11,11 +11,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from wire.client.drivers import AsyncClientDriver
+from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout
+from wire.client.protocol import over_tls
 from wire.overhop import requests
 from wire.overhop.client_core import ClientCore, Reply, again
 from wire.overhop.errors import OverhopError
 from wire.overhop.requests import Quest, Request
-from wire.transports import AsyncLink, ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, over_tls
 
 T = TypeVar("T")
 
@@ -36,18 +38,18 @@ class AsyncConnection:
         """Nothing happens yet: `connect`."""
         self.core = ClientCore(timeout, max_envelope)
         self.core.on_quest = self._keep
+        #: Set when the connection is over; `error` says why.
         self.ended = asyncio.Event()
-        """Set when the connection is over; `error` says why."""
         self.error: ClientError = ConnectionLost("not connected")
         self._address = host, port
-        self._link = AsyncLink(over_tls(self.core, tls, host, server_hostname), timeout)
+        self._driver = AsyncClientDriver(over_tls(self.core, tls, host, server_hostname), timeout)
         self._listener: asyncio.Task[None] | None = None
         self._flusher: asyncio.Task[None] | None = None
         self._takers: deque[asyncio.Future[None]] = deque()
 
     async def connect(self) -> None:
         """Connect and register, or raise OSError, OverhopError or ProtocolViolation."""
-        await self._link.connect(*self._address)
+        await self._driver.connect(*self._address)
         self._listener = asyncio.create_task(self._listen())
         try:
             await self.ask(requests.hello())
@@ -57,7 +59,7 @@ class AsyncConnection:
             raise
 
     async def ask(self, request: Request[T]) -> T:
-        """Send a request and return what it is answered with; whoever is cancelled here never knows.
+        """Send a request and return its answer; a caller that is cancelled never learns it.
 
         Raises OverhopError if it is refused, ConnectionLost, ReplyTimeout or ProtocolViolation if the connection
         is over, Unencodable or MessageTooLarge if it was not sent at all.
@@ -95,8 +97,8 @@ class AsyncConnection:
         return reply
 
     async def send(self) -> None:
-        """Send what is to be sent, and wait while the broker takes no more."""
-        await self._link.send()
+        """Send all of `outgoing`, and wait while the broker takes no more."""
+        await self._driver.send()
 
     async def next_quest(self, timeout: float | None) -> Quest | None:
         """Return the next QUEST, or None when the time is over."""
@@ -113,7 +115,7 @@ class AsyncConnection:
     async def close(self) -> None:
         """Disconnect when the broker has taken everything sent."""
         try:
-            await self._link.close()
+            await self._driver.close()
         finally:
             self.abort()
             if self._listener is not None:
@@ -144,13 +146,13 @@ class AsyncConnection:
 
     async def _listen(self) -> None:
         try:
-            await self._link.run(self.core.listen())
+            await self._driver.run(self.core.listen())
         except ClientError as error:
             self._end(error)
 
     async def _flush(self) -> None:
         with contextlib.suppress(ClientError):  # the listener hears of it too, and tells
-            await self._link.send()
+            await self._driver.send()
 
     def _keep(self, quest: Quest) -> None:
         self.core.quests.append(quest)
@@ -178,7 +180,7 @@ class AsyncConnection:
             return
         self.error = error
         self.ended.set()
-        self._link.abort()
+        self._driver.abort()
         self.core.lose(error)
         while self._takers:
             self._wake_taker()

@@ -1,7 +1,7 @@
 """The client's side of Overhop without I/O: requests out, answers matched to them, QUESTs kept.
 
-`wire.cores` describes how a core is driven. A request is prepared (encoded, so that bad input is refused before
-anything leaves), submitted (its bytes are in `outgoing`), and answered: its `Reply` is done then.
+`wire.client.protocol` describes how a core is driven. A request is prepared (encoded, so that bad input is
+refused before anything leaves), submitted (its bytes are in `outgoing`), and answered: its `Reply` is done then.
 """
 
 import time
@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
-from wire.cores import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, Steps
+from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout
+from wire.client.protocol import Steps
 from wire.overhop import requests
-from wire.overhop.codec import Decoder, Message, encode
+from wire.overhop.codec.decoder import Decoder, Message, encode
+from wire.overhop.codec.names import PUSH_RID, Type
 from wire.overhop.errors import MessageTooLarge, OverhopError, refusal
-from wire.overhop.names import PUSH_RID, Type
 from wire.overhop.requests import Quest, Request
 
 T = TypeVar("T")
@@ -23,7 +24,7 @@ LENGTH_SIZE: Final = 4
 
 
 class Reply(Generic[T]):
-    """What a request was answered with, once it has been."""
+    """The answer to a request, once it has come."""
 
     __slots__ = ("_payload", "error", "frame", "request", "rid", "submitted_at", "wake")
 
@@ -32,10 +33,10 @@ class Reply(Generic[T]):
         self.rid = rid
         self.frame = frame
         self.submitted_at = 0.0
+        #: Why there is no result.
         self.error: ClientError | None = None
-        """Why there is no result."""
+        #: Called when it is done.
         self.wake: Callable[[], object] | None = None
-        """Called when it is done."""
         self._payload: dict[str, Any] | None = None
 
     @property
@@ -43,19 +44,19 @@ class Reply(Generic[T]):
         return self._payload is not None or self.error is not None
 
     def answer(self, payload: dict[str, Any]) -> None:
-        """It was granted."""
+        """The request was granted."""
         self._payload = payload
         if self.wake is not None:
             self.wake()
 
     def refuse(self, error: ClientError) -> None:
-        """It was refused, or there will be no answer."""
+        """The request was refused, or there will be no answer."""
         self.error = error
         if self.wake is not None:
             self.wake()
 
     def result(self) -> T:
-        """Return what the answer means; raises `error`, or ProtocolViolation if it cannot be understood."""
+        """Return the answer's value; raises `error`, or ProtocolViolation for a malformed answer."""
         if self.error is not None:
             raise self.error
         assert self._payload is not None
@@ -70,28 +71,28 @@ def _understood(parse: Callable[[dict[str, Any]], T], t: int, payload: dict[str,
 
 
 def again(error: ClientError) -> ClientError:
-    """Return an exception of one's own for each who is concerned by what ended the connection."""
+    """Return a copy of the error that ended the connection, for one more caller to raise."""
     copy = type(error)(*error.args)
     copy.__cause__ = error.__cause__
     return copy
 
 
 class ClientCore:
-    """Requests by one connection to a broker, and what it sends to them."""
+    """The requests of one connection to a broker, their answers, and the QUESTs."""
 
     def __init__(self, timeout: float, max_envelope: int) -> None:
         """`timeout`: seconds without any answer after which an expected one is given up."""
         self.outgoing = bytearray()
+        #: The broker's name for this connection.
         self.worker_id = ""
-        """What the broker calls this connection."""
         self.timeout = timeout
         self.quests: deque[Quest] = deque()
+        #: Takes each QUEST as it arrives; it keeps them in `quests` unless another is put here.
         self.on_quest: Callable[[Quest], object] = self.quests.append
-        """Takes each QUEST as it arrives; it keeps them in `quests` unless another is put here."""
+        #: The number of answers so far: a rising number shows that the broker is working.
         self.answered = 0
-        """How many answers have come: shows that the broker is working when another's answer is awaited."""
+        #: How far the broker's clock is ahead of ours; known after a PING.
         self.clock_offset: timedelta | None = None
-        """What the broker's clock is ahead of ours; known after a PING."""
         self._max_envelope = max_envelope
         self._decoder = Decoder.for_client(max_envelope)
         self._next_id = 0
@@ -125,22 +126,22 @@ class ClientCore:
         self._expected[reply.rid] = reply
 
     def begin(self, request: Request[T]) -> Reply[T]:
-        """Do both."""
+        """Prepare and submit a request."""
         reply = self.prepare(request)
         self.submit(reply)
         return reply
 
     def ask(self, request: Request[T]) -> Steps[T]:
-        """A request and its answer."""
+        """Send a request and return its answer."""
         return (yield from self.wait(self.begin(request)))
 
     def wait(self, reply: Reply[T]) -> Steps[T]:
-        """The answer to a request that was submitted."""
+        """Return the answer to a request that was submitted."""
         yield from self.settled([reply])
         return reply.result()
 
     def settled(self, replies: Sequence[Reply[Any]]) -> Steps[None]:
-        """All answers are there, whatever they say."""
+        """Wait until all are answered, refusals too."""
         answered, deadline = self.answered, time.monotonic() + self.timeout
         for reply in replies:
             while not reply.done:
@@ -151,12 +152,12 @@ class ClientCore:
                     answered, deadline = self.answered, time.monotonic() + self.timeout
 
     def handshake(self) -> Steps[None]:
-        """HELLO, then REGISTER at once, so that it matters to nobody whether an IDENT asks for it."""
+        """HELLO, then REGISTER at once, whether an IDENT asks for it or not."""
         yield from self.ask(requests.hello())
         self.worker_id = yield from self.ask(requests.register())
 
     def next_quest(self, timeout: float | None) -> Steps[Quest | None]:
-        """The next QUEST; None when the time is over."""
+        """Return the next QUEST; None when the time is over."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self.quests:
             left = None if deadline is None else deadline - time.monotonic()
@@ -170,7 +171,7 @@ class ClientCore:
             yield None
 
     def lose(self, error: ClientError) -> None:
-        """Nothing will be answered any more."""
+        """The connection has ended: refuse every request that is not answered."""
         expected, self._expected = self._expected, {}
         for reply in expected.values():
             reply.refuse(again(error))

@@ -1,4 +1,4 @@
-"""What an Overhop client raises, besides ConnectionLost, ReplyTimeout and ProtocolViolation of `wire.cores`.
+"""The errors of an Overhop client, besides ConnectionLost, ReplyTimeout and ProtocolViolation of `wire.client.errors`.
 
 A refusal by the broker is an OverhopError, of the class that belongs to its code if there is one:
 
@@ -10,8 +10,8 @@ A refusal by the broker is an OverhopError, of the class that belongs to its cod
 
 from typing import ClassVar
 
-from wire.cores import ClientError
-from wire.overhop.names import Code
+from wire.client.errors import ClientError
+from wire.overhop.codec.names import Code
 
 __all__ = [
     "DuplicateQueue",
@@ -54,14 +54,14 @@ class OverhopError(ClientError):
 
     def __init__(self, code: str, msg: str = "", details: object = None) -> None:
         super().__init__(code, msg, details)
+        #: The reason for programs: one of `wire.overhop.codec.names.Code`.
         self.code = code
-        """Why, for programs: one of `wire.overhop.names.Code`."""
+        #: The reason for people.
         self.msg = msg
-        """Why, for people."""
+        #: Further details from the broker.
         self.details = details
-        """What else the broker said."""
+        #: After `enqueue_many`: the id of each job in the order given, None for those that were refused.
         self.jids: list[str | None] = []
-        """After `enqueue_many`: the id of each job in the order given, None for those that were refused."""
 
     def __init_subclass__(cls, *, code: Code) -> None:
         OverhopError._classes[code] = cls

@@ -1,11 +1,11 @@
-"""The life of an Overhop connection as a table (docs/protocols/overhop.md, "Registration").
+"""The life of an Overhop connection as a table (docs/protocols/overhop.md, "The connection").
 
     CONNECTED --HELLO--> HELLOED --too old--> CHALLENGED
                             |                     |
                             +------REGISTER-------+--> REGISTERED
 
-`TABLE` says for every state and every event what the server does and where the connection is then; what is not
-in it is ignored and changes nothing. `Conversation` is one connection's place in the table; it is told the time,
+`TABLE` says for every state and every event what the server does and where the connection is then; other events
+are ignored and change nothing. `Conversation` is one connection's place in the table; it is told the time,
 in seconds of any clock that does not jump, and never asks for it.
 """
 
@@ -14,59 +14,59 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from wire.overhop.names import Type
+from wire.overhop.codec.names import Type
 
 
 class State(Enum):
-    """Where a connection stands."""
+    """The states of a connection."""
 
     CONNECTED = auto()
     HELLOED = auto()
+    #: IDENT was sent: REGISTER, and before the deadline.
     CHALLENGED = auto()
-    """IDENT was sent: REGISTER, and before the deadline."""
+    #: A worker: from now on time means nothing.
     REGISTERED = auto()
-    """A worker: from now on time means nothing."""
     CLOSED = auto()
 
 
 class Event(Enum):
-    """What happens to a connection."""
+    """The events of a connection."""
 
     HELLO = auto()
     REGISTER = auto()
+    #: REGISTER after the deadline, when no heartbeat has closed the connection yet.
     LATE_REGISTER = auto()
-    """REGISTER after the deadline, when no heartbeat has closed the connection yet."""
+    #: Any other message that a worker may send.
     REQUEST = auto()
-    """Any other message that a worker may send."""
+    #: A message of the wrong shape, of an unknown type, or one that only a server sends.
     WRONG = auto()
-    """A message of the wrong shape, of a type nobody knows, or one that only a server sends."""
+    #: The heartbeat found the state's time to be over.
     TOO_OLD = auto()
-    """The heartbeat found the state's time to be over."""
+    #: End of stream, bytes that are no messages, or the server's own decision.
     DISCONNECT = auto()
-    """End of stream, bytes that are no messages, or the server's own decision."""
 
 
 class Action(Enum):
-    """What the server does."""
+    """The server's actions."""
 
+    #: Do nothing.
     IGNORE = auto()
-    """Do nothing."""
+    #: Answer HI.
     HI = auto()
-    """Answer HI."""
+    #: Make it a worker and answer OK with its `wid`.
     REGISTER = auto()
-    """Make it a worker and answer OK with its `wid`."""
+    #: Carry out the request and answer it.
     SERVE = auto()
-    """Carry out the request and answer it."""
+    #: Send IDENT; the deadline is `Conversation.deadline`.
     CHALLENGE = auto()
-    """Send IDENT; the deadline is `Conversation.deadline`."""
+    #: Send ERR PROTOCOL_VIOLATION with the message's request id, and close.
     VIOLATION = auto()
-    """Send ERR PROTOCOL_VIOLATION with the message's request id, and close."""
+    #: Send ERR REGISTER_TIMEOUT with the message's request id, and close.
     REGISTER_TIMEOUT = auto()
-    """Send ERR REGISTER_TIMEOUT with the message's request id, and close."""
+    #: Send ERR CONNECTION_TIMEOUT with request id "0", and close.
     TIMEOUT = auto()
-    """Send ERR CONNECTION_TIMEOUT with request id "0", and close."""
+    #: Close without an answer.
     CLOSE = auto()
-    """Close without a word."""
 
 
 _VIOLATION = (Action.VIOLATION, State.CLOSED)
@@ -120,14 +120,14 @@ _EVENTS: Final[Mapping[int, Event]] = MappingProxyType(
 
 
 class Limits(NamedTuple):
-    """How long a connection may stay as it is, in seconds (section "Registration")."""
+    """The longest times in each state, in seconds (docs/protocols/overhop.md, "The connection")."""
 
+    #: Without a HELLO: then it is closed.
     unhelloed: float = 10.0
-    """Without a HELLO: then it is closed."""
+    #: After its HELLO, without a REGISTER: then it gets an IDENT.
     helloed_unregistered: float = 10.0
-    """After its HELLO, without a REGISTER: then it gets an IDENT."""
+    #: After the IDENT: then it is closed.
     ident_register: float = 2.0
-    """After the IDENT: then it is closed."""
 
     @property
     def cadence(self) -> float:
@@ -143,8 +143,8 @@ class Conversation:
     def __init__(self, limits: Limits, now: float) -> None:
         """The connection was accepted `now`."""
         self.state = State.CONNECTED
+        #: When the state's time is over; None once there is no limit.
         self.deadline: float | None = now + limits.unhelloed
-        """When the state's time is over; None once there is no limit."""
         self._limits = limits
 
     def on_message(self, t: int, now: float) -> Action:
@@ -159,7 +159,7 @@ class Conversation:
         return self._on(Event.WRONG, now)
 
     def on_heartbeat(self, now: float) -> Action:
-        """Return what the time that has passed makes necessary, if anything."""
+        """Return the action for the time that has passed, if any."""
         return self._on(Event.TOO_OLD, now) if self._is_over(now) else Action.IGNORE
 
     def on_disconnect(self, now: float) -> None:

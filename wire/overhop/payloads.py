@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from queues.engine import Content
-from wire.overhop.codec import CodecError, decode_value
-from wire.overhop.encoding import Unencodable, encode_value
+from wire.overhop.codec.decoder import CodecError, decode_value
+from wire.overhop.codec.encoder import Unencodable, encode_value
 
 #: The last three hexadecimal digits of a jid, as text and as bytes: ids come in blocks of 4096.
 HEX = [f"{n:03x}" for n in range(4096)]
@@ -25,7 +25,7 @@ class JobNames:
         self._head = bytes((0xD9, size)) if size < 256 else bytes((0xDA, size >> 8, size & 255))
 
     def start(self, id: int) -> str:
-        """What the jids of a block of 4096 ids begin with; the last three digits follow, as in `HEX`."""
+        """Return the beginning of the jids of a block of 4096 ids; the last three digits follow, as in `HEX`."""
         block = id >> 12
         return f"{self._prefix}{0x8000 | block >> 36:04x}-{block & 0xFFFFFFFFF:09x}"
 
@@ -34,7 +34,7 @@ class JobNames:
         return self.start(id) + HEX[id & 4095]
 
     def pack(self, start: str) -> bytes:
-        """What `start` gives as MessagePack; `DIGITS` follow."""
+        """Return the beginning that `start` gives as MessagePack; `DIGITS` follow."""
         return self._head + start.encode()
 
     def packed(self, id: int) -> bytes:
@@ -63,7 +63,7 @@ def payload_object(payload: bytes | None, content: int | None) -> Any:
         return None
     try:
         return decode_value(payload_value(payload, content))
-    except (CodecError, Unencodable):  # somebody else's word for what it is
+    except (CodecError, Unencodable):  # the content type is the publisher's claim
         return payload
 
 

@@ -1,4 +1,4 @@
-"""The requests of an Overhop client: what each sends and what its answer means. No I/O.
+"""The requests of an Overhop client: their payloads and the values of their answers. No I/O.
 
 The blocking and the asyncio client share these; the sections named are those of docs/protocols/overhop.md.
 """
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
-from wire.overhop.names import Type
-from wire.overhop.timestamps import format_timestamp, parse_timestamp
+from wire.overhop.codec.names import Type
+from wire.overhop.codec.timestamps import format_timestamp, parse_timestamp
 
 T = TypeVar("T")
 Payload = dict[str, Any]
 
+#: Characters of a failed job's error text that the broker keeps.
 MAX_ERROR = 2000
-"""Characters of a failed job's error text that the broker keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class QueueInfo:
 
     id: str
     name: str
+    #: `running` or `paused`.
     state: str
-    """`running` or `paused`."""
+    #: The most jobs that may be active at once on all workers together; None for no limit.
     concurrency_limit: int | None
-    """How many of its jobs may be active at once on all workers together; None for no limit."""
+    #: Whether a job may bring its own `max_attempts` and `retry_interval`.
     allow_job_overrides: bool
-    """Whether a job may bring its own `max_attempts` and `retry_interval`."""
 
     @property
     def paused(self) -> bool:
@@ -45,35 +45,35 @@ class Job:
     uuid: str
     queue: str
     payload: Any
+    #: One of `new`, `waiting`, `delayed`, `active`, `completed`, `failed`.
     status: str
-    """One of `new`, `waiting`, `delayed`, `active`, `completed`, `failed`."""
+    #: Attempts so far.
     attempts: int
-    """Attempts so far."""
     max_attempts: int | None
+    #: Seconds between two attempts.
     retry_interval: float | None
-    """Seconds between two attempts."""
+    #: When it may begin.
     scheduled_at: datetime | None
-    """When it may begin."""
     created_at: datetime | None
+    #: The worker's result; None also while there is none, or if the broker does not keep it.
     result: Any = None
-    """What its worker returned; None also while there is nothing, or if the broker does not keep it."""
+    #: Why its last attempt failed, if the broker tells.
     error: str | None = None
-    """Why its last attempt failed, if the broker tells."""
+    #: The broker's whole record of it.
     record: Payload = field(default_factory=dict, repr=False, compare=False)
-    """All that the broker says about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quest:
     """A job to be done by us: answer it with `done` or `fail` before its deadline, or move that with `beat`."""
 
+    #: The subscription that it came by: it has one credit less now.
     sid: str
-    """The subscription that it came by: it has one credit less now."""
     jid: str
     queue: str
     payload: Any
+    #: 1 for the first.
     attempt: int
-    """1 for the first."""
     max_attempts: int | None
     deadline: datetime | None
 
@@ -89,7 +89,7 @@ class Request(Generic[T]):
 
 
 def _nothing(payload: Payload) -> None:
-    """An answer that says no more than that it was done."""
+    """An answer without a value."""
 
 
 def _text(key: str) -> Callable[[Payload], str]:
@@ -103,7 +103,7 @@ def _text(key: str) -> Callable[[Payload], str]:
 
 
 def _given(**optional: Any) -> Payload:
-    """Leave out what is None: a nil is not the same as nothing."""
+    """Leave out keys whose value is None: a nil is a protocol violation."""
     return {key: value for key, value in optional.items() if value is not None}
 
 
@@ -199,7 +199,7 @@ def stats(name: str) -> Request[dict[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """How a job is to be done; what is None is the queue's to say."""
+    """A job's options; the queue's hold for those that are None."""
 
     scheduled_at: datetime | None = None
     max_attempts: int | None = None

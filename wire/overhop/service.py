@@ -1,38 +1,33 @@
-"""What the Overhop connections of one process share: the clerk, the heartbeat, the list of workers."""
+"""State that the Overhop connections of one process share: queries, permissions, queues, heartbeat, list of workers."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from queues.engine import ANYBODY, NOTHING, Address, Engine, Grant, Source, StoreUnavailable
-from queues.reach import SYSTEM_QUEUE, Operation, Protocol
-from wire.overhop.clerk import Clerk
-from wire.overhop.codec import MAX_ENVELOPE
+from queues import reach
+from queues.engine import ANYBODY, NOTHING, Destination, Engine, Grant, Publisher, StoreUnavailable
+from queues.reach import SYSTEM_QUEUE, Operation
+from wire.overhop.codec.decoder import MAX_ENVELOPE
 from wire.overhop.machine import Limits
 from wire.overhop.payloads import JobNames
-from wire.shares import Shares
-
-if TYPE_CHECKING:
-    from wire.overhop.session import OverhopSession
+from wire.overhop.queries import Queries
+from wire.unconfirmed import UnconfirmedByClient
 
 logger = logging.getLogger(__name__)
 
 #: Seconds between two snapshots of the workers, for the admin.
 SNAPSHOT = 1.0
-#: Jobs that a snapshot lists for each worker, at most: the oldest.
-MOST_JOBS = 100
 #: Bytes of a QUEST that are not the job's payload, at most.
 QUEST_OVERHEAD = 2048
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OverhopOptions:
-    """Sizes are bytes. `api_key` names the key whose patterns hold for all clients; None: anything goes."""
+    """Sizes are bytes. `api_key` names the key whose patterns hold for all clients; None allows all."""
 
     limits: Limits = field(default_factory=Limits)
     max_envelope: int = MAX_ENVELOPE
@@ -43,8 +38,8 @@ class OverhopOptions:
 
 
 def allows(grant: Grant, operation: Operation, queue: str) -> bool:
-    """Whether it allows this on a queue over Overhop."""
-    return grant.may(Protocol.OVERHOP, operation, "queue", queue.encode())
+    """Return whether a grant allows this on a queue over Overhop."""
+    return grant.may(reach.Protocol.OVERHOP, operation, "queue", queue.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +48,34 @@ class Target:
 
     id: int
     name: str
-    source: Source
+    publisher: Publisher
     names: JobNames
 
 
-class OverhopService:
-    """One process's; sessions are made by its listener."""
+class Peer(Protocol):
+    """A session as the service sees it."""
 
-    def __init__(self, engine: Engine, options: OverhopOptions, shares: Shares) -> None:
+    def heartbeat(self, now: float) -> None:
+        """Apply the time limits of registration."""
+
+    def revoke(self) -> None:
+        """End the connection: the API key has changed."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """Describe this worker for the admin."""
+
+
+class OverhopService:
+    """Shared by all sessions of a process. It keeps its sessions by what they are: anonymous, or workers by wid."""
+
+    def __init__(self, engine: Engine, options: OverhopOptions, unconfirmed: UnconfirmedByClient) -> None:
         self.engine = engine
-        self.shares = shares
+        self.unconfirmed = unconfirmed
         self.options = options
-        self.clerk = Clerk(engine, self.largest_payload, options.most_queues)
+        self.queries = Queries(engine, self.largest_payload, options.most_queues)
         self.grant: Grant | None = None
-        self.anonymous: set[OverhopSession] = set()
-        self.workers: dict[str, OverhopSession] = {}
+        self._anonymous: set[Peer] = set()
+        self._workers: dict[str, Peer] = {}
         self._targets: dict[str, Target] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._written: dict[str, str] = {}
@@ -77,7 +85,7 @@ class OverhopService:
 
     @property
     def largest_payload(self) -> int:
-        """The most bytes that a job's payload may have."""
+        """The most bytes of a job's payload."""
         return self.options.max_envelope - QUEST_OVERHEAD
 
     async def start(self) -> None:
@@ -97,24 +105,44 @@ class OverhopService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.clerk.close()
+        self.queries.close()
+
+    # Sessions.
+
+    def connected(self, session: Peer) -> None:
+        """A connection has been accepted; it is anonymous until it registers."""
+        self._anonymous.add(session)
+
+    def registered(self, session: Peer, wid: str) -> None:
+        """A connection has become a worker."""
+        self._anonymous.discard(session)
+        self._workers[wid] = session
+
+    def disconnected(self, session: Peer, wid: str) -> None:
+        """A connection has ended; `wid` is empty if it was no worker."""
+        self._anonymous.discard(session)
+        self._workers.pop(wid, None)
+
+    async def status(self) -> dict[str, Any]:
+        """Answer STATUS."""
+        return await self.queries.status(len(self._anonymous), len(self._workers))
 
     # Permissions.
 
     def _key_changed(self, key: int) -> None:
-        """What clients may do has changed: they connect anew."""
+        """The permissions of clients have changed: they connect anew."""
         self._stale_grant = True
         self._key_changes += 1
         if self.grant is not None and self.grant.id == key:
-            for session in (*self.anonymous, *self.workers.values()):
-                session.connection.abort()
+            for session in (*self._anonymous, *self._workers.values()):
+                self.engine.health.guard("session", session, session.revoke)
 
     async def may(self, operation: Operation, queue: str) -> bool:
-        """Whether clients may do this with a queue. Raises StoreUnavailable."""
+        """Return whether clients may do this with a queue. Raises StoreUnavailable."""
         return allows(await self.permissions(), operation, queue)
 
     async def permissions(self) -> Grant:
-        """What holds for clients now. Raises StoreUnavailable."""
+        """Return the permissions of clients. Raises StoreUnavailable."""
         if self.options.api_key is None:
             return ANYBODY
         while self._stale_grant:
@@ -123,12 +151,12 @@ class OverhopService:
             self._stale_grant = self._key_changes != changes
             self._targets.clear()
         grant = self.grant
-        return grant if grant is not None and grant.for_protocol(Protocol.OVERHOP) else NOTHING
+        return grant if grant is not None and grant.for_protocol(reach.Protocol.OVERHOP) else NOTHING
 
     # Queues.
 
     def target(self, name: str) -> Target | None:
-        """A queue that was looked up before and still is what it was."""
+        """Return a queue that was looked up before, unless it has changed since."""
         target = self._targets.get(name)
         if target is None or (self._stale_grant and self.options.api_key is not None):
             return None
@@ -146,8 +174,8 @@ class OverhopService:
         if len(self._targets) > 100_000:
             self._targets.clear()
         key = None if self.grant is None else self.grant.id
-        source = self.engine.source(Address("queue", name.encode()), key)
-        self._targets[name] = Target(policy.id, name, source, JobNames(name, policy.uuid))
+        publisher = self.engine.publisher(Destination("queue", name.encode()), key)
+        self._targets[name] = Target(policy.id, name, publisher, JobNames(name, policy.uuid))
         return self._targets[name]
 
     # The clock.
@@ -156,7 +184,7 @@ class OverhopService:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self.options.limits.cadence)
-            for session in tuple(self.anonymous):
+            for session in tuple(self._anonymous):
                 session.heartbeat(loop.time())
 
     async def _write_snapshots(self) -> None:
@@ -165,9 +193,9 @@ class OverhopService:
             await asyncio.sleep(SNAPSHOT)
             if node != self.engine.node:  # after the database was away everything is written anew
                 node, self._written = self.engine.node, {}
-            if not self.workers and not self._written:
+            if not self._workers and not self._written:
                 continue
-            now = {wid: json.dumps(session.snapshot()) for wid, session in self.workers.items()}
+            now = {wid: json.dumps(session.snapshot()) for wid, session in self._workers.items()}
             changed = [json.loads(text) for wid, text in now.items() if self._written.get(wid) != text]
             gone = [wid for wid in self._written if wid not in now]
             try:
@@ -176,16 +204,5 @@ class OverhopService:
                 self._written = now
             except StoreUnavailable:
                 pass  # the next one tells all of it
-            except Exception:  # whatever it is, others will be written
+            except Exception:  # the next snapshot may succeed
                 logger.exception("the list of workers was not written")
-
-
-def oldest_jobs(session: OverhopSession) -> list[dict[str, Any]]:
-    """The jobs that a worker has had longest."""
-    return [
-        {
-            "jid": jid, "queue": job.claim.queue, "message": job.id, "attempt": job.attempt,
-            "since": round(job.since, 3), "deadline": None if job.deadline is None else round(job.deadline, 3),
-        }
-        for jid, job in itertools.islice(session.assignments.items(), MOST_JOBS)
-    ]  # fmt: skip

@@ -1,8 +1,8 @@
 """One Overhop connection on the server: messages in, the engine's work, messages out (docs/protocols/overhop.md).
 
-Messages are handled strictly in order. What has to look into the store blocks the session: it stops reading, keeps the
-messages behind, and goes on from there. ENQUEUE, DONE and the like do not block: their answers wait in `Replies` for
-the commit. QUESTs are no answers and are sent at once.
+Messages are handled strictly in order. A request that has to look into the store blocks the session: it stops reading,
+keeps the messages behind, and goes on from there. ENQUEUE, DONE and the like do not block: their answers wait in
+`Replies` for the commit. QUESTs are no answers and are sent at once.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from uuid import uuid4
 
 from queues.engine import EngineError
 from queues.reach import Operation
-from wire.connection import Connection, contained
-from wire.overhop import codec, messages
-from wire.overhop.claim import Assignment
-from wire.overhop.codec import PUSH_RID, Code, Decoder, Message, Type, format_timestamp
-from wire.overhop.fields import DomainError, ShapeError, forbidden
-from wire.overhop.frames import OkWriter
-from wire.overhop.intake import Intake
+from wire.net.connection import Connection, contained
+from wire.overhop.codec import decoder, messages
+from wire.overhop.codec.decoder import PUSH_RID, Code, Decoder, Message, Type, format_timestamp
+from wire.overhop.codec.fields import DomainError, ShapeError, forbidden
+from wire.overhop.codec.hot_frames import OkWriter
+from wire.overhop.delivery import Deliveries
+from wire.overhop.enqueue import Enqueuer
 from wire.overhop.machine import Action, Conversation, State
-from wire.overhop.service import OverhopService, allows, oldest_jobs
-from wire.overhop.work import Work
+from wire.overhop.service import OverhopService, allows
 from wire.replies import Replies
 
 logger = logging.getLogger(__name__)
@@ -46,14 +45,14 @@ class OverhopSession:
 
     def __init__(self, connection: Connection, service: OverhopService) -> None:
         self.connection = connection
-        self.service = service
-        self.engine = service.engine
-        self.replies = Replies(service.engine, connection)
-        self.oks = OkWriter()
-        self._share = service.shares.of(connection.peer[0])
-        self.intake = Intake(self)
-        self.work = Work(self)
-        self.wid = ""
+        self._service = service
+        self._engine = service.engine
+        self._replies = Replies(service.engine, connection)
+        self._unconfirmed = service.unconfirmed.of(connection.peer[0])
+        oks = OkWriter()
+        self._enqueuer = Enqueuer(connection, service, self._replies, oks, self._spawn)
+        self._deliveries = Deliveries(connection, service, self._replies, oks)
+        self._wid = ""
         self._loop = asyncio.get_running_loop()
         self._conversation = Conversation(service.options.limits, self._loop.time())
         self._decoder = Decoder(service.options.max_envelope)
@@ -73,17 +72,12 @@ class OverhopSession:
         self._requests = 0
         #: Requests that need not look into the store, once this is a worker.
         self._fast: dict[int, Callable[[str, Payload], None]] = {}
-        #: What handles several messages of a kind at once: given all and where they begin, it says how many it took.
+        #: Handlers of several messages of a kind: given all and the index of the first, one returns how many it took.
         self._runs: dict[int, Callable[[Sequence[Message], int], int]] = {}
-        service.anonymous.add(self)
-        connection.handshake_timeout = 0.0  # Overhop's own limits hold
+        service.connected(self)
+        connection.leave_handshake_to_session()
 
-    @property
-    def assignments(self) -> dict[str, Assignment]:
-        """The jobs that this worker has."""
-        return self.work.assignments
-
-    # What the connection calls.
+    # Called by the connection.
 
     def data_received(self, data: bytes) -> None:
         received = self._decoder.feed(data)
@@ -98,8 +92,8 @@ class OverhopSession:
             self._run(received)
 
     def eof_received(self) -> bool:
-        """Answer what was asked before the end; nothing can be pushed to a client that is leaving."""
-        self.work.withdraw()
+        """Answer the requests before the end; nothing can be pushed to a client that is leaving."""
+        self._deliveries.withdraw()
         self._draining = self._at_end = True
         self._close_when_idle()
         return True
@@ -107,15 +101,14 @@ class OverhopSession:
     def connection_lost(self) -> None:
         self._conversation.on_disconnect(self._loop.time())
         self._finishing = True
-        self.service.anonymous.discard(self)
-        self.service.workers.pop(self.wid, None)
-        self.work.withdraw()
+        self._service.disconnected(self, self._wid)
+        self._deliveries.withdraw()
         if self.connection.listener.stopping:
-            self.work.hand_back()
+            self._deliveries.hand_back()
         else:
-            self.work.lose()
-        self.intake.forget()
-        self.replies.discard()
+            self._deliveries.lose()
+        self._enqueuer.forget()
+        self._replies.discard()
         self._behind.clear()
         for task in (self._task, self._later, *self._spawned):
             if task is not None:
@@ -123,27 +116,31 @@ class OverhopSession:
 
     def drain(self) -> None:
         """Take no more jobs; those at work may be finished while the listener waits."""
-        self.work.withdraw()
+        self._deliveries.withdraw()
         self._draining = True
         self._close_when_idle()
 
     def overfull(self) -> None:
         text = "too much of what clients have sent is incomplete or waits: this connection is closed"
-        self.replies.begin().append(codec.err(PUSH_RID, Code.UNAVAILABLE, text))
+        self._replies.begin().append(decoder.err(PUSH_RID, Code.UNAVAILABLE, text))
         self._finishing = True
-        self.replies.flush()
+        self._replies.flush()
+
+    def revoke(self) -> None:
+        """The permissions of clients have changed: end the connection at once."""
+        self.connection.abort()
 
     @contained
     def heartbeat(self, now: float) -> None:
         """The clock's part in registration."""
         self._act(self._conversation.on_heartbeat(now), PUSH_RID, "")
-        self.replies.flush()
+        self._replies.flush()
 
     # Messages.
 
     @property
     def _is_busy(self) -> bool:
-        """Whether what comes now waits behind what has come before."""
+        """Whether messages that arrive now wait behind earlier ones."""
         return self._task is not None or self._later is not None
 
     def _run(self, received: list[Message]) -> None:
@@ -165,13 +162,13 @@ class OverhopSession:
             self._behind = received[at:]
             self._later = self._loop.call_soon(self._go_on)
             self.connection.pause_reading(BEHIND)
-        self.replies.flush()
-        if self.engine.settles(self.replies.round):
-            self.engine.hurry_settling()
-        self.engine.check_saturation()
+        self._replies.flush()
+        if self._engine.settles(self._replies.round):
+            self._engine.hurry_settling()
+        self._engine.check_saturation()
         self.connection.hold(self._decoder.pending + (self._behind_bytes if self._is_busy else 0))
-        if self.replies.batch == self.engine.open_batch:
-            self._share.add(self.connection, self._behind_bytes)
+        if self._replies.batch == self._engine.open_batch:
+            self._unconfirmed.add(self.connection, self._behind_bytes)
         if not self._is_busy and self._decoder.error is not None:
             self._finish()
         if self._draining:
@@ -179,7 +176,7 @@ class OverhopSession:
 
     @contained
     def _go_on(self) -> None:
-        """Handle what is left of what has been received."""
+        """Handle the rest of the received messages."""
         self._later = None
         self.connection.resume_reading(BEHIND)
         behind, self._behind = self._behind, []
@@ -193,7 +190,7 @@ class OverhopSession:
                 self._handle_other(t, rid, p)
         except DomainError as error:
             unknown = t == Type.GQUEUE  # a name that no queue can have: there is none
-            self.replies.begin().append(codec.ok(rid) if unknown else codec.err(rid, error.code, error.msg))
+            self._replies.begin().append(decoder.ok(rid) if unknown else decoder.err(rid, error.code, error.msg))
         except ShapeError as error:
             self._act(self._conversation.on_wrong_shape(self._loop.time()), rid, str(error))
 
@@ -210,16 +207,16 @@ class OverhopSession:
             self._act(action, rid, f"a message of type {t} is not allowed here")
 
     def _act(self, action: Action, rid: str, text: str) -> None:
-        """Carry out what the table says."""
+        """Carry out an action of the table."""
         if action is Action.HI:
-            self.replies.begin().append(codec.encode(Type.HI, rid, {}))
+            self._replies.begin().append(decoder.encode(Type.HI, rid, {}))
         elif action is Action.REGISTER:
             self._register(rid)
         elif action is Action.CHALLENGE:
-            seconds = self.service.options.limits.ident_register
+            seconds = self._service.options.limits.ident_register
             deadline = format_timestamp(datetime.now(UTC) + timedelta(seconds=seconds))
             ident = {"register_timeout_seconds": math.ceil(seconds), "reply_deadline": deadline}
-            self.replies.begin().append(codec.encode(Type.IDENT, PUSH_RID, ident))
+            self._replies.begin().append(decoder.encode(Type.IDENT, PUSH_RID, ident))
         elif action is Action.VIOLATION:
             self._end(rid, Code.PROTOCOL_VIOLATION, text)
         elif action is Action.REGISTER_TIMEOUT:
@@ -230,108 +227,107 @@ class OverhopSession:
             self.connection.close()
 
     def _register(self, rid: str) -> None:
-        self.wid = str(uuid4())
-        self.service.anonymous.discard(self)
-        self.service.workers[self.wid] = self
+        self._wid = str(uuid4())
+        self._service.registered(self, self._wid)
         self.connection.handshake_done()
-        if self.service.grant is not None:
-            self.connection.name += f" key {self.service.grant.id}"
-        self.connection.waiting = True  # a worker may wait for jobs in silence
-        self.connection.on_writable = self.work.go_on
-        work = self.work
+        if self._service.grant is not None:
+            self.connection.name_key(self._service.grant.id)
+        self.connection.allow_silence(True)  # a worker may wait for jobs
+        self.connection.when_writable(self._deliveries.go_on)
+        deliveries = self._deliveries
         self._fast = {
-            Type.PING: self._ping, Type.ENQUEUE: self._enqueue, Type.DONE: work.done, Type.CREDIT: work.credit,
-            Type.FAIL: work.fail, Type.ACK: work.ack, Type.BEAT: work.beat, Type.UNSUBSCRIBE: work.unsubscribe,
-            Type.GOODBYE: self._goodbye,
+            Type.PING: self._ping, Type.ENQUEUE: self._enqueue, Type.GOODBYE: self._goodbye,
+            Type.CREDIT: deliveries.credit, Type.UNSUBSCRIBE: deliveries.unsubscribe, Type.ACK: deliveries.ack,
+            Type.DONE: deliveries.done, Type.FAIL: deliveries.fail, Type.BEAT: deliveries.beat,
         }  # fmt: skip
-        self._runs = {Type.ENQUEUE: self.intake.publish_run, Type.DONE: work.done_run}
-        self.replies.begin().append(codec.ok(rid, {"wid": self.wid}))
+        self._runs = {Type.ENQUEUE: self._enqueuer.publish_run, Type.DONE: deliveries.done_run}
+        self._replies.begin().append(decoder.ok(rid, {"wid": self._wid}))
 
     # Requests that do not block.
 
     def _ping(self, rid: str, p: Payload) -> None:
         """PING: the answer is a barrier."""
         messages.empty(p)
-        pong = codec.encode(Type.PONG, rid, {"server_time": format_timestamp(datetime.now(UTC))})
-        self.replies.begin(barrier=True).append(pong)
+        pong = decoder.encode(Type.PONG, rid, {"server_time": format_timestamp(datetime.now(UTC))})
+        self._replies.begin(barrier=True).append(pong)
 
     def _enqueue(self, rid: str, p: Payload) -> None:
         job = messages.enqueue(p)
-        target = self.service.target(job[0])
+        target = self._service.target(job[0])
         # A job that this client has just finished may hold the key: what comes before is done before.
-        if target is None or (job.key is not None and self.engine.settles(self.replies.round)):
+        if target is None or (job.key is not None and self._engine.settles(self._replies.round)):
             self._block(rid, self._enqueue_later(rid, job))
         else:
-            self.intake.publish(rid, job, target)
+            self._enqueuer.publish(rid, job, target)
 
     async def _enqueue_later(self, rid: str, job: messages.Enqueue) -> None:
-        target = self.service.target(job.q) or await self.intake.find(job.q)
-        self.intake.publish(rid, job, target)
+        target = self._service.target(job.q) or await self._enqueuer.find(job.q)
+        self._enqueuer.publish(rid, job, target)
 
     def _goodbye(self, rid: str, p: Payload) -> None:
         """GOODBYE: hand everything back, answer, close."""
         messages.goodbye(p)
-        self.work.withdraw()
-        if self.assignments:
-            self.work.hand_back()
-        self.replies.begin().append(codec.ok(rid))
+        self._deliveries.withdraw()
+        if self._deliveries.assignments:
+            self._deliveries.hand_back()
+        self._replies.begin().append(decoder.ok(rid))
         self._finish()
 
     # Requests that block.
 
     def _slow(self, t: int, asked: Any) -> Answer:
-        clerk = self.service.clerk
+        queries = self._service.queries
         if t == Type.SUBSCRIBE:
             return self._subscribe(asked)
         if t == Type.LOG:
-            return self.work.log(asked)
+            return self._deliveries.log(asked)
         if t == Type.GQUEUE:
-            return self._allowed(Operation.SEE, asked, lambda: clerk.queue(asked))
+            return self._allowed(Operation.SEE, asked, lambda: queries.queue(asked))
         if t == Type.LQUEUES:
             return self._list_queues()
         if t == Type.STATUS:
-            return clerk.status(len(self.service.anonymous), len(self.service.workers))
+            return self._service.status()
         if t == Type.QSTATS:
-            return self._allowed(Operation.SEE, asked, lambda: clerk.stats(asked))
+            return self._allowed(Operation.SEE, asked, lambda: queries.stats(asked))
         if t == Type.JOB:
-            return self._allowed(Operation.READ, messages.split_job_id(asked)[0], lambda: clerk.job(asked))
+            return self._allowed(Operation.READ, messages.split_job_id(asked)[0], lambda: queries.job(asked))
         if t == Type.LSJOB:
             return self._allowed(Operation.READ, asked.q, lambda: self._list_jobs(asked))
         if t == Type.RMJOB:
-            return self._allowed(Operation.MANAGE, messages.split_job_id(asked)[0], lambda: clerk.remove_job(asked))
+            return self._allowed(Operation.MANAGE, messages.split_job_id(asked)[0], lambda: queries.remove_job(asked))
         if t == Type.ADDQUEUE:
-            return self._allowed(Operation.CREATE, asked.name, lambda: clerk.add_queue(asked))
+            return self._allowed(Operation.CREATE, asked.name, lambda: queries.add_queue(asked))
         if t == Type.RMQUEUE:
-            return self._allowed(Operation.MANAGE, asked, lambda: clerk.remove_queue(asked))
-        return self._allowed(Operation.MANAGE, asked, lambda: clerk.set_paused(asked, t == Type.PAUSE))
+            return self._allowed(Operation.MANAGE, asked, lambda: queries.remove_queue(asked))
+        return self._allowed(Operation.MANAGE, asked, lambda: queries.set_paused(asked, t == Type.PAUSE))
 
     async def _allowed(self, operation: Operation, queue: str, answer: Callable[[], Answer]) -> Payload | None:
-        if not await self.service.may(operation, queue):
+        if not await self._service.may(operation, queue):
             raise forbidden(queue, f"queue {queue} is not for you to {operation}")
         return await answer()
 
     async def _list_queues(self) -> Payload:
         """LQUEUES: the queues that may be seen here."""
-        grant = await self.service.permissions()
-        return await self.service.clerk.queues(lambda name: allows(grant, Operation.SEE, name))
+        grant = await self._service.permissions()
+        return await self._service.queries.queues(lambda name: allows(grant, Operation.SEE, name))
 
     async def _list_jobs(self, wanted: messages.ListJobs) -> None:
         """LSJOB: a page that no envelope can take is refused."""
         rid = self._rid
-        frame = codec.ok(rid, await self.service.clerk.list_jobs(wanted))
-        most = self.service.options.max_envelope
+        frame = decoder.ok(rid, await self._service.queries.list_jobs(wanted))
+        most = self._service.options.max_envelope
         if len(frame) > most:
             raise DomainError(Code.INVALID_PAGE_SIZE, f"these jobs need {len(frame)} bytes, over {most}: ask for fewer")
-        self.replies.begin().append(frame)
+        self._replies.begin().append(frame)
 
     async def _subscribe(self, wanted: messages.Subscribe) -> None:
         """SUBSCRIBE: no job may be pushed before the answer, which waits for nothing here."""
         rid = self._rid
-        claim = await self.work.subscribe(wanted)
-        self.replies.begin().append(codec.ok(rid, {"sid": claim.sid}))
-        self.replies.flush()
+        consumer = await self._deliveries.subscribe(wanted)
+        self._replies.begin().append(decoder.ok(rid, {"sid": consumer.sid}))
+        self._replies.flush()
         if wanted.credits:
-            claim.grant(wanted.credits)
+            consumer.grant(wanted.credits)
 
     def _block(self, rid: str, answer: Answer) -> None:
         """Handle nothing more until this is answered."""
@@ -340,18 +336,18 @@ class OverhopSession:
         self._task = self._loop.create_task(self._serve(rid, answer))
 
     async def _serve(self, rid: str, answer: Answer) -> None:
-        """Answer, unless the request has done that itself, and go on with what came behind it."""
+        """Answer, unless the request has done that itself, and go on with the messages behind it."""
         try:
             await self._caught_up()
             payload = await answer
-            frame = None if payload is None else codec.ok(rid, payload)
+            frame = None if payload is None else decoder.ok(rid, payload)
         except asyncio.CancelledError:
             answer.close()
             raise
         except DomainError as error:
-            frame = codec.err(rid, error.code, error.msg)
-        except (EngineError, codec.Unencodable) as error:
-            frame = codec.err(rid, Code.UNAVAILABLE, str(error))
+            frame = decoder.err(rid, error.code, error.msg)
+        except (EngineError, decoder.Unencodable) as error:
+            frame = decoder.err(rid, Code.UNAVAILABLE, str(error))
         except Exception:
             self.connection.failed("a request")
             return
@@ -362,19 +358,19 @@ class OverhopSession:
     @contained
     def _answered(self, frame: bytes | None) -> None:
         if frame is not None:
-            self.replies.begin().append(frame)
+            self._replies.begin().append(frame)
         self.connection.resume_reading(BLOCKED)
         behind, self._behind = self._behind, []
         self._run(behind)
 
     async def _caught_up(self) -> None:
-        """Wait for the commit of what came before: what blocks is to see it, and is answered behind it."""
+        """Wait for the commit of earlier requests: the one that blocks must see it, and is answered behind it."""
         pause = 0.0005
-        while self.replies.waiting:
+        while self._replies.waiting:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.05)
 
-    def spawn(self, job: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
         """Run in the background, no longer than the connection lives."""
         task = self._loop.create_task(self._in_background(job))
         self._spawned.add(task)
@@ -389,15 +385,15 @@ class OverhopSession:
     # The end.
 
     def _end(self, rid: str, code: Code, text: str) -> None:
-        self.replies.begin().append(codec.err(rid, code, text))
+        self._replies.begin().append(decoder.err(rid, code, text))
         self._finish()
 
     @contained
     def _finish(self) -> None:
         """Handle nothing more; close when every answer is out."""
         self._finishing = True
-        self.replies.flush()
-        if self.replies.waiting:
+        self._replies.flush()
+        if self._replies.waiting:
             self._loop.call_later(0.005, self._finish)
         else:
             self.connection.close()
@@ -406,7 +402,7 @@ class OverhopSession:
         """A stop, or the client's end of file: close once nothing is under way."""
         if self._finishing or self._idle_timer is not None:
             return
-        if self._is_busy or self.replies.waiting or (self.assignments and not self._at_end):
+        if self._is_busy or self._replies.waiting or (self._deliveries.assignments and not self._at_end):
             self._idle_timer = self._loop.call_later(0.01, self._look_again)
         else:
             self.connection.close()
@@ -417,21 +413,11 @@ class OverhopSession:
         self._close_when_idle()
 
     def snapshot(self) -> dict[str, Any]:
-        """This worker, for the admin."""
+        """Describe this worker, for the admin."""
         return {
-            "wid": self.wid,
+            "wid": self._wid,
             "address": f"{self.connection.peer[0]}:{self.connection.peer[1]}",
             "connected_at": self._connected_at,
             "requests": self._requests,
-            "subscriptions": [
-                {
-                    "sid": claim.sid,
-                    "queue": claim.queue,
-                    "credits": claim.credits + claim.kept_credits,
-                    "active": claim.active,
-                }
-                for claim in self.work.claims.values()
-            ],
-            "jobs": oldest_jobs(self),
-            "active": len(self.assignments),
+            **self._deliveries.snapshot(),
         }

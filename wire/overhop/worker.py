@@ -1,4 +1,4 @@
-"""Workers: processes that do the jobs of Overhop queues. `Worker` runs handlers in threads, `AsyncWorker` in tasks.
+"""Workers do the jobs of Overhop queues. `Worker` runs handlers in threads, `AsyncWorker` in tasks.
 
     def send_email(job):
         job.log(f"attempt {job.attempt} of {job.max_attempts}")
@@ -11,7 +11,7 @@
     worker.run()
 
 A job may be delivered more than once: when its deadline passes, or the connection or the worker is lost before the
-broker has its answer. Handlers have to bear that.
+broker has its answer. Handlers must allow for that.
 """
 
 import asyncio
@@ -24,35 +24,35 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
+from wire.client.errors import ClientError, TlsFailed
 from wire.overhop import requests
 from wire.overhop.async_connection import AsyncConnection
+from wire.overhop.blocking_calls import Threads
 from wire.overhop.client_core import Reply
-from wire.overhop.codec import MAX_ENVELOPE, Unencodable
+from wire.overhop.codec.decoder import MAX_ENVELOPE, Unencodable
+from wire.overhop.codec.names import Code, Type
 from wire.overhop.errors import MessageTooLarge, OverhopError
-from wire.overhop.handling import AsyncHandler, AsyncJobContext, Handler, JobContext, Retry, outcome
-from wire.overhop.names import Code, Type
+from wire.overhop.job_context import AsyncHandler, AsyncJobContext, Handler, JobContext, Retry, outcome
 from wire.overhop.requests import Quest, Request
-from wire.overhop.threads import Threads
-from wire.transports import ClientError, TlsFailed
 
 __all__ = ["AsyncJobContext", "AsyncWorker", "JobContext", "Retry", "Worker"]
 
 logger = logging.getLogger(__name__)
 H = TypeVar("H")
 
+#: Seconds between two attempts to connect: doubled from the first up to the second, of which a part is by chance.
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 30.0
-"""Seconds between two attempts to connect: doubled from the first up to the second, of which a part is by chance."""
+#: Seconds after which an idle worker asks whether the broker is still there.
 QUIET: Final = 30.0
-"""Seconds after which an idle worker asks whether the broker is still there."""
 SHORTEST_HEARTBEAT: Final = 0.05
 
+#: Refusals after which another attempt may succeed.
 PASSING: Final = frozenset((Code.UNAVAILABLE, Code.CONNECTION_TIMEOUT, Code.REGISTER_TIMEOUT))
-"""Refusals after which trying again may help."""
 
 
 class _Lane:
-    """A queue: who does its jobs, how many are being done, and how many more the broker may send."""
+    """A queue with its handler, its jobs under way, and the credits that the broker has."""
 
     def __init__(self, queue: str, handler: AsyncHandler) -> None:
         self.queue = queue
@@ -209,7 +209,7 @@ class AsyncWorker:
         return bool(done)
 
     async def _finish(self) -> None:
-        """Take no more, wait for the jobs that run, and give back what is left."""
+        """Take no more jobs, wait for those that run, and give the rest back."""
         connection = self._connection
         if connection is not None and not connection.ended.is_set():
             for lane in self._lanes:
@@ -217,7 +217,7 @@ class AsyncWorker:
                     connection.post(requests.unsubscribe(lane.sid))
         if self._jobs:
             await asyncio.wait(self._jobs, timeout=self._grace)
-        self._connection = None  # whoever finishes from now on is too late
+        self._connection = None  # jobs that finish from now on are too late
         for job in self._jobs:
             logger.warning("%s: still running after %s s, and given back", job.get_name(), self._grace)
             job.cancel()
@@ -298,12 +298,12 @@ class AsyncWorker:
             await self._tell(connection, context, requests.beat(context.jid))
 
     async def _tell(self, connection: AsyncConnection, context: AsyncJobContext, request: Request[None]) -> None:
-        """Send something about a job that nobody waits for an answer to; not if the job is lost."""
+        """Send a request about a job without waiting for its answer; not if the job is lost."""
         if self._connection is not connection or connection.ended.is_set():
             context.lost = True
         if not context.lost:
             self._post(connection, context, request)
-            with contextlib.suppress(ClientError):  # of which whoever serves the connection tells
+            with contextlib.suppress(ClientError):  # `_serve` logs it
                 await connection.send()
 
     def _post(self, connection: AsyncConnection, context: AsyncJobContext, request: Request[None]) -> None:
@@ -405,7 +405,7 @@ def _pauses() -> Iterator[float]:
 
 
 def _passes(error: OSError | OverhopError) -> bool:
-    """May another attempt to connect go better?"""
+    """Return whether another attempt to connect may succeed."""
     if isinstance(error, OverhopError):
         return error.code in PASSING
     return not (isinstance(error, TlsFailed) and isinstance(error.__cause__, ssl.SSLError))

@@ -16,8 +16,8 @@ MAGIC_BYTES: Final = b"\x55\x99"
 MAX_PAYLOAD: Final = 16 * 1024 * 1024
 MAX_RETRIES: Final = 0xFF
 
+#: Packet type, retry counter, payload (empty for all but SEND).
 Packet = tuple[int, int, bytes]
-"""Packet type, retry counter, payload (empty for all but SEND)."""
 
 
 class PacketType(IntEnum):

@@ -5,7 +5,7 @@ A connection has room for one message, asked for by RECEIVE or DEAD_RECEIVE:
     IDLE --RECEIVE--> WAITING --DELIVERED--> HOLDING --CONFIRM--> IDLE
 
 and the same with the dead letters. `TABLE` says for every state and every event what the server does and
-where the slot is then; what is not in it is ignored and changes nothing.
+where the slot is then; other events are ignored and change nothing.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from wire.sspq.codec import CONFIRM, DEAD_RECEIVE, MAX_RETRIES, RECEIVE
 
 
 class State(Enum):
-    """What a connection's slot is doing."""
+    """The states of a connection's slot."""
 
     IDLE = auto()
     WAITING = auto()
@@ -28,52 +28,52 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens to a slot: three packets of the client, two decisions of the server, and the end."""
+    """The events of a slot: three packets of the client, two decisions of the server, and the end."""
 
     RECEIVE = auto()
     DEAD_RECEIVE = auto()
     CONFIRM = auto()
+    #: A message was found for the waiting connection.
     DELIVERED = auto()
-    """A message was found for the waiting connection."""
+    #: There will be none: paused with refusal, draining, or no dead-letter queue.
     REFUSED = auto()
-    """There will be none: paused with refusal, draining, or no dead-letter queue."""
+    #: End of stream, an error, or a packet that ends the connection.
     DISCONNECT = auto()
-    """End of stream, an error, or a packet that ends the connection."""
 
 
 class Action(Enum):
-    """What the server does."""
+    """The server's actions."""
 
+    #: Do nothing.
     IGNORE = auto()
-    """Do nothing."""
+    #: Queue up for a message, behind the connections that wait already.
     WAIT = auto()
-    """Queue up for a message, behind those who already wait."""
+    #: Queue up for a dead letter.
     WAIT_DEAD = auto()
-    """Queue up for a dead letter."""
+    #: Send the message as SEND with its remaining retries (`remaining`).
     DELIVER = auto()
-    """Send the message as SEND with its remaining retries (`remaining`)."""
+    #: Send the dead letter as SEND with retry counter 0.
     DELIVER_DEAD = auto()
-    """Send the dead letter as SEND with retry counter 0."""
+    #: Stop waiting and send NO_RECEIVE.
     REFUSE = auto()
-    """Stop waiting and send NO_RECEIVE."""
+    #: Remove the message for good.
     SETTLE = auto()
-    """Remove the message for good."""
+    #: Remove the dead letter for good.
     SETTLE_DEAD = auto()
-    """Remove the dead letter for good."""
+    #: Spend one retry: to the tail of the queue, or to the dead letters if none was left.
     RETURN = auto()
-    """Spend one retry: to the tail of the queue, or to the dead letters if none was left."""
+    #: Put the dead letter back unchanged.
     RETURN_DEAD = auto()
-    """Put the dead letter back unchanged."""
+    #: Stop waiting.
     WITHDRAW = auto()
-    """Stop waiting."""
+    #: The message was never sent: back to where it was, without spending a retry.
     PUT_BACK = auto()
-    """The message was never sent: back to where it was, without spending a retry."""
 
 
+#: The packets that concern the slot. SEND does not; NO_RECEIVE from a client means nothing.
 PACKET_EVENTS: Final[Mapping[int, Event]] = MappingProxyType(
     {RECEIVE: Event.RECEIVE, DEAD_RECEIVE: Event.DEAD_RECEIVE, CONFIRM: Event.CONFIRM}
 )
-"""The packets that concern the slot. SEND does not; NO_RECEIVE from a client means nothing."""
 
 TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = MappingProxyType(
     {
@@ -123,12 +123,12 @@ class Slot:
 
 
 def deliveries_allowed(retries: int) -> int | None:
-    """How often a message sent with this retry counter may be delivered in all; None is without limit."""
+    """Return how often a message sent with this retry counter may be delivered; None is without limit."""
     return None if retries == MAX_RETRIES else retries + 1
 
 
 def remaining(max_attempts: int | None, attempts: int) -> int:
-    """The retry counter of a delivery: `attempts` counts deliveries so far, this one included.
+    """Return the retry counter of a delivery: `attempts` counts deliveries so far, this one included.
 
     A limit above what the byte can say (another protocol's message) shows as 254: 255 would mean none.
     """

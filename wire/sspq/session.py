@@ -7,8 +7,8 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
-from queues.engine import Address, DeadLetterBuffer, Delivery, Engine, EngineError, QueueBuffer
-from wire.connection import Connection, contained
+from queues.engine import Delivery, Destination, Engine, EngineError, LocalDeadLetters, LocalQueue
+from wire.net.connection import Connection, contained
 from wire.replies import Replies
 from wire.server import Server
 from wire.sspq import codec
@@ -26,9 +26,9 @@ UNLIMITED = 0  # the engine's word for a message that is never given up
 class SspqQueue:
     """The queue that a listener serves, and its dead letters (None: switched off)."""
 
-    address: Address
-    queue: QueueBuffer
-    dead_letters: DeadLetterBuffer | None
+    destination: Destination
+    queue: LocalQueue
+    dead_letters: LocalDeadLetters | None
     max_payload: int = codec.MAX_PAYLOAD
     _looking: asyncio.Task[None] | None = None
 
@@ -38,7 +38,7 @@ class SspqQueue:
             self._looking = asyncio.create_task(self._look(engine))
 
     async def _look(self, engine: Engine) -> None:
-        name = self.address.name.decode()
+        name = self.destination.name.decode()
         with contextlib.suppress(EngineError):
             dead_letters = None if self.dead_letters is None else await engine.dead_letters(name)
             self.queue, self.dead_letters = await engine.queue(name), dead_letters
@@ -55,23 +55,23 @@ class SspqSession:
         self._decoder = Decoder(serves.max_payload)
         self._slot = Slot()
         self._replies = Replies(server.engine, connection)
-        self._share = server.shares.of(connection.peer[0])
-        self._source = server.engine.source(serves.address)
-        self._waits_in: QueueBuffer | None = None
-        self._held: tuple[QueueBuffer, int] | None = None
+        self._unconfirmed = server.unconfirmed.of(connection.peer[0])
+        self._publisher = server.engine.publisher(serves.destination)
+        self._waits_in: LocalQueue | None = None
+        self._held: tuple[LocalQueue, int] | None = None
         self._dispatching = False
         #: The server stops: nothing is asked for any more; and, a moment later, the connection closes.
         self._stopping = False
         self._draining = False
         connection.handshake_done()  # SSPQ has none: a SEND may come at any time, only the idle limit holds
 
-    # What the connection calls.
+    # Called by the connection.
 
     def data_received(self, data: bytes) -> None:
-        publish, replies = self._source.publish, self._replies
+        publish, replies = self._publisher.publish, self._replies
         for kind, retries, payload in self._decoder.feed(data):
             if kind == SEND:
-                replies.batch = publish(payload, self, 0, _attempts(retries))
+                replies.follow_batch(publish(payload, self, 0, _attempts(retries)))
             elif kind == CONFIRM and replies.unsent:
                 continue  # it came before the message that is held has left: it cannot be meant
             elif (event := PACKET_EVENTS.get(kind)) is not None:
@@ -80,7 +80,7 @@ class SspqSession:
         self._engine.check_saturation()
         self.connection.hold(self._decoder.pending)
         if replies.batch == self._engine.open_batch:
-            self._share.add(self.connection, len(data))
+            self._unconfirmed.add(self.connection, len(data))
         if self._decoder.error is not None:
             self.connection.close()
 
@@ -120,7 +120,7 @@ class SspqSession:
             else:
                 self.connection.close()
 
-    # What the engine calls.
+    # Called by the engine.
 
     @contained
     def deliver(self, delivery: Delivery) -> None:
@@ -138,7 +138,7 @@ class SspqSession:
             own = None if detail is None else detail.max_attempts
             limit = buffer.policy.max_attempts if own is None else own
             left = remaining(limit or None, attempts + 1)
-        self.connection.waiting = False
+        self.connection.allow_silence(False)
         self._replies.begin().append(codec.encode_send(payload, left))
         self._flush_if_called()
 
@@ -173,7 +173,7 @@ class SspqSession:
             else:
                 self._wait(serves.dead_letters)
         elif action is Action.REFUSE:
-            self.connection.waiting = False
+            self.connection.allow_silence(False)
             self._replies.begin().append(codec.NO_RECEIVE_PACKET)
         elif action is Action.WITHDRAW:
             self._withdraw()
@@ -186,14 +186,14 @@ class SspqSession:
             # A stop is the server's doing: it costs the message no retry.
             buffer.give_back(tag, count=not self._stopping, delay=0.0, error="the consumer disconnected")
 
-    def _wait(self, buffer: QueueBuffer) -> None:
+    def _wait(self, buffer: LocalQueue) -> None:
         if buffer.closed:
             self._serves.look_again(self._engine)
         if self._stopping or buffer.closed:
             self._act(self._slot.on(Event.REFUSED))
             return
         self._waits_in = buffer
-        self.connection.waiting = True
+        self.connection.allow_silence(True)
         self._dispatching = True
         buffer.wait(self)
         self._dispatching = False
@@ -203,7 +203,7 @@ class SspqSession:
             self._waits_in.cancel(self)
             self._waits_in = None
 
-    def _take_held(self) -> tuple[QueueBuffer, int]:
+    def _take_held(self) -> tuple[LocalQueue, int]:
         held, self._held = self._held, None
         assert held is not None
         return held

@@ -14,10 +14,10 @@ import psycopg
 from django.core.management.base import BaseCommand, CommandError
 
 from brokersite.embedded import EmbeddedPostgresError
-from brokersite.torture.database import TortureDatabase
-from brokersite.torture.history import FaultKind
-from brokersite.torture.listeners import ListenerFailed
-from brokersite.torture.runner import Plan, Run, describe
+from brokersite.rigs.torture.database import TortureDatabase
+from brokersite.rigs.torture.history import FaultKind
+from brokersite.rigs.torture.listeners import ListenerFailed
+from brokersite.rigs.torture.runner import Plan, Run, describe
 
 COUNTS = {
     "kills": (FaultKind.KILL, 200, "kill -9 of the listener"),

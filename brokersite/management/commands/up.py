@@ -12,11 +12,11 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
-from brokersite import celeryworker, embedded, firstlook
-from brokersite.databases import connection_parameters
-from brokersite.environment import CHECKOUT
+from brokersite import bootstrap, embedded
 from brokersite.supervisor import Program, Supervisor, SupervisorError, refuse_taken
-from wire.address import Address, AddressError, parse_address
+from queues import extras
+from queues.database import connection_parameters
+from wire.net.address import AddressError, HostPort, parse_address
 
 #: The listeners of runwire and where they listen unless told otherwise.
 LISTENERS = {"overhop": "127.0.0.1:9876", "blipmq": "127.0.0.1:5555", "sspq": "127.0.0.1:8888"}
@@ -27,14 +27,14 @@ HYDRA = "127.0.0.1:6174"
 DATABASE_POLL = 1.0
 
 
-def address(text: str) -> Address:
+def address(text: str) -> HostPort:
     try:
         return parse_address(text)
     except AddressError as error:
         raise ArgumentTypeError(str(error)) from error
 
 
-def address_or_off(text: str) -> Address | None:
+def address_or_off(text: str) -> HostPort | None:
     return None if text == "off" else address(text)
 
 
@@ -74,15 +74,14 @@ class Command(BaseCommand):
             hydra = options["hydra"]
             refuse_taken([options["http"], *listeners.values(), *([hydra] if hydra is not None else [])])
             self._warn_of_strangers({"site": options["http"], **listeners, **({"hydra": hydra} if hydra else {})})
-            firstlook.migrate()
-            admin = firstlook.ensure_admin(settings.DATA_DIR)
-            key = firstlook.ensure_key(settings.DATA_DIR)
+            bootstrap.migrate()
+            admin = bootstrap.ensure_admin(settings.DATA_DIR)
+            key = bootstrap.ensure_key(settings.DATA_DIR)
             if hydra is not None:
-                firstlook.ensure_hydra_secret(settings.DATA_DIR)
-            programs = _programs(options["http"], listeners, hydra, founds=firstlook.knows_no_hydra_network())
+                bootstrap.ensure_hydra_secret(settings.DATA_DIR)
+            programs = _programs(options["http"], listeners, hydra, founds=bootstrap.knows_no_hydra_network())
             connections.close_all()
-            if celery := options["celery"] == "on":
-                programs.append(celeryworker.program())
+            celery = _celery_worker(programs) if options["celery"] == "on" else None
             asyncio.run(self._run(programs, self._banner(options["http"], listeners, hydra, celery, admin, key)))
         except SupervisorError as error:
             raise CommandError(str(error)) from error
@@ -97,15 +96,16 @@ class Command(BaseCommand):
         self.stdout.write(line)
         self.stdout.flush()
 
-    def _warn_of_strangers(self, addresses: dict[str, Address]) -> None:
+    def _warn_of_strangers(self, addresses: dict[str, HostPort]) -> None:
         """Say which listeners other hosts reach; this command sets up neither TLS nor names of hosts."""
         for name, place in addresses.items():
             if not place.is_loopback:
                 self._say(f"warning: {name} listens on {place}: other hosts reach it, and not over TLS")
 
     def _banner(
-        self, http: Address, listeners: dict[str, Address], hydra: Address | None, celery: bool, admin: str, key: str
-    ) -> list[str]:
+        self, http: HostPort, listeners: dict[str, HostPort], hydra: HostPort | None, celery: str | None, admin: str,
+        key: str,
+    ) -> list[str]:  # fmt: skip
         database = settings.DATABASES["default"]
         kind = "embedded" if settings.EMBEDDED_DATABASE else "DATABASE_URL"
         lines = [
@@ -113,7 +113,7 @@ class Command(BaseCommand):
             ("peerbus", f"ws://{http}/ws/peerbus"),
             *((name, str(listener)) for name, listener in listeners.items()),
             *([("hydra", str(hydra))] if hydra is not None else []),
-            *([("celery", celeryworker.description())] if celery else []),
+            *([("celery", celery)] if celery else []),
             ("PostgreSQL", f"{database['HOST']}:{database['PORT']} ({kind})"),
             ("log in", admin),
             ("API key", key),
@@ -177,20 +177,29 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _programs(http: Address, listeners: dict[str, Address], hydra: Address | None, *, founds: bool) -> list[Program]:
+def _programs(http: HostPort, listeners: dict[str, HostPort], hydra: HostPort | None, *, founds: bool) -> list[Program]:
     programs = []
     if listeners:
         flags = [f"--{name}={listeners.get(name, 'off')}" for name in LISTENERS]
-        runwire = [str(CHECKOUT / "manage.py"), "runwire", *flags]
-        programs.append(Program("runwire", runwire, list(listeners.values())))
+        programs.append(Program("runwire", ["brokersite", "runwire", *flags], list(listeners.values())))
     if hydra is not None:
-        node = [str(CHECKOUT / "manage.py"), "runhydra", f"--listen={hydra}", *(["--found"] if founds else [])]
+        node = ["brokersite", "runhydra", f"--listen={hydra}", *(["--found"] if founds else [])]
         programs.append(Program("runhydra", node, [hydra]))
     # Peers stay as long as they like: daphne would close every WebSocket after a day.
     quiet = ["-v", "0", "--access-log", "/dev/null", "--websocket_timeout", "-1"]
     site = ["daphne", *quiet, "-b", http.host, "-p", str(http.port)]
     programs.append(Program("daphne", [*site, "brokersite.asgi:application"], [http]))
     return programs
+
+
+def _celery_worker(programs: list[Program]) -> str:
+    """Add the Celery worker to the programs and describe it, or say why there is none."""
+    if problem := extras.problem("celery"):
+        return f"none, so no ETL and no upkeep by the clock. {problem}"
+    from brokersite import celery_worker
+
+    programs.append(celery_worker.program())
+    return celery_worker.description()
 
 
 def _other_clients() -> int:

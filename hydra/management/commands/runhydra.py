@@ -10,37 +10,37 @@ import psycopg
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from hydra.errors import StoreError
 from hydra.irc.settings import IrcServer, IrcSettingsError, IrcUser
 from hydra.options import HydraOptions, options_from_settings
 from hydra.runner import run
-from hydra.store import StoreError
 from hydra.transports import check
 from hydra.transports.access import check_access
-from hydra.transports.address import Address, AddressError, parse_address
+from hydra.transports.address import IrcAddress, NodeAddress, NodeAddressError, parse_node_address
 from hydra.transports.base import TransportError
+from queues import extras
 from queues.addresses import queue_problem
 from queues.engine import EngineError
 from queues.reach import Operation, Protocol
-from wire.address import AddressError as WireAddressError
-from wire.address import parse_address as parse_host_and_port
-from wire.tls import TlsConfigurationError
+from wire.net.address import AddressError, parse_address
+from wire.net.tls import TlsConfigurationError
 
 DEFAULT_LISTEN = "127.0.0.1:6174"
 
 
-def address(text: str) -> Address:
-    """An argument that says where a node is."""
+def address(text: str) -> NodeAddress:
+    """An argument that is a node's address."""
     try:
-        return parse_address(text)
-    except AddressError as error:
+        return parse_node_address(text)
+    except NodeAddressError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def server(text: str) -> tuple[str, int]:
     """An argument HOST:PORT."""
     try:
-        where = parse_host_and_port(text)
-    except WireAddressError as error:
+        where = parse_address(text)
+    except AddressError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return where.host, where.port
 
@@ -57,30 +57,28 @@ class Command(BaseCommand):
 
     help = (
         "Run one Hydra node until SIGTERM or Ctrl-C. The nodes elect a leader, which holds the one connection to IRC. "
-        "The first node that a database knows, without --link, founds a network; all others are given at least "
+        "A database's first node, without --link, founds a network; all others need at least "
         "one --link. Addresses are HOST:PORT, udp://HOST:PORT, fifo:///DIRECTORY/NAME or irc://SERVER:PORT/NICK. "
-        "Prints where it listens and then 'ready'."
+        "Prints its listening addresses and then 'ready'."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--listen", type=address, action="append", metavar="ADDRESS",
-            help=f"where other nodes connect; may be given several times (default: {DEFAULT_LISTEN})",
+            help=f"an address for other nodes; may be given several times (default: {DEFAULT_LISTEN})",
         )  # fmt: skip
         parser.add_argument(
             "--link", type=address, action="append", default=[], metavar="ADDRESS",
             help="a node to connect to; may be given several times",
         )  # fmt: skip
-        parser.add_argument(
-            "--name", help="the stable key of this node; its promises are kept under it (default: --listen)"
-        )
+        parser.add_argument("--name", help="the stable name of this node, the key of its promises (default: --listen)")
         parser.add_argument(
             "--found", action="store_true",
-            help="begin a network, unless the node was in one: for one node alone, at its first start",
+            help="begin a network, unless the node was in one: for one node only, at its first start",
         )  # fmt: skip
         parser.add_argument(
             "--insecure", action="store_true",
-            help="listen beyond loopback without a secret or certificates, where only nodes connect",
+            help="listen beyond loopback without a secret or certificates, on a network of nodes only",
         )  # fmt: skip
         parser.add_argument(
             "--irc", type=server, default=settings.BROKER_HYDRA_IRC or None, metavar="HOST:PORT",
@@ -96,16 +94,19 @@ class Command(BaseCommand):
         )  # fmt: skip
         parser.add_argument(
             "--recv", type=queue_or_off, default="hydra.recv", metavar="QUEUE|off",
-            help="the queue that lines from IRC go to (default: %(default)s)",
+            help="the queue of lines from IRC (default: %(default)s)",
         )  # fmt: skip
         parser.add_argument(
             "--send", type=queue_or_off, default="hydra.send", metavar="QUEUE|off",
-            help="the queue whose messages are lines for IRC (default: %(default)s)",
+            help="the queue of lines for IRC (default: %(default)s)",
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             chosen = self._options(options)
+            uses_irc = chosen.irc is not None or any(isinstance(a, IrcAddress) for a in (*chosen.links, *chosen.listen))
+            if uses_irc and (problem := extras.problem("irc")):
+                raise CommandError(problem)
             for address in chosen.links:
                 check(address, chosen.transport)
             for address in chosen.listen:
@@ -122,7 +123,7 @@ class Command(BaseCommand):
 
     @staticmethod
     def _options(options: dict[str, Any]) -> HydraOptions:
-        listen = options["listen"] or [parse_address(DEFAULT_LISTEN)]
+        listen = options["listen"] or [parse_node_address(DEFAULT_LISTEN)]
         irc = None
         if options["irc"] is not None:
             host, port = options["irc"]

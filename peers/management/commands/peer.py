@@ -13,11 +13,11 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import InterfaceError, OperationalError, ProgrammingError, transaction
 
 from peers.client import Message, PeerClient
+from peers.codec.signing import canonical
 from peers.management.peering import add_peer_arguments, explained, peer_options
-from peers.signing import canonical
-from queues import mailboxes
 from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number, seconds
-from queues.operators import record, shell_operator
+from queues.operations import mailboxes
+from queues.operations.audit_log import record, shell_operator
 
 
 class Command(SubcommandCommand):

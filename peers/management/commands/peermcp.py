@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from peers.client import AsyncPeerClient
 from peers.management.peering import add_peer_arguments, explained, peer_options
-from peers.mcp_server import serve
+from queues import extras
+from queues.management.shell import USAGE
 
 
 class Command(BaseCommand):
@@ -25,5 +26,9 @@ class Command(BaseCommand):
         add_peer_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if problem := extras.problem("mcp"):
+            raise CommandError(problem, returncode=USAGE)
+        from peers.mcp_server import serve
+
         with explained():
             asyncio.run(serve(AsyncPeerClient(**peer_options(options))))

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
-from peers.envelope import MAX_FRAME
+from peers.codec.envelope import MAX_FRAME
 from peers.management.peering import add_url_argument, checked_url, explained, given_token
 from peers.pipe import Pipe
 from queues.management.shell import REFUSED

@@ -1,7 +1,9 @@
--- Remove subscriptions that were not polled for so many days, their queues and messages, some at a time. Returns how many.
+-- Remove subscriptions that were not polled for so many days, their queues and messages, some at a time; `ids`: of these
+-- alone (null: of all), and none of `skip`. Returns how many.
 with idle as materialized (
     select s.id, queue_id, name, audited from queues_subscription s join queues_queue q on q.id = queue_id
     where used_at < now() - make_interval(days => %(days)s)
+        and coalesce(s.id = any(%(ids)s::bigint[]), true) and s.id <> all(%(skip)s::bigint[])
     order by s.id limit %(limit)s
 ), messages as (
     delete from queues_message where queue_id in (select queue_id from idle)

@@ -1,5 +1,5 @@
 -- Remove ready messages of a queue to make room for as many new ones: those of the lowest priority first, the oldest of
--- them first. Returns how many. The highest byte of an id is the priority, negated: from the last id down, one probe finds
+-- them first; `ids`: of these alone (null: of all), and none of `skip`. Returns how many. The highest byte of an id is the priority, negated: from the last id down, one probe finds
 -- each priority that there is.
 with recursive class as (
     (select id >> 56 as p from queues_message
@@ -17,6 +17,7 @@ with recursive class as (
         select m.id from queues_message m
         where m.state = 0 and (m.queue_id, m.id) >= (%(queue)s, class.p << 56)
             and (m.queue_id, m.id) <= (%(queue)s, (class.p << 56) | 72057594037927935)
+            and coalesce(m.id = any(%(ids)s::bigint[]), true) and m.id <> all(%(skip)s::bigint[])
         order by m.queue_id, m.id limit %(count)s for update skip locked) as picked
     where class.p is not null
     order by class.p desc, picked.id limit %(count)s

@@ -19,6 +19,7 @@ from psycopg import sql
 
 from queues.etl.errors import DatabaseAway, NoTcp, OutputBusy
 from queues.etl.job.window import Window, cut
+from queues.sqlfiles import load_statement
 
 DIRECTORY = Path(__file__).parent / "sql"
 
@@ -49,8 +50,7 @@ SESSION_SETTINGS = {
 @cache
 def statement(name: str) -> LiteralString:
     """The text of sql/NAME.sql without its comments."""
-    lines = (DIRECTORY / f"{name}.sql").read_text().splitlines()
-    return "\n".join(line for line in lines if not line.lstrip().startswith("--"))
+    return load_statement(DIRECTORY / f"{name}.sql").decode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
-from queues import keys
 from queues.management.shell import REFUSED, SubcommandCommand, secret_from, table
 from queues.models import ApiKey
-from queues.operators import record, record_id, shell_operator
+from queues.operations import keys
+from queues.operations.audit_log import record, record_id, shell_operator
 
 
 class Command(SubcommandCommand):

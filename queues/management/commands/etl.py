@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +12,10 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
-from queues.etl import bench, runs
+from queues.etl import runs
 from queues.etl.errors import EtlError, InvalidOptions
 from queues.etl.job.config import BODIES
 from queues.etl.options import RunOptions, parse_since
-from queues.etl.soak.report import Plan
-from queues.etl.soak.runner import Soak
 from queues.management.shell import REFUSED, SubcommandCommand, number, table
 from queues.models import EtlRun, EtlState
 
@@ -36,7 +33,10 @@ class Command(SubcommandCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        do = parser.add_subparsers(dest="do", required=True, metavar="run|list|show|cancel|bench|soak")
+        self.add_subcommands(parser.add_subparsers(dest="do", required=True, metavar="COMMAND"))
+
+    def add_subcommands(self, do: Any) -> None:
+        """Declare the subcommands; a subclass adds its own."""
         go = do.add_parser("run", help="export what has been finished since the last run")
         go.add_argument(
             "--since", type=_since, metavar="TIME",
@@ -51,24 +51,9 @@ class Command(SubcommandCommand):
         listing.add_argument("--limit", type=number(1), default=20, metavar="N", help="most; default: %(default)s")
         show = do.add_parser("show", help="all about a run")
         stop = do.add_parser("cancel", help="end a run; what it has not completed the next one reads again")
-        speed = do.add_parser("bench", help="how fast it is beside COPY TO, with rows in a database made for it")
-        speed.add_argument("--rows", type=number(1), default=5_000_000, metavar="N", help="default: %(default)s")
-        soak = do.add_parser("soak", help="prove it exact and harmless, with runs under load, some of them killed")
-        soak.add_argument("--messages", type=number(1), default=200_000, metavar="N", help="default: %(default)s")
-        soak.add_argument("--runs", type=number(1), default=20, metavar="N", help="whole runs; default: %(default)s")
-        soak.add_argument("--kills", type=number(0), default=2, metavar="N", help="of each stage; default: %(default)s")
-        soak.add_argument(
-            "--pairs", type=number(0), default=5, metavar="N",
-            help="phases at full pace, beside a run and without; default: %(default)s",
-        )  # fmt: skip
-        soak.add_argument(
-            "--seconds", type=number(1), default=3600, metavar="N",
-            help="after which nothing new is begun; default: %(default)s",
-        )  # fmt: skip
-        soak.add_argument("--seed", type=number(0), default=0, metavar="N", help="order and moments of the kills")
         for one in (show, stop):
             one.add_argument("run", type=number(1), metavar="RUN")
-        for one in (go, listing, show, stop, speed, soak):
+        for one in (go, listing, show, stop):
             one.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -118,29 +103,6 @@ class Command(SubcommandCommand):
 
     def do_cancel(self, options: dict[str, Any]) -> None:
         self._say_run(runs.cancel(options["run"]), options["json"])
-
-    def do_bench(self, options: dict[str, Any]) -> None:
-        speeds = bench.measure(options["rows"], self.stderr.write)
-        figures = speeds.figures
-        if options["json"]:
-            return self.say_json(figures)
-        for name, value in figures.items():
-            self.say(f"{name.replace('_', ' ').ljust(24)}  {value:>12,}")
-        return None
-
-    def do_soak(self, options: dict[str, Any]) -> None:
-        plan = Plan(**{name: options[name] for name in ("messages", "runs", "kills", "pairs", "seed", "seconds")})
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
-            report = Soak(plan, self.stderr.write).run()
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        if options["json"]:
-            self.say_json(report.figures | {"passed": report.passed, "differences": report.comparison.differences})
-        else:
-            self.say("\n".join(report.lines()))
-        if not report.passed:
-            raise CommandError("The output is not what the archive is.", returncode=REFUSED)
 
     def _say_run(self, one: EtlRun, as_json: bool) -> None:
         values = _values(one)

@@ -9,10 +9,10 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils import timezone
 
-from queues import periodic_operations as operations
 from queues.management.shell import SubcommandCommand, number, table
 from queues.models import PeriodicJob
 from queues.models.cron_schedule import default_timezone
+from queues.operations import periodic as operations
 from queues.times import local, relative
 
 SHOWN = (

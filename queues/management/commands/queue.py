@@ -11,13 +11,13 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
-from queues import operations
 from queues.addresses import parse_address
 from queues.api import publish
 from queues.counts import QueueCounts, many_counts, queue_counts
 from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number, progress, seconds, table
 from queues.models import Message, Overflow, Queue, Retention, Route, State
-from queues.operators import record, recorded, shell_operator
+from queues.operations import queues as queue_operations
+from queues.operations.audit_log import record, recorded, shell_operator
 
 STATES = {
     "ready": State.READY,
@@ -85,10 +85,10 @@ class Command(SubcommandCommand):
         if policy.get("ack_timeout") == 0:
             policy["ack_timeout"] = None
         if (name := options["dead_letter_queue"]) is not None:
-            policy["dead_letter_queue"] = operations.get_queue(name)
+            policy["dead_letter_queue"] = queue_operations.get_queue(name)
         by, name = shell_operator(), options["name"]
         with transaction.atomic():
-            operations.create_queue(name, by=by, audited=options["audited"], **policy)
+            queue_operations.create_queue(name, by=by, audited=options["audited"], **policy)
             record(by, "add", f"queue:{name}")
         self.say(f"created {options['name']}")
 
@@ -104,7 +104,7 @@ class Command(SubcommandCommand):
             self.stderr.write("There are no queues.")
 
     def do_show(self, options: dict[str, Any]) -> None:
-        queue = operations.get_queue(options["name"])
+        queue = queue_operations.get_queue(options["name"])
         shown: dict[str, Any] = {field: getattr(queue, field) for field in SHOWN}
         shown["dead_letter_queue"] = queue.dead_letter_queue.name if queue.dead_letter_queue else None
         shown |= _counted(queue_counts(queue.pk))
@@ -118,39 +118,39 @@ class Command(SubcommandCommand):
 
     def do_pause(self, options: dict[str, Any]) -> None:
         with transaction.atomic():
-            operations.pause_queue(options["name"])
+            queue_operations.pause_queue(options["name"])
             record(shell_operator(), "pause", f"queue:{options['name']}")
         self.say(f"{options['name']} is paused")
 
     def do_resume(self, options: dict[str, Any]) -> None:
         with transaction.atomic():
-            operations.resume_queue(options["name"])
+            queue_operations.resume_queue(options["name"])
             record(shell_operator(), "resume", f"queue:{options['name']}")
         self.say(f"{options['name']} delivers")
 
     def do_purge(self, options: dict[str, Any]) -> None:
-        queue = operations.get_queue(options["name"])
+        queue = queue_operations.get_queue(options["name"])
         states, counts = _states(options), queue_counts(queue.pk)
         what = " and ".join(f"{getattr(counts, state.label):,} {state.label}" for state in states)
         self.ask(f"Remove {what} messages from {queue.name!r}?", options["yes"])
         with recorded("purge", f"queue:{queue.name}", what) as by, progress(self.stderr, "removed") as show:
-            gone = operations.purge(queue.name, states, show, by=by)
+            gone = queue_operations.purge(queue.name, states, show, by=by)
         self.say(f"removed {gone:,} messages")
 
     def do_move(self, options: dict[str, Any]) -> None:
         source, target = options["source"], options["target"]
-        states, counts = _states(options), queue_counts(operations.get_queue(source).pk)
-        operations.get_queue(target)
+        states, counts = _states(options), queue_counts(queue_operations.get_queue(source).pk)
+        queue_operations.get_queue(target)
         there = sum(getattr(counts, state.label) for state in states)
         most = min(there, options["limit"]) if options["limit"] else there
         self.ask(f"Move {most:,} messages from {source!r} to {target!r}?", options["yes"])
         detail = f"{most:,} to queue:{target}"
         with recorded("move", f"queue:{source}", detail) as by, progress(self.stderr, "moved") as show:
-            moved = operations.move(source, target, states, options["limit"], show, by=by)
+            moved = queue_operations.move(source, target, states, options["limit"], show, by=by)
         self.say(f"moved {moved:,} messages")
 
     def do_delete(self, options: dict[str, Any]) -> None:
-        queue = operations.get_queue(options["name"])
+        queue = queue_operations.get_queue(options["name"])
         held = queue_counts(queue.pk).held
         if held and not options["force"]:
             raise CommandError(
@@ -159,7 +159,7 @@ class Command(SubcommandCommand):
         self.ask(f"Delete {queue.name!r} with {held:,} messages?", options["yes"] or not held)
         detail = f"{held:,} messages"
         with recorded("delete", f"queue:{queue.name}", detail) as by, progress(self.stderr, "removed") as show:
-            gone = operations.delete_queue(queue.name, options["force"], show, by=by)
+            gone = queue_operations.delete_queue(queue.name, options["force"], show, by=by)
         self.say(f"deleted {queue.name} with {gone:,} messages")
 
     def do_publish(self, options: dict[str, Any]) -> None:
@@ -176,7 +176,7 @@ class Command(SubcommandCommand):
             self.say(str(id))
 
     def do_peek(self, options: dict[str, Any]) -> None:
-        messages = operations.peek(options["name"], STATES[options["state"]], options["limit"])
+        messages = queue_operations.peek(options["name"], STATES[options["state"]], options["limit"])
         if options["json"]:
             self.say_json([_message(message) for message in messages])
         elif messages:

@@ -7,9 +7,9 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db import transaction
 
-from queues import routes
 from queues.management.shell import SubcommandCommand, table
-from queues.operators import record, record_id, shell_operator
+from queues.operations import routes
+from queues.operations.audit_log import record, record_id, shell_operator
 
 
 class Command(SubcommandCommand):

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import signal
 from argparse import ArgumentParser
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django_tasks import DEFAULT_TASK_BACKEND_ALIAS, task_backends
-from django_tasks.exceptions import InvalidTaskBackendError
 from psycopg import OperationalError
 
-from queues.djangotasks.backend import FivewireBackend
-from queues.djangotasks.worker import TaskWorker
+from queues import extras
 from queues.engine import EngineError
+
+if TYPE_CHECKING:
+    from queues.celery.django_tasks.backend import FivewireBackend
 
 
 class Command(BaseCommand):
     help = "Run the tasks of django-tasks until SIGTERM or SIGINT; what has begun is finished first."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--backend", default=DEFAULT_TASK_BACKEND_ALIAS, help="the alias in TASKS")
+        parser.add_argument("--backend", default="default", help="the alias in TASKS")
         parser.add_argument("--queues", help="some of its queues, with commas between them; default: all")
         parser.add_argument("--concurrency", type=int, default=4, help="tasks at a time, in threads; default 4")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if problem := extras.problem("tasks"):
+            raise CommandError(problem)
+        from queues.celery.django_tasks.worker import TaskWorker
+
         backend = self._backend(options["backend"])
         queues = options["queues"].split(",") if options["queues"] else sorted(backend.queues)
         if unknown := sorted(set(queues) - backend.queues):
@@ -42,6 +46,11 @@ class Command(BaseCommand):
         worker.run()
 
     def _backend(self, alias: str) -> FivewireBackend:
+        from django_tasks import task_backends
+        from django_tasks.exceptions import InvalidTaskBackendError
+
+        from queues.celery.django_tasks.backend import FivewireBackend
+
         try:
             backend = task_backends[alias]
         except InvalidTaskBackendError as error:

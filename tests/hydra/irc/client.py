@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from hydra.irc.connection import IrcConnection
+from hydra.irc.connection import IrcConnection, IrcHandlers
 from hydra.irc.settings import IrcServer, IrcTimes, IrcUser
-
-PATIENCE = 60.0
+from tests.waiting import PATIENCE, Changes
 
 FAST = IrcTimes(interval=0)
 """As the defaults, but as fast as the server reads."""
@@ -32,38 +31,31 @@ class Client:
         self.losses: list[str] = []
         self.connections = 0
         self._on_line = on_line
-        self._changed = asyncio.Event()
+        self._changed = Changes()
         self.connection = IrcConnection(
             IrcServer(server.host, server.port, tls, password),
             IrcUser(nick, channels),
+            IrcHandlers(on_connected=self._connected, on_line=self._line, on_lost=self._lost, may_speak=may_speak),
             replace(times, **changed),
-            on_connected=self._connected,
-            on_line=self._line,
-            on_lost=self._lost,
-            may_speak=may_speak,
         )
 
     def _connected(self) -> None:
         self.connections += 1
-        self._changed.set()
+        self._changed.notify()
 
     def _line(self, line: str) -> None:
         self.lines.append(line)
-        self._changed.set()
+        self._changed.notify()
         if self._on_line is not None:
             self._on_line(line)
 
     def _lost(self, reason: str) -> None:
         self.losses.append(reason)
-        self._changed.set()
+        self._changed.notify()
 
     async def wait_for(self, condition: Callable[[], Any]) -> Any:
         """Wait until something is so; return what the condition gives then."""
-        async with asyncio.timeout(PATIENCE):
-            while not (result := condition()):
-                self._changed.clear()
-                await self._changed.wait()
-        return result
+        return await self._changed.until(condition)
 
     async def connected(self) -> Client:
         """Connect, and wait until lines can be said."""
@@ -95,7 +87,7 @@ class Client:
         await to.line(f":{mark}")
 
     async def sees_gone(self, nick: str) -> None:
-        """Wait until the server says that nobody has a nick."""
+        """Wait until the server says that a nick is free."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 self.lines.clear()

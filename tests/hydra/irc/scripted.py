@@ -7,7 +7,7 @@ import ssl
 from types import TracebackType
 from typing import Self
 
-PATIENCE = 60.0
+from tests.waiting import PATIENCE
 
 
 class ScriptedClient:

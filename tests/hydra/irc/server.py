@@ -27,8 +27,7 @@ from irc import events  # type: ignore[import-untyped]
 from irc.server import IRCClient, IRCError, IRCServer  # type: ignore[import-untyped]
 
 from brokersite.environment import CHECKOUT
-
-PATIENCE = 60.0
+from tests.waiting import PATIENCE
 
 
 class Client(IRCClient):  # type: ignore[misc]
@@ -50,11 +49,11 @@ class Client(IRCClient):  # type: ignore[misc]
         """Any password will do."""
 
     def handle_mode(self, params: str) -> str:
-        """Tell everybody; there are no modes."""
+        """Tell all clients; there are no modes."""
         return self._tell(params.partition(" ")[0], f":{self.client_ident()} MODE {params}")
 
     def handle_kick(self, params: str) -> str:
-        """Remove somebody from a channel: anybody may."""
+        """Remove a client from a channel: any client may."""
         name, nick, reason = [*params.split(" ", 2), "", ""][:3]
         answer = self._tell(name, f":{self.client_ident()} KICK {name} {nick} {reason or ':' + nick}")
         channel, kicked = self.server.channels[name], self.server.clients.get(nick)
@@ -64,7 +63,7 @@ class Client(IRCClient):  # type: ignore[misc]
         return answer
 
     def handle_kill(self, params: str) -> None:
-        """Close somebody's connection: anybody may."""
+        """Close a client's connection: any client may."""
         victim = self.server.clients.get(params.partition(" ")[0])
         if victim is not None:
             victim.request.shutdown(2)
@@ -96,7 +95,7 @@ class Server(IRCServer):  # type: ignore[misc]
 
 
 def serve(port: int) -> None:
-    """Serve until SIGTERM, or until nobody holds the other end of standard input."""
+    """Serve until SIGTERM, or until the other end of standard input is closed."""
     logging.disable(logging.CRITICAL)
     server = Server(("127.0.0.1", port), Client)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))

@@ -13,7 +13,7 @@ from hydra import clock
 from hydra.irc.connection import State
 from tests.hydra.irc.client import Client
 from tests.hydra.irc.scripted import ScriptedClient, ScriptedServer
-from tests.wire.test_tls import Authority
+from tests.wire.net.test_tls import Authority
 
 
 async def joined(scripted: ScriptedServer, client: Client) -> ScriptedClient:
@@ -104,7 +104,7 @@ async def test_a_server_that_never_welcomes_is_given_up(scripted: ScriptedServer
 
 
 async def test_a_server_that_does_not_answer_at_all_is_given_up(scripted: ScriptedServer) -> None:
-    # Nobody answers a TLS greeting here.
+    # No TLS greeting is answered here.
     client = Client(scripted, tls=ssl.create_default_context(), connect=0.05)
     client.connection.connect()
     assert "does not answer for 0.05 s" in await client.lost()

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hydra.irc.pieces import (
     MAX_LINE,
     MAX_TEXT,
-    NOBODY,
+    UNKNOWN,
     Kind,
-    Packer,
     Piece,
-    Unpacker,
+    PiecePacker,
+    PieceUnpacker,
     cut,
     escape,
     parse_piece,
@@ -32,7 +32,7 @@ line_bytes = st.binary(min_size=1, max_size=2048).filter(is_line)
 line_texts = st.text(min_size=1, max_size=700).map(str.encode).filter(is_line)
 
 
-def texts_of(packer: Packer) -> list[str]:
+def texts_of(packer: PiecePacker) -> list[str]:
     texts = []
     while (text := packer.take()) is not None:
         texts.append(text)
@@ -40,14 +40,14 @@ def texts_of(packer: Packer) -> list[str]:
 
 
 def pieces_of(*lines: bytes) -> list[Piece]:
-    packer = Packer(SESSION)
+    packer = PiecePacker(SESSION)
     for line in lines:
         packer.put(line + b"\r\n")
     return [piece for piece in map(parse_piece, texts_of(packer)) if piece is not None]
 
 
 def taken(pieces: list[Piece]) -> bytes:
-    unpacker = Unpacker()
+    unpacker = PieceUnpacker()
     return b"".join(unpacker.take(piece) for piece in pieces)
 
 
@@ -60,7 +60,7 @@ def test_whatever_is_put_in_comes_out(lines: list[bytes]) -> None:
 
 @given(st.lists(line_bytes | line_texts, min_size=1, max_size=5))
 def test_each_message_is_text_that_every_server_lets_through(lines: list[bytes]) -> None:
-    packer = Packer(SESSION)
+    packer = PiecePacker(SESSION)
     for line in lines:
         packer.put(line + b"\n")
     for text in texts_of(packer):
@@ -77,7 +77,7 @@ def test_short_lines_share_a_message_and_long_ones_are_cut() -> None:
 
 
 def test_a_message_looks_like_this() -> None:
-    packer = Packer(OTHER)
+    packer = PiecePacker(OTHER)
     packer.put(b"KNOCK 12345 probe\r\n")
     assert packer.take() == "HY1 90b1c2d3 0 0 . KNOCK 12345 probe"
     packer.to = SESSION
@@ -106,17 +106,17 @@ def test_a_piece_that_comes_twice_changes_nothing(doubled: int) -> None:
 
 
 def test_a_last_piece_without_a_first_is_no_line() -> None:
-    assert taken([Piece(SESSION, NOBODY, 0, Kind.LAST, "glued"), Piece(SESSION, NOBODY, 1, Kind.MIDDLE, "x")]) == b""
+    assert taken([Piece(SESSION, UNKNOWN, 0, Kind.LAST, "glued"), Piece(SESSION, UNKNOWN, 1, Kind.MIDDLE, "x")]) == b""
 
 
 def test_a_line_that_never_ends_is_forgotten() -> None:
-    endless = [Piece(SESSION, NOBODY, 0, Kind.FIRST, "x" * 300)]
-    endless += [Piece(SESSION, NOBODY, number, Kind.MIDDLE, "x" * 300) for number in range(1, 14)]
+    endless = [Piece(SESSION, UNKNOWN, 0, Kind.FIRST, "x" * 300)]
+    endless += [Piece(SESSION, UNKNOWN, number, Kind.MIDDLE, "x" * 300) for number in range(1, 14)]
     assert 300 * len(endless) > MAX_LINE
-    end = Piece(SESSION, NOBODY, 14, Kind.LAST, "end")
-    after = Piece(SESSION, NOBODY, 15, Kind.WHOLE, "after")
+    end = Piece(SESSION, UNKNOWN, 14, Kind.LAST, "end")
+    after = Piece(SESSION, UNKNOWN, 15, Kind.WHOLE, "after")
     assert taken([*endless, end, after]) == b"after\r\n"
-    unpacker = Unpacker()
+    unpacker = PieceUnpacker()
     for piece in endless:
         unpacker.take(piece)
     assert unpacker._partial is None
@@ -127,8 +127,8 @@ def test_a_damaged_piece_loses_its_line(damaged: str) -> None:
     with pytest.raises(ValueError, match="percent"):
         unescape(damaged)
     pieces = [
-        Piece(SESSION, NOBODY, 0, Kind.FIRST, "one "), Piece(SESSION, NOBODY, 1, Kind.MIDDLE, damaged),
-        Piece(SESSION, NOBODY, 2, Kind.LAST, "two"), Piece(SESSION, NOBODY, 3, Kind.WHOLE, "three"),
+        Piece(SESSION, UNKNOWN, 0, Kind.FIRST, "one "), Piece(SESSION, UNKNOWN, 1, Kind.MIDDLE, damaged),
+        Piece(SESSION, UNKNOWN, 2, Kind.LAST, "two"), Piece(SESSION, UNKNOWN, 3, Kind.WHOLE, "three"),
     ]  # fmt: skip
     assert taken(pieces) == b"three\r\n"
 
@@ -150,7 +150,7 @@ def test_what_people_write_is_none_of_ours(text: str) -> None:
 def test_any_text_can_be_read_or_not(text: str) -> None:
     piece = parse_piece(f"HY1 {SESSION} {OTHER} 3 . {text}")
     assert piece is not None
-    lines = Unpacker().take(piece)
+    lines = PieceUnpacker().take(piece)
     assert lines == b"" or lines.endswith(b"\r\n")
 
 

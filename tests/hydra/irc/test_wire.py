@@ -10,7 +10,8 @@ from irc.client import Event  # type: ignore[import-untyped]
 
 from hydra.irc.settings import IrcServer, IrcUser
 from hydra.irc.wire import Wire
-from tests.hydra.irc.scripted import PATIENCE, ScriptedServer
+from tests.hydra.irc.scripted import ScriptedServer
+from tests.waiting import PATIENCE
 
 
 class Owner:

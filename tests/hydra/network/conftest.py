@@ -37,6 +37,6 @@ def irc() -> Iterator[IrcServerProcess]:
 
 @pytest.fixture
 def person(irc: IrcServerProcess) -> Iterator[Person]:
-    """Somebody in the channel before anybody else."""
-    with Person((irc.host, irc.port)) as somebody:
-        yield somebody
+    """A client that is in the channel before all others."""
+    with Person((irc.host, irc.port)) as person:
+        yield person

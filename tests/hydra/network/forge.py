@@ -19,8 +19,8 @@ from types import FrameType
 from typing import IO, Any, Final
 
 from brokersite.environment import CHECKOUT
+from tests.waiting import PATIENCE
 
-PATIENCE: Final = 60.0
 LARGEST: Final = 65536
 """Bytes of a request, at most."""
 

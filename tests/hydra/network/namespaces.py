@@ -104,7 +104,7 @@ class Namespaces:
         return address
 
     def swallow(self, number: int, address: str) -> None:
-        """Whatever it sends to this address vanishes: it has the wrong card in mind."""
+        """Lose all packets to this address: its hardware address is wrong."""
         where = ("dev", "netr", "lladdr", "02:00:00:00:00:01", "nud", "permanent")
         ip("-n", self.name(number), "neigh", "replace", address, *where)
 

@@ -17,8 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final, Self
 
@@ -26,14 +25,12 @@ import psutil
 from django.conf import settings
 
 from brokersite.environment import CHECKOUT
-from hydra.database import LOCK_CLASS
+from hydra.locks import LOCK_CLASS
 from hydra.protocol.times import Times
 from tests.hydra.irc.server import IrcServerProcess
 from tests.hydra.network.forge import Child, Forge
+from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import Database
-
-PATIENCE: Final = 40.0
-"""Seconds after which something that should have happened has not."""
 
 CHANNEL: Final = "#hydra"
 
@@ -62,18 +59,8 @@ def settings_for(times: Times, **more: Any) -> dict[str, Any]:
     } | more
 
 
-def wait_until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
-    """Look again and again until `condition` gives something true; return that."""
-    deadline = time.monotonic() + patience
-    while not (result := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} has not happened")
-        time.sleep(0.01)
-    return result
-
-
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, and that are not given to who connects somewhere; nodes keep them over restarts."""
+    """Free ports, which outgoing connections are not given; nodes keep them over restarts."""
     found: list[int] = []
     while len(found) < count:
         port = random.randrange(10_000, 32_000)
@@ -157,7 +144,7 @@ class RunHydra:
         assert self.stop(signal.SIGKILL) == -signal.SIGKILL, self.log
 
     def freeze(self) -> None:
-        """Stop it in the middle of whatever it does."""
+        """Stop it in the middle of its work."""
         self.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -189,7 +176,7 @@ class RunHydra:
         return status
 
     def end(self) -> None:
-        """Be gone, whatever state it is in."""
+        """End it in any state."""
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 self.thaw()

@@ -1,4 +1,4 @@
-"""Somebody on IRC: a raw socket, what came over it and when, and who is in the channel."""
+"""A client of IRC: a raw socket, what came over it and when, and who is in the channel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
-from tests.hydra.network.nodes import CHANNEL, PATIENCE
+from tests.hydra.network.nodes import CHANNEL
+from tests.waiting import PATIENCE
 
 
 class Heard(NamedTuple):
@@ -101,16 +102,16 @@ class Person:
         return result
 
     def wait_joined(self, after: float) -> float:
-        """Wait until somebody has joined after a moment; when that was."""
+        """Wait until a client has joined after a moment; when that was."""
         joins = self.wait_for(lambda: [each.at for each in self.lines("JOIN") if each.at > after], "a JOIN")
         return float(joins[0])
 
     def wait_text(self, text: str) -> None:
-        """Wait until somebody has said this."""
+        """Wait until this was said."""
         self.wait_for(lambda: text in self.texts, repr(text))
 
     def stays(self) -> list[tuple[float, float | None]]:
-        """From when to when, in order, somebody else was in the channel; None as the end: still there."""
+        """From when to when, in order, another client was in the channel; None as the end: still there."""
         present: dict[str, float] = {}
         stays: list[tuple[float, float | None]] = []
         for each in self.lines():

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Self
 
-from tests.hydra.network.nodes import PATIENCE
+from tests.waiting import PATIENCE
 
 ID: Final = 12345
 _PING: Final = re.compile(rb"PING ([0-9]+) (\S+) ([0-9]+)")

@@ -10,8 +10,8 @@ from typing import Any
 from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
-from brokersite.databases import connection_parameters
 from queues.api import publish
+from queues.database import connection_parameters
 from tests.wire.broker import Database, create_database, drop_databases
 
 Publish = Callable[[str, str], int]

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple, Self
 
-from tests.hydra.network.nodes import Network, wait_until
+from tests.hydra.network.nodes import Network
 from tests.hydra.network.people import Person
+from tests.waiting import wait_until
 
 
 class Said(NamedTuple):
@@ -117,7 +118,7 @@ class Talk:
             assert numbers == sorted(numbers)
 
     def lost_published(self) -> list[str]:
-        """What was published and nobody has heard."""
+        """What was published and was not heard."""
         return [text for text in self.published if text not in set(self.person.texts)]
 
     def lost_said(self, listened: list[tuple[float, float]]) -> list[str]:

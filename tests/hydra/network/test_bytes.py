@@ -8,15 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from tests.hydra.network.nodes import CHANNEL, STEADY, Network, Node, wait_until
+from tests.hydra.network.nodes import CHANNEL, STEADY, Network, Node
 from tests.hydra.network.probe import ID, Answer, Listener, Probe, as_documented, as_seen, not_at_all
 from tests.hydra.network.stores import Publish
+from tests.waiting import wait_until
 from tests.wire.broker import Database
 
 
 @pytest.fixture(scope="module")
 def network(store: Database) -> Iterator[Network]:
-    """Its nodes have time: whatever they say a second time, or because nothing was said, is another line."""
+    """Its nodes have time: a repeated message, or one sent for lack of an answer, is another line."""
     times = replace(STEADY, max_vote_min=10.0, max_vote_max=20.0, max_meet=20.0)
     with Network(store, times=times) as network:
         yield network

@@ -10,12 +10,13 @@ import pytest
 from pytest_django.plugin import DjangoDbBlocker
 
 from brokersite import embedded
-from brokersite.torture.database import TortureDatabase
+from brokersite.rigs.torture.database import TortureDatabase
 from tests.hydra.irc.server import IrcServerProcess
-from tests.hydra.network.nodes import CHANNEL, Network, wait_until
+from tests.hydra.network.nodes import CHANNEL, Network
 from tests.hydra.network.people import Person
 from tests.hydra.network.stores import publishing
 from tests.hydra.network.talk import close_connections
+from tests.waiting import wait_until
 from tests.wire.broker import Database
 
 

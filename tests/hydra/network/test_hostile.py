@@ -1,4 +1,4 @@
-"""What strangers and bad neighbours do at a node's door: the network keeps its leader, its term and its memory."""
+"""Hostile clients and neighbours: the network keeps its leader, its term and its memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Final
 
 import pytest
 
-from tests.hydra.network.nodes import PATIENCE, STEADY, Network, Node, wait_until
+from tests.hydra.network.nodes import STEADY, Network, Node
 from tests.hydra.network.probe import Probe
+from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import Database
 
 GROWTH: Final = 16 << 20
@@ -60,7 +61,7 @@ def pour(probe: Probe, data: bytes) -> None:
 
 
 def is_closed(probe: Probe) -> bool:
-    """Whether the other side ends the link, whatever it says before."""
+    """Whether the other side ends the link, after any lines."""
     with contextlib.suppress(TimeoutError):
         while probe.take():
             pass

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.hydra.irc.server import IrcServerProcess
-from tests.hydra.network.nodes import CHANNEL, STEADY, Network, wait_until
+from tests.hydra.network.nodes import CHANNEL, STEADY, Network
 from tests.hydra.network.people import Person
 from tests.hydra.network.stores import Publish
+from tests.waiting import wait_until
 from tests.wire.broker import Database
 
 FULL = 510

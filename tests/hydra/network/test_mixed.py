@@ -10,11 +10,12 @@ import pytest
 from pytest_django.plugin import DjangoDbBlocker
 
 from tests.hydra.irc.server import IrcServerProcess
-from tests.hydra.network.nodes import CHANNEL, STEADY, Network, free_ports, wait_until
+from tests.hydra.network.nodes import CHANNEL, STEADY, Network, free_ports
 from tests.hydra.network.people import Person
 from tests.hydra.network.stores import Publish, copied, publishing
+from tests.waiting import wait_until
 from tests.wire.broker import Database
-from tests.wire.test_tls import Authority
+from tests.wire.net.test_tls import Authority
 
 
 @pytest.fixture

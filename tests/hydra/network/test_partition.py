@@ -10,8 +10,9 @@ import pytest
 
 from tests.hydra.irc.server import IrcServerProcess
 from tests.hydra.network.namespaces import Namespaces, NotPossible, forwarding
-from tests.hydra.network.nodes import STEADY, Network, Node, wait_until
+from tests.hydra.network.nodes import STEADY, Network, Node
 from tests.hydra.network.people import Person
+from tests.waiting import wait_until
 from tests.wire.broker import Database, make_url
 
 
@@ -57,7 +58,7 @@ def test_a_leader_that_is_cut_off_leaves_irc_before_the_others_elect_and_comes_b
     cut = time.monotonic()
     joined = person.wait_joined(after=cut)
     (left,) = [each.at for each in person.lines("QUIT") if each.at > cut]
-    # Its own pledge to itself, which nobody hears, is none.
+    # Its own pledge to itself, which no node hears, is none.
     pledges = "select extract(epoch from clock_timestamp() - min(at)) from hydra_vote where term > %s and name <> %s"
     asked = time.monotonic()
     age = float(store.value(pledges, term, leader.name))

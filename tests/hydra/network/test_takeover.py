@@ -11,10 +11,11 @@ from typing import Any, Final
 import pytest
 
 from tests.hydra.irc.server import IrcServerProcess
-from tests.hydra.network.nodes import STEADY, TIMES, Network, Node, wait_until
+from tests.hydra.network.nodes import STEADY, TIMES, Network, Node
 from tests.hydra.network.people import Person
 from tests.hydra.network.stores import Publish
 from tests.hydra.network.talk import Talk
+from tests.waiting import wait_until
 from tests.wire.broker import Database
 
 pytestmark = pytest.mark.timeout(600)
@@ -90,7 +91,7 @@ def test_a_leader_that_is_told_to_stop_hands_over_at_once_and_nothing_is_lost(
     talk.assert_nothing_twice()
     assert talk.lost_published() == []
     assert talk.lost_said(listened) == []
-    # Whoever had to miss the leader could not be as fast even once; a busy machine may be slow at times.
+    # A node that had to miss the leader could not be as fast even once; a busy machine may be slow at times.
     assert min(takeovers) < network.times.max_ping - network.times.ping_interval
 
 

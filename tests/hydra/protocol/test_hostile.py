@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from hydra.protocol.doorkeeper import DoorRules
+from hydra.protocol.admission import AdmissionRules
 from hydra.protocol.roles import Role
 from tests.hydra.protocol.driver import OTHERS, VOTER, Driven, answer, leader_of_three
 
@@ -37,7 +37,7 @@ def test_a_flood_of_garbage_before_the_handshake_closes_the_link_and_nothing_els
     assert driven.closed[4] == "its first line is no message of Hydra's: 'GET / HTTP/1.1'"
     driven.connect(5)
     driven.hear_bytes(5, b"KNOCK 77 probe\r\n" + b"NOTHING that is known\r\n" * 101)
-    assert driven.closed[5] == "more than 100 lines that mean nothing"
+    assert driven.closed[5] == "more than 100 meaningless lines"
     assert unmoved(driven)
     assert size(driven) == before + 1, "the knock that was relayed"
 
@@ -101,7 +101,7 @@ def test_a_first_line_that_comes_in_pieces_is_waited_for(size: int) -> None:
 
 
 def test_ten_thousand_forged_knocks_over_as_many_links() -> None:
-    driven = leader_of_three(door=DoorRules(disconnects=50))
+    driven = leader_of_three(admission=AdmissionRules(disconnects=50))
     driven.sent.clear()
     for number in range(10_000):
         driven.connect(100 + number, origin="10.9.9.9")

@@ -234,7 +234,7 @@ def test_a_knock_is_repeated_and_a_link_over_which_nobody_comes_in_is_closed() -
     assert len(driven.sent[1]) == 12
     assert driven.closed == {}
     driven.wait(0.2)
-    assert driven.closed == {1: "nobody was inducted", 2: "nobody was inducted"}
+    assert driven.closed == {1: "no induction in time", 2: "no induction in time"}
 
 
 def test_an_address_is_dialled_again_until_it_is_there() -> None:

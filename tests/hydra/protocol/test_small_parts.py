@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hydra.protocol.doorkeeper import Doorkeeper, DoorRules
+from hydra.protocol.admission import Admission, AdmissionRules
 from hydra.protocol.lines import E_RECV, E_SEND, command, passes
 from hydra.protocol.seen import Seen
 from hydra.protocol.times import Times
@@ -74,17 +74,17 @@ def test_only_so_many_messages_are_remembered_the_oldest_is_forgotten() -> None:
 
 
 def test_only_allowed_networks_may_connect() -> None:
-    keeper = Doorkeeper(DoorRules(allow=[ip_network("10.0.0.0/8"), ip_network("::1/128")]))
+    keeper = Admission(AdmissionRules(allow=[ip_network("10.0.0.0/8"), ip_network("::1/128")]))
     assert keeper.refusal("10.1.2.3", 0, 0.0) is None
     assert keeper.refusal("::1", 0, 0.0) is None
     assert keeper.refusal("11.1.2.3", 0, 0.0) == "11.1.2.3 is not in an allowed network"
     assert keeper.refusal("host.example", 0, 0.0) == "host.example is not in an allowed network"
     assert keeper.refusal("fifo:///run/hydra/a", 0, 0.0) is None
-    assert Doorkeeper(DoorRules()).refusal("host.example", 0, 0.0) is None
+    assert Admission(AdmissionRules()).refusal("host.example", 0, 0.0) is None
 
 
 def test_who_disconnects_too_often_is_refused_for_a_while() -> None:
-    keeper = Doorkeeper(DoorRules(disconnects=3, window=60.0))
+    keeper = Admission(AdmissionRules(disconnects=3, window=60.0))
     for at in (0.0, 10.0, 20.0):
         assert keeper.refusal("10.0.0.1", 0, at) is None
         keeper.ended("10.0.0.1", at)
@@ -94,4 +94,4 @@ def test_who_disconnects_too_often_is_refused_for_a_while() -> None:
 
 
 def test_no_more_links_than_allowed() -> None:
-    assert Doorkeeper(DoorRules(links=2)).refusal("x", 2, 0.0) == "2 links are open already"
+    assert Admission(AdmissionRules(links=2)).refusal("x", 2, 0.0) == "2 links are open already"

@@ -9,7 +9,7 @@ import pytest
 
 from hydra.protocol import irclease, links, roles
 from hydra.protocol.irclease import IrcLease
-from hydra.protocol.links import Link
+from hydra.protocol.links import NodeLink
 from hydra.protocol.roles import Action, Candidacy, Event, Role
 
 
@@ -44,7 +44,7 @@ def test_who_is_dropped_rejoins_whatever_it_was() -> None:
 @pytest.mark.parametrize("event", links.Event)
 @pytest.mark.parametrize("state", links.State)
 def test_a_link_changes_as_the_table_says_and_not_otherwise(state: links.State, event: links.Event) -> None:
-    link = Link(1, 0.0, target=None, origin="x")
+    link = NodeLink(1, 0.0, target=None, origin="x")
     link.state = state
     action = link.on(event)
     assert (action, link.state) == links.TABLE[state].get(event, (links.Action.IGNORE, state))

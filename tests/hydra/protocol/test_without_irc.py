@@ -1,4 +1,4 @@
-"""A node that knows no IRC server leads only as long as nobody could do better."""
+"""A node that knows no IRC server leads only while no other node could."""
 
 from hydra.protocol.roles import Role
 from tests.hydra.protocol.driver import OTHERS, Driven, answer, last_val, leader_of_three, neighbour, voter_of_three

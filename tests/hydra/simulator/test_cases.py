@@ -1,4 +1,4 @@
-"""Cases that broke a promise once, and rules that are broken on purpose."""
+"""Scenarios that once broke a promise, and nodes that break a rule on purpose."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hydra.simulator.checker import Violation
-from hydra.simulator.holes import HOLES
+from hydra.simulator.faulty_nodes import FAULTY_NODES
 from hydra.simulator.scenario import parse_scenario
 from hydra.simulator.world import World
 
@@ -17,19 +17,19 @@ FOUND = sorted((CASES / "found").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
-def test_what_broke_a_promise_once_does_so_no_more(path: Path) -> None:
+def test_a_scenario_that_once_broke_a_promise_keeps_all(path: Path) -> None:
     world = World(parse_scenario(path.read_text())).run()
     assert world.found_after is not None
 
 
-@pytest.mark.parametrize("hole", HOLES)
-def test_a_hole_that_is_opened_on_purpose_is_noticed(hole: str) -> None:
-    text = (CASES / "holes" / f"{hole}.txt").read_text()
+@pytest.mark.parametrize("faulty", FAULTY_NODES)
+def test_the_checker_finds_a_node_that_breaks_a_rule(faulty: str) -> None:
+    text = (CASES / "faulty_nodes" / f"{faulty}.txt").read_text()
     scenario = parse_scenario(text)
     promise = text.splitlines()[0].removeprefix("# breaks: ")
     for seed in range(scenario.seed, scenario.seed + TRIES):
         case = replace(scenario, seed=seed)
-        broken = violation_of(World(case, node_class=HOLES[hole], only=promise))
+        broken = violation_of(World(case, node_class=FAULTY_NODES[faulty], only=promise))
         if broken is not None:
             assert broken.promise == promise
             World(case).run()

@@ -50,10 +50,10 @@ def test_the_command_runs_seeds(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_command_shows_a_case_and_what_it_breaks(capsys: pytest.CaptureFixture[str]) -> None:
-    case = str(CASES / "holes" / "stubborn-leader.txt")
+    case = str(CASES / "faulty_nodes" / "stubborn-leader.txt")
     assert main(["--case", case]) == 0
     assert "all promises were kept; 2 terms" in capsys.readouterr().out
-    assert main(["--case", case, "--hole", "stubborn-leader", "--trace"]) == 1
+    assert main(["--case", case, "--faulty", "stubborn-leader", "--trace"]) == 1
     output = capsys.readouterr().out
     assert "at most one node holds IRC: node" in output
     assert " PING 2 2.1." in output

@@ -134,7 +134,7 @@ def test_fifty_nodes_elect_one_leader() -> None:
 
 
 def test_a_node_that_has_lost_its_disk_is_let_in_through_a_follower_that_knows_a_dead_member() -> None:
-    """Node 3 dials node 2 alone, which follows node 0 or 1 and believes in a member that nobody else knows."""
+    """Node 3 dials node 2 alone, which follows node 0 or 1 and believes in a member that no other node knows."""
     faults = (Fault(18.0, Kind.LOSE, (3,)), Fault(20.0, Kind.GHOST, (2,)), Fault(34.0, Kind.RESTART, (3,)))
     links = (*mesh(3), (3, 2))
     for seed in range(5):

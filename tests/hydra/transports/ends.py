@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 
 from hydra.transports import dial, listen
-from hydra.transports.address import Address, parse_address
-from hydra.transports.base import Link, Listener, TransportOptions
+from hydra.transports.address import NodeAddress, parse_node_address
+from hydra.transports.base import Listener, TransportLink, TransportOptions
 from tests.wire.serving import EVENT_LOOPS, run_scenario
 
 OPTIONS = TransportOptions(connect_timeout=60.0, proof_timeout=60.0)
@@ -51,9 +51,9 @@ async def _closing_links(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 class End:
-    """Whoever handles a link."""
+    """The handler of a link."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: TransportLink) -> None:
         _ends.append(self)
         self.link = link
         self.data = b""
@@ -93,10 +93,10 @@ class Door:
     def __init__(self) -> None:
         self.ends: asyncio.Queue[End] = asyncio.Queue()
         self.refuses = False
-        self.refused: list[Link] = []
+        self.refused: list[TransportLink] = []
         self.greeting = b""
 
-    def __call__(self, link: Link) -> End | None:
+    def __call__(self, link: TransportLink) -> End | None:
         if self.refuses:
             self.refused.append(link)
             return None
@@ -114,17 +114,17 @@ class Door:
 async def dialled(address: str, options: TransportOptions = OPTIONS, *listeners: Listener) -> End:
     """Dial, and return this side's end of the link."""
     door = Door()
-    await dial(parse_address(address), options, door, listeners=listeners)
+    await dial(parse_node_address(address), options, door, listeners=listeners)
     return door.ends.get_nowait()
 
 
 @contextlib.asynccontextmanager
 async def listening(
-    address: Address | str, options: TransportOptions = OPTIONS
+    address: NodeAddress | str, options: TransportOptions = OPTIONS
 ) -> AsyncIterator[tuple[Listener, Door]]:
     """Listen, and yield the listener with what it accepts."""
     door = Door()
-    listener = await listen(parse_address(address) if isinstance(address, str) else address, options, door)
+    listener = await listen(parse_node_address(address) if isinstance(address, str) else address, options, door)
     try:
         yield listener, door
     finally:
@@ -142,7 +142,7 @@ def descriptors() -> set[str]:
 
 @contextlib.asynccontextmanager
 async def nothing_left_open() -> AsyncIterator[None]:
-    """Whatever is opened inside is closed at the end, or soon after."""
+    """All file descriptors opened inside are closed at the end, or soon after."""
     loop = asyncio.get_running_loop()
     await loop.getaddrinfo("127.0.0.1", 1)  # starts the loop's threads
     before = descriptors()

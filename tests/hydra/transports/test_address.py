@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from hydra.transports.address import (
-    AddressError,
     FifoAddress,
     IrcAddress,
+    NodeAddressError,
     TcpAddress,
     UdpAddress,
-    parse_address,
+    parse_node_address,
 )
 
 
@@ -31,13 +31,13 @@ from hydra.transports.address import (
     ],
 )
 def test_an_address_is_known_by_one_form(text: str, address: object, known_as: str | None) -> None:
-    assert parse_address(text) == address
-    assert str(parse_address(text)) == (known_as or text)
-    assert parse_address(str(address)) == address
+    assert parse_node_address(text) == address
+    assert str(parse_node_address(text)) == (known_as or text)
+    assert parse_node_address(str(address)) == address
 
 
 def test_pipes_lie_in_a_directory() -> None:
-    address = parse_address("fifo:///run//hydra/./a b.c")
+    address = parse_node_address("fifo:///run//hydra/./a b.c")
     assert isinstance(address, FifoAddress)
     assert str(address) == "fifo:///run/hydra/a b.c"
     assert (address.inward, address.outward) == ("/run/hydra/a b.c.in", "/run/hydra/a b.c.out")
@@ -58,7 +58,7 @@ def test_pipes_lie_in_a_directory() -> None:
         ("[::1", "write an IPv6 address and its port like [::1]:6174"),
         ("[::1]7000", "write an IPv6 address and its port like [::1]:6174"),
         ("[::1]:", "the port must be a number"),
-        ("[localhost]:7000", "what stands in brackets is no IPv6 address"),
+        ("[localhost]:7000", "the text in brackets is no IPv6 address"),
         ("127.0.0.256:7000", "'127.0.0.256' is no IPv4 address"),
         ("127.1", "'127.1' is no IPv4 address"),
         ("a b:7000", "'a b' is no host name or IP address"),
@@ -81,7 +81,7 @@ def test_pipes_lie_in_a_directory() -> None:
     ],
 )
 def test_a_wrong_address_is_told_what_would_be_right(text: str, says: str) -> None:
-    with pytest.raises(AddressError) as caught:
-        parse_address(text)
+    with pytest.raises(NodeAddressError) as caught:
+        parse_node_address(text)
     assert says in str(caught.value)
     assert str(caught.value).startswith(repr(text))

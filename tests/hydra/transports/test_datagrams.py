@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hydra.transports.datagrams import MAX_JOINED, Packer, begins_with_message, whole_lines
+from hydra.transports.datagrams import MAX_JOINED, DatagramPacker, begins_with_message, whole_lines
 
 LINES = st.lists(st.integers(1, 2048).map(lambda size: b"x" * (size - 1) + b"\r\n"), min_size=1)
 
 
 @given(LINES)
 def test_datagrams_hold_whole_lines_and_not_more_than_fit(lines: list[bytes]) -> None:
-    packer = Packer()
+    packer = DatagramPacker()
     datagrams = [datagram for line in lines for datagram in packer.add(line)] + [packer.take()]
     assert b"".join(datagrams) == b"".join(lines)
     for datagram in datagrams:
@@ -28,14 +28,14 @@ def test_datagrams_hold_whole_lines_and_not_more_than_fit(lines: list[bytes]) ->
 
 def test_a_datagram_is_filled_to_the_last_byte() -> None:
     line = b"x" * (MAX_JOINED // 2 - 1) + b"\n"
-    packer = Packer()
+    packer = DatagramPacker()
     assert packer.add(line + line) == []
     assert packer.add(b"x\n") == [line + line]
     assert packer.add(b"x" * (MAX_JOINED - 2) + b"\n") == [b"x\n"]
 
 
 def test_several_lines_can_be_added_at_once() -> None:
-    packer = Packer()
+    packer = DatagramPacker()
     assert packer.add(b"one\r\ntwo\r\n") == []
     assert packer.take() == b"one\r\ntwo\r\n"
     assert packer.take() == b""

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from hydra.transports import fifo, listen
-from hydra.transports.address import FifoAddress, parse_address
+from hydra.transports.address import FifoAddress, parse_node_address
 from hydra.transports.base import MAX_QUEUED, TransportError, TransportOptions
-from hydra.transports.marks import Mark
+from hydra.transports.fifo_framing import LinkStart
 from tests.hydra.transports.ends import (
     OPTIONS,
     Door,
@@ -31,13 +31,13 @@ from tests.hydra.transports.ends import (
 )
 
 SECRET = replace(OPTIONS, secret=b"open sesame")
-A = Mark("0a" * 16)
-B = Mark("0b" * 16)
+A = LinkStart("0a" * 16)
+B = LinkStart("0b" * 16)
 
 CHILD = """
 import asyncio, sys
 from hydra.transports import dial, listen
-from hydra.transports.address import parse_address
+from hydra.transports.address import parse_node_address
 from hydra.transports.base import TransportOptions
 
 class Handler:
@@ -50,7 +50,7 @@ def opened(link):
     return Handler()
 
 async def main():
-    address = parse_address(sys.argv[2])
+    address = parse_node_address(sys.argv[2])
     if sys.argv[1] == "dial":
         await dial(address, TransportOptions(), opened)
     else:
@@ -64,7 +64,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def address(tmp_path: Path) -> FifoAddress:
-    found = parse_address(f"fifo://{tmp_path}/hydra")
+    found = parse_node_address(f"fifo://{tmp_path}/hydra")
     assert isinstance(found, FifoAddress)
     return found
 
@@ -103,7 +103,7 @@ def pipes(address: FifoAddress) -> list[str]:
 
 
 def put(path: str, data: bytes) -> None:
-    """Write to a pipe as somebody who leaves at once."""
+    """Write to a pipe as a program that leaves at once."""
     fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     os.write(fd, data)
     os.close(fd)
@@ -188,7 +188,7 @@ async def test_where_nobody_listens_the_dial_fails_at_once(address: FifoAddress)
             await dialled(str(address))
         os.mkfifo(address.inward)
         os.mkfifo(address.outward)
-        with pytest.raises(TransportError, match=rf"{address.inward}: nobody reads it$"):
+        with pytest.raises(TransportError, match=rf"{address.inward}: no process reads it$"):
             await dialled(str(address))
 
 
@@ -240,7 +240,7 @@ async def test_a_pipe_of_another_user_is_not_trusted(address: FifoAddress) -> No
 @on_both_loops
 async def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(TransportError, match="No such file or directory"):
-        await listen(parse_address(f"fifo://{tmp_path}/nowhere/hydra"), OPTIONS, Door())
+        await listen(parse_node_address(f"fifo://{tmp_path}/nowhere/hydra"), OPTIONS, Door())
 
 
 @on_both_loops
@@ -355,7 +355,7 @@ async def test_half_a_line_is_not_glued_to_the_next_links_first(address: FifoAdd
 async def test_who_has_left_is_not_taken_for_who_comes(address: FifoAddress, caplog: pytest.LogCaptureFixture) -> None:
     async with listening(address) as (_, door):
         put(address.inward, bytes(A) + b"KNOCK 1\r\n")
-        while "nobody reads it" not in caplog.text:
+        while "no process reads it" not in caplog.text:
             await asyncio.sleep(0)
         put(address.inward, b"DROP 1\r\n\xff0b0b")
         here = await dialled(str(address))
@@ -444,7 +444,7 @@ async def test_pipes_that_were_taken_away_are_made_again(
             os.unlink(path)
         directory.rename(directory.with_name("moved"))
         await both_closed(here, there)
-        while "nobody can link for 0.01 s" not in caplog.text:
+        while "no links for 0.01 s" not in caplog.text:
             await asyncio.sleep(0.001)
         directory.with_name("moved").rename(directory)
         while len(pipes(address)) < 2:

@@ -14,15 +14,16 @@ import hydra.transports.irc as transport
 from hydra.irc.connection import State
 from hydra.irc.settings import IrcTimes
 from hydra.transports import dial, listen
-from hydra.transports.address import IrcAddress, parse_address
-from hydra.transports.base import Handler, Link, TransportError, TransportOptions
-from hydra.transports.irc import IrcLink, IrcListener, IrcOptions, dial_irc, listen_irc
+from hydra.transports.address import IrcAddress, parse_node_address
+from hydra.transports.base import Handler, TransportError, TransportLink, TransportOptions
+from hydra.transports.irc import IrcListener, dial_irc, listen_irc
+from hydra.transports.irc_link import IrcLink, IrcOptions
 from hydra.transports.secret import NONCE_SIZE, Proof
 from tests.hydra.irc.client import Client
 from tests.hydra.irc.server import IrcServerProcess
 from tests.hydra.ports import reserved_port
+from tests.waiting import PATIENCE, Changes
 
-PATIENCE = 60.0
 FAST = IrcOptions(times=IrcTimes(interval=0))
 
 _numbers = itertools.count(1)
@@ -37,27 +38,24 @@ def server() -> Iterator[IrcServerProcess]:
 class End:
     """One end of a link: what it has heard."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: TransportLink) -> None:
         assert isinstance(link, IrcLink)
         self.link = link
         self.data = b""
         self.reasons: list[str] = []
-        self._changed = asyncio.Event()
+        self._changed = Changes()
 
     def received(self, data: bytes) -> None:
         assert not self.reasons
         self.data += data
-        self._changed.set()
+        self._changed.notify()
 
     def closed(self, reason: str) -> None:
         self.reasons.append(reason)
-        self._changed.set()
+        self._changed.notify()
 
     async def wait_for(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():
-                self._changed.clear()
-                await self._changed.wait()
+        await self._changed.until(condition)
 
     async def hears(self, data: bytes) -> None:
         """Wait until exactly this has come."""
@@ -65,7 +63,7 @@ class End:
         assert self.data == data
 
     async def hears_last(self, data: bytes) -> None:
-        """Wait until this has come, after whatever came before."""
+        """Wait for these bytes, after any others."""
         await self.wait_for(lambda: self.data.endswith(data))
 
     async def ended(self) -> str:
@@ -84,16 +82,16 @@ class Room:
         self.opened: list[End] = []
         self.listener: IrcListener | None = None
         self.refuse = False
-        self._changed = asyncio.Event()
+        self._changed = Changes()
 
-    def accept(self, link: Link) -> Handler | None:
+    def accept(self, link: TransportLink) -> Handler | None:
         if self.refuse:
             return None
         self.accepted.append(End(link))
-        self._changed.set()
+        self._changed.notify()
         return self.accepted[-1]
 
-    def open(self, link: Link) -> Handler | None:
+    def open(self, link: TransportLink) -> Handler | None:
         self.opened.append(End(link))
         return self.opened[-1]
 
@@ -116,10 +114,7 @@ class Room:
     async def other(self) -> End:
         """The end that was accepted last."""
         count = len(self.opened)
-        async with asyncio.timeout(PATIENCE):
-            while len(self.accepted) < count:
-                self._changed.clear()
-                await self._changed.wait()
+        await self._changed.until(lambda: len(self.accepted) >= count)
         return self.accepted[-1]
 
     async def close(self) -> None:
@@ -155,7 +150,7 @@ async def listening(room: Room) -> Room:
 
 @pytest.fixture
 async def stranger(server: IrcServerProcess) -> AsyncIterator[Client]:
-    """Somebody with an IRC client."""
+    """A person with an IRC client."""
     client = Client(server, f"stranger{next(_numbers)}")
     await client.connected()
     yield client
@@ -187,11 +182,11 @@ async def test_lines_arrive_as_they_were_written_both_ways(listening: Room) -> N
 
 
 async def test_it_is_one_of_the_transports(room: Room) -> None:
-    address = parse_address(f"irc://{room.address.host}:{room.address.port}/{room.address.nick}")
+    address = parse_node_address(f"irc://{room.address.host}:{room.address.port}/{room.address.nick}")
     listener = await listen(address, TransportOptions(), room.accept)
     assert isinstance(listener, IrcListener)
     room.listener = listener
-    assert parse_address(listener.address) == address
+    assert parse_node_address(listener.address) == address
     await dial(address, TransportOptions(), room.open)
     room.opened[0].link.write(b"PING 1 1 1\r\n")
     accepted = await room.other()
@@ -250,14 +245,14 @@ async def test_a_neighbour_that_is_gone_is_noticed_at_the_next_line(listening: R
 
 
 async def test_a_neighbour_that_leaves_before_our_eyes_is_noticed_at_once(listening: Room, stranger: Client) -> None:
-    """In private nobody sees who leaves; a channel in common, which a line from elsewhere could open, shows it."""
+    """Private messages show no leaving; a channel in common, which a line from elsewhere could open, shows it."""
     dialled, accepted = await listening.pair()
     stranger.say("JOIN #eyes")
     await stranger.line("366", "#eyes")
     for end in (accepted, dialled):
-        assert end.link.post.connection.say("JOIN #eyes")
-        await stranger.line("JOIN", f":{end.link.post.connection.nick}!")
-    dialled.link.post.connection.leave("gone")
+        assert end.link.carrier.connection.say("JOIN #eyes")
+        await stranger.line("JOIN", f":{end.link.carrier.connection.nick}!")
+    dialled.link.carrier.connection.leave("gone")
     assert "has left IRC" in await accepted.ended()
 
 

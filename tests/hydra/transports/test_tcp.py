@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from hydra.transports import listen, tcp
-from hydra.transports.address import parse_address
+from hydra.transports.address import parse_node_address
 from hydra.transports.base import MAX_QUEUED, TransportError, TransportOptions
 from tests.hydra.transports.ends import (
     LOCAL_TCP,
@@ -45,7 +45,7 @@ async def linked(options: TransportOptions = OPTIONS) -> AsyncIterator[tuple[End
 
 @contextlib.asynccontextmanager
 async def stranger(address: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A TCP connection of somebody whose bytes the test chooses."""
+    """A TCP connection whose bytes the test chooses."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -97,7 +97,7 @@ async def test_bytes_may_come_in_any_pieces(options: TransportOptions) -> None:
 
 @on_both_loops
 async def test_a_flood_of_one_neighbour_leaves_others_their_turns() -> None:
-    """Whatever has come: the event loop is had for a few lines at a time."""
+    """The event loop is blocked for a few lines at a time, however many have come."""
     pieces: list[int] = []
     async with linked() as (here, there):
         receive = there.received
@@ -155,7 +155,7 @@ async def test_a_link_may_be_closed_while_it_is_opened() -> None:
 
     door = Fickle()
     async with nothing_left_open():
-        listener = await listen(parse_address(LOCAL_TCP), OPTIONS, door)
+        listener = await listen(parse_node_address(LOCAL_TCP), OPTIONS, door)
         here = await dialled(listener.address)
         assert await here.over() == "closed by the other side"
         assert here.data == b"DROP 1\r\n"
@@ -235,7 +235,7 @@ async def test_a_name_is_listened_on_at_all_its_addresses_with_one_port() -> Non
 async def test_a_port_that_is_taken_is_told() -> None:
     async with listening(LOCAL_TCP) as (listener, _):
         with pytest.raises(TransportError, match=rf"hydra can't listen on {listener.address}: Address already in use"):
-            await listen(parse_address(listener.address), OPTIONS, Door())
+            await listen(parse_node_address(listener.address), OPTIONS, Door())
 
 
 @on_both_loops
@@ -279,7 +279,7 @@ async def test_a_neighbour_that_does_not_read_costs_a_megabyte_and_then_its_link
 
 @contextlib.asynccontextmanager
 async def deaf_neighbour() -> AsyncIterator[tuple[socket.socket, End]]:
-    """Somebody who does not read, and this side's end of the link, with lines in its queue."""
+    """A peer that does not read, and this side's end of the link, with lines in its queue."""
     async with listening(LOCAL_TCP) as (listener, door):
         host, _, port = listener.address.rpartition(":")
         with socket.socket() as deaf:
@@ -337,7 +337,7 @@ async def test_an_error_of_the_node_ends_the_link_and_not_the_listener() -> None
 
     door = Broken()
     async with nothing_left_open():
-        listener = await listen(parse_address(LOCAL_TCP), OPTIONS, door)
+        listener = await listen(parse_node_address(LOCAL_TCP), OPTIONS, door)
         door.refuses = True
         here = await dialled(listener.address)
         await here.over()
@@ -448,7 +448,7 @@ async def test_a_flood_of_strangers_does_not_keep_friends_out(
         assert len(listener._strangers) <= 3  # type: ignore[attr-defined]
         here.link.close()
         await there.over()
-    assert "more than 3 wait to prove who they are" in caplog.text
+    assert "more than 3 are in their handshake or proof" in caplog.text
 
 
 @on_both_loops

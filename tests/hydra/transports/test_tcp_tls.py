@@ -17,8 +17,8 @@ from tests.hydra.transports.ends import (
     nothing_left_open,
     on_both_loops,
 )
-from tests.wire.test_tls import Authority
-from wire.tls import server_context
+from tests.wire.net.test_tls import Authority
+from wire.net.tls import server_context
 
 
 @pytest.fixture

@@ -9,22 +9,22 @@ import sys
 import pytest
 
 from hydra.transports import check
-from hydra.transports.address import parse_address
+from hydra.transports.address import parse_node_address
 from hydra.transports.base import TransportError, TransportOptions
-from hydra.transports.words import reason
+from hydra.transports.error_texts import reason
 
 SECRET = TransportOptions(secret=b"open sesame")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "fifo:///run/hydra", "irc://127.0.0.1/hydra"])
 def test_a_secret_protects_streams(address: str) -> None:
-    check(parse_address(address), SECRET)
+    check(parse_node_address(address), SECRET)
 
 
 def test_a_secret_and_datagrams_are_refused_before_anything_is_opened() -> None:
     with pytest.raises(TransportError, match=r"^udp://127\.0\.0\.1:1: a shared secret cannot protect datagrams"):
-        check(parse_address("udp://127.0.0.1:1"), SECRET)
-    check(parse_address("udp://127.0.0.1:1"), TransportOptions())
+        check(parse_node_address("udp://127.0.0.1:1"), SECRET)
+    check(parse_node_address("udp://127.0.0.1:1"), TransportOptions())
 
 
 def test_who_uses_no_irc_needs_no_library_for_it() -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from hydra.transports import dial, listen, udpsocket
-from hydra.transports.address import parse_address
+from hydra.transports.address import parse_node_address
 from hydra.transports.base import TransportError, TransportOptions
 from tests.hydra.transports.ends import (
     LOCAL_UDP,
@@ -31,7 +31,7 @@ needs_refusals = pytest.mark.skipif(sys.platform != "linux", reason="only Linux 
 
 @contextlib.contextmanager
 def stranger(host: str = "127.0.0.1") -> Iterator[socket.socket]:
-    """A socket of somebody whose datagrams the test chooses."""
+    """A socket whose datagrams the test chooses."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind((host, 0))
         sock.setblocking(False)
@@ -276,7 +276,7 @@ async def test_two_nodes_that_dial_each_other_have_one_link() -> None:
 
 @on_both_loops
 async def test_a_link_to_where_the_listener_does_not_reach_has_a_socket_of_its_own() -> None:
-    # TEST-NET-1: nobody is there.
+    # TEST-NET-1: no host is there.
     async with nothing_left_open(), listening(LOCAL_UDP) as (own, _):
         try:
             here = await dialled("udp://192.0.2.1:6174", OPTIONS, own)
@@ -344,7 +344,7 @@ async def test_links_go_on_when_the_listener_is_closed() -> None:
 @on_both_loops
 async def test_ipv6_and_ipv4_come_to_one_socket_that_listens_everywhere() -> None:
     try:
-        listener = await listen(parse_address("udp://[::]:0"), OPTIONS, door := Door())
+        listener = await listen(parse_node_address("udp://[::]:0"), OPTIONS, door := Door())
     except TransportError:
         pytest.skip("this machine has no IPv6")
     port = port_of(listener.address)
@@ -386,7 +386,7 @@ async def test_a_name_is_listened_on_at_all_its_addresses_with_one_port() -> Non
 async def test_a_port_that_is_taken_is_told() -> None:
     async with nothing_left_open(), listening(LOCAL_UDP) as (listener, _):
         with pytest.raises(TransportError, match=rf"^{listener.address}: Address already in use$"):
-            await listen(parse_address(listener.address), OPTIONS, Door())
+            await listen(parse_node_address(listener.address), OPTIONS, Door())
 
 
 @on_both_loops
@@ -398,7 +398,7 @@ async def test_a_name_that_is_none_is_told() -> None:
 @on_both_loops
 async def test_a_secret_is_refused_in_words() -> None:
     options = TransportOptions(secret=b"open sesame")
-    address = parse_address(LOCAL_UDP)
+    address = parse_node_address(LOCAL_UDP)
     with pytest.raises(TransportError, match=r"a shared secret cannot protect datagrams.*use TCP"):
         await listen(address, options, Door())
     with pytest.raises(TransportError, match="a shared secret cannot protect datagrams"):

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from brokersite.databases import connection_parameters
+from queues.database import connection_parameters
 from tests.peers.running import Daphne, Join, Peer, connected, unique
 from tests.peers.vectors import SECRET
-from tests.wire.broker import KEY, Database, create_database, drop_databases, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import KEY, Database, create_database, drop_databases
 
 
 @pytest.fixture(scope="package")

@@ -6,7 +6,8 @@ import pytest
 
 from queues.audit.events import Event
 from tests.peers.running import Daphne, Join, Peer, chain, compact, events, pending, stored_keys, unique
-from tests.wire.broker import Database, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import Database
 
 
 def test_until_the_ack_a_message_stays_and_comes_again_with_the_next_connection(join: Join, store: Database) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from peers import signing
-from tests.peers.running import PATIENCE, Daphne, Join, envelope, events, manage, pending, unique
+from peers.codec import signing
+from tests.peers.running import Daphne, Join, envelope, events, manage, pending, unique
 from tests.peers.vectors import SECRET
-from tests.wire.broker import DEAD, Blip, Broker, Database, wait_until
+from tests.waiting import PATIENCE, wait_until
+from tests.wire.broker import DEAD, Blip, Broker, Database
 from wire.overhop.client import Client, OverhopError
 
 

@@ -14,15 +14,16 @@ import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
 from brokersite.environment import CHECKOUT
-from peers import codec
 from peers.backoff import Backoff
 from peers.client import AsyncPeerClient, Message, PeerClient
+from peers.codec import frames
 from peers.errors import InvalidToken, NameClaimed, Rejected, TakenOver, UnusableName
 from tests.peers.broker import Blocking
 from tests.peers.manage import ENVIRONMENT, Manage, command
-from tests.peers.running import PATIENCE, Daphne, connected, unique
+from tests.peers.running import Daphne, connected, unique
 from tests.peers.vectors import SECRET
-from tests.wire.broker import KEY, Database, wait_until
+from tests.waiting import PATIENCE, wait_until
+from tests.wire.broker import KEY, Database
 
 
 @pytest.fixture(params=["blocking", "asyncio"])
@@ -43,7 +44,7 @@ def client(request: pytest.FixtureRequest, broker: Daphne) -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def _all_have_left(store: Database) -> Iterator[None]:
-    """Nobody of this test is connected when the next one begins."""
+    """No peer of this test is connected when the next one begins."""
     yield
     wait_until(lambda: not connected(store), "everybody's leaving")
 
@@ -133,7 +134,7 @@ def test_refusals_have_names(client: Any, other_key: str) -> None:
 def test_the_largest_message_arrives(client: Any) -> None:
     alice, bob = unique("alice"), unique("bob")
     with client(bob) as receiver, client(alice) as sender:
-        size = codec.MAX_FRAME - 600
+        size = frames.MAX_FRAME - 600
         sender.send(bob, "x" * size, confirm=True)
         assert len(taken(receiver, 1)[0].body) == size
 
@@ -176,7 +177,7 @@ def test_lines_cross_the_pipe(broker: Daphne) -> None:
     try:
         piped.write(b'{"protocol_version":"v1","type":"register","name":"%s"}\n' % name.encode())
         assert name in json.loads(piped.line())["names"]
-        piped.write(codec.peers_request() + b"\n")
+        piped.write(frames.peers_request() + b"\n")
         assert name in json.loads(piped.line())["names"]
         assert piped.finish() == (0, b"", "")
     finally:

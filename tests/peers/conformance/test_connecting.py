@@ -19,7 +19,8 @@ from tests.peers.running import (
     unique,
 )
 from tests.peers.web.serving import frame
-from tests.wire.broker import Database, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import Database
 
 
 def first_frames(broker: Daphne, name: str, count: int) -> list[bytes]:

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from peers import signing
+from peers.codec import signing
 from tests.peers.running import Join, Peer, compact, envelope, unique
 from tests.peers.strategies import spelled
 from tests.peers.vectors import SECRET, SIGNED, Signed
-from tests.wire.broker import Database, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import Database
 
 MIB = 1 << 20
 AROUND = len(b'{"protocol_version":"v1","type":"deliver","delivery_key":"","envelope":}')

@@ -9,7 +9,6 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from tests.peers.running import (
-    PATIENCE,
     PEERS,
     Close,
     Daphne,
@@ -24,7 +23,8 @@ from tests.peers.running import (
 )
 from tests.peers.vectors import VECTORS
 from tests.peers.web.serving import BINARY, CONTINUATION, TEXT, frame
-from tests.wire.broker import KEY, Database, Raw, wait_until
+from tests.waiting import PATIENCE, wait_until
+from tests.wire.broker import KEY, Database, Raw
 
 NO_FRAME = Close(1002, "no handshake frame")
 NOT_TEXT = Close(1003, "handshake must be text")

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.peers.running import TAKEN_OVER, Close, Daphne, Join, Peer, closed_after, manage, register, unique
-from tests.wire.broker import KEY, Database, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import KEY, Database
 
 CLAIMED = Close(1008, "name claimed under a different token")
 INVALID = Close(1008, "invalid bearer token")

@@ -8,7 +8,8 @@ import pytest
 
 from queues.audit.events import Event
 from tests.peers.running import Join, Peer, envelope, events, pending, unique
-from tests.wire.broker import Database, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import Database
 
 
 def leave(peer: Peer, witness: Peer) -> None:

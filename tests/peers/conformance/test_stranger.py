@@ -12,13 +12,14 @@ from typing import Any, Self
 
 import pytest
 
-from peers import signing
 from peers.backoff import Backoff
 from peers.client import PeerClient
+from peers.codec import signing
 from tests.javascript import installed
-from tests.peers.running import PATIENCE, TAKEN_OVER, Daphne, Join, compact, pending, unique
+from tests.peers.running import TAKEN_OVER, Daphne, Join, compact, pending, unique
 from tests.peers.vectors import SECRET, SIGNED
-from tests.wire.broker import KEY, Database, wait_until
+from tests.waiting import PATIENCE, wait_until
+from tests.wire.broker import KEY, Database
 
 STRANGER = Path(__file__).with_name("stranger")
 

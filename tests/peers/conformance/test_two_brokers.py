@@ -22,7 +22,8 @@ from tests.peers.running import (
     register,
     unique,
 )
-from tests.wire.broker import KEY, Database, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import KEY, Database
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from brokersite.torture.database import TortureDatabase
+from brokersite.rigs.torture.database import TortureDatabase
 from tests.peers.running import Daphne
 from tests.wire.broker import KEY, Database, create_database, drop_databases
 

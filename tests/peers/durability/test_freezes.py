@@ -11,13 +11,14 @@ from contextlib import contextmanager
 import pytest
 
 from tests.peers.running import Daphne, Peer, RawPeer, envelope, unique
-from tests.wire.broker import Database, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import Database
 
 #: Seconds in which a session that froze inside a transaction has let go of its locks, and one of its process that had
 #: waited for them, and as much again for a machine that is busy.
 SOON = 30.0
-#: Once no mailroom's statement is being executed, though some may wait for a lock: whether one that waits for its
-#: broker has the audit chain's head, for which all others wait.
+#: Once no mailbox service's statement is being executed, though some may wait for a lock: whether one that waits for
+#: its broker has the audit chain's head, for which all others wait.
 HOLDING = """
     select bool_or(wait_event = 'ClientRead' and exists (
         select from pg_locks l where l.pid = a.pid and relation = 'queues_audithead'::regclass and mode = 'RowShareLock'

@@ -14,7 +14,8 @@ from tests.peers.durability.memory import MIB, SMALL, Watch
 from tests.peers.durability.traffic import registered
 from tests.peers.running import DELIVER, PEERS, Daphne, Peer, RawPeer, connected, envelope
 from tests.peers.web.serving import BINARY, frame
-from tests.wire.broker import Database, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import Database
 
 #: With a limit for all of a test that a busy machine keeps, and the start of PostgreSQL before it.
 pytestmark = pytest.mark.timeout(600)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from brokersite.torture.database import TortureDatabase
+from brokersite.rigs.torture.database import TortureDatabase
 from tests.peers.durability.traffic import Ledger, Receiver, Sender, drain
 from tests.peers.running import Daphne, Peer, chain, manage, pending, stored_keys
 from tests.wire.broker import Database

@@ -10,7 +10,8 @@ import pytest
 from tests.peers.durability.conftest import Start
 from tests.peers.durability.memory import MIB, SMALL, Watch
 from tests.peers.running import Close, Daphne, Letter, Peer, RawPeer, connected, pending
-from tests.wire.broker import Database, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import Database
 
 SLOW = Close(1008, "slow consumer")
 

@@ -9,10 +9,11 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from brokersite import embedded
-from brokersite.torture.database import TortureDatabase
+from brokersite.rigs.torture.database import TortureDatabase
 from tests.peers.durability.conftest import Start
 from tests.peers.running import PEERS, Close, Daphne, Peer, close_of, closed_after, register
-from tests.wire.broker import Database, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import Database
 
 FAILED = Close(1011, "peer persistence failed")
 

@@ -13,7 +13,8 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.peers.durability.traffic import Ledger, Receiver, Sender, registered
 from tests.peers.running import TAKEN_OVER, Close, Daphne, Peer, RawPeer, chain, close_of, pending, stored_keys
-from tests.wire.broker import Database, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import Database
 
 pytestmark = pytest.mark.timeout(600)
 

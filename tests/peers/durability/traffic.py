@@ -14,7 +14,8 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
-from tests.peers.running import DELIVER, PATIENCE, PEERS, Daphne, ack, envelope, register
+from tests.peers.running import DELIVER, PEERS, Daphne, ack, envelope, register
+from tests.waiting import PATIENCE
 
 #: Why a connection ends or does not come about while brokers are killed.
 LOST = (OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, TimeoutError)

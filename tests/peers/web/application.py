@@ -19,14 +19,14 @@ from urllib.parse import unquote
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 
-from peers import lifespan
-from peers.consumer import PeerbusConsumer
-from peers.transports import Transport
+from peers.server import lifespan
+from peers.server.asgi import Transport
+from peers.server.consumer import PeerbusConsumer
 
 settings.configure(INSTALLED_APPS=[], DATABASES={}, CHANNEL_LAYERS={})
 
 if "daphne.server" in sys.modules:
-    from peers import daphne
+    from peers.server import daphne
 
     daphne.install()
     if "LINGER" in os.environ:

@@ -16,7 +16,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -31,8 +30,8 @@ from cryptography.x509.oid import NameOID
 from websockets.sync.client import ClientConnection, connect
 
 from brokersite.environment import CHECKOUT
+from tests.waiting import PATIENCE, wait_until
 
-PATIENCE = 60.0
 """Seconds after which something that should have happened has not."""
 
 OPENING = 20.0
@@ -43,15 +42,6 @@ Opened = TypeVar("Opened")
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 
 names = map("c{}".format, itertools.count())
-
-
-def wait_until(condition: Callable[[], Any], what: str) -> Any:
-    """Look again and again until `condition` gives something true; return that."""
-    deadline = time.monotonic() + PATIENCE
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f"{what} has not happened"
-        time.sleep(0.01)
-    return result
 
 
 class Server:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from brokersite.asgi import application
-from peers import lifespan
-from peers.consumer import PeerbusConsumer
+from peers.server import lifespan
+from peers.server.consumer import PeerbusConsumer
 from tests.peers.web.test_transports import Recorder
 
 
@@ -54,7 +54,7 @@ async def test_every_path_leads_to_peerbus(path: str, monkeypatch: pytest.Monkey
 def test_daphne_has_the_protocol_class_that_gives_the_transport() -> None:
     from daphne.ws_protocol import WebSocketFactory  # type: ignore[import-untyped]
 
-    from peers.daphne import DaphneProtocol
+    from peers.server.daphne import DaphneProtocol
 
     assert WebSocketFactory.protocol is DaphneProtocol
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from peers.framing import fitting_reason, may_close_with, text_frames, whole_texts
+from peers.server.websocket_frames import fitting_reason, may_close_with, text_frames, whole_texts
 from tests.peers.web.serving import BINARY, CLOSE, CONTINUATION, PING, TEXT, frame
 
 

@@ -6,19 +6,8 @@ import random
 
 import pytest
 
-from tests.peers.web.serving import (
-    BINARY,
-    CONTINUATION,
-    PING,
-    PONG,
-    TEXT,
-    Frame,
-    Server,
-    close_frame,
-    frame,
-    running,
-    wait_until,
-)
+from tests.peers.web.serving import BINARY, CONTINUATION, PING, PONG, TEXT, Frame, Server, close_frame, frame, running
+from tests.waiting import wait_until
 
 LIMIT = 1 << 20
 

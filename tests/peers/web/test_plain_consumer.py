@@ -1,4 +1,4 @@
-"""An ordinary Channels consumer under the protocol class of `peers.daphne`: as before, but with exact close frames."""
+"""An ordinary Channels consumer under the protocol class of `peers.server.daphne`: only its close frames are exact."""
 
 from __future__ import annotations
 

@@ -9,18 +9,8 @@ import time
 import psutil
 import pytest
 
-from tests.peers.web.serving import (
-    CLOSE,
-    CONTINUATION,
-    TEXT,
-    Frame,
-    Raw,
-    Server,
-    close_frame,
-    frame,
-    running,
-    wait_until,
-)
+from tests.peers.web.serving import CLOSE, CONTINUATION, TEXT, Frame, Raw, Server, close_frame, frame, running
+from tests.waiting import wait_until
 
 SMALL = 1 << 12
 """A receive buffer that makes a client slow."""

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.peers.web.serving import TEXT, Frame, Server, close_frame, frame, running, wait_until
+from tests.peers.web.serving import TEXT, Frame, Server, close_frame, frame, running
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("kind", ["daphne", "tls"])

@@ -11,7 +11,7 @@ SCRIPT = """
 import time, types, logging
 logging.basicConfig()
 import daphne.server
-from peers import daphne as ours
+from peers.server import daphne as ours
 ours.install()
 
 class Aged(ours.DaphneProtocol):

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from peers import transports
-from peers.consumer import PeerbusConsumer
-from peers.transports import Transport
+from peers.server import asgi
+from peers.server.asgi import Transport
+from peers.server.consumer import PeerbusConsumer
+from tests.waiting import until
 
 
 class Recorder:
@@ -66,10 +67,8 @@ class Server:
             raise self.error
         self.sent.append(event)
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():
-                await asyncio.sleep(0)
+    async def until(self, condition: Callable[[], Any]) -> None:
+        await until(condition)
 
     async def started(self) -> Recorder:
         await self.until(lambda: hasattr(self, "session"))
@@ -146,7 +145,7 @@ async def test_a_close_comes_after_what_was_just_sent(server: Server) -> None:
 async def test_a_server_that_never_takes_the_close_is_left_in_the_end(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transports, "LINGER", 0.01)
+    monkeypatch.setattr(asgi, "LINGER", 0.01)
     session = await server.started()
     server.writable.clear()
     session.transport.send([b"one"])
@@ -203,7 +202,7 @@ async def test_a_server_that_stops_has_1001_sent(server: Server) -> None:
 
 
 async def test_a_stop_does_not_wait_for_ever(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transports, "GOODBYE", 0.01)
+    monkeypatch.setattr(asgi, "GOODBYE", 0.01)
     session = await server.started()
     server.writable.clear()
     session.transport.send([b"one"])

@@ -11,10 +11,10 @@ import psycopg
 import pytest
 from blake3 import blake3
 
-from brokersite.databases import connection_parameters
 from queues.audit.chains import append
 from queues.audit.events import Event
 from queues.audit.verify import Verification, verify
+from queues.database import connection_parameters
 
 CHAIN = "peerbus"
 Rows = list[tuple[Any, ...]]
@@ -37,7 +37,7 @@ def reference_hashes(events: Sequence[Event], before: str | None = None) -> list
 
 
 class Intruder:
-    """Somebody with every right in the database, and another connection to it."""
+    """A superuser of the database, and another connection to it."""
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         self.connection = connection

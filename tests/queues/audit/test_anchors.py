@@ -18,9 +18,9 @@ from queues.audit.anchor import NOTHING, Anchor, Origin, parse_line
 from queues.audit.anchor_file import AnchorFile
 from queues.audit.anchoring import anchor_all, signed, stored_anchor
 from queues.audit.chains import append
+from queues.audit.diagnosis import Kind
 from queues.audit.errors import InvalidAnchorFile, InvalidAuditKey
 from queues.audit.events import Event
-from queues.audit.judging import Kind
 from queues.audit.signing import Signer, signer
 from queues.audit.verify import Verification, chain_names, read_copies, verify
 from queues.models import AuditAnchor

@@ -1,4 +1,4 @@
-"""Appending: in the transaction of what is recorded, without forks or gaps whoever writes; the journal."""
+"""Appending: in the transaction of what is recorded, without forks or gaps, with any number of writers; the journal."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import pytest
 from django.db import OperationalError, close_old_connections, connection, connections, transaction
 from psycopg.conninfo import make_conninfo
 
-from brokersite.databases import connection_parameters
 from queues.audit.chains import append, append_all, get_chain, journal, queue_chain, seal, waiting
 from queues.audit.errors import HeadNotLocked, InvalidEvent, NoSuchChain
 from queues.audit.events import MOST_ROWS, Event, append_parameters
 from queues.audit.verify import chain_names, verify
+from queues.database import connection_parameters
 from queues.engine import audit as engine_audit
 from queues.engine.database import Connection, connect
 from queues.engine.statements import statement

@@ -11,9 +11,9 @@ from queues.audit import upkeep
 from queues.audit.anchor_file import AnchorFile
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append, journal, waiting
+from queues.audit.diagnosis import Kind
 from queues.audit.errors import ChainBusy
 from queues.audit.events import Event
-from queues.audit.judging import Kind
 from queues.audit.reading import find_chain, first_seq, snapshot
 from queues.audit.retention import AHEAD, drop_old, make_partitions
 from queues.audit.verify import verify, verifying

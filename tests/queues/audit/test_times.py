@@ -7,8 +7,8 @@ import pytest
 from queues.audit import verify as verify_module
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append
+from queues.audit.diagnosis import Kind
 from queues.audit.events import Event
-from queues.audit.judging import Kind
 from tests.queues.audit.conftest import CHAIN, Intruder, Verify, letters
 
 

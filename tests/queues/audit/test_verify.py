@@ -11,9 +11,9 @@ from django.db import connection
 from queues.audit import verify as verify_module
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append, journal
+from queues.audit.diagnosis import Kind
 from queues.audit.errors import NoSuchChain
 from queues.audit.events import Event
-from queues.audit.judging import Kind
 from queues.audit.verify import Progress, Verification, chain_names, read_copies, verify, verifying
 from queues.models import AuditVerification
 from tests.queues.audit.conftest import CHAIN, Intruder, Verify, letters, reference_hashes

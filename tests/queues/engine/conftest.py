@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -12,9 +11,8 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from queues.engine import Address, Delivery, Engine, EngineError, Outgoing, Push, QueueBuffer, options_from_settings
-
-PATIENCE = 60.0
+from queues.engine import Delivery, Destination, Engine, EngineError, LocalQueue, Outgoing, Push, options_from_settings
+from tests.waiting import PATIENCE, Changes, until
 
 
 class Producer:
@@ -34,7 +32,7 @@ class Producer:
 
     def send(self, address: str, *bodies: bytes, max_attempts: int | None = None) -> int:
         """Publish without waiting; returns the batch."""
-        source = self.engine.source(Address.parse(address))
+        source = self.engine.publisher(Destination.parse(address))
         batch = 0
         for token, body in enumerate(bodies):
             batch = source.publish(body, self, token, max_attempts)
@@ -44,7 +42,7 @@ class Producer:
         await self.wait(self.send(address, *bodies, max_attempts=max_attempts))
 
     async def publish_detailed(self, address: str, *messages: Outgoing) -> None:
-        source = self.engine.source(Address.parse(address))
+        source = self.engine.publisher(Destination.parse(address))
         batch = 0
         for token, message in enumerate(messages):
             batch = source.publish_detailed(message, self, token)
@@ -74,7 +72,7 @@ class Waiting:
 class Consumer:
     """Takes messages one by one."""
 
-    def __init__(self, buffer: QueueBuffer) -> None:
+    def __init__(self, buffer: LocalQueue) -> None:
         self.buffer = buffer
 
     async def next(self, patience: float = PATIENCE) -> Delivery | None:
@@ -112,31 +110,28 @@ class Worker:
 
     key: int | None = None
 
-    def __init__(self, buffer: QueueBuffer) -> None:
+    def __init__(self, buffer: LocalQueue) -> None:
         self.buffer = buffer
         self.credits = 0
         self.pushed: list[Push] = []
         self.deadlines: list[float | None] = []
         self.lost: list[int] = []
-        self._news = asyncio.Event()
+        self._news = Changes()
 
     def push(self, messages: list[Push], deadline: float | None) -> None:
         self.pushed += messages
         self.deadlines.append(deadline)
-        self._news.set()
+        self._news.notify()
 
     def expired(self, tags: list[int]) -> None:
         self.lost += tags
-        self._news.set()
+        self._news.notify()
 
     def grant(self, credits: int) -> None:
-        self.buffer.pushing().grant(self, credits)
+        self.buffer.dispatcher().grant(self, credits)
 
     async def until(self, condition: Any) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():
-                self._news.clear()
-                await self._news.wait()
+        await self._news.until(condition)
 
     async def take(self, count: int) -> list[Push]:
         """The next pushes."""
@@ -189,11 +184,7 @@ class Store:
 
     async def until(self, condition: Callable[[], Any], what: str) -> Any:
         """Wait until another process's work shows in the tables."""
-        deadline = time.monotonic() + PATIENCE
-        while not (found := condition()):
-            assert time.monotonic() < deadline, f"never came true: {what}"
-            await asyncio.sleep(0.01)
-        return found
+        return await until(condition, what)
 
 
 MakeEngine = Callable[..., Awaitable[Engine]]

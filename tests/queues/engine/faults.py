@@ -12,20 +12,24 @@ import pytest
 from psycopg import AsyncConnection
 
 from queues.engine import statements
-from tests.queues.engine.conftest import PATIENCE, Store
+from queues.sqlfiles import statement_names
+from tests.queues.engine.conftest import Store
+from tests.waiting import PATIENCE
 
 #: An error that says nothing of the connection, and that no repetition helps against.
 UNFORESEEN = "22012"
 
 
 class Faults:
-    """Makes named statements fail at the server, with an SQLSTATE of choice. `hits` counts by name."""
+    """Makes named statements fail at the server, with an SQLSTATE of choice. `hits` counts by name,
+    and `runs` how often one was given to the server as it is."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.hits: Counter[str] = Counter()
+        self.runs: Counter[str] = Counter()
         self._next: dict[str, tuple[str, int]] = {}
         self._hit = asyncio.Event()
-        names = {statements.statement(name): name for name in statements.names()}
+        names = {statements.statement(name): name for name in statement_names(statements.DIRECTORY)}
         execute = AsyncConnection.execute
 
         async def execute_or_fail(
@@ -33,6 +37,7 @@ class Faults:
         ) -> Any:
             name = names.get(query) if isinstance(query, bytes) else None
             if name is None or not self._is_due(name):
+                self.runs[str(name)] += 1
                 return await execute(connection, query, parameters, **options)
             state, _ = self._next[name]
             return await execute(connection, f"do $$ begin raise 'injected' using errcode = '{state}'; end $$".encode())

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from queues.engine import Engine, settler
+from queues.engine import Engine
 from queues.engine.faults import Fault
 from queues.engine.health import Health
+from queues.engine.settle import writer
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
 from tests.queues.engine.faults import unwritable
 from tests.queues.engine.test_faults import Broken, goes_on
@@ -29,12 +30,12 @@ def reraise(patch: pytest.MonkeyPatch) -> None:
             await write(parts[0])
             parts.popleft()
 
-    patch.setattr(settler, "carry_out", carry_out)
+    patch.setattr(writer, "carry_out", carry_out)
 
 
 def all_lost(patch: pytest.MonkeyPatch) -> None:
     """Every error means that the connection is gone."""
-    for module in ("isolation", "claimer", "engine", "rowwise", "writer"):
+    for module in ("isolation", "consume.fetcher", "supervisor", "connections", "rowwise", "publish.group_commit"):
         patch.setattr(f"queues.engine.{module}.fault_of", lambda *_: Fault.LOST, raising=False)
 
 

@@ -257,7 +257,7 @@ async def test_a_purge_leaves_in_memory_what_was_confirmed_after_it_began(
 async def test_counts_are_exact_through_a_life(
     engine: Engine, producer: Producer, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.buffer.COLD", 3600.0)  # what is in memory stays there
+    monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 3600.0)  # what is in memory stays there
     queue = store.queue("orders")
     await producer.publish("orders", *[b"x"] * 10)
     assert store.counts(queue) == (10, 0, 0, 0)
@@ -282,8 +282,8 @@ async def test_a_message_acknowledged_twice_leaves_one_archive_row(
     buffer = await engine.queue("orders")
     delivery = await Consumer(buffer).next()
     assert delivery is not None
-    buffer.stale[99] = buffer.unacked[delivery[0]]
-    assert buffer.ack_many([99, delivery[0]]) == []
+    buffer.settle_late(buffer.unacked[delivery[0]][0], time.monotonic(), None)
+    assert buffer.ack(delivery[0])
     await store.until(lambda: store.archived(queue), "the archive row")
     assert len(store.archived(queue)) == 1
     await store.until(lambda: store.counts(queue) == (0, 0, 0, 0), "the settlement")
@@ -317,4 +317,4 @@ async def test_a_backlog_of_large_messages_takes_no_more_memory_than_a_queue_may
     consumer = Consumer(buffer)
     for body in bodies:
         assert await consumer.bodies(1) == [body]
-        assert buffer.ready_bytes < 2 << 20
+        assert buffer.held.bytes < 2 << 20

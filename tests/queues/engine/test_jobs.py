@@ -11,21 +11,22 @@ import psycopg
 import pytest
 
 from queues.engine import (
-    Address,
     Content,
+    Destination,
     Engine,
     EngineError,
     Outgoing,
     QueueNotFound,
     StoreUnavailable,
 )
-from tests.queues.engine.conftest import PATIENCE, MakeEngine, Producer, Store, Worker
+from tests.queues.engine.conftest import MakeEngine, Producer, Store, Worker
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was taken for workers stays in memory, however long they need."""
-    monkeypatch.setattr("queues.engine.buffer.COLD_SHARED", 3600.0)
+    monkeypatch.setattr("queues.engine.consume.local_queue.COLD_SHARED", 3600.0)
 
 
 class Asker(Producer):
@@ -39,7 +40,7 @@ class Asker(Producer):
         self.ids.update(zip(tokens, ids, strict=True))
 
     async def ask(self, address: str, *messages: bytes | Outgoing) -> list[int | None]:
-        source = self.engine.source(Address.parse(address))
+        source = self.engine.publisher(Destination.parse(address))
         batch = 0
         for token, message in enumerate(messages):
             if isinstance(message, Outgoing):
@@ -82,11 +83,11 @@ async def test_a_worker_that_withdraws_is_pushed_nothing(make_engine: MakeEngine
     gone, stays = Worker(buffer), Worker(buffer)
     gone.grant(5)
     stays.grant(5)
-    buffer.pushing().withdraw(gone)
+    buffer.dispatcher().withdraw(gone)
     await Producer(engine).publish("queue:q", b"1", b"2", b"3")
     assert await stays.bodies(3) == [b"1", b"2", b"3"]
     assert gone.pushed == []
-    assert buffer.pushing().credits == 2
+    assert buffer.demand == 2
 
 
 async def test_what_is_not_finished_by_its_deadline_comes_again_to_somebody_else(
@@ -120,12 +121,12 @@ async def test_a_worker_that_is_still_at_it_keeps_its_message(make_engine: MakeE
     [forgotten] = await other.take(1)
     for _ in range(4):
         await asyncio.sleep(0.1)
-        assert buffer.pushing().beat(push.tag) is not None
+        assert buffer.dispatcher().beat(push.tag) is not None
     assert other.lost == [forgotten.tag]  # the clock has run
     assert worker.lost == []
     assert buffer.complete(push.tag, None)
     with pytest.raises(KeyError):
-        buffer.pushing().beat(push.tag)
+        buffer.dispatcher().beat(push.tag)
 
 
 async def test_higher_priorities_come_first_and_within_one_the_first(make_engine: MakeEngine, store: Store) -> None:
@@ -170,7 +171,7 @@ async def test_a_high_priority_overtakes_thousands_that_are_in_memory_already(
     assert await worker.bodies(1) == [b"0"]
     await store.until(lambda: len(buffer.ready) >= 100, "memory is full")
     await producer.publish_detailed("queue:q", Outgoing(b"urgent", priority=1))
-    await store.until(lambda: buffer.urgent, "the urgent one was heard of")
+    await store.until(lambda: buffer.overtaken, "the urgent one was heard of")
     worker.grant(2)
     assert await worker.bodies(2) == [b"urgent", b"1"]
 
@@ -183,14 +184,14 @@ async def test_a_worker_that_pauses_gets_the_next_message_also_while_memory_goes
     worker, producer = Worker(await engine.queue("q")), Producer(engine)
     await producer.publish("queue:q", *(b"%d" % n for n in range(1000)))
     handing, go_on = asyncio.Event(), asyncio.Event()
-    hand_back = engine.settler._hand_back
+    hand_back = engine.settlements._hand_back
 
     async def slowly(*arguments: Any) -> None:
         handing.set()
         await go_on.wait()
         await hand_back(*arguments)
 
-    monkeypatch.setattr(engine.settler, "_hand_back", slowly)
+    monkeypatch.setattr(engine.settlements, "_hand_back", slowly)
     worker.grant(1)
     assert await worker.bodies(1) == [b"0"]
     async with asyncio.timeout(PATIENCE):
@@ -213,7 +214,7 @@ async def test_a_failed_message_goes_to_the_tail_of_its_own_priority(
     worker.grant(1)
     [first] = await worker.take(1)
     buffer.give_back(first.tag, error="no")
-    await store.until(lambda: buffer.urgent, "it was heard of")
+    await store.until(lambda: buffer.overtaken, "it was heard of")
     worker.grant(3)
     assert await worker.bodies(3) == [b"b", b"a", b"c"]
 
@@ -243,7 +244,7 @@ async def test_a_message_that_is_handed_back_keeps_its_place_and_its_attempts(
     worker.grant(1)
     [push] = await worker.take(1)
     buffer.hand_back(push.tag)
-    await store.until(lambda: buffer.urgent, "it was heard of")
+    await store.until(lambda: buffer.overtaken, "it was heard of")
     worker.grant(2)
     first, second = await worker.take(2)
     assert (first.payload, first.attempts, first.id) == (b"1", 0, push.id)
@@ -376,8 +377,8 @@ async def test_a_backlog_that_nobody_wants_is_not_looked_at_again_and_again(
     await store.until(
         lambda: not (buffer.interested or buffer.ready or buffer.claiming), "what is left has gone back"
     )
-    buffer.floor.claimed("10:12:", 2**50, 1)  # as if it had gone back before the floor followed
+    buffer.backlog.watermark.claimed("10:12:", 2**50, 1)  # as if it had gone back before the floor followed
     await store.until(lambda: store.counts(queue)[0] == 199 and not engine.settles(engine.settling - 1), "it is back")
-    news = buffer.news
+    news = buffer.backlog.news
     await asyncio.sleep(0.5)
-    assert buffer.news == news
+    assert buffer.backlog.news == news

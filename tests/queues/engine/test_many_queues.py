@@ -8,9 +8,9 @@ import time
 import psycopg
 import pytest
 
-from queues.engine import Engine, QueueBuffer
-from queues.engine.deadlines import Agenda
-from queues.engine.subscriptions import TAGS, Subscription
+from queues.engine import Engine, LocalQueue
+from queues.engine.consume.deadlines import Agenda
+from queues.engine.consume.subscriptions import TAGS, Subscription
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting
 
 
@@ -33,16 +33,18 @@ async def test_idle_queues_with_consumers_are_not_looked_at_each_time(
         store.queue(f"q{n}")
         buffers.append(await engine.queue(f"q{n}"))
         buffers[-1].wait(Waiting())
-    await store.until(lambda: all(buffer.interested and not buffer.backlog for buffer in buffers), "all are served")
+    await store.until(
+        lambda: all(buffer.interested and not buffer.backlog.unclaimed for buffer in buffers), "all are served"
+    )
     assert store.rows("select count(*) from queues_interest")[0]["count"] == 50
-    looked: list[QueueBuffer] = []
-    monkeypatch.setattr(QueueBuffer, "is_cold", lambda buffer, now: looked.append(buffer))
-    monkeypatch.setattr("queues.engine.buffer.COLD", 3600.0)
+    looked: list[LocalQueue] = []
+    monkeypatch.setattr(LocalQueue, "is_cold", lambda buffer, now: looked.append(buffer))
+    monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 3600.0)
     soon = time.monotonic() + 60
-    engine.maintenance._cold(engine.settler, soon)
+    engine.tidying._cold(soon)
     first = len(looked)
     for n in range(100):
-        engine.maintenance._cold(engine.settler, soon + n * 0.1)
+        engine.tidying._cold(soon + n * 0.1)
     assert (first, len(looked)) == (50, 50)
 
 
@@ -53,9 +55,9 @@ async def test_only_queues_with_deadlines_are_looked_at(engine: Engine, store: S
     buffers = [await engine.queue(name) for name in names]
     await Producer(engine).publish("q0", b"x")
     await store.until(lambda: buffers[0].deliver_many(time.monotonic(), 1), "the delivery")
-    assert len(engine.settler.timed) == 1
-    assert engine.settler.timed.due(time.monotonic() + 3000) == []
-    assert engine.settler.timed.due(time.monotonic() + 4000) == [buffers[0]]
+    assert len(engine.local_queues.schedule.deadlines) == 1
+    assert engine.local_queues.schedule.deadlines.due(time.monotonic() + 3000) == []
+    assert engine.local_queues.schedule.deadlines.due(time.monotonic() + 4000) == [buffers[0]]
 
 
 async def test_after_a_reconnect_publishes_do_not_walk_over_what_was_settled_before(
@@ -66,14 +68,14 @@ async def test_after_a_reconnect_publishes_do_not_walk_over_what_was_settled_bef
     buffer = await engine.queue("q")
     taken = asyncio.create_task(Consumer(buffer).bodies(2))
     for n in range(2):  # after the first nothing is claimed any more: they are leased as they are stored
-        await store.until(lambda: buffer.demand and not (buffer.backlog or buffer.claiming), "it has looked")
+        await store.until(lambda: buffer.demand and not (buffer.backlog.unclaimed or buffer.claiming), "it has looked")
         await Producer(engine).publish("q", b"%d" % n)
     assert await taken == [b"0", b"1"]
     node = engine.node
-    store.rows("select pg_terminate_backend(%s)", engine._connections["claimer"].info.backend_pid)
+    store.rows("select pg_terminate_backend(%s)", engine.connections["claimer"].info.backend_pid)
     await store.until(lambda: engine.node != node and engine.available, "the new node")
     waiting = asyncio.create_task(Consumer(buffer).bodies(1))
-    await store.until(lambda: buffer.floor.value == engine.claimer.horizon, "the floor's rise")
+    await store.until(lambda: buffer.backlog.watermark.value == engine.fetcher.node.horizon, "the floor's rise")
     await Producer(engine).publish("q", b"2")
     assert await waiting == [b"2"]
 
@@ -81,8 +83,8 @@ async def test_after_a_reconnect_publishes_do_not_walk_over_what_was_settled_bef
 async def test_a_message_that_took_its_id_before_the_node_began_and_is_committed_later_is_not_passed_over(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.maintenance.UNSEEN", 3600.0)  # by the floor's look, not by the slow one
-    monkeypatch.setattr("queues.engine.floor.PATIENCE", 3600.0)
+    monkeypatch.setattr("queues.engine.cluster.tidying.UNSEEN", 3600.0)  # by the floor's look, not by the slow one
+    monkeypatch.setattr("queues.engine.consume.low_watermark.PATIENCE", 3600.0)
     queue = store.queue("q")
     with store.connection.transaction():
         store.rows("select pg_current_xact_id()")
@@ -90,15 +92,17 @@ async def test_a_message_that_took_its_id_before_the_node_began_and_is_committed
         engine = await make_engine()
         buffer = await engine.queue("q")
         waiting = asyncio.create_task(Consumer(buffer).bodies(1))
-        await store.until(lambda: buffer.floor.lags and not buffer.backlog, "it has looked in vain")
+        await store.until(
+            lambda: buffer.backlog.watermark.lags and not buffer.backlog.unclaimed, "it has looked in vain"
+        )
     assert await waiting == [b"early"]
 
 
 async def test_what_an_old_transaction_commits_as_due_long_ago_is_made_ready_and_expires(
     engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.maintenance.ALL_DUE", 0.2)
-    monkeypatch.setattr("queues.engine.maintenance.ALL_EXPIRED", 0.2)
+    monkeypatch.setattr("queues.engine.cluster.periodic.ALL_DUE", 0.2)
+    monkeypatch.setattr("queues.engine.cluster.periodic.ALL_EXPIRED", 0.2)
     queue = store.queue("q")
     await asyncio.sleep(1.5)  # some looks later, which begin where the one before has ended
     sql = (
@@ -136,7 +140,7 @@ async def test_the_counts_of_a_long_transaction_are_folded_without_a_restart(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("FOLDS_BEHIND", 1), ("SWEEP", 0.05), ("ALL_EXPIRED", 0.5)):
-        monkeypatch.setattr(f"queues.engine.maintenance.{name}", value)
+        monkeypatch.setattr(f"queues.engine.cluster.periodic.{name}", value)
     queue = store.queue("q")
     with store.connection.transaction():
         store.rows("insert into queues_queuetally (queue_id, ready) values (%s, 5) returning id", queue)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,10 +10,10 @@ import psycopg
 import pytest
 
 from queues.engine import Engine
-from queues.keys import create_key
-from tests.queues.engine.conftest import MakeEngine, Producer, Store
+from queues.operations.keys import create_key
+from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
 from tests.queues.engine.faults import unwritable
-from tests.queues.engine.test_mailroom import Peer
+from tests.queues.engine.mailbox.test_service import Peer
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -160,12 +161,12 @@ async def test_an_error_that_no_row_is_to_blame_for_makes_no_dead_letters(
 async def test_a_letter_that_cannot_be_claimed_is_a_dead_letter_and_its_peer_gets_the_others(
     make_engine: MakeEngine, store: Store, peers_key: int
 ) -> None:
-    engine = await make_engine(mailroom=True)
+    engine = await make_engine(mailboxes=True)
     sender, away = await Peer(engine, "sender", peers_key).here(), await Peer(engine, "reader", peers_key).here()
-    engine_mailroom = engine.mailroom
-    assert engine_mailroom is not None
+    mailbox_service = engine.mailboxes
+    assert mailbox_service is not None
     away.leave()
-    await store.until(lambda: engine_mailroom.idle, "its leave")
+    await store.until(lambda: mailbox_service.idle, "its leave")
     await sender.send("reader", *[str(n) for n in range(20)], "poison", "last")
     async with unwritable(store, "update", b"body of poison", when="new.state = 1"):
         reader = await Peer(engine, "reader", peers_key).here()
@@ -173,3 +174,58 @@ async def test_a_letter_that_cannot_be_claimed_is_a_dead_letter_and_its_peer_get
     assert (reader.error, sender.error, engine.counts.reconnects) == (None, None, 0)
     [dead] = store.rows("select error from queues_message where state = 3")
     assert "not claimed" in dead["error"]
+
+
+async def test_a_full_queue_takes_new_messages_though_its_oldest_cannot_be_dropped(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    engine = await make_engine()
+    queue = store.queue("orders", max_length=2, overflow="drop-oldest")
+    producer = Producer(engine)
+    await producer.publish("orders", b"poison", b"1")
+    async with unwritable(store, "delete"):
+        for body in (b"2", b"3", b"4"):
+            await producer.publish("orders", body)
+    assert producer.failed == []
+    await store.until(lambda: states(store, queue) == {b"3": 0, b"4": 0, b"poison": 3}, "the oldest are dropped")
+    unharmed(engine, "drop of the oldest")
+
+
+async def test_idle_subscriptions_go_though_one_of_them_cannot_be_removed(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = await make_engine()
+    made = [await keeper.subscriptions.create(b"t", 1, None) for _ in range(4)]
+    await store.change("update queues_subscription set used_at = now() - interval '8 days' returning 1")
+    with untouchable(store, "queues_subscription", "delete", f"old.id = {made[0].id}"):
+        engine = await make_engine(idle_subscription_days=7)
+        await store.until(lambda: len(store.rows("select from queues_subscription")) == 1, "the others are removed")
+    unharmed(engine, "removal of an idle subscription")
+
+
+async def test_other_queues_are_tidied_and_looked_at_though_the_end_of_interest_in_one_cannot_be_written(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 0.1)
+    monkeypatch.setattr("queues.engine.cluster.tidying.UNSEEN", 0.2)
+    engine = await make_engine()
+    poison, *others = [store.queue(name) for name in ("poison", "one", "two", "three")]
+    consumer = Consumer(await engine.queue("three"))
+    with untouchable(store, "queues_interest", "delete", f"old.queue_id = {poison}"):
+        for name in ("poison", "one", "two"):
+            await Producer(engine).publish(name, b"1")
+            await Consumer(await engine.queue(name)).bodies(1)
+        rows = "select queue_id from queues_interest order by 1"
+        waiting = asyncio.create_task(consumer.next())
+        await store.until(
+            lambda: [row["queue_id"] for row in store.rows(rows)] == [poison, others[2]], "the others' end"
+        )
+        with_counts = "with t as (insert into queues_queuetally (queue_id, ready, published) values (%s, 1, 1))"
+        await store.change(
+            f"{with_counts} insert into queues_message (id, queue_id, state, payload)"
+            " values (nextval('queues_message_id'), %s, 0, 'untold') returning 1", others[2], others[2],
+        )  # fmt: skip
+        delivery = await waiting
+        assert delivery is not None
+        assert delivery[1] == b"untold"
+    unharmed(engine, "end of interest in a queue")

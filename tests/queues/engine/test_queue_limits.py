@@ -174,7 +174,7 @@ async def test_deliveries_that_return_by_themselves_count_for_a_concurrency_limi
 
     await store.until(poll, "four are given out")
     for _ in range(5):
-        buffer.claimer.want(buffer)
+        buffer.want()
         await store.until(lambda: not buffer.claiming, "a claim that finds no place")
         assert buffer.deliver_many(monotonic(), 28) == []
     assert store.counts(queue) == (24, 4, 0, 0)

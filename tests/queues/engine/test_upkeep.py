@@ -14,7 +14,8 @@ import pytest
 from queues.engine import Engine, NotMigrated, UnsafeServer, UnsupportedServer
 from queues.engine.database import check_server
 from queues.engine.statements import statement
-from tests.queues.engine.conftest import PATIENCE, Consumer, MakeEngine, Producer, Store
+from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
+from tests.waiting import PATIENCE
 
 DAY = datetime.timedelta(days=1)
 
@@ -52,7 +53,7 @@ async def test_an_orderly_stop_has_the_last_rows_of_the_audit_chains_signed(
 ) -> None:
     settings.DATA_DIR = tmp_path
     queue = store.queue("orders", audited=True)
-    consumer = Consumer(await engine.open_buffer(queue))
+    consumer = Consumer(await engine.local_queues.open(queue))
     await producer.publish("queue:orders", b"m1")
     assert await consumer.bodies(1) == [b"m1"]
     await engine.stop(5.0)
@@ -75,7 +76,7 @@ async def test_partitions_older_than_the_retention_are_dropped(make_engine: Make
 async def test_acknowledgements_do_not_wait_until_a_backup_ends_because_an_old_day_is_to_be_dropped(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.maintenance.PARTITIONS_AGAIN", 0.1)
+    monkeypatch.setattr("queues.engine.cluster.periodic.PARTITIONS_AGAIN", 0.1)
     queue = store.queue("q")
     old = datetime.datetime.now(datetime.UTC).date() - 4 * DAY
     store.rows("select queues_make_archive_partitions(%s, 1)", old)
@@ -136,7 +137,7 @@ async def test_qos_0_messages_stay_in_memory_and_are_bounded(make_engine: MakeEn
 async def test_qos_0_messages_reach_the_node_that_polls(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.buffer.COLD", 3600.0)  # it polls once, and that holds
+    monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 3600.0)  # it polls once, and that holds
     first, second = await make_engine(), await make_engine()
     here = await first.subscriptions.create(b"t", 0, None)
     here.buffer.deliver(asyncio.get_running_loop().time())  # a poll: the node is interested from now on
@@ -176,7 +177,7 @@ async def test_a_server_that_could_lose_what_was_confirmed_is_refused(engine: En
 
 async def test_commits_are_durable_in_the_engines_sessions_but_for_claims(engine: Engine) -> None:
     for purpose, setting in {"writer": "on", "settler": "on", "requests": "on", "claimer": "off"}.items():
-        connection = engine._connections[purpose]
+        connection = engine.connections[purpose]
         row = await (await connection.execute("show synchronous_commit")).fetchone()
         assert row == (setting,)
 

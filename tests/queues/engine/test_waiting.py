@@ -1,4 +1,4 @@
-"""Whoever waits on a quiet broker is served as soon as there is something, whatever was under way when it came.
+"""A client that waits on a quiet broker is served as soon as there is something, whatever was under way when it came.
 
 A look every few seconds finds what was overlooked; here it is put off, so that nothing is left to it.
 """
@@ -12,18 +12,19 @@ import psycopg
 import pytest
 
 from queues.engine import Outgoing, StoreUnavailable, options_from_settings
-from queues.engine.floor import FIRST
+from queues.engine.consume.low_watermark import FIRST
 from queues.engine.message import Failure
-from queues.keys import create_key
-from tests.queues.engine.conftest import PATIENCE, Consumer, MakeEngine, Producer, Store, Waiting, Worker
-from tests.queues.engine.test_mailroom import Peer
+from queues.operations.keys import create_key
+from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting, Worker
+from tests.queues.engine.mailbox.test_service import Peer
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
 def no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queues.engine.maintenance.UNSEEN", 3600.0)
-    monkeypatch.setattr("queues.engine.mailbox.FIRST_LOOKS", (3600.0,))
-    monkeypatch.setattr("queues.engine.mailbox.LOOK", 3600.0)
+    monkeypatch.setattr("queues.engine.cluster.tidying.UNSEEN", 3600.0)
+    monkeypatch.setattr("queues.engine.mailbox.mailbox.FIRST_LOOKS", (3600.0,))
+    monkeypatch.setattr("queues.engine.mailbox.mailbox.LOOK", 3600.0)
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ INTEREST = "select xmin::text from queues_interest where queue_id = %s"
 
 
 def hold_key(connection: psycopg.Connection[Any], queue: int) -> None:
-    """Whoever stores a message with the key "k" in this queue waits for this transaction."""
+    """A transaction that stores a message with the key "k" in this queue waits for this transaction."""
     connection.execute(
         b"insert into queues_message (id, queue_id, state, key, payload)"
         b" values (nextval('queues_message_id'), %s, 0, 'k', '')",
@@ -58,13 +59,13 @@ async def test_a_place_in_memory_that_a_burial_frees_is_filled(make_engine: Make
     first = await Consumer(buffer).next()
     assert first is not None
     second = asyncio.create_task(Consumer(buffer).next())
-    await store.until(lambda: buffer.waiters and not buffer.claiming, "it waits")
+    await store.until(lambda: buffer.waiting and not buffer.claiming, "it waits")
     buffer.give_back(first[0], error="no")
     delivery = await second
     assert delivery is not None
     assert delivery[1] == b"next"
     third = asyncio.create_task(Consumer(buffer).bodies(1))
-    await store.until(lambda: buffer.waiters and not buffer.claiming, "it waits")
+    await store.until(lambda: buffer.waiting and not buffer.claiming, "it waits")
     buffer.bury(delivery[0], "it cannot be sent")
     assert await third == [b"last"]
     await store.until(lambda: store.counts(queue)[3] == 2, "both are dead letters")
@@ -73,13 +74,13 @@ async def test_a_place_in_memory_that_a_burial_frees_is_filled(make_engine: Make
 async def test_a_high_priority_is_pushed_although_memory_is_full_and_the_writer_busy(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.buffer.COLD_SHARED", 3600.0)
+    monkeypatch.setattr("queues.engine.consume.local_queue.COLD_SHARED", 3600.0)
+    monkeypatch.setattr("queues.engine.consume.held_messages.UNKNOWN_BYTES", 1)
     queue, another = store.queue("q"), store.queue("other")
     engine = await make_engine(prefetch=5)
     buffer = await engine.queue("q")
     producer, worker = Producer(engine), Worker(buffer)
     await producer.publish("q", *(b"%d" % n for n in range(6)))
-    buffer.mean_bytes = 1
     worker.grant(1)
     assert await worker.bodies(1) == [b"0"]
     await producer.publish_detailed("q", Outgoing(b"urgent", priority=5))
@@ -97,7 +98,7 @@ async def test_a_high_priority_is_pushed_although_memory_is_full_and_the_writer_
         writing = asyncio.create_task(producer.publish_detailed("other", Outgoing(b"x", key="k")))
         await store.until(lambda: not engine.writer.idle, "the writer is busy")
         worker.grant(1)
-        await store.until(lambda: not buffer.urgent or buffer in engine.claimer._nearly_done, "the writer has it")
+        await store.until(lambda: not buffer.overtaken or buffer in engine.fetcher._nearly_done, "the writer has it")
         await writing  # it is refused after a second try, before which the writer claims
     assert await worker.bodies(1) == [b"urgent too"]
 
@@ -113,7 +114,7 @@ async def test_a_place_under_a_concurrency_limit_that_another_node_frees_is_take
     [job] = await one.take(1)
     other.grant(1)
     await store.until(lambda: not one.buffer.interested and other.buffer.interested, "the first wants no more")
-    await store.until(lambda: not other.buffer.backlog, "the second has looked in vain")
+    await store.until(lambda: not other.buffer.backlog.unclaimed, "the second has looked in vain")
     assert one.buffer.complete(job.tag, None)
     assert await other.bodies(1) == [b"2"]
 
@@ -128,18 +129,18 @@ async def test_a_dead_letter_that_came_for_a_reader_who_has_gone_is_for_others(
     )  # fmt: skip
     engine, other = await make_engine(), await make_engine()
     dead = await engine.dead_letters("q")
-    gone, claim = Waiting(), engine.claimer._claim
+    gone, claim = Waiting(), engine.fetcher._claim
 
     async def claim_too_late(*arguments: Any) -> Any:
         found = await claim(*arguments)
         dead.cancel(gone)
-        claimed.set_result(found[2])
+        claimed.set_result(found[1])
         return found
 
-    monkeypatch.setattr(engine.claimer, "_claim", claim_too_late)
+    monkeypatch.setattr(engine.fetcher, "_claim", claim_too_late)
     dead.wait(gone)
     async with asyncio.timeout(PATIENCE):
-        assert len(await claimed) == 1  # it is here for nobody
+        assert len(await claimed) == 1  # no consumer here wants it
     assert await Consumer(await other.dead_letters("q")).bodies(1) == [b"x"]
 
 
@@ -147,12 +148,12 @@ async def test_a_letter_that_comes_while_another_is_fetched_is_delivered_at_once
     make_engine: MakeEngine, store: Store, key: int
 ) -> None:
     store.queue("q")
-    engine = await make_engine(mailroom=True)
-    room = engine.mailroom
+    engine = await make_engine(mailboxes=True)
+    room = engine.mailboxes
     assert room is not None
     peer = await Peer(engine, "a", key).here()
     await store.change("insert into queues_route (source, target) values ('queue:q', 'peer:a') returning id")
-    await store.until(lambda: not peer.mailbox.backlog and room.idle, "it has looked")
+    await store.until(lambda: not peer.mailbox.backlog.unclaimed and room.idle, "it has looked")
     waiting = "select from pg_stat_activity where application_name = 'fivewire mailroom' and wait_event_type = 'Lock'"
     with psycopg.connect(store.conninfo) as other:
         other.execute(b"select queues_audit_head('peerbus')")  # as another node does that records something
@@ -166,7 +167,7 @@ async def test_a_letter_that_comes_while_another_is_fetched_is_delivered_at_once
 async def test_whoever_begins_to_wait_while_the_node_says_that_nobody_does_hears_what_others_publish(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.buffer.COLD", 3600.0)
+    monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 3600.0)
     queue = store.queue("q")
     engine = await make_engine()
     buffer = await engine.queue("q")
@@ -174,17 +175,17 @@ async def test_whoever_begins_to_wait_while_the_node_says_that_nobody_does_hears
     assert await Consumer(buffer).bodies(1) == [b"0"]
     await store.until(lambda: store.rows("select from queues_queuecount where queue_id = %s", queue), "a count")
     [said] = store.rows(INTEREST, queue)
-    upkeep = engine._connections["upkeep"].info.backend_pid
+    upkeep = engine.connections["upkeep"].info.backend_pid
     stuck = "select from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
     with psycopg.connect(store.conninfo) as other:  # as a batch for a queue with a maximum length does
         other.execute(b"select from queues_queuecount for update")
         store.rows("insert into queues_queuetally (queue_id, ready) values (%s, 0) returning id", queue)
         await store.until(lambda: store.rows(stuck, upkeep), "counts wait, and what follows on that connection")
-        monkeypatch.setattr("queues.engine.buffer.COLD", 0.0)
+        monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 0.0)
         buffer.tidy_soon()
         await store.until(lambda: not buffer.interested, "nobody consumes")
         waiting = asyncio.create_task(Consumer(buffer).bodies(1))
-        await store.until(lambda: buffer.interested and not buffer.backlog, "somebody does")
+        await store.until(lambda: buffer.interested and not buffer.backlog.unclaimed, "somebody does")
         other.rollback()
     await store.until(lambda: store.rows(INTEREST, queue) != [said], "it has said that nobody does")
     await store.until(lambda: store.rows(INTEREST, queue), "it has said that somebody does")
@@ -197,14 +198,14 @@ async def test_a_late_acknowledgement_does_not_wait_until_nothing_is_returned_an
 ) -> None:
     engine = await make_engine()
     subscription = await engine.subscriptions.create(b"t", 1, None)
-    settler, written = engine.settler, engine.settler._return
+    settlements, written = engine.settlements, engine.settlements._return
 
     async def return_and_hear_of_more(*arguments: Any) -> None:
-        settler.give_back(Failure(1, 1))
+        settlements.give_back(Failure(1, 1))
         await written(*arguments)
 
-    monkeypatch.setattr(settler, "_return", return_and_hear_of_more)
-    settler.give_back(Failure(1, 1))
+    monkeypatch.setattr(settlements, "_return", return_and_hear_of_more)
+    settlements.give_back(Failure(1, 1))
     for _ in range(3):
         async with asyncio.timeout(PATIENCE):
             assert await engine.subscriptions.ack_late(subscription, [7], None) == {7}
@@ -214,7 +215,7 @@ async def test_a_late_acknowledgement_does_not_wait_until_nothing_is_returned_an
 async def test_a_chain_that_is_broken_holds_up_only_late_acknowledgements_of_its_own_queue(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.subscriptions.RETURNING", 0.1)
+    monkeypatch.setattr("queues.engine.consume.subscriptions.RETURNING", 0.1)
     engine = await make_engine()
     plain, audited = [await engine.subscriptions.create(topic, 1, None) for topic in (b"plain", b"audited")]
     await store.change("update queues_queue set audited = true where id = %s returning id", audited.buffer.id)
@@ -227,7 +228,7 @@ async def test_a_chain_that_is_broken_holds_up_only_late_acknowledgements_of_its
         lambda: store.rows("select from queues_auditchain c join queues_audithead on chain_id = c.id"
                            " where c.name = %s", f"queue:{name}"), "its chain",
     )  # fmt: skip
-    await store.until(lambda: engine.settler.idle, "the delivery is recorded")
+    await store.until(lambda: engine.settlements.idle, "the delivery is recorded")
     chain = "(select id from queues_auditchain where name = %s)"
     [head] = await store.change(f"delete from queues_audithead where chain_id = {chain} returning *", f"queue:{name}")
     audited.buffer.give_back(delivery[0], error="no")
@@ -235,7 +236,7 @@ async def test_a_chain_that_is_broken_holds_up_only_late_acknowledgements_of_its
     with pytest.raises(StoreUnavailable):
         await engine.subscriptions.ack_late(audited, [7], None)
     await store.change("insert into queues_audithead values (%s, %s, %s, %s) returning 1 as one", *head.values())
-    await store.until(lambda: engine.settler.idle, "it is recorded")
+    await store.until(lambda: engine.settlements.idle, "it is recorded")
     assert await engine.subscriptions.ack_late(audited, [7], None) == {7}
 
 
@@ -244,16 +245,16 @@ async def test_a_key_that_is_revoked_while_it_is_looked_up_is_not_good(
 ) -> None:
     engine = await make_engine()
     key, text = client_key
-    request = engine.request
+    request = engine.connections.request
 
     async def revoked_meanwhile(name: str, /, **parameters: Any) -> Any:
         found = await request(name, **parameters)
-        monkeypatch.setattr(engine, "request", request)
+        monkeypatch.setattr(engine.connections, "request", request)
         store.rows("update queues_apikey set revoked_at = now() where id = %s returning id", key)
-        engine.forget_key(key)
+        engine.grants.forget(key)
         return found
 
-    monkeypatch.setattr(engine, "request", revoked_meanwhile)
+    monkeypatch.setattr(engine.connections, "request", revoked_meanwhile)
     assert await engine.authenticate(text, "blipmq") is None
 
 

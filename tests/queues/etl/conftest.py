@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from brokersite.databases import connection_parameters
+from queues.database import connection_parameters
 from queues.etl.jar import driver_jar
 from queues.etl.job.config import Config
 from queues.etl.job.database import Database
@@ -23,10 +23,9 @@ from queues.etl.job.progress import Progress
 from queues.etl.job.session import session
 from queues.etl.job.stages import Job
 from tests.tools import need
+from tests.waiting import PATIENCE
 
 MEMORY = 1024 * 2**20
-#: Seconds after which something that should have happened has not.
-PATIENCE = 60.0
 Rows = list[dict[str, Any]]
 
 
@@ -137,7 +136,7 @@ class Etl:
             return figures
 
     def rows(self, table: str = "messages") -> Rows:
-        """What anybody reads who knows nothing but the path."""
+        """What a reader of the path alone finds."""
         return [row.asDict() for row in self.spark.read.parquet(f"{self.output}/{table}").collect()]
 
     def ids(self) -> list[int]:

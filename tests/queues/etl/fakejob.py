@@ -20,7 +20,7 @@ def main() -> None:
     print("the fake job has begun", flush=True)
     with progress.stage("messages", total=100):
         progress.tell(stage="messages", done=40, total=100)
-        # Renamed, so that nobody finds it empty. Begun twice, it is there twice.
+        # Renamed, so that it is never found empty. Begun twice, it is there twice.
         beginning = directory / f"beginning-{os.getpid()}"
         beginning.write_text(str(os.getpid()))
         beginning.rename(directory / f"began-{config.run}-{os.getpid()}")

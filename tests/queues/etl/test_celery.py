@@ -16,7 +16,8 @@ from queues.etl import runs, schedules
 from queues.etl.options import RunOptions
 from queues.models import EtlRun, EtlSchedule, EtlState
 from tests.queues.etl.conftest import has_ended, hourly
-from tests.queues.etl.workers import PATIENCE, Worker, forget_connections, wait_until
+from tests.queues.etl.workers import Worker, forget_connections
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic, sleep
@@ -17,6 +17,7 @@ import pytest
 from brokersite.environment import CHECKOUT
 from queues.etl.job.pacing import LOOK, Usage
 from tests.queues.etl.conftest import has_ended
+from tests.waiting import wait_until
 
 PATIENCE = 30.0
 
@@ -49,7 +50,7 @@ class Paced:
     def kill(self, process: psutil.Process) -> None:
         """Kill it at a moment when the work stands still."""
         while True:
-            eventually(lambda: self.stands_still)
+            wait_until(lambda: self.stands_still)
             process.suspend()  # so that it cannot have the work go on meanwhile, if it is the pacer
             if self.stands_still:
                 break
@@ -58,16 +59,9 @@ class Paced:
         process.wait()
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = monotonic() + PATIENCE
-    while not condition():
-        assert monotonic() < deadline
-        sleep(0.002)
-
-
 def goes_on(work: psutil.Process) -> None:
     """It does not stand still, and is not stopped again."""
-    eventually(lambda: work.status() != psutil.STATUS_STOPPED)
+    wait_until(lambda: work.status() != psutil.STATUS_STOPPED)
     until = monotonic() + 0.5
     while monotonic() < until:
         assert work.status() != psutil.STATUS_STOPPED
@@ -108,8 +102,8 @@ def test_no_time_has_passed() -> None:
 def test_a_job_stands_still_and_goes_on_in_turns_while_others_want_the_processors() -> None:
     with running(busy=0.0) as paced:
         for _ in range(5):
-            eventually(lambda: paced.stands_still)
-            eventually(lambda: not paced.stands_still)
+            wait_until(lambda: paced.stands_still)
+            wait_until(lambda: not paced.stands_still)
         assert paced.job.stdin is not None
         assert paced.job.stdout is not None
         paced.job.stdin.close()
@@ -130,7 +124,7 @@ def test_what_a_killed_job_leaves_goes_on_and_can_end() -> None:
     with running(busy=0.0) as paced:
         pacer = paced.pacer
         paced.kill(psutil.Process(paced.job.pid))
-        eventually(lambda: has_ended(pacer))  # until it finds out it may stop the work once more
+        wait_until(lambda: has_ended(pacer))  # until it finds out it may stop the work once more
         goes_on(paced.work)
 
 
@@ -144,7 +138,7 @@ def test_a_job_goes_on_whose_pacer_was_killed() -> None:
 def test_a_paced_job_can_be_ended() -> None:
     with running(busy=0.0) as paced:
         pacer = paced.pacer
-        eventually(lambda: paced.stands_still)
+        wait_until(lambda: paced.stands_still)
         os.killpg(paced.job.pid, signal.SIGTERM)
-        eventually(lambda: has_ended(pacer))
-        eventually(lambda: has_ended(paced.work))
+        wait_until(lambda: has_ended(pacer))
+        wait_until(lambda: has_ended(paced.work))

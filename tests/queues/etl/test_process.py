@@ -9,22 +9,21 @@ import signal
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import psycopg
 import pyspark
 import pytest
 
-from brokersite.databases import connection_parameters
 from brokersite.environment import CHECKOUT
 from queues.audit.chains import append
+from queues.database import connection_parameters
 from tests.queues.audit.conftest import CHAIN, Intruder, letters
 from tests.queues.etl.conftest import Etl
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 
@@ -55,14 +54,6 @@ def finish(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]
     return process.returncode, out, err
 
 
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"never came true: {what}"
-        time.sleep(0.05)
-    return found
-
-
 def test_a_killed_run_leaves_no_process_and_the_next_exports_all_and_finds_a_broken_chain(
     etl: Etl, environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -73,7 +64,8 @@ def test_a_killed_run_leaves_no_process_and_the_next_exports_all_and_finds_a_bro
     with psycopg.connect(**connection_parameters()) as obstacle:
         obstacle.execute("lock table queues_message in access exclusive mode")  # so it stays where it is
         process = manage(environment, "run", "--no-verify")
-        ((job,),) = until(lambda: etl.sql("select pid from queues_etlrun where stage = 'live messages'"), "it reads")
+        reading = "select pid from queues_etlrun where stage = 'live messages'"
+        ((job,),) = wait_until(lambda: etl.sql(reading), "it reads", PATIENCE)
         assert job == process.pid
         family = psutil.Process(job).children(recursive=True)
         (left,) = temporary.iterdir()
@@ -118,12 +110,13 @@ def cluster(directory: Path, environment: dict[str, str]) -> Iterator[str]:
 
     try:
         launch(names[0], "--webui-port", "0", output=log)
-        found = until(lambda: re.search(r"Starting Spark master at (spark://\S+)", log.read_text()), "a master")
+        address = re.compile(r"Starting Spark master at (spark://\S+)")
+        found = wait_until(lambda: address.search(log.read_text()), "a master", PATIENCE)
         launch(
             names[1], "--webui-port", "0", "--cores", "2", "--memory", "1g", "--work-dir", str(directory / "work"),
             found[1], output=directory / "worker.log",
         )  # fmt: skip
-        until(lambda: "Registering worker" in log.read_text(), "a worker")
+        wait_until(lambda: "Registering worker" in log.read_text(), "a worker", PATIENCE)
         yield str(found[1])
     finally:
         for process in started:

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 from django.utils import timezone
 
-from brokersite.databases import connection_parameters
+from queues.database import connection_parameters
 from queues.etl import runner, runs
 from queues.etl.errors import InvalidOptions, NoSuchRun, NotRunning, OutputBusy
 from queues.etl.jar import driver_jar
@@ -26,8 +26,8 @@ from queues.etl.job.config import Config
 from queues.etl.options import RunOptions, default_output, parse_since
 from queues.models import EtlRun, EtlState
 from tests.queues.etl.conftest import config
-from tests.queues.etl.workers import wait_until
 from tests.queues.shell import Shell
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -91,7 +91,7 @@ def test_a_run_whose_chains_could_not_be_verified_because_the_database_went_has_
     def lost(*_: object) -> NoReturn:
         raise psycopg.OperationalError("the connection is lost")
 
-    monkeypatch.setattr("queues.etl.attending.verify_chains", lost)
+    monkeypatch.setattr("queues.etl.run_supervisor.verify_chains", lost)
     play(f"tell('{RESULT}')")
     run = runs.run(runs.create())
     assert (run.state, run.rows_out) == (EtlState.SUCCEEDED, 6)
@@ -192,7 +192,7 @@ def test_a_run_that_takes_too_long_is_ended_with_all_that_it_has_started(
 
 
 def test_a_run_is_cancelled_while_it_runs(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queues.etl.attending.SAY_EVERY", 0.0)
+    monkeypatch.setattr("queues.etl.run_supervisor.SAY_EVERY", 0.0)
     play("""tell('{"stage": "messages", "done": 0, "total": 0}'); time.sleep(100)""")
     made = runs.create()
     hears = runner.__dict__["_follow"]

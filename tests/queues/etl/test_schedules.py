@@ -56,7 +56,7 @@ def end(run: EtlRun, state: EtlState = EtlState.SUCCEEDED, **fields: object) -> 
 
 
 def lose(run: EtlRun) -> None:
-    """A run that nobody looks after any more, though its row says so."""
+    """A run without a supervisor, though its row says so."""
     EtlRun.objects.filter(pk=run.pk).update(
         state=EtlState.RUNNING, started_at=Now(), heartbeat_at=Now() - timedelta(hours=1), host="elsewhere", pid=1
     )

@@ -10,14 +10,14 @@ import psycopg
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from brokersite.databases import connection_parameters
+from brokersite.rigs.etl.scratch import environment, scratch_database
+from brokersite.rigs.etl_soak import runner
+from brokersite.rigs.etl_soak.checking import Comparison, compare
+from brokersite.rigs.etl_soak.exports import Stage
+from brokersite.rigs.etl_soak.report import Pair, Plan, Report
+from brokersite.rigs.etl_soak.runner import Soak
+from queues.database import connection_parameters
 from queues.etl.errors import ScratchBusy
-from queues.etl.scratch import environment, scratch_database
-from queues.etl.soak import runner
-from queues.etl.soak.checking import Comparison, compare
-from queues.etl.soak.exports import Stage
-from queues.etl.soak.report import Pair, Plan, Report
-from queues.etl.soak.runner import Soak
 from tests.queues.etl.conftest import Etl, ago
 
 pytestmark = pytest.mark.timeout(3000)

@@ -10,11 +10,11 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from brokersite.databases import connection_parameters
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append
 from queues.audit.events import GENESIS, extend
 from queues.audit.verify import verify
+from queues.database import connection_parameters
 from queues.etl import verdict
 from queues.etl.job import chains
 from queues.etl.job.blocks import first_wrong

@@ -7,10 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 from kombu import pools
@@ -18,18 +15,7 @@ from kombu import pools
 from brokersite.celery import app
 from brokersite.environment import CHECKOUT
 from brokersite.supervisor import STOP_TIMEOUT
-
-#: Seconds that something may take on a busy machine: a worker has a good deal to import.
-PATIENCE = 60.0
-
-
-def wait_until(condition: Callable[[], Any], what: Callable[[], object]) -> Any:
-    """Look again and again until `condition` gives something true; return that."""
-    deadline = time.monotonic() + PATIENCE
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f"It has not happened: {what()}"
-        time.sleep(0.02)
-    return result
+from tests.waiting import wait_until
 
 
 def forget_connections() -> None:

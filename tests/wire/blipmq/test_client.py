@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.wire.scripted import CLIENT_KINDS, PATIENCE, Expect, Hangup, ScriptedServer, Send, clients
+from tests.waiting import PATIENCE
+from tests.wire.scripted import CLIENT_KINDS, Expect, Hangup, ScriptedServer, Send, clients
 from wire.blipmq import codec
-from wire.blipmq.client import SEND_AT, AsyncClient, Client, ClientCore, Message, NackError
-from wire.transports import ConnectionLost, ProtocolViolation, ReplyTimeout
+from wire.blipmq.client import SEND_AT, AsyncClient, Client, Message, NackError
+from wire.blipmq.client_core import ClientCore
+from wire.client.errors import ConnectionLost, ProtocolViolation, ReplyTimeout
 
 FIRST = 1 << 63  # the client's correlation ids count from here
 HELLO_AND_AUTH = "0000000b0180000000000000000001" + "0000001202800000000000000100076465762d6b6579"
@@ -190,7 +192,7 @@ def test_poll_pauses_longer_and_longer_and_looks_once_more_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("wire.blipmq.client.time.monotonic", lambda: now)
+    monkeypatch.setattr("wire.blipmq.client_core.time.monotonic", lambda: now)
     core = ClientCore(timeout=30)
     steps = core.poll(42, 1, timeout=0.25)
     pauses: list[float | None] = []
@@ -310,7 +312,8 @@ def test_unflushed_publishes_on_a_lost_connection_are_not_passed_over(connect: A
 
 def test_a_silent_broker_is_given_up(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     core = ClientCore  # connecting has a hundred times the time
-    monkeypatch.setattr("wire.blipmq.client.ClientCore", lambda timeout: core(timeout / 100))
+    for module in ("client", "client_async"):
+        monkeypatch.setattr(f"wire.blipmq.{module}.ClientCore", lambda timeout: core(timeout / 100))
     with (
         ScriptedServer(GREETING[0]) as server,
         pytest.raises(ReplyTimeout, match=r"^no answer for 0\.5 s$"),

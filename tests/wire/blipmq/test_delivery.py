@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.wire.broker import Blip, Broker, Database, Frame, nack, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import Blip, Broker, Database, Frame, nack
 from wire.blipmq import codec
 from wire.blipmq.codec import PONG, PUBLISH
 

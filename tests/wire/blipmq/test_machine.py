@@ -4,7 +4,7 @@ import pytest
 
 from wire.blipmq import codec
 from wire.blipmq.codec import FrameType, Reject
-from wire.blipmq.machine import TABLE, Action, Conversation, IllegalTransition, State
+from wire.blipmq.machine import TABLE, Action, Conversation, IllegalTransition, State, Success
 
 EXPECTED = """
             AWAITING_HELLO               AWAITING_AUTH                READY
@@ -33,9 +33,9 @@ ROWS = [
 def conversation(state: State) -> Conversation:
     it = Conversation()
     if state is not State.AWAITING_HELLO:
-        it.hello_accepted()
+        it.succeeded(Success.HELLO_ACCEPTED)
     if state is State.READY:
-        it.authenticated()
+        it.succeeded(Success.AUTHENTICATED)
     return it
 
 
@@ -58,9 +58,9 @@ def test_the_table_has_these_rows_and_no_others() -> None:
 def test_a_client_says_hello_then_authenticates_then_works() -> None:
     it = Conversation()
     assert it.on(codec.HELLO) is Action.NEGOTIATE
-    it.hello_accepted()
+    it.succeeded(Success.HELLO_ACCEPTED)
     assert it.on(codec.AUTH) is Action.AUTHENTICATE
-    it.authenticated()
+    it.succeeded(Success.AUTHENTICATED)
     assert it.on(codec.PUBLISH) is Action.PUBLISH
 
 
@@ -68,7 +68,7 @@ def test_a_wrong_version_or_key_may_be_retried() -> None:
     it = Conversation()
     assert it.on(codec.HELLO) is Action.NEGOTIATE
     assert it.on(codec.HELLO) is Action.NEGOTIATE
-    it.hello_accepted()
+    it.succeeded(Success.HELLO_ACCEPTED)
     assert it.on(codec.AUTH) is Action.AUTHENTICATE
     assert it.on(codec.AUTH) is Action.AUTHENTICATE
 
@@ -76,14 +76,14 @@ def test_a_wrong_version_or_key_may_be_retried() -> None:
 @pytest.mark.parametrize("state", [State.AWAITING_AUTH, State.READY])
 def test_hello_cannot_be_accepted_twice(state: State) -> None:
     it = conversation(state)
-    with pytest.raises(IllegalTransition, match=f"to AWAITING_AUTH from {state.name}"):
-        it.hello_accepted()
+    with pytest.raises(IllegalTransition, match=f"^HELLO_ACCEPTED in {state.name}$"):
+        it.succeeded(Success.HELLO_ACCEPTED)
     assert it.state is state
 
 
 @pytest.mark.parametrize("state", [State.AWAITING_HELLO, State.READY])
-def test_nobody_is_authenticated_out_of_turn(state: State) -> None:
+def test_a_client_is_not_authenticated_out_of_turn(state: State) -> None:
     it = conversation(state)
-    with pytest.raises(IllegalTransition, match=f"to READY from {state.name}"):
-        it.authenticated()
+    with pytest.raises(IllegalTransition, match=f"^AUTHENTICATED in {state.name}$"):
+        it.succeeded(Success.AUTHENTICATED)
     assert it.state is state

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.broker import KEY, Blip, Broker, Database, Frame, nack, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import KEY, Blip, Broker, Database, Frame, nack
 from wire.blipmq import codec
 from wire.blipmq.codec import ACK, MAX_FRAME_SIZE, NACK, PONG, PUBLISH
 from wire.blipmq.session import TURN

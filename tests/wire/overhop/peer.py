@@ -7,9 +7,10 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-from tests.wire.broker import Address, Database, Raw, wait_until
-from wire.overhop import codec
-from wire.overhop.codec import Code, Message, Type
+from tests.waiting import wait_until
+from tests.wire.broker import Address, Database, Raw
+from wire.overhop.codec import decoder
+from wire.overhop.codec.decoder import Code, Message, Type
 
 Payload = dict[str, Any]
 
@@ -56,7 +57,7 @@ class Peer(Raw):
     def request(self, t: int, p: Payload | None = None, **more: Any) -> str:
         """Send a request, not waiting for its answer; its request id."""
         rid = next(self._rids)
-        self.send(codec.encode(t, rid, (p or {}) | more))
+        self.send(decoder.encode(t, rid, (p or {}) | more))
         return rid
 
     def reply(self, rid: str) -> Message:
@@ -107,7 +108,7 @@ class Peer(Raw):
         rids = [str(next(self._rids)) for _ in payloads]
         self.send(
             *(
-                codec.encode(Type.ENQUEUE, rid, {"q": q, "job_payload": payload} | options)
+                decoder.encode(Type.ENQUEUE, rid, {"q": q, "job_payload": payload} | options)
                 for rid, payload in zip(rids, payloads, strict=True)
             )
         )
@@ -126,7 +127,7 @@ class Peer(Raw):
         return {status: count for status, count in self.ask(Type.QSTATS, q=q)["stats"].items() if count}
 
     def wait_for_stats(self, q: str, **counts: int) -> None:
-        """Wait until QSTATS says this. What a process has taken into memory for nobody goes back after a moment."""
+        """Wait until QSTATS says this. What a process has prefetched without a consumer goes back after a moment."""
         wait_until(lambda: self.stats(q) == counts, lambda: f"{counts} in {q} (now {self.stats(q)})")
 
     # Pushes.

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from wire.overhop.msgpack_check import MAX_DEPTH, MAX_ELEMENTS
+from wire.overhop.codec.msgpack_check import MAX_DEPTH, MAX_ELEMENTS
 
 
 class Refused(Exception):

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from wire.overhop.codec import PUSH_RID, Decoder, Message, Type, encode, format_timestamp
+from tests.waiting import PATIENCE
+from wire.overhop.codec.decoder import PUSH_RID, Decoder, Message, Type, encode, format_timestamp
 
-PATIENCE = 60.0
 WID = "6f1c0a52-0c60-4d06-9c8d-5c4a0c1f2b11"
 SID = "0b8b1f0e-4d0c-4a57-8a39-2d8f5b3f7a10"
 NOISE = (Type.ACK, Type.CREDIT, Type.BEAT)
@@ -156,7 +156,7 @@ class Broker:
 
 
 class Nobody:
-    """An address where nobody listens, and nobody can as long as the context lasts."""
+    """An address without a listener, which none can take while the context lasts."""
 
     def __init__(self) -> None:
         self._socket = socket.socket()

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.wire.overhop.scripted import PATIENCE, SID, WID, Broker, Nobody, Peer, jid, quest, talking
+from tests.waiting import PATIENCE
+from tests.wire.overhop.scripted import SID, WID, Broker, Nobody, Peer, jid, quest, talking
 from tests.wire.scripted import CLIENT_KINDS, clients
+from wire.client.errors import ConnectionLost, ProtocolViolation, ReplyTimeout
 from wire.overhop import errors, requests
 from wire.overhop.client import WINDOW, AsyncClient, Client, Job, Quest, QueueInfo
 from wire.overhop.client_core import ClientCore
-from wire.overhop.codec import PUSH_RID, Code, Type, Unencodable, encode, format_timestamp, parse_timestamp
-from wire.transports import ConnectionLost, ProtocolViolation, ReplyTimeout
+from wire.overhop.codec.decoder import PUSH_RID, Code, Type, Unencodable, encode, format_timestamp, parse_timestamp
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RECORD = {

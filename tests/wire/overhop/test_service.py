@@ -7,15 +7,16 @@ from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from queues.engine import Grant
 from queues.reach import Operation
+from tests.waiting import PATIENCE
 from wire.overhop.service import OverhopOptions, OverhopService
-from wire.shares import Shares
+from wire.unconfirmed import UnconfirmedByClient
 
-PATIENCE = 60.0
 BEFORE = Grant(1, "clients", ("overhop",), ("*",), ("*",), ())
 AFTER = Grant(1, "clients", ("overhop",), (), (), ())
 
@@ -54,9 +55,9 @@ async def engine() -> FakeEngine:
 
 @pytest.fixture
 def service(engine: Any) -> Iterator[OverhopService]:
-    service = OverhopService(engine, OverhopOptions(api_key="clients"), Shares(engine, 1 << 20, Counter()))
+    service = OverhopService(engine, OverhopOptions(api_key="clients"), UnconfirmedByClient(engine, 1 << 20, Counter()))
     yield service
-    service.clerk.close()
+    service.queries.close()
 
 
 async def test_a_key_that_is_changed_while_it_is_looked_up_is_looked_up_again(
@@ -78,8 +79,9 @@ async def test_a_list_of_workers_that_could_not_be_written_is_not_the_last(
     engine: FakeEngine, service: OverhopService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("wire.overhop.service.SNAPSHOT", 0.01)
-    worker: Any = SimpleNamespace(snapshot=lambda: {"wid": "1"})
-    service.workers["1"] = worker
+    worker = Mock()
+    worker.snapshot.return_value = {"wid": "1"}
+    service.registered(worker, "1")
     engine.answers = [RuntimeError("the transaction is read-only"), None]
     writing = asyncio.create_task(service._write_snapshots())
     for _ in range(2):

@@ -7,9 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from tests.wire.broker import Broker, Database, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import Broker, Database
 from tests.wire.overhop.peer import Peer, make_queue
-from wire.overhop.codec import Type
+from wire.overhop.codec.decoder import Type
 
 SOON = timedelta(seconds=0.3)
 

@@ -9,13 +9,13 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from tests.wire.broker import Broker
+from tests.wire.overhop.codec.test_messages import EMPTY, OF_ANY_TYPE, OPTIONAL, SMALLEST
 from tests.wire.overhop.peer import Peer, framed
-from tests.wire.overhop.test_messages import EMPTY, OF_ANY_TYPE, OPTIONAL, SMALLEST
-from wire.overhop import codec
-from wire.overhop.codec import Code, Type
+from wire.overhop.codec import decoder
+from wire.overhop.codec.decoder import Code, Type
 
 SID = "8c7ac1b6-2a3c-4d5e-8f90-a1b2c3d4e5f6"
-HELLO = codec.encode(Type.HELLO, "a", {})
+HELLO = decoder.encode(Type.HELLO, "a", {})
 REQUESTS = [kind for kind in Type if Type.REGISTER < kind < Type.OK]
 
 ENVELOPE = {"p": {}, "rid": "a", "t": 3, "v": 2}
@@ -81,8 +81,8 @@ FIRST_TIER: dict[str, bytes] = {
 def test_what_is_no_overhop_ends_a_connection_without_a_word(broker: Broker, worker: Peer, name: str) -> None:
     with Peer(broker.overhop, register=False) as stranger:
         stranger.send(HELLO, FIRST_TIER[name])
-        assert stranger.rest() == codec.encode(Type.HI, "a", {})
-    worker.send(codec.encode(Type.PING, "before", {}), FIRST_TIER[name], codec.encode(Type.PING, "after", {}))
+        assert stranger.rest() == decoder.encode(Type.HI, "a", {})
+    worker.send(decoder.encode(Type.PING, "before", {}), FIRST_TIER[name], decoder.encode(Type.PING, "after", {}))
     assert worker.read().rid == "before"
     worker.ended()
 
@@ -143,7 +143,7 @@ def test_a_wrong_shape_ends_a_worker_with_an_error(worker: Peer, t: Type, p: dic
 
 def test_answers_to_what_came_before_a_violation_are_still_sent(worker: Peer, queue: str) -> None:
     rids = [worker.request(Type.GQUEUE, q=queue), worker.request(Type.ENQUEUE, q=queue), worker.request(Type.LQUEUES)]
-    worker.send(codec.encode(200, "wrong", {}))
+    worker.send(decoder.encode(200, "wrong", {}))
     assert [worker.read().rid for _ in range(4)] == [*rids, "wrong"]
     worker.ended()
 

@@ -12,10 +12,11 @@ from uuid import UUID
 
 import pytest
 
-from tests.wire.broker import PATIENCE, Broker, Database, wait_until
+from tests.waiting import PATIENCE, wait_until
+from tests.wire.broker import Broker, Database
 from tests.wire.overhop.peer import Peer, error_code
-from wire.overhop import codec
-from wire.overhop.codec import Code, Type
+from wire.overhop.codec import decoder
+from wire.overhop.codec.decoder import Code, Type
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors.json").read_text())["overhop"]
 BYTES = {name: bytes.fromhex(text) for name, text in VECTORS.items()}
@@ -65,9 +66,9 @@ def test_8_mib_in_a_header_is_not_too_much(client: Peer) -> None:
 
 
 def test_hello_hi_register_ok(client: Peer) -> None:
-    client.send(codec.encode(Type.HELLO, "a rid", {}))
+    client.send(decoder.encode(Type.HELLO, "a rid", {}))
     assert client.read() == (Type.HI, "a rid", {})
-    client.send(codec.encode(Type.REGISTER, "ünother", {}))
+    client.send(decoder.encode(Type.REGISTER, "ünother", {}))
     answer = client.read()
     assert (answer.t, answer.rid, set(answer.p)) == (Type.OK, "ünother", {"wid"})
     assert str(UUID(answer.p["wid"])) == answer.p["wid"]
@@ -78,7 +79,7 @@ def test_each_worker_has_an_id_of_its_own(worker: Peer, other: Peer) -> None:
 
 
 def test_what_hello_carries_is_ignored(client: Peer) -> None:
-    client.send(codec.encode(Type.HELLO, "a", {"client": "x", "version": 7, "nil": None}))
+    client.send(decoder.encode(Type.HELLO, "a", {"client": "x", "version": 7, "nil": None}))
     assert client.read() == (Type.HI, "a", {})
 
 
@@ -106,10 +107,10 @@ def test_register_carries_nothing(client: Peer, p: dict[str, object]) -> None:
 
 def test_what_comes_after_a_violation_is_not_answered(broker: Broker, client: Peer) -> None:
     client.send(
-        codec.encode(Type.HELLO, "a", {}),
-        codec.encode(Type.PING, "b", {}),
-        codec.encode(Type.REGISTER, "c", {}),
-        codec.encode(Type.PING, "d", {}),
+        decoder.encode(Type.HELLO, "a", {}),
+        decoder.encode(Type.PING, "b", {}),
+        decoder.encode(Type.REGISTER, "c", {}),
+        decoder.encode(Type.PING, "d", {}),
     )
     assert client.read().t == Type.HI
     refusal = client.read()
@@ -118,8 +119,8 @@ def test_what_comes_after_a_violation_is_not_answered(broker: Broker, client: Pe
 
 
 def test_a_request_id_that_a_client_calls_0_is_echoed(client: Peer) -> None:
-    client.send(codec.encode(Type.HELLO, "0", {}))
-    assert client.take(len(codec.encode(Type.HI, "0", {}))) == codec.encode(Type.HI, "0", {})
+    client.send(decoder.encode(Type.HELLO, "0", {}))
+    assert client.take(len(decoder.encode(Type.HI, "0", {}))) == decoder.encode(Type.HI, "0", {})
 
 
 def test_a_connection_may_end_at_any_time(broker: Broker, worker: Peer) -> None:

@@ -11,15 +11,16 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tests.wire.broker import PATIENCE, Broker
+from tests.waiting import PATIENCE
+from tests.wire.broker import Broker
 from tests.wire.overhop.peer import Peer, framed
 from tests.wire.overhop.test_session_errors import FIRST_TIER
-from wire.overhop import codec
-from wire.overhop.codec import Type
+from wire.overhop.codec import decoder
+from wire.overhop.codec.decoder import Type
 
 MIB = 1 << 20
-HELLO = codec.encode(Type.HELLO, "a", {})
-REGISTER = codec.encode(Type.REGISTER, "b", {})
+HELLO = decoder.encode(Type.HELLO, "a", {})
+REGISTER = decoder.encode(Type.REGISTER, "b", {})
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def mutated(rng: random.Random) -> bytes:
     requests = [
         HELLO,
         REGISTER,
-        *(codec.encode(t, "r", {"q": "hostile", "jid": "x", "n": [1, {"a": b"b"}]}) for t in range(3, 30)),
+        *(decoder.encode(t, "r", {"q": "hostile", "jid": "x", "n": [1, {"a": b"b"}]}) for t in range(3, 30)),
     ]
     data = bytearray(b"".join(requests))
     for _ in range(rng.randint(1, 8)):
@@ -92,15 +93,15 @@ def test_millions_of_small_values_cost_nothing(broker: Broker, worker: Peer, inn
 def test_a_length_that_is_only_claimed_takes_no_memory(broker: Broker, worker: Peer) -> None:
     with contextlib.ExitStack() as stack:
         claimers = [stack.enter_context(Peer(broker.overhop)) for _ in range(100)]
-        for claimer in claimers:
-            claimer.send((8 * MIB).to_bytes(4, "big") + b"\x84")
+        for fetcher in claimers:
+            fetcher.send((8 * MIB).to_bytes(4, "big") + b"\x84")
         worker.ask(Type.PING)
         assert claimers[-1].is_silent()
 
 
 def test_a_request_id_of_megabytes_is_echoed(worker: Peer) -> None:
     rid = "é" * MIB
-    worker.send(codec.encode(Type.PING, rid, {}))
+    worker.send(decoder.encode(Type.PING, rid, {}))
     assert worker.read().rid == rid
     worker.ask(Type.PING)
 
@@ -121,7 +122,7 @@ def flood(peer: Peer, data: bytes) -> int:
 def test_who_does_not_read_answers_is_not_read_from(broker: Broker, worker: Peer, t: Type) -> None:
     with Peer(broker.overhop) as flooder:
         p = {"jid": "none"} if t == Type.ACK else {}
-        sent = flood(flooder, codec.encode(t, "r" * 100, p) * 1000)
+        sent = flood(flooder, decoder.encode(t, "r" * 100, p) * 1000)
         assert sent < 64 * MIB
         worker.ask(Type.PING)
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.wire.broker import Broker, Database
 from tests.wire.overhop.peer import Peer, make_queue
-from wire.overhop import codec
-from wire.overhop.codec import Message, Type
+from wire.overhop.codec import decoder
+from wire.overhop.codec.decoder import Message, Type
 
 LATER = "2999-01-01T00:00:00Z"
 
@@ -46,7 +46,7 @@ def conversation(queue: str) -> list[bytes]:
         (Type.DONE, {"jid": f"{queue}:8c7ac1b6-2a3c-4d5e-8f90-a1b2c3d4e5f6"}),
         (Type.GOODBYE, {}),
     ]
-    return [codec.encode(t, f"rid-{number}", p) for number, (t, p) in enumerate(requests)]
+    return [decoder.encode(t, f"rid-{number}", p) for number, (t, p) in enumerate(requests)]
 
 
 def told(message: Message, ids: dict[str, str]) -> Any:
@@ -157,7 +157,7 @@ def test_thousands_of_requests_in_one_go_are_answered_in_order(worker: Peer, oth
     requests = [kinds[number % len(kinds)] for number in range(2000)]
     for number in (500, 1200, 1999):
         requests[number] = (Type.GQUEUE, {"q": queue})
-    worker.send(*(codec.encode(t, str(number), p) for number, (t, p) in enumerate(requests, 1)))
+    worker.send(*(decoder.encode(t, str(number), p) for number, (t, p) in enumerate(requests, 1)))
     replies = [worker.reply(str(number)) for number in range(1, 2001)]
     for (t, p), reply in zip(requests, replies, strict=True):
         wrong = p.get("q") == "nowhere" or t == Type.ACK

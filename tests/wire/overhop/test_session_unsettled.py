@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.wire.broker import Broker, Database, wait_until
+from tests.waiting import wait_until
+from tests.wire.broker import Broker, Database
 from tests.wire.overhop.peer import Peer, error_code, make_queue
-from wire.overhop.codec import Code, Type, encode_value
+from wire.overhop.codec.decoder import Code, Type, encode_value
 
 
 @contextmanager

@@ -20,9 +20,10 @@ import pytest
 
 from brokersite.environment import CHECKOUT
 from tests.javascript import installed
-from tests.wire.broker import PATIENCE, Broker, Database, wait_until
+from tests.waiting import PATIENCE, wait_until
+from tests.wire.broker import Broker, Database
 from wire.overhop.client import Client
-from wire.overhop.codec import Code, CodecError, Decoder, Message, Type, decode_value, encode, encode_value
+from wire.overhop.codec.decoder import Code, CodecError, Decoder, Message, Type, decode_value, encode, encode_value
 
 PAGE = (Path(CHECKOUT) / "docs/protocols/overhop.md").read_text()
 BLOCKS = re.findall(r"^```text\n(.*?)^```$", PAGE, re.M | re.S)

@@ -1,4 +1,4 @@
-"""Two nodes on one database, with workers on both: who dies, who takes over, and what nobody may exceed."""
+"""Two nodes on one database, with workers on both: deaths, take-overs, and limits over both."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.wire.broker import PATIENCE, Broker, Database, wait_until
+from tests.waiting import PATIENCE, wait_until
+from tests.wire.broker import Broker, Database
 from tests.wire.overhop.peer import Peer, make_queue
-from wire.overhop.codec import Type, format_timestamp, parse_timestamp
+from wire.overhop.codec.decoder import Type, format_timestamp, parse_timestamp
 
 JOBS = 120
 WORKERS = 10

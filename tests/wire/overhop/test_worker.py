@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from tests.wire.overhop.scripted import NOISE, PATIENCE, SID, Broker, Nobody, Peer, jid
-from tests.wire.test_tls import Authority
+from tests.waiting import PATIENCE
+from tests.wire.net.test_tls import Authority
+from tests.wire.overhop.scripted import NOISE, SID, Broker, Nobody, Peer, jid
+from wire.client.errors import ProtocolViolation, TlsFailed
 from wire.overhop import worker as module
-from wire.overhop.codec import Type
+from wire.overhop.codec.decoder import Type
 from wire.overhop.errors import QueueNotFound, Unavailable
 from wire.overhop.worker import AsyncWorker, Retry, Worker
-from wire.transports import ProtocolViolation, TlsFailed
 
 OTHER_SID = "1b8b1f0e-4d0c-4a57-8a39-2d8f5b3f7a11"
 

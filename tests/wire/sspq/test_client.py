@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.wire.scripted import CLIENT_KINDS, Expect, Hangup, ScriptedServer, Send, clients
-from wire.sspq.client import AsyncClient, Client, ClientCore, Declined, Message, NothingHeld, SlotBusy
-from wire.transports import ConnectionLost, ProtocolViolation
+from wire.client.errors import ConnectionLost, ProtocolViolation
+from wire.sspq.client import AsyncClient, Client, Declined, Message, NothingHeld, SlotBusy
+from wire.sspq.client_core import ClientCore
 
 RECEIVE, CONFIRM = bytes.fromhex("5599ec0000000000"), bytes.fromhex("5599c00000000000")
 DEAD_RECEIVE, NO_RECEIVE = bytes.fromhex("5599de0000000000"), bytes.fromhex("55990e0000000000")

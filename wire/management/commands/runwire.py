@@ -13,19 +13,19 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from queues.addresses import queue_problem
 from queues.engine import EngineError, options_from_settings
 from queues.reach import Operation, Protocol
-from wire.address import Address, AddressError, parse_address
 from wire.checks import check_unguarded
-from wire.limits import ListenerOptions
-from wire.listener import ListenError
+from wire.net.address import AddressError, HostPort, parse_address
+from wire.net.limits import ListenerOptions
+from wire.net.listener import ListenError
+from wire.net.processes import run_processes
+from wire.net.tls import TlsConfigurationError, server_context
 from wire.overhop.machine import Limits
 from wire.overhop.service import OverhopOptions
-from wire.processes import run_processes
 from wire.runner import WireOptions, run
 from wire.server import Quotas
-from wire.tls import TlsConfigurationError, server_context
 
 
-def address(text: str) -> Address:
+def address(text: str) -> HostPort:
     """An argument HOST:PORT."""
     try:
         return parse_address(text)
@@ -33,7 +33,7 @@ def address(text: str) -> Address:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def address_or_off(text: str) -> Address | None:
+def address_or_off(text: str) -> HostPort | None:
     """An argument HOST:PORT or the word off."""
     return None if text == "off" else address(text)
 
@@ -45,7 +45,7 @@ def sspq_queue(text: str) -> str:
     return text
 
 
-def address_and_queue(text: str) -> tuple[Address, str]:
+def address_and_queue(text: str) -> tuple[HostPort, str]:
     """An argument HOST:PORT=QUEUE."""
     where, equals, queue = text.partition("=")
     if not equals:

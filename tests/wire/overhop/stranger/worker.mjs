@@ -154,7 +154,7 @@ class Worker {
   }
 
   #gone({ jid }, error) {
-    if (!this.stopping) say("lost", { jid, error: error.message }); // JOB_NOT_FOUND: somebody else has it
+    if (!this.stopping) say("lost", { jid, error: error.message }); // JOB_NOT_FOUND: another worker has it
   }
 }
 

@@ -1,0 +1,1 @@
+"""Celery's benchmark and smoke test on Fivewire."""

@@ -1,0 +1,28 @@
+"""The Celery application of `python -m brokersite.rigs.celery.bench`: its task records that it ran."""
+
+from __future__ import annotations
+
+import os
+
+from celery import Celery
+
+import queues.celery.transport  # noqa: F401 - makes fivewire:// known
+
+app = Celery("bench", broker=os.environ["BENCH_BROKER"])
+app.conf.update(
+    task_ignore_result=True,
+    broker_connection_retry_on_startup=True,
+    worker_hijack_root_logger=False,
+    broker_transport_options={"confirm_publish": os.environ["BENCH_CONFIRM"] == "on"},
+)
+
+_ran: int | None = None
+
+
+@app.task(name="ran")  # type: ignore[untyped-decorator]
+def ran(number: int, text: str) -> None:
+    """Note in a file that a task ran: its size is how many did."""
+    global _ran
+    if _ran is None:
+        _ran = os.open(os.environ["BENCH_RAN"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(_ran, b"%8d\n" % number)

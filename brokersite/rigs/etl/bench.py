@@ -1,0 +1,115 @@
+"""How fast the export is beside `COPY TO`, which is the fastest way out that PostgreSQL has: both in one go, same rows.
+
+The rows are made in a database of their own, which is dropped at the end.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import psycopg
+
+from brokersite.rigs.etl.scratch import scratch_database, scratch_directory
+from queues.database import connection_parameters
+from queues.etl.errors import JobDied
+from queues.etl.options import RunOptions, config_for
+from queues.etl.runner import LOOK_EVERY, job_process
+
+NAME = "fivewire_etl_bench"
+#: Rows of one transaction, as a busy settlement writer writes them.
+BATCH = 2000
+
+FILL = """insert into queues_archive (id, queue_id, outcome, attempts, producer_id, consumer_id, published_at,
+        delivered_at, finished_at, size, key, xid)
+    select nextval('queues_message_id'), 1 + n %% 4, 0, 0, 1, 1, now() - n * interval '1 ms',
+        now() - n * interval '0.5 ms', now(), 100, null, (select pg_current_xact_id()::text::bigint)
+    from generate_series(1, %(batch)s) n"""
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Rows, and the seconds that each way took; `job` is the whole run, Spark's start included."""
+
+    rows: int
+    copy: float
+    messages: float
+    job: float
+    bytes: int
+
+    @property
+    def figures(self) -> dict[str, int]:
+        """Rows a second of each way, and the like."""
+        return {
+            "rows": self.rows, "copy_rows_per_second": round(self.rows / self.copy),
+            "export_rows_per_second": round(self.rows / self.messages),
+            "run_rows_per_second": round(self.rows / self.job), "parquet_bytes": self.bytes,
+        }  # fmt: skip
+
+
+def measure(rows: int, tell: Callable[[str], None]) -> Speeds:
+    """Make so many rows, and take them out both ways. Raises EtlError."""
+    with scratch_database(NAME) as alias, scratch_directory("fivewire-etl-bench-") as directory:
+        with psycopg.connect(**connection_parameters(alias), autocommit=True) as connection:
+            tell(f"making {rows:,} rows")
+            _fill(connection, rows)
+            tell("COPY TO")
+            copy = _copy(connection, directory / "copy")
+        tell("the job")
+        started = monotonic()
+        result = _job(alias, directory / "out")
+        messages = result["tables"]["messages"]
+        return Speeds(
+            rows=messages["rows_out"], copy=copy, messages=result["seconds"]["messages"], job=monotonic() - started,
+            bytes=messages["bytes"],
+        )  # fmt: skip
+
+
+def _fill(connection: psycopg.Connection[Any], rows: int) -> None:
+    connection.execute(
+        "insert into queues_queue (name, uuid, max_attempts, retry_backoff)"
+        " select 'queue-' || n, gen_random_uuid(), 3, '1 s' from generate_series(1, 4) n"
+    )
+    connection.execute("set synchronous_commit = off")
+    for start in range(0, rows, BATCH):
+        connection.execute(FILL, {"batch": min(BATCH, rows - start)})
+    connection.execute("checkpoint")
+
+
+def _copy(connection: psycopg.Connection[Any], path: Path) -> float:
+    """Seconds that COPY takes for all rows, into a file."""
+    started = monotonic()
+    with open(path, "wb") as file, connection.cursor().copy("copy (select * from queues_archive) to stdout") as copy:
+        for block in copy:
+            file.write(block)
+    seconds = monotonic() - started
+    path.unlink()
+    return seconds
+
+
+def _job(alias: str, output: Path) -> dict[str, Any]:
+    """Run the job to its end; returns its figures."""
+    options = RunOptions(bodies="none", body_schema="", verify="none")
+
+    def config(progress: Path) -> str:
+        return config_for(0, str(output), options, progress, alias).text()
+
+    result: dict[str, Any] = {}
+    with job_process(0, config) as job:
+        while True:
+            status = job.status
+            for line in job.lines():
+                result = line.get("result", result)
+                if "error" in line:
+                    raise JobDied(line["error"])
+            if status is not None:
+                break
+            sleep(LOOK_EVERY)
+        if not result:
+            raise JobDied(job.last_words)
+    shutil.rmtree(output, ignore_errors=True)
+    return result

@@ -1,0 +1,66 @@
+"""What the sessions of runs hold in the database, looked at many times a second."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from queues.database import connection_parameters
+from queues.etl.job.database import SESSION
+
+#: Seconds between two looks.
+EVERY = 0.05
+
+LOOK = """
+    select extract(epoch from clock_timestamp() - xact_start)::float8, backend_xmin is not null,
+        query ~ 'queues_message\\M' and query !~ 'queues_archive\\M', left(query, 200)
+    from pg_stat_activity
+    where application_name = %(session)s and datname = current_database() and xact_start is not null
+"""
+
+
+@dataclass(slots=True)
+class Held:
+    """Seconds, at most: of any transaction, of one with a snapshot, and of one with a snapshot of the hot table."""
+
+    transaction: float = 0.0
+    snapshot: float = 0.0
+    hot: float = 0.0
+    #: The statement of the longest snapshot, and how often was looked.
+    statement: str = ""
+    looks: int = 0
+
+
+class Watcher:
+    """A thread that looks until it is to end."""
+
+    def __init__(self, alias: str) -> None:
+        self.held = Held()
+        self._connection: psycopg.Connection[Any] = psycopg.connect(**connection_parameters(alias), autocommit=True)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(EVERY):
+            self.held.looks += 1
+            for age, snapshot, hot, query in self._connection.execute(LOOK, {"session": SESSION}):
+                self._note(age, snapshot, hot, query)
+
+    def _note(self, age: float, snapshot: bool, hot: bool, query: str) -> None:
+        held = self.held
+        held.transaction = max(held.transaction, age)
+        if snapshot and age > held.snapshot:
+            held.snapshot, held.statement = age, " ".join(query.split())
+        if snapshot and hot:
+            held.hot = max(held.hot, age)
+
+    def end(self) -> Held:
+        """Stop looking; returns what was seen."""
+        self._ended.set()
+        self._thread.join()
+        self._connection.close()
+        return self.held

@@ -1,0 +1,275 @@
+"""Judges a run by what clients saw, what was done to the broker, and what is left in its store. No I/O.
+
+What must hold, for each queue:
+
+- nothing is lost: a message that was confirmed, or that anybody was given, was acknowledged or is in the store; a
+  topic's message is in all of its queues or in none;
+- nothing unexpected: every body was published, and to this queue;
+- a message is given out again only when something explains it: it was returned, or a fault came between; all faults
+  together explain at most so many repetitions as may have been in flight;
+- one producer's messages come in order on each connection, but those that had waited when a fault came, and those
+  that another listener may have held for consumers that went away;
+- a message is in one place at the end, in one state, and nothing but dead letters waits; dead letters were returned;
+- the archive has what was acknowledged, once, and the counts are those of the rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from brokersite.rigs.torture.history import (
+    Delivery,
+    Fault,
+    FaultKind,
+    History,
+    MessageId,
+    Publish,
+    QueueRules,
+    State,
+    Store,
+    Stored,
+)
+from queues.engine.consume.local_queue import COLD_SHARED
+
+SHOWN = 8
+DEAD = (State.DEAD, State.DEAD_LEASED)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A promise that was broken: which, where, and for which messages."""
+
+    name: str
+    queue: str
+    messages: tuple[str, ...]
+    detail: str = ""
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.messages[:SHOWN]) + (", …" if len(self.messages) > SHOWN else "")
+        where = f"{self.name} in {self.queue}" if self.queue else self.name
+        counted = f"{len(self.messages)} ({shown})" if self.messages else ""
+        return ": ".join(part for part in (where, counted, self.detail) if part)
+
+
+def check(history: History, store: Store, rules: Sequence[QueueRules], in_flight: int) -> list[Violation]:
+    """Everything that is wrong; nothing when all promises were kept.
+
+    `in_flight` is how many messages of a queue one fault may cause to be given out again.
+    """
+    found = [Violation("trouble", "", (), trouble) for trouble in history.troubles]
+    publishes = {publish.message: publish for publish in history.publishes}
+    known = {rule.name for rule in rules}
+    used = {delivery.queue for delivery in history.deliveries} | {stored.queue for stored in store.messages}
+    for name in sorted(used - known):
+        found.append(Violation("unknown queue", name, ()))
+    for rule in rules:
+        found += QueueCheck(history, store, rule, publishes, in_flight).violations()
+    return found
+
+
+class QueueCheck:
+    """The checks of one queue."""
+
+    def __init__(
+        self,
+        history: History,
+        store: Store,
+        rules: QueueRules,
+        publishes: dict[MessageId, Publish],
+        in_flight: int,
+    ) -> None:
+        self.rules = rules
+        self.history = history
+        self.publishes = publishes
+        self.in_flight = in_flight
+        self.faults = [fault for fault in history.faults if fault.kind.loses_leases]
+        self.deliveries: dict[MessageId, list[Delivery]] = {}
+        for delivery in history.deliveries:
+            if delivery.queue == rules.name:
+                self.deliveries.setdefault(delivery.message, []).append(delivery)
+        for group in self.deliveries.values():
+            group.sort(key=lambda delivery: delivery.at)
+        self.stored = [stored for stored in store.messages if stored.queue == rules.name]
+        self.archive = [archived for archived in store.archive if archived.queue == rules.name]
+        self.counts = store.counts.get(rules.name)
+        #: Whether several listeners have delivered its messages.
+        self.shared = (
+            len({delivery.connection.listener for group in self.deliveries.values() for delivery in group}) > 1
+        )
+        self.in_store = {stored.message for stored in self.stored}
+        #: Proof that a message was committed, whether or not its producer knows: it came out, or is in, somewhere.
+        self.seen_anywhere = {delivery.message for delivery in history.deliveries} | {
+            stored.message for stored in store.messages
+        }
+        self.acked = {
+            message for message, group in self.deliveries.items() if any(delivery.acked for delivery in group)
+        }
+
+    def violations(self) -> list[Violation]:
+        """All of this queue's."""
+        found = [
+            self._named("lost", self._lost()),
+            self._named("unexpected", self._unexpected()),
+            self._named("given out again without a cause", self._unexplained()),
+            self._too_many_repetitions(),
+            self._named("out of order", self._out_of_order()),
+            self._named("in two places", self._in_two_places()),
+            self._named("left undelivered", self._undelivered()),
+            self._named("dead without a cause", self._dead_without_cause()),
+            *self._archive_violations(),
+            self._wrong_counts(),
+        ]
+        return [violation for violation in found if violation is not None]
+
+    def _named(self, name: str, messages: Iterable[object]) -> Violation | None:
+        texts = tuple(str(message) for message in messages)
+        return Violation(name, self.rules.name, texts) if texts else None
+
+    def _is_ours(self, message: MessageId) -> bool:
+        return message.producer in self.rules.producers
+
+    # Messages.
+
+    def _lost(self) -> Iterator[MessageId]:
+        for message, publish in self.publishes.items():
+            durable = publish.confirmed is not None or message in self.seen_anywhere
+            if durable and self._is_ours(message) and message not in self.acked and message not in self.in_store:
+                yield message
+
+    def _unexpected(self) -> list[MessageId]:
+        archived = {row.message for row in self.archive if row.message is not None}
+        here = self.deliveries.keys() | self.in_store | archived
+        return sorted(m for m in here if m not in self.publishes or not self._is_ours(m))
+
+    def _repetitions(self) -> Iterator[tuple[Delivery, Delivery]]:
+        for group in self.deliveries.values():
+            yield from pairwise(group)
+
+    def _unexplained(self) -> list[MessageId]:
+        return [
+            again.message
+            for first, again in self._repetitions()
+            if not (self.rules.timed or first.let_go or self._fault_between(first, again))
+        ]
+
+    def _too_many_repetitions(self) -> Violation | None:
+        count = sum(not first.let_go for first, _ in self._repetitions())
+        most = len(self.faults) * self.in_flight
+        if self.rules.timed or count <= most:
+            return None
+        detail = f"{count} repetitions; {len(self.faults)} faults explain at most {most}"
+        return Violation("given out again too often", self.rules.name, (), detail)
+
+    def _fault_between(self, first: Delivery, again: Delivery) -> bool:
+        """Whether a fault explains that a message which `first` got came to `again`."""
+        publish = self.publishes.get(first.message)
+        for fault in self.faults:
+            if fault.begin > again.at:
+                continue
+            if fault.kind.is_of_database:
+                # It may also have cut off the answer to a commit, so that the message was stored once more.
+                explains = publish is None or publish.at <= fault.end
+            else:
+                hit = fault.listener == first.connection.listener and first.connection.opened <= fault.end
+                # A stop writes down every acknowledgement that it has read.
+                explains = hit and not (fault.kind is FaultKind.STOP and first.taken)
+            if explains:
+                return True
+        return False
+
+    def _out_of_order(self) -> Iterator[str]:
+        """First deliveries on a connection that follow a later message of the same producer."""
+        firsts = {id(group[0]) for group in self.deliveries.values()}
+        latest: dict[tuple[int, str], int] = {}
+        for delivery in self.history.deliveries:  # in each client's own order; a burst has one time
+            if id(delivery) not in firsts:
+                continue
+            message = delivery.message
+            key = id(delivery.connection), message.producer
+            seen = latest.get(key, -1)
+            if message.sequence > seen:
+                latest[key] = message.sequence
+            elif not (self._waited_through_fault(delivery) or self._may_have_been_held(delivery)):
+                yield f"{message} after {seen}"
+
+    def _waited_through_fault(self, delivery: Delivery) -> bool:
+        publish = self.publishes.get(delivery.message)
+        return publish is None or any(publish.at <= fault.end and fault.begin <= delivery.at for fault in self.faults)
+
+    def _may_have_been_held(self, delivery: Delivery) -> bool:
+        """Whether another listener may have had the message and handed it back, nobody there wanting it any more."""
+        publish = self.publishes.get(delivery.message)
+        return self.shared and (publish is None or delivery.at - publish.at >= COLD_SHARED)
+
+    def _copies_allowed(self, message: MessageId) -> int:
+        """One, and one more for each time the database went away while the message was being committed."""
+        publish = self.publishes.get(message)
+        return 1 + (0 if publish is None else sum(_unclear(publish, fault) for fault in self.faults))
+
+    def _in_two_places(self) -> list[MessageId]:
+        copies = Counter(stored.message for stored in self.stored)
+        copies.update(row.message for row in self.archive if row.message is not None)
+        return [m for m, count in copies.items() if count > 1 and count > self._copies_allowed(m)]
+
+    def _undelivered(self) -> list[str]:
+        return [f"{stored.message} is {stored.state}" for stored in self.stored if stored.state not in DEAD]
+
+    def _dead_without_cause(self) -> list[MessageId]:
+        return [stored.message for stored in self.stored if stored.state in DEAD and not self._was_let_go(stored)]
+
+    def _was_let_go(self, stored: Stored) -> bool:
+        return any(delivery.let_go for delivery in self.deliveries.get(stored.message, ()))
+
+    # The archive and the counts.
+
+    def _archive_violations(self) -> list[Violation | None]:
+        if self.rules.retention == "none":
+            return [self._named("archived though nothing is kept", [row.first_id for row in self.archive])]
+        times = Counter(row.first_id for row in self.archive)
+        settled = self.acked - self.in_store
+        found = [
+            self._named("settled twice", [id for id, count in times.items() if count > 1]),
+            self._named("settled and in the store", [s.first_id for s in self.stored if s.first_id in times]),
+            self._named(
+                "finished without an acknowledgement",
+                [row.first_id for row in self.archive if not row.acknowledged],
+            ),
+            self._wrong_archive_size(settled),
+        ]
+        if self.rules.retention == "full":
+            kept = {row.message for row in self.archive if row.message is not None}
+            found.append(self._named("settled and not archived", sorted(settled - kept)))
+            found.append(self._named("archived and never acknowledged", sorted(kept - self.acked)))
+        return found
+
+    def _wrong_archive_size(self, settled: set[MessageId]) -> Violation | None:
+        rows = sum(row.acknowledged for row in self.archive)
+        most = sum(self._copies_allowed(message) for message in settled)
+        if len(settled) <= rows <= most:
+            return None
+        detail = f"{rows} rows for {len(settled)} acknowledged messages"
+        return Violation("wrong number of archive rows", self.rules.name, (), detail)
+
+    def _wrong_counts(self) -> Violation | None:
+        counts, states = self.counts, Counter(stored.state for stored in self.stored)
+        if counts is None:
+            return Violation("no counts", self.rules.name, ())
+        dead = states[State.DEAD] + states[State.DEAD_LEASED]
+        rows = (states[State.READY], states[State.LEASED], states[State.DELAYED], dead)
+        said = (counts.ready, counts.leased, counts.delayed, counts.dead)
+        if said == rows and counts.published - counts.settled == len(self.stored):
+            return None
+        detail = f"{counts}; there are {rows} ready, leased, delayed, dead"
+        return Violation("wrong counts", self.rules.name, (), detail)
+
+
+def _unclear(publish: Publish, fault: Fault) -> bool:
+    """Whether the fault may have hidden from the broker that the message was committed already."""
+    return (
+        fault.kind.is_of_database
+        and publish.at <= fault.end
+        and (publish.confirmed is None or publish.confirmed >= fault.begin)
+    )

@@ -1,0 +1,61 @@
+"""Reads what is left in the store, by SQL of its own: the engine is what is being judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from brokersite.rigs.torture.history import Archived, Counts, State, Store, Stored, parse_body
+
+STATES = (State.READY, State.LEASED, State.DELAYED, State.DEAD, State.DEAD_LEASED)
+
+MESSAGES = """
+    select q.name, m.payload, coalesce(m.origin_id, m.id), m.state
+    from queues_message m join queues_queue q on q.id = m.queue_id where q.name = any(%s)
+"""
+ARCHIVE = """
+    select q.name, a.id, a.outcome, a.payload
+    from queues_archive a join queues_queue q on q.id = a.queue_id where q.name = any(%s)
+"""
+COUNTS = """
+    select q.name, c.ready + coalesce(t.ready, 0), c.leased + coalesce(t.leased, 0),
+        c.delayed + coalesce(t.delayed, 0), c.dead + coalesce(t.dead, 0),
+        c.published + coalesce(t.published, 0), c.settled + coalesce(t.settled, 0)
+    from queues_queue q join queues_queuecount c on c.queue_id = q.id, lateral (
+        select sum(ready) as ready, sum(leased) as leased, sum(delayed) as delayed, sum(dead) as dead,
+            sum(published) as published, sum(settled) as settled
+        from queues_queuetally where queue_id = q.id) as t
+    where q.name = any(%s)
+"""
+WAITING = """
+    select count(*) from queues_message m join queues_queue q on q.id = m.queue_id
+    where q.name = any(%s) and m.state in (0, 1, 2)
+"""
+
+Connection = psycopg.Connection[Any]
+
+
+def read_store(connection: Connection, queues: Sequence[str]) -> Store:
+    """Everything of these queues, as of one moment."""
+    names = list(queues)
+    with connection.transaction():
+        connection.execute("set transaction isolation level repeatable read")
+        return Store(
+            [
+                Stored(queue, parse_body(bytes(payload)), first_id, STATES[state])
+                for queue, payload, first_id, state in connection.execute(MESSAGES, (names,), binary=True)
+            ],
+            [
+                Archived(queue, id, outcome == 0, None if payload is None else parse_body(bytes(payload)))
+                for queue, id, outcome, payload in connection.execute(ARCHIVE, (names,), binary=True)
+            ],
+            {row[0]: Counts(*map(int, row[1:])) for row in connection.execute(COUNTS, (names,))},
+        )
+
+
+def count_waiting(connection: Connection, queues: Sequence[str]) -> int:
+    """Messages of these queues that are neither finished nor dead."""
+    row = connection.execute(WAITING, (list(queues),)).fetchone()
+    return int(row[0]) if row else 0

@@ -1,0 +1,71 @@
+"""Operators' commands to running nodes, as they travel over LISTEN and NOTIFY. No I/O.
+
+A command names one process: the run of a node that the operator has seen. Once that run has ended it has no effect.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+CHANNEL: Final = "hydra_control"
+
+
+class Action(StrEnum):
+    """What a node may be asked to do."""
+
+    RESIGN = "resign"
+    """Stop leading; the node stays in the network."""
+    DROP = "drop"
+    """Remove the node with the id `number` from the network."""
+    DISCONNECT_LINK = "disconnect_link"
+    """Close the link `number`."""
+
+
+_TEXTS: Final = {
+    Action.RESIGN: "stop leading",
+    Action.DROP: "drop node {}",
+    Action.DISCONNECT_LINK: "close link {}",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """An operator's command to a node."""
+
+    node: str
+    """The node's stable name."""
+    run: UUID
+    """The node's process: `hydra.models.Node.run`."""
+    action: Action
+    by: str
+    """The operator."""
+    number: int | None = None
+    """The number of a link, or the id of a node; None for RESIGN."""
+
+    def __str__(self) -> str:
+        return f"{self.by} asks to {_TEXTS[self.action].format(self.number)}"
+
+    @property
+    def payload(self) -> str:
+        """The notification's text."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value is not None}, default=str)
+
+
+def parse_command(payload: str) -> Command:
+    """Read a `Command.payload`. Raises ValueError, which says what is wrong."""
+    fields = json.loads(payload)
+    if not isinstance(fields, dict):
+        raise ValueError("a command is a JSON object")
+    number, by = fields.get("number"), fields.get("by", "")
+    action = Action(str(fields.get("action")))
+    if isinstance(number, bool) or not isinstance(number, int | None):
+        raise ValueError(f"number is {number!r}")
+    if (number is None) != (action is Action.RESIGN):
+        raise ValueError(f"{action} with number {number!r}")
+    if not (isinstance(fields.get("node"), str) and isinstance(fields.get("run"), str) and isinstance(by, str)):
+        raise ValueError("node, run and by are strings")
+    return Command(node=fields["node"], run=UUID(fields["run"]), action=action, by=by, number=number)

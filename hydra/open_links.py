@@ -1,0 +1,178 @@
+"""A driver's open links, its listeners and its dials.
+
+Links have numbers, by which the node knows them. A transport calls `_Neighbour` with the bytes and the end of a link;
+those become events of the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+from hydra.protocol.node import Node
+from hydra.transports import dial, listen
+from hydra.transports.address import NodeAddress, parse_node_address
+from hydra.transports.base import Accept, Listener, TransportError, TransportLink, TransportOptions
+
+#: Bytes that the node takes at a time: heartbeats leave in time also while a neighbour floods.
+PIECE: Final = 4096
+
+
+class _Neighbour:
+    """The handler of one link."""
+
+    __slots__ = ("_links", "_number")
+
+    def __init__(self, links: OpenLinks, number: int) -> None:
+        self._links = links
+        self._number = number
+
+    def received(self, data: bytes) -> None:
+        self._links.received(self._number, data)
+
+    def closed(self, reason: str) -> None:
+        self._links.lost(self._number, reason)
+
+
+class OpenLinks:
+    """The links of one driver."""
+
+    def __init__(
+        self,
+        options: TransportOptions,
+        node: Node,
+        tell: Callable[..., None],
+        tell_of: Callable[..., None],
+        happened: Callable[[str, str], None],
+    ) -> None:
+        """`tell` and `tell_of` give the node events (`Driver`), `happened` is for operators."""
+        self.listeners: list[Listener] = []
+        self._options = options
+        self._node = node
+        self._tell = tell
+        self._tell_of = tell_of
+        self._happened = happened
+        self._loop = asyncio.get_running_loop()
+        self._links: dict[int, TransportLink] = {}
+        #: Links that their transport is still opening.
+        self._unopened: set[int] = set()
+        self._last_number = 0
+        self._silent = False
+        #: The dials under way, by target: a neighbour would accept every link that is opened to it.
+        self._dials: dict[str, asyncio.Task[None]] = {}
+        #: Targets whose last dial has failed: reported once.
+        self._unreachable: set[str] = set()
+
+    # Life.
+
+    async def listen(self, addresses: Iterable[NodeAddress]) -> None:
+        """Listen on all addresses. Raises TransportError; then none is listened on."""
+        try:
+            for address in addresses:
+                self.listeners.append(await listen(address, self._options, partial(self._accept, None)))
+        except BaseException:
+            await self._close_listeners()
+            raise
+
+    def silence(self) -> None:
+        """Close all links before this returns, and open no more."""
+        self._silent = True
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    async def stop(self) -> None:
+        """Close the listeners, and end the dials."""
+        await self._close_listeners()
+        dials = list(self._dials.values())
+        for task in dials:
+            task.cancel()
+        await asyncio.gather(*dials, return_exceptions=True)
+
+    async def _close_listeners(self) -> None:
+        listeners, self.listeners = self.listeners, []
+        for listener in listeners:
+            await listener.close()
+
+    # Opening.
+
+    def _accept(self, target: str | None, link: TransportLink) -> _Neighbour | None:
+        if self._silent:
+            return None
+        self._last_number += 1
+        number = self._last_number
+        self._links[number] = link
+        self._unopened.add(number)
+        self._happened("link opened", f"to {target}" if target is not None else f"from {link.origin}")
+        # The transport is still opening the link: a message can be sent in the next turn of the loop.
+        self._loop.call_soon(self._opened, number, target, link.origin)
+        return _Neighbour(self, number)
+
+    def _opened(self, number: int, target: str | None, origin: str) -> None:
+        self._unopened.discard(number)
+        if number in self._links:
+            self._tell(partial(self._node.link_opened, target=target, origin=origin), number)
+
+    def dial(self, target: str) -> None:
+        """Open a link to an address, unless a dial is under way."""
+        if target in self._dials:
+            return
+        task = self._loop.create_task(self._dial(target), name=f"hydra dials {target}")
+        self._dials[target] = task
+        task.add_done_callback(lambda _: self._dials.pop(target, None))
+
+    async def _dial(self, target: str) -> None:
+        opened: Accept = partial(self._accept, target)
+        try:
+            await dial(parse_node_address(target), self._options, opened, listeners=self.listeners)
+        except (TransportError, OSError) as error:
+            if target not in self._unreachable:
+                self._unreachable.add(target)
+                self._happened("link failed", f"to {target}: {error}")
+            self._tell(self._node.dial_failed, target)
+        else:
+            self._unreachable.discard(target)
+
+    # Bytes.
+
+    def name(self, number: int) -> str:
+        """A link for logs."""
+        link = self._links.get(number)
+        return f"link {number}" if link is None else f"link {number} with {link.origin}"
+
+    def received(self, number: int, data: bytes) -> None:
+        """Bytes have come over a link."""
+        if number in self._unopened:
+            self._loop.call_soon(self.received, number, data)
+            return
+        for start in range(0, len(data), PIECE):
+            if number not in self._links:
+                return
+            piece = data[start : start + PIECE]
+            self._tell_of(self.name(number), self._node.data_received, number, piece, link=number)
+
+    def write(self, number: int, data: bytes) -> None:
+        """Send lines over a link, if it is open."""
+        if (link := self._links.get(number)) is not None:
+            link.write(data)
+
+    # Closing.
+
+    def lost(self, number: int, reason: str) -> None:
+        """The other side or the network has closed a link."""
+        if self._links.pop(number, None) is not None:
+            self._happened("link closed", reason)
+            self._tell(self._node.link_closed, number)
+
+    def close(self, number: int, reason: str) -> None:
+        """Close a link that the node knows to be closed."""
+        if (link := self._links.pop(number, None)) is not None:
+            self._happened("link closed", reason)
+            link.close()
+
+    def end(self, number: int, reason: str) -> None:
+        """Close a link, and tell the node."""
+        self.close(number, reason)
+        self._tell(self._node.link_closed, number)

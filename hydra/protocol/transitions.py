@@ -1,0 +1,93 @@
+"""Carries out the table of roles (docs/protocols/hydra.md, "Roles"). No I/O.
+
+`on` takes an event, asks the table (`hydra.protocol.roles`) for the actions, and calls the parts that perform them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hydra.protocol.bridge import Bridge
+from hydra.protocol.core import Core
+from hydra.protocol.election import Election
+from hydra.protocol.heartbeat import Heartbeat
+from hydra.protocol.induction import Induction
+from hydra.protocol.messages import Nominate, Ping
+from hydra.protocol.roles import Action, Event
+
+_WHY: Final = {
+    Event.LEADER_HEARD: "another node leads a later term",
+    Event.NOMINATION: "another node is nominated for a later term",
+    Event.LEASE_OVER: "no majority has answered in time",
+    Event.RIVAL: "another node claims to lead this term",
+    Event.DROPPED: "dropped from the network",
+}
+
+
+class Transitions:
+    """The changes of one node's role."""
+
+    def __init__(
+        self, core: Core, heartbeat: Heartbeat, election: Election, induction: Induction, bridge: Bridge
+    ) -> None:
+        self._core = core
+        self._heartbeat = heartbeat
+        self._election = election
+        self._induction = induction
+        self._bridge = bridge
+
+    def on(self, event: Event | None, *, heard: Ping | None = None, nominated: Nominate | None = None) -> None:
+        """Perform the table's actions for an event, then those for the events that follow from them."""
+        while event is not None:
+            actions = self._core.candidacy.on(event)
+            happened, event = event, None
+            for action in actions:
+                event = self._act(action, happened, heard, nominated) or event
+
+    def _act(self, action: Action, event: Event, heard: Ping | None, nominated: Nominate | None) -> Event | None:
+        match action:
+            case Action.AWAIT:
+                self._await(event)
+            case Action.FOLLOW if heard is not None:
+                self._election.drop_deferred()
+                self._heartbeat.follow(heard)
+            case Action.CONSIDER if nominated is not None:
+                self._election.consider(nominated)
+            case Action.STAND:
+                return self._election.stand()
+            case Action.STAND_AGAIN:
+                return self._election.stand_again()
+            case Action.CALL:
+                return self._election.call()
+            case Action.LEAD:
+                self._heartbeat.lead()
+                self._bridge.lead()
+            case Action.RESIGN:
+                self.resign(_WHY[event])
+            case Action.REJOIN:
+                return self._rejoin()
+            case _:
+                pass
+        return None
+
+    def _await(self, event: Event) -> None:
+        """Give the election some time: after a leader's end one node should stand soon, but not all at once."""
+        self._core.set_leader(None)
+        if event is Event.INDUCTED:
+            self._election.allow_time()
+        else:
+            self._election.wait(0, self._core.times.max_vote_min)
+
+    def resign(self, reason: str) -> None:
+        """Leave IRC and stop leading."""
+        self._bridge.resign(reason)
+        self._heartbeat.resign()
+
+    def _rejoin(self) -> Event | None:
+        """Continue under another id; a voter is in the network at once."""
+        core = self._core
+        core.set_leader(None)
+        self._election.drop_deferred()
+        self._induction.restart()
+        core.draw_id()
+        return Event.INDUCTED if core.votes else None

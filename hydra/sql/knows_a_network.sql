@@ -1,2 +1,0 @@
--- Whether this database has had another node, or any vote: then a new row is no first start.
-select exists (select from hydra_node where name <> %(name)s) or exists (select from hydra_vote)

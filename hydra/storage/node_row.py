@@ -1,0 +1,267 @@
+"""The store of a running node: its row and its status for operators (docs/protocols/hydra.md, "What is on disk").
+
+    store = await NodeStore.open("alpha", conninfo_from_settings(), on_lost=..., on_back=..., ...)
+    node = Node(name="alpha", stored=store.stored, position=store.lease.position, ...)
+    await store.write(stored)  # for a Persist; returns when it is committed
+    store.publish_status(snapshot(node, now))
+    await store.close()
+
+One process runs a node at a time, while its session holds an advisory lock. After the session is lost another process
+may begin to run the node at any moment. It waits before it promises anything, but not for ever: so the node must be off
+IRC and silent from `on_lost` to `on_back`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from hydra import clock
+from hydra.errors import StoreBroken, StoreClosed, StoreError
+from hydra.notifications import Command, parse_command
+from hydra.protocol.effects import Stored
+from hydra.snapshot import Occurrence, Snapshot
+from hydra.storage import node_lease
+from hydra.storage.connections import StoreConnections, reconnect
+from hydra.storage.database import LONGEST, LOST, Connection, connect, session_name
+from hydra.storage.node_lease import NodeLease
+from hydra.storage.status_writer import StatusWriter
+from hydra.storage.vote_log import VoteLog
+
+logger = logging.getLogger(__name__)
+
+#: Seconds to wait for the end of another process that runs the node.
+PATIENCE: Final = 3.0
+
+
+class NodeStore:
+    """The store of one node. Callbacks are called in the event loop, and must not wait."""
+
+    def __init__(
+        self,
+        lease: NodeLease,
+        conninfo: str,
+        on_lost: Callable[[str], None],
+        on_back: Callable[[], None],
+        on_failed: Callable[[StoreError], None],
+        on_command: Callable[[Command], None],
+    ) -> None:
+        """Use `open`."""
+        self.lease = lease
+        self._conninfo = conninfo
+        self._on_lost = on_lost
+        self._on_back = on_back
+        self._on_failed = on_failed
+        self._on_command = on_command
+        self._status_writer = StatusWriter()
+        self._vote_log = VoteLog(lease.stored)
+        self._wake = asyncio.Event()
+        self._lost = False
+        self._closing = False
+        self._error: StoreError | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+
+    # Life.
+
+    @classmethod
+    async def open(
+        cls,
+        name: str,
+        conninfo: str,
+        *,
+        on_lost: Callable[[str], None],
+        on_back: Callable[[], None],
+        on_failed: Callable[[StoreError], None],
+        on_command: Callable[[Command], None],
+        rng: random.Random | None = None,
+        patience: float = PATIENCE,
+        answer: float = LONGEST,
+    ) -> NodeStore:
+        """Begin to run the node of this name; its row, new if it had none, is committed when this returns.
+
+        `on_lost` gets the reason why the database cannot be reached: until `on_back` the node must send nothing, to IRC
+        or to other nodes. `on_failed` gets the reason why the store has ended: the node cannot go on. `on_command` gets
+        operators' commands. A new voter's key is drawn from `rng`. A database that does not answer for `answer` seconds
+        counts as lost.
+
+        Raises NodeNameTaken, UnreadableRow, and psycopg.Error when the database is away or has no tables of Hydra's.
+        """
+        keeper = await connect(conninfo, session_name(name, "keeper"), answer)
+        try:
+            lease = await node_lease.take(keeper, name, rng or random.SystemRandom(), patience)
+            session = await StoreConnections.begin(conninfo, name, keeper, answer)
+        except BaseException:
+            await keeper.close()
+            raise
+        store = cls(lease, conninfo, on_lost, on_back, on_failed, on_command)
+        store._supervisor = asyncio.create_task(store._supervise(session), name=f"hydra store of {name}")
+        return store
+
+    @property
+    def stored(self) -> Stored:
+        """The row on disk."""
+        return self._vote_log.stored
+
+    @property
+    def lost(self) -> bool:
+        """Whether the database cannot be reached, or the store has ended: the node must be silent."""
+        return self._lost or self._error is not None
+
+    async def close(self, patience: float = 5.0) -> None:
+        """Finish the waiting writes, for at most `patience` seconds, and release the node's name."""
+        self._closing = True
+        self._wake.set()
+        if self._supervisor is not None:
+            await asyncio.wait({self._supervisor}, timeout=0 if self._lost else patience)
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+        self._end(StoreClosed("The store is closed."))
+
+    # Called by the node.
+
+    async def write(self, stored: Stored) -> None:
+        """Return when the row is committed, however long the database is away.
+
+        Waiting writes are made as one. Raises StaleWrite for a lower term or a second pledge of a term, NodeNameTaken,
+        NodeForgotten or StoreClosed: then the node must not go on.
+        """
+        if self._error is not None:
+            raise self._error
+        written = self._vote_log.add(stored)
+        self._wake.set()
+        await written
+
+    async def settled(self) -> Stored:
+        """Return the row on disk once no write is under way, for a node that begins anew after `on_back`.
+
+        A cancelled write may have been made. Raises StoreError if the store has ended.
+        """
+        await self._vote_log.idle.wait()
+        if self._error is not None:
+            raise self._error
+        return self.stored
+
+    def publish_status(self, status: Snapshot) -> None:
+        """Show a snapshot, a changed role, term, leader or IRC state at once; its occurrences become events."""
+        self._status_writer.publish(status)
+        self._wake.set()
+
+    def listening(self, addresses: Iterable[str]) -> None:
+        """Show the node's listening addresses."""
+        self._status_writer.listening(addresses)
+        self._wake.set()
+
+    def happened(self, kind: str, text: str) -> None:
+        """Note an event for operators."""
+        self.events([Occurrence(kind, self._status_writer.term, text)])
+
+    def events(self, events: Sequence[Occurrence]) -> None:
+        """Note events for operators."""
+        self._status_writer.note(events)
+        self._wake.set()
+
+    # Sessions.
+
+    async def _supervise(self, session: StoreConnections) -> None:
+        try:
+            while True:
+                await self._serve(session)
+                if self._closing:
+                    return
+                session, stored = await reconnect(self._conninfo, self.lease, session.pids, session.patience)
+                self._vote_log.reload(stored)
+                self._say_back()
+        except StoreError as error:
+            logger.error("the node %s cannot go on: %s", self.lease.name, error)
+            self._fail(error)
+        except Exception as error:
+            logger.exception("the store of the node %s has failed", self.lease.name)
+            self._fail(StoreBroken(f"{type(error).__name__}: {error}"))
+
+    async def _serve(self, session: StoreConnections) -> None:
+        """Use a session until it is lost, which is reported, or the store is closed and all is written."""
+        tasks = (
+            asyncio.create_task(session.keep(self._hear, self._say_lost, self._say_back), name="hydra keeper"),
+            asyncio.create_task(self._work(session.writer), name="hydra writer"),
+        )
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except LOST as error:
+            self._say_lost(str(error).strip() or type(error).__name__)
+        finally:
+            try:
+                await _end(*tasks)
+                if not self._lost:
+                    await session.release()
+            finally:
+                await session.close()
+
+    def _say_lost(self, reason: str) -> None:
+        if not self._lost:
+            self._lost = True
+            logger.warning("the node %s has lost the database: %s", self.lease.name, reason)
+            self.happened("database lost", reason)
+            self._on_lost(reason)
+
+    def _say_back(self) -> None:
+        if self._lost:
+            self._lost = False
+            logger.info("the node %s has the database again", self.lease.name)
+            self.happened("database back", "the node may speak again")
+            self._on_back()
+
+    def _hear(self, payload: str) -> None:
+        try:
+            command = parse_command(payload)
+        except (ValueError, TypeError) as error:
+            logger.warning("not a valid command: %s (%s)", payload[:200], error)
+            return
+        if command.run == self.lease.run:
+            self.happened("operator", str(command))
+            self._on_command(command)
+
+    def _fail(self, error: StoreError) -> None:
+        self._end(error)
+        self._on_failed(error)
+
+    def _end(self, error: StoreError) -> None:
+        self._error = self._error or error
+        self._vote_log.refuse(self._error)
+
+    # Writing.
+
+    async def _work(self, connection: Connection) -> None:
+        await self._status_writer.connected(connection)
+        while True:
+            self._wake.clear()
+            if self._vote_log:
+                await self._vote_log.write(connection, self.lease)
+                continue
+            now = clock.now()
+            due = self._status_writer.due(now)
+            if due <= 0 or self._closing:
+                await self._status_writer.write(connection, self.lease, now)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(due):
+                        await self._wake.wait()
+            if self._closing and not self._vote_log:
+                return
+
+
+async def _end(*tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks and return when they have ended, also if this is cancelled: they use the connections."""
+    for task in tasks:
+        task.cancel()
+    ended = asyncio.gather(*tasks, return_exceptions=True)
+    try:
+        await asyncio.shield(ended)
+    except asyncio.CancelledError:
+        await ended
+        raise

@@ -1,0 +1,6 @@
+-- Write a node's status.
+update hydra_node set
+    role = %(role)s, current_id = %(current_id)s, leader = %(leader)s, leader_name = %(leader_name)s,
+    lease_until = to_timestamp(%(lease_until)s), irc = %(irc)s, listen = %(listen)s, faults = %(faults)s,
+    seen_at = clock_timestamp()
+where id = %(id)s and run = %(run)s

@@ -1,0 +1,29 @@
+"""Texts for the errors of links."""
+
+from __future__ import annotations
+
+import errno
+import ssl
+from typing import Final
+
+CLOSED: Final = "closed by the other side"
+
+_TEXTS: Final = {
+    errno.ECONNREFUSED: "refused",
+    errno.EPIPE: CLOSED,
+}
+
+
+def reason(error: BaseException | None) -> str:
+    """Why a link has ended or could not be opened; None: an orderly end."""
+    if error is None:
+        return CLOSED
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}"
+    if isinstance(error, ConnectionResetError):  # asyncio's have no errno
+        return "reset by the other side"
+    if isinstance(error, OSError) and error.errno in _TEXTS:
+        return _TEXTS[error.errno]
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,1 @@
+"""Peerbus on the wire: frames, envelopes and signatures. No I/O."""

@@ -1,0 +1,142 @@
+"""What the peerbus connections of one process share: the engine, which starts with the first of them, and counters."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from queues.engine import Engine, EngineError, EngineOptions, StoreUnavailable
+from queues.keysessions import KeySessions
+from queues.throttle import FailureThrottle
+
+if TYPE_CHECKING:
+    from peers.session import PeerSession
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that an orderly stop has to write what is pending.
+STOP_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerOptions:
+    """Times are seconds, sizes bytes."""
+
+    window_bytes: int = 2 << 20
+    handshake_timeout: float = 10.0
+    slow_timeout: float = 15.0
+    max_connections: int = 10_000
+    connections_per_key: int = 2000
+    secret: str = ""
+
+
+def options_from_settings() -> tuple[EngineOptions, PeerOptions]:
+    """What Django's settings give."""
+    from django.conf import settings
+
+    from queues.engine import options_from_settings as engine_options
+
+    return engine_options("peerbus"), PeerOptions(
+        window_bytes=settings.BROKER_PEERBUS_WINDOW_BYTES,
+        handshake_timeout=settings.BROKER_PEERBUS_HANDSHAKE_TIMEOUT,
+        slow_timeout=settings.BROKER_PEERBUS_SLOW_TIMEOUT,
+        max_connections=settings.BROKER_MAX_CONNECTIONS,
+        connections_per_key=settings.BROKER_MAX_CONNECTIONS_PER_KEY,
+        secret=settings.PEERBUS_HMAC_SECRET,
+    )
+
+
+class Office:
+    """One process's part of peerbus. `make_options` is called when the first connection comes."""
+
+    def __init__(self, make_options: Callable[[], tuple[EngineOptions, PeerOptions]]) -> None:
+        self._make_options = make_options
+        self.options = PeerOptions()
+        self.sessions: set[PeerSession] = set()
+        self.throttle = FailureThrottle()
+        #: How often each quota of a client was met.
+        self.over_quota: Counter[str] = Counter()
+        self._by_key = KeySessions["PeerSession"](self.over_quota)
+        #: Frames that were dropped, by reason.
+        self.ignored: Counter[str] = Counter()
+        #: Connections that were closed, by reason.
+        self.closed: Counter[str] = Counter()
+        #: Exceptions that cost one connection.
+        self.failures = 0
+        self.engine_now: Engine | None = None
+        self._starting: asyncio.Task[Engine] | None = None
+
+    async def engine(self) -> Engine:
+        """The process's engine, started if need be. Raises StoreUnavailable, or another EngineError."""
+        if self.engine_now is None:
+            if self._starting is None:
+                self._starting = asyncio.create_task(self._start(), name="peerbus engine")
+            await asyncio.shield(self._starting)
+        assert self.engine_now is not None
+        if not self.engine_now.available:
+            raise StoreUnavailable()
+        return self.engine_now
+
+    async def _start(self) -> Engine:
+        engine_options, _ = self._make_options()
+        engine = Engine(replace(engine_options, mailboxes=True))
+        try:
+            await engine.start()
+        except (EngineError, psycopg.Error, OSError) as error:
+            logger.error("peerbus cannot start: %s", str(error).strip().split("\n")[0])
+            raise error if isinstance(error, EngineError) else StoreUnavailable(str(error)) from error
+        finally:
+            self._starting = None
+        engine.on_saturation.append(self._saturate)
+        engine.on_key_change.append(self._key_changed)
+        self.engine_now = engine
+        return engine
+
+    def admit(self, session: PeerSession) -> bool:
+        """A connection has come; False when there are too many."""
+        if not self.sessions:
+            _, self.options = self._make_options()
+        if len(self.sessions) >= self.options.max_connections:
+            return False
+        self.sessions.add(session)
+        return True
+
+    def admit_key(self, key: int, session: PeerSession) -> bool:
+        """A connection has shown its API key; False when the key has too many."""
+        return self._by_key.admit(key, session, self.options.connections_per_key)
+
+    def forget(self, session: PeerSession, key: int | None) -> None:
+        """A connection has ended; `key` is the API key that it was admitted with."""
+        self.sessions.discard(session)
+        if key is not None:
+            self._by_key.forget(key, session)
+
+    async def stop(self) -> None:
+        """Write what is pending, hand back what is held, and leave."""
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+        engine, self.engine_now = self.engine_now, None
+        if engine is not None:
+            await engine.stop(STOP_TIMEOUT)
+
+    def _saturate(self, saturated: bool) -> None:
+        self._tell(self.sessions, lambda session: session.saturate(saturated))
+
+    def _key_changed(self, key: int) -> None:
+        self._tell(self._by_key.of(key), lambda session: session.revoke())
+
+    @staticmethod
+    def _tell(sessions: Collection[PeerSession], tell: Callable[[PeerSession], None]) -> None:
+        """Tell each session something; one that fails keeps it from no other."""
+        for session in tuple(sessions):
+            try:
+                tell(session)
+            except Exception:
+                session.failed("what all are told")
+                session.break_off()

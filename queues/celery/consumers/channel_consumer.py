@@ -1,0 +1,225 @@
+"""What one channel is given by the engine: as many messages at a time, over all its queues, as its prefetch count says.
+
+Everything here runs in the engine's thread. Each queue's pusher is granted as many credits as the channel has left;
+what one of them uses is taken from the others at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from queues.celery.consumers.prefetch_buffer import Stock
+from queues.engine import LocalQueue, Push
+
+#: A prefetch count of 0 is no limit. What a worker has in its memory has one all the same.
+WITHOUT_LIMIT = 10_000
+#: Seconds that few free places wait for more, so that one claim serves several.
+LINGER = 0.001
+#: Seconds until a queue that had less than was wanted is looked into again, so that one claim brings several.
+PAUSE = 0.005
+#: Seconds between looks at how fast a channel works: so far ahead it is given messages. Whoever takes long over each
+#: is given none ahead, and they stay free for others.
+PACE = 0.05
+#: Messages that a channel is given ahead, at most.
+MOST_AHEAD = 200
+#: As LINGER, for a channel that has messages ahead.
+LINGER_AHEAD = 0.005
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Received:
+    """A message on its way to a consumer, and what settles it."""
+
+    consumer: QueueConsumer
+    buffer: LocalQueue
+    push: Push
+
+    def settle(self, how: Settlement) -> None:
+        """Have done with it, in one way or another; any thread may."""
+        self.consumer.intake.settle(self, how)
+
+
+#: What is done with a delivery: given its buffer and its tag, in the engine's thread.
+Settlement = Callable[[LocalQueue, int], None]
+
+
+def acknowledge(buffer: LocalQueue, tag: int) -> None:
+    """The settlement of a delivery that is done."""
+    buffer.ack(tag)
+
+
+class QueueConsumer:
+    """A consumer of one queue: what the engine's pusher calls a worker."""
+
+    key: int | None = None
+
+    def __init__(self, intake: Intake, tag: str, queue: str) -> None:
+        self.intake = intake
+        self.tag = tag
+        self.queue = queue
+        self.credits = 0
+        self.buffer: LocalQueue | None = None
+        #: Engine's tags of what was delivered and is not settled.
+        self.held: set[int] = set()
+
+    def attach(self, buffer: LocalQueue) -> None:
+        """Consume from this buffer from now on."""
+        self.buffer = buffer
+        self.credits = 0
+        self.held = set()
+
+    @property
+    def takes_places(self) -> bool:
+        """Whether what is pushed here is recorded, or takes one of few places: then nothing is ahead of its time."""
+        return self.buffer is not None and (
+            self.buffer.audited is not None or self.buffer.policy.concurrency_limit is not None
+        )
+
+    def push(self, messages: list[Push], deadline: float | None) -> None:
+        buffer = self.buffer
+        assert buffer is not None
+        self.held.update(push.tag for push in messages)
+        self.intake.pushed(self, [Received(self, buffer, push) for push in messages])
+
+    def expired(self, tags: list[int]) -> None:
+        """The queue's ack timeout is over: the messages go to others, though whoever has them may not know."""
+        self.held.difference_update(tags)
+        self.intake.freed(len(tags))
+
+    def settled(self, received: Received) -> None:
+        """A delivery is settled: its place is free."""
+        if received.buffer is self.buffer and received.push.tag in self.held:
+            self.held.discard(received.push.tag)
+            self.intake.freed(1)
+
+    def set_credits(self, credits: int) -> None:
+        """Let so many messages be pushed, no more and no less; some may be at once."""
+        if self.buffer is None or self.buffer.closed or credits == self.credits:
+            return
+        pusher = self.buffer.dispatcher()
+        if credits < self.credits:
+            pusher.withdraw(self)
+        if credits > self.credits:
+            pusher.grant(self, credits - self.credits)
+
+
+class Intake:
+    """The consumers of one channel. `receive` is given what is pushed, `settle` may be called by any thread.
+
+    With a `stock`, which then is what gives messages to the consumers, a channel that works fast is pushed some ahead
+    of what its prefetch count allows.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        receive: Callable[[list[Received]], None],
+        settle: Callable[[Received, Settlement], None],
+        lost: Callable[[], None],
+        paced: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._loop = loop
+        self._receive = receive
+        self.settle = settle
+        #: Tells that nothing more will come: the engine's thread has ended.
+        self.lose = lost
+        self._consumers: list[QueueConsumer] = []
+        self._outstanding = 0
+        self._window = WITHOUT_LIMIT
+        self._timer: asyncio.TimerHandle | None = None
+        self._stock: Stock | None = None
+        #: Messages that may be pushed beyond the prefetch count.
+        self.ahead = 0
+        self._done = 0
+        self._pace: asyncio.TimerHandle | None = None
+        self._paced = paced
+
+    def keep_stock(self, stock: Stock) -> None:
+        """Push ahead into this stock."""
+        self._stock = stock
+
+    def set_prefetch(self, count: int) -> None:
+        self._window = count or WITHOUT_LIMIT
+        self._grant()
+
+    def add(self, consumer: QueueConsumer, buffer: LocalQueue) -> None:
+        consumer.attach(buffer)
+        self._consumers.append(consumer)
+        self._grant()
+
+    def remove(self, consumer: QueueConsumer) -> None:
+        """A consumer leaves; what was pushed ahead to it, even a moment ago, goes back."""
+        if consumer in self._consumers:
+            consumer.set_credits(0)
+            self._consumers.remove(consumer)
+        for received in self._stock.remove(consumer) if self._stock is not None else ():
+            self.settle(received, LocalQueue.hand_back)
+
+    def closed(self) -> list[QueueConsumer]:
+        """Those whose queue was deleted; there may be another one of the name by now."""
+        return [consumer for consumer in self._consumers if consumer.buffer is None or consumer.buffer.closed]
+
+    def reattach(self, consumer: QueueConsumer, buffer: LocalQueue) -> None:
+        if consumer in self._consumers:
+            self._outstanding -= len(consumer.held)
+            consumer.attach(buffer)
+            self._grant()
+
+    def pushed(self, consumer: QueueConsumer, received: list[Received]) -> None:
+        """Messages were pushed to one of the consumers: there is less for all of them."""
+        self._outstanding += len(received)
+        self._receive(received)
+        for each in self._consumers:
+            each.set_credits(0)
+        if self._free:
+            self._grant_in(PAUSE)
+
+    def freed(self, count: int) -> None:
+        """So many places are free again."""
+        self._outstanding -= count
+        self._done += count
+        if self._pace is None and self._stock is not None:
+            self._pace = self._loop.call_later(PACE, self._look)
+        if self._timer is None:
+            self._grant_in(0 if 2 * self._free >= self._most else LINGER_AHEAD if self.ahead else LINGER)
+
+    def _look(self) -> None:
+        """Allow as many ahead as were done since the last look; what is too much by now goes back."""
+        assert self._stock is not None
+        self._pace = None if not self._done else self._loop.call_later(PACE, self._look)
+        self.ahead, self._done = min(self._done, MOST_AHEAD), 0
+        self._paced()
+        back: dict[LocalQueue, list[Push]] = defaultdict(list)
+        for received in self._stock.take_back(self._outstanding - self._most):
+            back[received.buffer].append(received.push)
+            if received.buffer is received.consumer.buffer and received.push.tag in received.consumer.held:
+                received.consumer.held.discard(received.push.tag)
+                self._outstanding -= 1
+        for buffer, pushes in back.items():
+            buffer.undeliver(pushes)
+        if self._free:
+            self._grant_in(0)
+
+    @property
+    def _most(self) -> int:
+        return self._window + self.ahead
+
+    @property
+    def _free(self) -> int:
+        return max(0, self._most - self._outstanding)
+
+    def _grant_in(self, seconds: float) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(seconds, self._grant)
+
+    def _grant(self) -> None:
+        """Let each queue have what is free, each time beginning with another."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._consumers = self._consumers[1:] + self._consumers[:1]
+        for consumer in tuple(self._consumers):
+            consumer.set_credits(max(0, self._free - self.ahead) if consumer.takes_places else self._free)

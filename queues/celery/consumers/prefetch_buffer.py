@@ -1,0 +1,56 @@
+"""What waits between the engine's thread and a thread whose consumers may have only so many messages at a time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from queues.celery.consumers.channel_consumer import QueueConsumer, Received
+
+
+class Stock:
+    """Messages that were pushed and that no consumer has yet, in order; any thread may do anything with them.
+
+    A message that is taken off here when a consumer has a place free is there at once. To ask the engine for it takes
+    two changes of threads, which a busy interpreter needs milliseconds for.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self.items: deque[Received] = deque()
+        self._changed = changed
+
+    def __bool__(self) -> bool:
+        return bool(self.items)
+
+    def put(self, items: Sequence[Received]) -> None:
+        """Add messages, and tell."""
+        self.items.extend(items)
+        self._changed()
+
+    def get(self) -> Received | None:
+        """The next message, or None."""
+        try:
+            return self.items.popleft()
+        except IndexError:
+            return None
+
+    def take_back(self, count: int) -> list[Received]:
+        """Remove the last messages, so many or as many as there are."""
+        taken: list[Received] = []
+        with contextlib.suppress(IndexError):  # the other thread was quicker
+            while len(taken) < count:
+                taken.append(self.items.pop())
+        return taken[::-1]
+
+    def remove(self, consumer: QueueConsumer) -> list[Received]:
+        """Remove the messages of one consumer."""
+        taken: list[Received] = []
+        for received in tuple(self.items):
+            if received.consumer is consumer:
+                with contextlib.suppress(ValueError):  # the other thread was quicker
+                    self.items.remove(received)
+                    taken.append(received)
+        return taken

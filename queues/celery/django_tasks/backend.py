@@ -1,0 +1,117 @@
+"""The backend of django-tasks::
+
+    BACKEND = "queues.celery.django_tasks.backend.FivewireBackend"
+    TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": ["default", "mail"]}}
+
+A task that is enqueued inside ``transaction.atomic()`` runs if and when that commits. Its queue is a queue like any
+other, made when the first task is enqueued. OPTIONS may have ``max_attempts`` (1: a task that fails is not run again)
+and ``retry_backoff`` (seconds, doubled with each further attempt) for queues that are made then, and ``database``, the
+alias of the database.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.core import checks
+from django.db import DEFAULT_DB_ALIAS, transaction
+from django.utils import timezone
+from django_tasks.backends.base import BaseTaskBackend
+from django_tasks.base import Task, TaskResult
+from django_tasks.exceptions import TaskResultDoesNotExist
+from django_tasks.signals import task_enqueued
+from django_tasks.utils import get_random_id, normalize_json
+
+from queues.addresses import queue_problem
+from queues.api import QueueNotFound, publish
+from queues.celery.django_tasks.results import to_result
+from queues.models import TaskRun
+from queues.operations.queues import QueueExists, create_queue
+from queues.reach import Operation, Protocol
+
+
+class FivewireBackend(BaseTaskBackend):
+    """Tasks as messages, and what became of them as rows of `TaskRun`."""
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.database: str = self.options.get("database", DEFAULT_DB_ALIAS)
+
+    def enqueue(self, task: Task[Any, Any], args: Any, kwargs: Any) -> TaskResult[Any]:
+        """Store a task in the caller's transaction. Raises InvalidTaskError, or what `queues.api.publish` does."""
+        self.validate_task(task)
+        run = TaskRun(
+            id=get_random_id(),
+            backend=self.alias,
+            queue=task.queue_name,
+            task=task.module_path,
+            args=normalize_json(args),
+            kwargs=normalize_json(kwargs),
+            priority=task.priority,
+            run_after=task.run_after,
+            enqueued_at=timezone.now(),
+        )
+        with transaction.atomic(using=self.database):
+            run.save(using=self.database, force_insert=True)
+            self._publish(run)
+        result = to_result(run, task)
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def _publish(self, run: TaskRun) -> None:
+        try:
+            self._send(run)
+        except QueueNotFound:
+            self._make_queue(run.queue)
+            self._send(run)
+
+    def _send(self, run: TaskRun) -> None:
+        publish(
+            f"queue:{run.queue}",
+            json.dumps({"task": run.task, "args": run.args, "kwargs": run.kwargs}).encode(),
+            headers={"id": run.id, "task": run.task},
+            key=run.id,
+            priority=run.priority,
+            delay=_time_until(run.run_after),
+            content_type="application/json",
+            using=self.database,
+        )
+
+    def _make_queue(self, name: str) -> None:
+        policy = {
+            "max_attempts": self.options.get("max_attempts", 1),
+            "retry_backoff": self.options.get("retry_backoff", 1.0),
+            "ack_timeout": None,
+        }
+        try:
+            with transaction.atomic(using=self.database):
+                create_queue(name, using=self.database, **policy)
+        except QueueExists:
+            pass
+
+    def get_result(self, result_id: str) -> TaskResult[Any]:
+        """What became of a task. Raises TaskResultDoesNotExist."""
+        run = TaskRun.objects.using(self.database).filter(pk=result_id, backend=self.alias).first()
+        if run is None:
+            raise TaskResultDoesNotExist(result_id)
+        return to_result(run)
+
+    def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+        """Whether every queue can have its name."""
+        for queue in sorted(self.queues):
+            if problem := queue_problem(queue, Protocol.DJANGO, Operation.CREATE):
+                yield checks.Error(
+                    f"TASKS[{self.alias!r}]: there can be no queue {queue!r}: {problem}.", id="queues.E100"
+                )
+
+
+def _time_until(moment: datetime | None) -> timedelta:
+    return timedelta(0) if moment is None else max(timedelta(0), moment - timezone.now())

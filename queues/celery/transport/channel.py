@@ -1,0 +1,445 @@
+"""A channel: AMQP as kombu speaks it, over the store.
+
+What acknowledges gets its messages from the engine (`enginethread.py`). What does not, and has a temporary queue, as
+replies, events and remote control have, takes them out of the store directly (`direct.py`): a process that only asks a
+worker something, or waits for a result, runs no engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from amqp.protocol import queue_declare_ok_t  # type: ignore[import-untyped]
+from kombu.transport.base import StdChannel, to_rabbitmq_queue_arguments
+from kombu.utils.uuid import uuid
+
+from queues.celery.consumers.channel_consumer import Intake, QueueConsumer, Received, acknowledge
+from queues.celery.consumers.engine_thread import EngineThread, open_intake
+from queues.celery.consumers.prefetch_buffer import Stock
+from queues.celery.transport import temporary
+from queues.celery.transport.batch import PublishBatch
+from queues.celery.transport.declaring import declaration
+from queues.celery.transport.direct import DirectConsumer
+from queues.celery.transport.envelope import Message, Row, Unreadable, from_row, to_row
+from queues.celery.transport.environment import refuse_green_threads
+from queues.celery.transport.errors import DatabaseUnavailable, NoSuchQueue, QueueIsKept, Unroutable, connection_errors
+from queues.engine import LocalQueue, QueueNotFound
+from queues.engine.cluster.notifications.formats import Purge
+
+if TYPE_CHECKING:
+    from queues.celery.transport.transport import Transport
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_PRIORITY = 0
+#: The states of messages that wait: what a purge removes.
+WAITING = (0, 2)
+PURGED, PURGED_AT_ONCE = 2, 1000
+
+
+@dataclass(slots=True)
+class Consumer:
+    """A consumer of this channel; `held` is the temporary queue whose lock is held for it."""
+
+    queue: str
+    no_ack: bool
+    callback: Callable[[Message], Any]
+    held: int | None = None
+    auto_delete: bool = False
+    direct: DirectConsumer | None = None
+    engaged: QueueConsumer | None = None
+
+
+def _requeue(buffer: LocalQueue, tag: int) -> None:
+    buffer.give_back(tag, error="requeued by the consumer")
+
+
+def _refuse(buffer: LocalQueue, tag: int) -> None:
+    buffer.bury(tag, "rejected by the consumer")
+
+
+def _return(buffer: LocalQueue, tag: int) -> None:
+    buffer.hand_back(tag)
+
+
+def _bury(why: str) -> Callable[[LocalQueue, int], None]:
+    def bury(buffer: LocalQueue, tag: int) -> None:
+        buffer.bury(tag, why)
+
+    return bury
+
+
+@contextlib.contextmanager
+def _engine_errors(queue: str, method: str) -> Iterator[None]:
+    """Raise what kombu knows for what the engine says."""
+    try:
+        with connection_errors():
+            yield
+    except QueueNotFound as error:
+        raise NoSuchQueue(queue, method) from error
+
+
+class Channel(StdChannel):
+    """One channel of a connection, whose `Transport` it shares with others."""
+
+    supports_batch_publish = True
+
+    def __init__(self, transport: Transport, channel_id: int) -> None:
+        self.connection: Transport | None = transport
+        self.channel_id = channel_id
+        self.closed = False
+        self._consumers: dict[str, Consumer] = {}
+        self._unsettled: dict[int, Received] = {}
+        #: Of these, what `basic_get` has got: it takes no place of a consumer.
+        self._got: set[int] = set()
+        self._stock = Stock(self._call)
+        self._called = False
+        self._tags = itertools.count(1)
+        self._prefetch = 0
+        self._intake: Intake | None = None
+        self._thread: EngineThread | None = None
+
+    @property
+    def _transport(self) -> Transport:
+        if self.connection is None:
+            raise ConnectionError("the channel is closed")
+        return self.connection
+
+    # Declaring.
+
+    def prepare_queue_arguments(self, arguments: Mapping[str, Any], **options: Any) -> Mapping[str, Any]:
+        return to_rabbitmq_queue_arguments(arguments, **options)  # type: ignore[no-any-return]
+
+    def exchange_declare(
+        self, exchange: str = "", type: str = "direct", passive: bool = False, **_: Any
+    ) -> None:
+        if exchange:
+            self._transport.exchanges.declare(exchange, type or "direct", passive)
+
+    def exchange_delete(self, exchange: str, **_: Any) -> None:
+        self._transport.exchanges.delete(exchange)
+
+    def queue_declare(
+        self,
+        queue: str = "",
+        passive: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        **ignored: Any,
+    ) -> queue_declare_ok_t:
+        """Make a queue unless there is one; returns its name, how many messages wait and how many consume from it."""
+        queue = queue or f"amq.gen-{uuid()}"
+        if not passive:
+            parameters = declaration(queue, exclusive, auto_delete, arguments)
+            self._transport.link.query("declare", **parameters)
+            if parameters["expires"] is not None:
+                temporary.sweep(self._transport.link)
+            if not self._is_there(queue):  # it was just being dropped since nobody used it
+                self._transport.link.query("declare", **parameters)
+            self._transport.declared.add(parameters)
+        _, _, _, ready, consumers = self._find(queue)
+        return queue_declare_ok_t(queue, ready, consumers)
+
+    def _is_there(self, queue: str) -> bool:
+        return bool(self._transport.link.query("plan", name=queue))
+
+    def _find(self, queue: str) -> tuple[int, bool, bool, int, int]:
+        found = self._transport.link.query("queue", name=queue, lock_class=temporary.LOCK_CLASS)
+        if not found:
+            raise NoSuchQueue(queue)
+        id, is_temporary, auto_delete, ready, consumers = found[0]
+        return id, is_temporary, auto_delete, ready, consumers
+
+    def queue_bind(self, queue: str, exchange: str = "", routing_key: str = "", **_: Any) -> None:
+        if exchange:  # to the default one every queue is bound by its name
+            self._transport.exchanges.bind(queue, exchange, routing_key or "")
+
+    def queue_unbind(self, queue: str, exchange: str = "", routing_key: str = "", **_: Any) -> None:
+        self._transport.exchanges.unbind(queue, exchange, routing_key or "")
+
+    def queue_delete(self, queue: str, **_: Any) -> None:
+        """Delete a temporary queue that nobody consumes from. Raises QueueIsKept for any other."""
+        link = self._transport.link
+        for id, is_temporary, *_rest in link.query("queue", name=queue, lock_class=temporary.LOCK_CLASS):
+            if not is_temporary:
+                raise QueueIsKept(queue)
+            link.query("drop", lock_class=temporary.LOCK_CLASS, queues=[id])
+
+    def queue_purge(self, queue: str, **_: Any) -> int:
+        """Remove what waits in a queue, delayed messages too; returns how many."""
+        id, *_rest = self._find(queue)
+        gone, link = 0, self._transport.link
+        [(high,)] = link.query("newest")  # what is confirmed later stays
+        for state in WAITING:
+            count = PURGED_AT_ONCE
+            while count == PURGED_AT_ONCE:
+                [(count,)] = link.query(
+                    "purge", queue=id, state=state, high=high, ids=None, limit=PURGED_AT_ONCE, outcome=PURGED,
+                    event="purge", by="celery",
+                )  # fmt: skip
+                gone += count
+        # What engines have in memory goes, too.
+        texts = list(Purge(id, "celery", high).texts())
+        link.query("instruct", texts=texts, nodes=[None] * len(texts))
+        return gone
+
+    def after_reply_message_received(self, queue: str) -> None:
+        self.queue_delete(queue)
+
+    # Publishing.
+
+    def prepare_message(
+        self, body: Any, priority: int | None = None, content_type: str | None = None,
+        content_encoding: str | None = None, headers: dict[str, Any] | None = None,
+        properties: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        properties = {} if properties is None else properties
+        properties.setdefault("priority", priority or DEFAULT_PRIORITY)
+        return {
+            "body": body,
+            "content-type": content_type,
+            "content-encoding": content_encoding,
+            "headers": headers or {},
+            "properties": properties,
+        }
+
+    def basic_publish(
+        self, message: dict[str, Any], exchange: str = "", routing_key: str = "", mandatory: bool = False,
+        timeout: float | None = None, confirm_timeout: float | None = None, **_: Any,
+    ) -> None:  # fmt: skip
+        """Publish a message: stored when this returns, or dropped if it reaches no queue and is not mandatory.
+
+        `timeout` and `confirm_timeout` are seconds; the sooner counts, within the transport's own. Raises ChannelError
+        (Unroutable, QueueIsFull), Unstorable, or DatabaseUnavailable: then it may be stored all the same.
+        """
+        limits = [seconds for seconds in (timeout, confirm_timeout) if seconds is not None]
+        with self._transport.link.within(min(limits, default=None)):
+            stored = self.store(self.rows(message, exchange, routing_key))
+        if mandatory and not stored:
+            raise Unroutable(exchange, routing_key)
+
+    def rows(self, message: dict[str, Any], exchange: str, routing_key: str) -> list[Row]:
+        """What is to be stored of a message: a row for each queue that it reaches."""
+        queues = self._transport.exchanges.route(exchange, routing_key) if exchange else [routing_key]
+        return [to_row(queue, message, exchange, routing_key) for queue in queues]
+
+    def store(self, rows: Sequence[Row]) -> bool:
+        """Store messages, all or none, but for those whose queue is not there: they are dropped, as AMQP drops them.
+
+        Returns whether any is stored.
+        """
+        while rows:
+            try:
+                self._transport.publisher.publish(rows)
+            except NoSuchQueue as error:
+                if any(row.durable and row.queue == error.queue for row in rows):
+                    self._transport.tell_dropped(error.queue)
+                rows = [row for row in rows if row.queue != error.queue]
+            else:
+                return True
+        return False
+
+    def create_publish_batch(self, max_size: int) -> PublishBatch:
+        return PublishBatch(self, max_size)
+
+    # Consuming.
+
+    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
+        """Have at most so many messages that are not acknowledged, over all consumers of the channel; 0: no limit."""
+        self._prefetch = prefetch_count
+        if self._intake is not None and self._thread is not None:
+            self._thread.call(self._intake.set_prefetch, prefetch_count)
+
+    def basic_consume(
+        self, queue: str, no_ack: bool = False, callback: Callable[[Message], Any] | None = None,
+        consumer_tag: str = "", **_: Any,
+    ) -> str:  # fmt: skip
+        """Have messages given to `callback`. Raises NoSuchQueue."""
+        if callback is None:
+            raise TypeError("a consumer needs a callback")
+        tag = consumer_tag or f"amq.ctag-{uuid()}"
+        id, is_temporary, *_rest = self._find(queue)
+        consumer = Consumer(queue, no_ack, callback)
+        if is_temporary:
+            consumer.auto_delete = temporary.hold(self._transport.link, queue, id)
+            consumer.held = id
+        self._consumers[tag] = consumer
+        if is_temporary and no_ack:
+            consumer.direct = DirectConsumer(self, tag, queue, id, callback)
+            self._transport.add_direct(consumer.direct)
+        else:
+            thread, intake = self._engage()
+            consumer.engaged = QueueConsumer(intake, tag, queue)
+            with _engine_errors(queue, "Channel.basic_consume"):
+                thread.consume(intake, consumer.engaged)
+        return tag
+
+    def basic_cancel(self, consumer_tag: str, **_: Any) -> None:
+        consumer = self._consumers.pop(consumer_tag, None)
+        if consumer is None:
+            return
+        if consumer.engaged is not None and self._intake is not None and self._thread is not None:
+            self._thread.call(self._intake.remove, consumer.engaged)
+            for received in self._stock.remove(consumer.engaged):
+                received.settle(_return)
+        transport = self._transport
+        if consumer.direct is not None:
+            transport.remove_direct(consumer.direct)
+        if consumer.held is not None and transport.link.usable:
+            temporary.release(transport.link, consumer.held, consumer.auto_delete)
+
+    def _engage(self) -> tuple[EngineThread, Intake]:
+        if self._thread is None or self._intake is None:
+            transport = self._transport
+            refuse_green_threads()
+            with connection_errors():
+                self._thread, self._intake = open_intake(
+                    transport.conninfo, self._stock.put, self._call, "celery"
+                )
+            self._thread.call(self._intake.keep_stock, self._stock)
+            self._thread.call(self._intake.set_prefetch, self._prefetch)
+        return self._thread, self._intake
+
+    def _call(self) -> None:
+        """Have `step` called soon."""
+        if not self._called and self.connection is not None:
+            self._called = True
+            self.connection.inbox.put([self])
+
+    def step(self) -> bool:
+        """Give one message to its consumer, in the thread that serves the connection, if there is one and a place."""
+        self._called = False
+        if self._thread is not None and self._thread.ended and not self.closed:
+            raise DatabaseUnavailable("the engine's thread has ended: the log says why")
+        if self._prefetch and len(self._unsettled) - len(self._got) >= self._prefetch:
+            return False
+        received = self._stock.get()
+        if received is None:
+            return False
+        try:
+            self._deliver(received)
+        finally:  # also when the consumer's own code has failed: the next is not its fault
+            if self._stock:
+                self._call()
+        return True
+
+    def _deliver(self, received: Received) -> None:
+        consumer = self._consumers.get(received.consumer.tag)
+        if consumer is None or self._thread is None:  # it has left meanwhile
+            received.settle(_return)
+            return
+        message = self._message(received, consumer.no_ack)
+        if message is not None:
+            consumer.callback(message)
+
+    def _message(self, received: Received, no_ack: bool) -> Message | None:
+        """What a consumer is given; None for what cannot be, which is a dead letter then."""
+        _, id, payload, attempts, detail = received.push
+        headers, content = (None, None) if detail is None else (detail.headers, detail.content)
+        tag = next(self._tags)
+        try:
+            message = self.read(
+                received.consumer.queue, id, payload, headers, content, attempts, tag, received.consumer.tag
+            )
+        except Unreadable as error:
+            received.settle(_bury(str(error)))
+            return None
+        if no_ack:
+            received.settle(acknowledge)
+        else:
+            self._unsettled[tag] = received
+        return message
+
+    def read(
+        self, queue: str, id: int, payload: bytes, headers: Any, content: int | None, attempts: int, tag: int | str,
+        consumer: str,
+    ) -> Message:  # fmt: skip
+        """A stored message as a consumer gets it. Raises Unreadable, and says so in the log: it costs this one."""
+        transport = self._transport
+        try:
+            message = from_row(
+                payload, headers, content, attempts, queue in transport.foreign, channel=self, delivery_tag=tag
+            )
+        except Unreadable as error:
+            logger.warning("the message %d of the queue %r is not given to its consumer: %s", id, queue, error)
+            raise
+        except Exception as error:
+            logger.exception("the message %d of the queue %r cannot be read", id, queue)
+            raise Unreadable(f"it cannot be read: {error!r}") from error
+        message.delivery_info["consumer_tag"] = consumer
+        return message
+
+    def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Message | None:
+        """The next message of a queue, or None: what was published or requeued here before is seen."""
+        self._find(queue)
+        self._transport.flush()
+        thread, intake = self._engage()
+        while True:
+            with _engine_errors(queue, "Channel.basic_get"):
+                received = thread.get(QueueConsumer(intake, "", queue))
+            if received is None:
+                return None
+            message = self._message(received, no_ack)
+            if message is not None:
+                break
+        if not no_ack:
+            self._got.add(message.delivery_tag)
+        return message
+
+    def message_to_python(self, message: Message) -> Message:
+        return message
+
+    # Settling.
+
+    def basic_ack(self, delivery_tag: int, multiple: bool = False) -> None:
+        """Have done with a message; any thread may."""
+        tags = [tag for tag in tuple(self._unsettled) if tag <= delivery_tag] if multiple else [delivery_tag]
+        for tag in tags:
+            self._settle(tag, acknowledge)
+
+    def basic_reject(self, delivery_tag: int, requeue: bool = False) -> None:
+        """Give a message back to the tail of its queue, or make it a dead letter.
+
+        One that `basic_get` has got goes back to its place, as if it had only been looked at: Celery's ``rpc://``
+        results rely on it.
+        """
+        given_back = _return if delivery_tag in self._got else _requeue
+        self._settle(delivery_tag, given_back if requeue else _refuse)
+
+    def basic_recover(self, requeue: bool = True) -> None:
+        """Give back what is not acknowledged, to where it was."""
+        for tag in tuple(self._unsettled):
+            self._settle(tag, _return)
+
+    def _settle(self, tag: int, how: Callable[[LocalQueue, int], Any]) -> None:
+        received = self._unsettled.pop(tag, None)
+        if received is not None:
+            self._got.discard(tag)
+            received.settle(how)
+            if self._stock:
+                self._call()  # there is a place for the next
+
+    # The end.
+
+    def close(self) -> None:
+        """Cancel the consumers and give back what they have."""
+        if self.closed:
+            return
+        self.closed = True
+        transport = self._transport
+        for tag in tuple(self._consumers):
+            with contextlib.suppress(*transport.connection_errors):  # PostgreSQL knows already that they are gone
+                self.basic_cancel(tag)
+        self.basic_recover()
+        while (received := self._stock.get()) is not None:
+            received.settle(_return)
+        if self._intake is not None and self._thread is not None:
+            self._thread.call(self._thread.forget, self._intake)
+        transport.close_channel(self)
+        self.connection = None

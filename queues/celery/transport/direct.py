@@ -1,0 +1,49 @@
+"""A consumer that acknowledges nothing, of a queue that is its own: it takes messages out of the store itself."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from queues.celery.transport.envelope import Message, Unreadable
+from queues.celery.transport.link import Link
+
+#: Messages taken at once, at most.
+MOST = 100
+
+
+class DirectConsumer:
+    """Takes what a temporary queue has whenever it is told that there may be something."""
+
+    def __init__(self, channel: Any, tag: str, name: str, queue: int, callback: Callable[[Message], Any]) -> None:
+        self.channel = channel
+        self.tag = tag
+        self.name = name
+        self.queue = queue
+        self.callback = callback
+        self._news = True
+        self._taken: deque[tuple[Any, ...]] = deque()
+
+    def tell(self) -> None:
+        """The queue may have something."""
+        self._news = True
+
+    def step(self, link: Link) -> bool:
+        """Deliver one message if there is one."""
+        if not self._taken:
+            if not self._news:
+                return False
+            self._news = False  # before it is looked: what is heard of meanwhile may have come after
+            self._taken.extend(link.query("take", queue=self.queue, limit=MOST))
+            self._news = self._news or len(self._taken) == MOST
+            if not self._taken:
+                return False
+        id, payload, attempts, headers, content = self._taken.popleft()
+        tag = f"taken-{id}"
+        try:
+            message = self.channel.read(self.name, id, payload, headers, content, attempts, tag, self.tag)
+        except Unreadable:  # the log has it, and it has left the queue
+            return True
+        self.callback(message)
+        return True

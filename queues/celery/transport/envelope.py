@@ -1,0 +1,185 @@
+"""kombu's message as it is stored, and back.
+
+The body is the payload, byte for byte, and the headers are the headers; what else AMQP has stands in the header
+``kombu``. So a task looks in the admin as it is. Its content type is Celery's, which no other
+protocol can give to a message: whatever else a queue has is no task, whatever its headers say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from kombu.transport.base import Message as BaseMessage
+from kombu.utils import json as kombu_json
+
+from queues.celery.transport.errors import Unstorable
+from queues.engine.message import Content
+
+#: Where the headers column keeps what AMQP has beside headers.
+OWN = "kombu"
+LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, 100
+LONGEST_KEY = 1024
+#: A time to live of nothing is none to the store.
+SHORTEST = 0.001
+TRANSIENT = 1
+NUL_OR_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*\\u(?:0000|d[89a-f][0-9a-f]{2})", re.IGNORECASE)
+
+CONTENTS = {
+    None: ("application/data", "binary"),
+    Content.CELERY: ("application/json", "utf-8"),  # of the Python API; the transport's own say it themselves
+    Content.MSGPACK: ("application/x-msgpack", "binary"),
+    Content.JSON: ("application/json", "utf-8"),
+    # No serializer's: a letter is for whoever looks at its bytes, never a task or a command.
+    Content.LETTER: ("application/vnd.fivewire.letter+json", "utf-8"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A message to store. Times are seconds from now; `ttl` None is the queue's own."""
+
+    queue: str
+    payload: bytes
+    headers: str
+    key: str | None = None
+    delay: float = 0.0
+    ttl: float | None = None
+    priority: int = 0
+    content: int = Content.CELERY
+    #: Whether the sender wants to hear if there is no such queue; a reply, say, may come too late for it.
+    durable: bool = True
+
+    def without_key(self) -> Row:
+        """The same, for a queue in which the key is taken."""
+        return replace(self, key=None)
+
+
+class Message(BaseMessage):
+    """A message as kombu's consumers get it."""
+
+
+class Unreadable(ValueError):
+    """A stored message is not given to a consumer; the text says why."""
+
+
+def to_row(queue: str, message: dict[str, Any], exchange: str, routing_key: str) -> Row:
+    """How a message that `Channel.prepare_message` made is stored in a queue. Raises Unstorable."""
+    headers, properties = message["headers"] or {}, message["properties"]
+    kept = {name: value for name, value in properties.items() if name not in ("delivery_info", "delivery_tag")}
+    own = {
+        "content_type": message["content-type"],
+        "content_encoding": message["content-encoding"],
+        "exchange": exchange,
+        "routing_key": routing_key,
+        "properties": kept,
+    }
+    delay = _seconds_until(headers.get("eta"))
+    return Row(
+        queue,
+        _payload(message["body"], message["content-encoding"]),
+        _json(headers | {OWN: own}),
+        _key(headers.get("id")),
+        delay,
+        _expiration(properties.get("expiration")),
+        _priority(properties.get("priority")),
+        Content.CELERY,
+        properties.get("delivery_mode") != TRANSIENT,
+    )
+
+
+def from_row(
+    payload: bytes, headers: dict[str, Any] | None, content: int | None, attempts: int, foreign: bool, **received: Any
+) -> Message:
+    """A stored message for a consumer; `received` are the channel and the delivery tag.
+
+    Raises Unreadable for one that no Celery client has published, unless the consumer takes `foreign` ones.
+    """
+    if content != Content.CELERY and not foreign:
+        raise Unreadable("it was not published by a Celery client")
+    headers = dict(headers or {})
+    own = headers.pop(OWN, None)
+    own = own if isinstance(own, dict) else {}
+    content_type, encoding = CONTENTS[None if content is None else Content(content)]
+    properties = own.get("properties") or {}
+    return Message(  # type: ignore[no-untyped-call]
+        body=payload,
+        content_type=own.get("content_type", content_type),
+        content_encoding=own.get("content_encoding", encoding),
+        headers={name: _revived(value) for name, value in headers.items()},
+        properties=properties,
+        delivery_info={
+            "exchange": own.get("exchange", ""),
+            "routing_key": own.get("routing_key"),
+            "priority": properties.get("priority"),
+            "redelivered": attempts > 0,
+        },
+        postencode="utf-8",
+        **received,
+    )
+
+
+def _payload(body: Any, encoding: str | None) -> bytes:
+    if isinstance(body, str):
+        return body.encode(encoding if encoding and encoding != "binary" else "utf-8")
+    return bytes(body)
+
+
+def _json(headers: dict[str, Any]) -> str:
+    try:
+        text: str = kombu_json.dumps(headers, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise Unstorable(f"The headers cannot be written as JSON: {error}.") from error
+    if "\\u" in text and NUL_OR_SURROGATE.search(text):
+        # A pair of surrogates is a character; what is left alone cannot be stored.
+        text = json.dumps(json.loads(text), ensure_ascii=False)
+        if NUL_OR_SURROGATE.search(text) or any("\ud800" <= character <= "\udfff" for character in text):
+            raise Unstorable("The headers have a NUL character or half of a surrogate pair, which cannot be stored.")
+    return text
+
+
+def _revived(value: Any) -> Any:
+    """A header's value as it was: kombu writes what JSON has no form for as an object."""
+    if isinstance(value, dict):
+        return kombu_json.object_hook({name: _revived(member) for name, member in value.items()})
+    if isinstance(value, list):
+        return [_revived(member) for member in value]
+    return value
+
+
+def _key(task: Any) -> str | None:
+    if isinstance(task, str) and 0 < len(task) <= LONGEST_KEY // 4 and "\0" not in task:
+        return task
+    return None
+
+
+def _priority(priority: Any) -> int:
+    try:
+        return max(LOWEST_PRIORITY, min(int(priority or 0), HIGHEST_PRIORITY))
+    except (TypeError, ValueError) as error:
+        raise Unstorable(f"The priority is {priority!r}; it must be a whole number.") from error
+
+
+def _expiration(milliseconds: Any) -> float | None:
+    if milliseconds is None:
+        return None
+    try:
+        return max(float(milliseconds) / 1000, SHORTEST)
+    except (TypeError, ValueError) as error:
+        raise Unstorable(f"The expiration is {milliseconds!r}; it must be milliseconds.") from error
+
+
+def _seconds_until(eta: Any) -> float:
+    """Seconds from now to a task's ETA, as Celery writes it; 0 when there is none or it is over."""
+    if not isinstance(eta, str | datetime):
+        return 0.0
+    try:
+        moment = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
+    except ValueError:
+        return 0.0  # what is no time is not for the transport to judge: the worker rejects it
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())

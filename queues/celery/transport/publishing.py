@@ -1,0 +1,215 @@
+"""How messages are stored, durable when `publish` returns.
+
+A queue with nothing special about it takes a short way: what must be known of it is remembered, and the statement that
+stores checks that it still holds. Queues with routes, a maximum length or an audit chain take the way of
+`queues.api.publish`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from queues.celery.transport.declaring import Declared
+from queues.celery.transport.envelope import SHORTEST, Row
+from queues.celery.transport.errors import NoSuchQueue, QueueIsFull
+from queues.celery.transport.link import Link
+from queues.engine.cluster.notifications.formats import Ready
+from queues.engine.statements import ALL
+
+#: The sequence of ids steps by this.
+ROWS_PER_STATEMENT = 4096
+STATEMENT_BYTES = 8 << 20
+
+
+class Publisher(Protocol):
+    """Where a channel publishes."""
+
+    def publish(self, rows: Sequence[Row]) -> None:
+        """Store messages, in order, all or none. Raises NoSuchQueue or QueueIsFull."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is known of a queue at one version of the topology."""
+
+    version: int
+    id: int
+    ttl: float | None
+    temporary: bool
+    plain: bool
+
+
+class LinkPublisher:
+    """Stores messages on a connection of its own: committed when `publish` returns.
+
+    A queue that was `declared` and is gone since is made again, once a publish.
+    """
+
+    def __init__(self, link: Link, declared: Declared) -> None:
+        self._link = link
+        self._declared = declared
+        self._plans: dict[str, Plan] = {}
+        #: What is to be announced after the commit: queues and their lowest new ids; those that are temporary.
+        self._ready: dict[int, int] = {}
+        self._temporary: set[int] = set()
+
+    def publish(self, rows: Sequence[Row]) -> None:
+        restored: set[str] = set()
+        while True:
+            try:
+                return self._try(rows)
+            except NoSuchQueue as error:
+                if error.queue in restored or not self._declared.restore(self._link, error.queue):
+                    raise
+                restored.add(error.queue)
+
+    def _try(self, rows: Sequence[Row]) -> None:
+        self._ready.clear()
+        self._temporary.clear()
+        parts = list(_parts(rows))
+        with self._whole(len(parts)):
+            for part in parts:
+                self._publish(part)
+        if self._ready or self._temporary:
+            self._link.announce(Ready(self._ready), self._temporary)
+
+    def _publish(self, rows: Sequence[Row]) -> None:
+        if all(self._plan(row.queue).plain for row in rows):
+            self._store(rows)
+            return
+        queues = by_queue(rows)
+        with self._whole(len(queues)):
+            for queue, own in queues.items():
+                store_routed(self._link.query, queue, own, True)
+                if (plan := self._plan(queue)).temporary:
+                    self._temporary.add(plan.id)
+
+    def _whole(self, statements: int) -> AbstractContextManager[Any]:
+        """Several statements are a transaction; one is by itself."""
+        return self._link.transaction() if statements > 1 else nullcontext()
+
+    def _plan(self, queue: str) -> Plan:
+        plan = self._plans.get(queue)
+        if plan is None:
+            found = self._link.query("plan", name=queue)
+            if not found:
+                raise NoSuchQueue(queue)
+            plan = self._plans[queue] = Plan(*found[0])
+        return plan
+
+    def _store(self, rows: Sequence[Row]) -> None:
+        while True:
+            plans = [self._plan(row.queue) for row in rows]
+            if not all(plan.plain for plan in plans):
+                return self._publish(rows)
+            version = min(plan.version for plan in plans)
+            if len(rows) == 1:
+                at_once = not (self._link.durable or plans[0].temporary)
+                values = _values(rows[0], plans[0])
+                stored = self._link.query("store_one", version=version, announce=at_once, **values)
+            else:
+                stored = self._link.query("store", version=version, **_columns(rows, plans))
+            if stored:
+                break
+            self._plans.clear()  # the topology has moved on
+        [(first, places, announced)] = stored
+        for place in places if not announced else ():
+            self._note(first, rows[place], plans[place])
+        if len(places) < len(rows):  # their keys are taken: the task is under way, and this is its retry
+            left = set(range(len(rows))).difference(places)
+            self._store([rows[place].without_key() for place in sorted(left)])
+
+    def _note(self, first: int, row: Row, plan: Plan) -> None:
+        if not row.delay:
+            lowest = first - (row.priority << 56)
+            self._ready[plan.id] = min(lowest, self._ready.get(plan.id, lowest))
+            if plan.temporary:
+                self._temporary.add(plan.id)
+
+
+def store_routed(query: Callable[..., list[tuple[Any, ...]]], queue: str, rows: Sequence[Row], exact: bool) -> None:
+    """Store messages as `queues.api.publish` does, through routes, within limits, recorded where that is asked for."""
+    parameters = {
+        "bodies": [row.payload for row in rows],
+        "keys": [row.key for row in rows],
+        "headers": [row.headers for row in rows],
+        "delays": [row.delay for row in rows],
+        # There a time to live begins when the delay has ended.
+        "ttls": [None if row.ttl is None else max(row.ttl - row.delay, SHORTEST) for row in rows],
+        "attempts": [None] * len(rows),
+        "priorities": [row.priority for row in rows],
+        "contents": [row.content for row in rows],
+    }
+    [(exists, _, full, dropping, stored, _)] = query(
+        "publish_routed", kind="queue", name=queue, exact=exact, **parameters
+    )
+    if not exists:
+        raise NoSuchQueue(queue)
+    if full:
+        raise QueueIsFull(", ".join(full))
+    for id in dropping or ():
+        [(room,)] = query("room", queue=id)
+        if room is not None and room < 0:
+            query("drop_oldest", queue=id, count=-room, **ALL)
+    taken = [row.without_key() for row, id in zip(rows, stored, strict=True) if id is None]
+    if taken:
+        store_routed(query, queue, taken, exact)
+
+
+def _columns(rows: Sequence[Row], plans: Sequence[Plan]) -> dict[str, Any]:
+    """The rows as store.sql wants them: a list a column."""
+    return {
+        "queues": [plan.id for plan in plans],
+        "bodies": [row.payload for row in rows],
+        "keys": [row.key for row in rows],
+        "headers": [row.headers for row in rows],
+        "delays": [row.delay for row in rows],
+        "ttls": [_lifetime(row, plan) for row, plan in zip(rows, plans, strict=True)],
+        "priorities": [row.priority for row in rows],
+        "contents": [row.content for row in rows],
+    }
+
+
+def _values(row: Row, plan: Plan) -> dict[str, Any]:
+    """The row as store_one.sql wants it."""
+    return {
+        "queue": plan.id,
+        "body": row.payload,
+        "key": row.key,
+        "headers": row.headers,
+        "delay": row.delay,
+        "ttl": _lifetime(row, plan),
+        "priority": row.priority,
+        "content": row.content,
+    }
+
+
+def _lifetime(row: Row, plan: Plan) -> float | None:
+    """Seconds from now: of the message's own and of the queue's, which begins when the delay has ended, the shorter."""
+    times = [row.ttl, None if plan.ttl is None else plan.ttl + row.delay]
+    return min((time for time in times if time is not None), default=None)
+
+
+def by_queue(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    queues: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        queues[row.queue].append(row)
+    return queues
+
+
+def _parts(rows: Sequence[Row]) -> Iterable[list[Row]]:
+    """The rows in parts small enough for one statement."""
+    part: list[Row] = []
+    size = 0
+    for row in rows:
+        if part and (len(part) == ROWS_PER_STATEMENT or size + len(row.payload) > STATEMENT_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += len(row.payload)
+    if part:
+        yield part

@@ -1,0 +1,77 @@
+"""Publishing in the transactions of Django's: what is sent inside ``transaction.atomic()`` leaves with the commit."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from queues.celery.transport.declaring import Declared
+from queues.celery.transport.envelope import Row
+from queues.celery.transport.errors import NoSuchQueue
+from queues.celery.transport.link import Link
+from queues.celery.transport.publishing import Publisher, by_queue, store_routed
+from queues.celery.transport.statements import statement
+
+
+class DjangoPublisher:
+    """Stores messages on the connection of Django's alias while that is in a transaction, and by `outside` otherwise.
+
+    Temporary queues have replies, events and remote control, for which somebody waits now, this thread perhaps: what
+    goes there leaves at once, whatever the transaction comes to.
+    """
+
+    def __init__(self, alias: str, link: Link, outside: Publisher, declared: Declared) -> None:
+        self._alias = alias
+        self._link = link
+        self._outside = outside
+        self._declared = declared
+        #: Queues that are known not to be temporary.
+        self._kept: set[str] = set()
+
+    def publish(self, rows: Sequence[Row]) -> None:
+        from django.db import connections
+
+        if not connections[self._alias].in_atomic_block:
+            self._outside.publish(rows)
+            return
+        queues = by_queue(rows)
+        at_once = {queue: queues.pop(queue) for queue in tuple(queues) if self._is_temporary(queue)}
+        self._store(queues)
+        for own in at_once.values():
+            with contextlib.suppress(NoSuchQueue):  # it went a moment ago, with its consumer
+                self._outside.publish(own)
+
+    def _is_temporary(self, queue: str) -> bool:
+        if queue in self._kept:
+            return False
+        found = self._link.query("plan", name=queue)
+        if not found:  # or it is of this transaction, which alone sees it
+            return False
+        _, _, _, temporary, _ = found[0]
+        if not temporary:
+            self._kept.add(queue)
+        return bool(temporary)
+
+    def _store(self, queues: dict[str, list[Row]]) -> None:
+        from django.db import transaction
+
+        with transaction.atomic(using=self._alias) if len(queues) > 1 else contextlib.nullcontext():
+            for queue, rows in queues.items():
+                self._store_in(queue, rows)
+
+    def _store_in(self, queue: str, rows: Sequence[Row]) -> None:
+        try:
+            store_routed(self._query, queue, rows, False)
+        except NoSuchQueue:
+            # One that others still see was deleted by this very transaction, and making it would wait for its end.
+            if self._link.query("plan", name=queue) or not self._declared.restore(self._link, queue):
+                raise
+            store_routed(self._query, queue, rows, False)
+
+    def _query(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+        from django.db import connections
+
+        with connections[self._alias].cursor() as cursor:
+            cursor.execute(statement(name).decode(), parameters)
+            return cursor.fetchall()  # type: ignore[no-any-return]

@@ -1,0 +1,160 @@
+"""Publishing without waiting: a thread stores what has gathered while it stored what came before.
+
+It is what ``confirm_publish=False`` means, and what AMQP does unless a channel is told otherwise: `publish` returns at
+once, messages are stored in their order a moment later, and what goes wrong is told by the log. While the database is
+away they wait, up to `MOST`; then `publish` waits. A process that ends stores what it has; one that is killed loses it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import psycopg
+
+from queues.celery.transport.declaring import Declared
+from queues.celery.transport.envelope import Row
+from queues.celery.transport.errors import DatabaseUnavailable, NoSuchQueue, QueueIsFull
+from queues.celery.transport.link import Link
+from queues.celery.transport.publishing import ROWS_PER_STATEMENT, LinkPublisher
+
+logger = logging.getLogger(__name__)
+
+MOST = 10_000
+#: Messages that may wait while the database is there. A caller that goes on and on leaves the thread so little of the
+#: interpreter that it would store nothing until the caller is done; it is held up here instead, with workers fed.
+MOST_AHEAD = 500
+#: Seconds in which messages are gathered, unless there are many: one statement for several costs all less.
+GATHER, MANY = 0.002, 500
+FIRST_RETRY, LONGEST_RETRY = 0.05, 2.0
+#: Seconds that the end of a connection or of the process waits for the database.
+PATIENCE = 10.0
+
+_publishers: weakref.WeakSet[UnconfirmedPublisher] = weakref.WeakSet()
+
+
+class UnconfirmedPublisher:
+    """A publisher with a thread and a connection of its own; both begin with the first message."""
+
+    def __init__(self, conninfo: str, timeout: float, declared: Declared, patience: float) -> None:
+        self._conninfo = conninfo
+        self._timeout = timeout
+        self._patience = patience
+        self._declared = declared
+        self._rows: deque[Row] = deque()
+        self._changed = threading.Condition()
+        self._storing = 0
+        self._away = False
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._deadline = 0.0
+        self._pid = os.getpid()
+        _publishers.add(self)
+
+    def publish(self, rows: Sequence[Row]) -> None:
+        """Have messages stored soon; waits only while too many do."""
+        if self._pid != os.getpid():  # its thread is not here
+            raise DatabaseUnavailable("the connection is the parent process's")
+        with self._changed:
+            self._wait_for(lambda: len(self._rows) < (MOST if self._away else MOST_AHEAD))
+            waiting = bool(self._rows)
+            self._rows.extend(rows)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="fivewire publisher", daemon=True)
+                self._thread.start()
+            if not waiting:
+                self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Wait until what was published before is stored. Raises DatabaseUnavailable when it takes too long."""
+        with self._changed:
+            self._wait_for(lambda: not (self._rows or self._storing))
+
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        if not self._changed.wait_for(condition, self._patience):
+            raise DatabaseUnavailable(f"{len(self._rows)} messages wait for the database")
+
+    def close(self) -> None:
+        """Store what waits, and end the thread. Says in the log what could not be stored."""
+        if self._pid != os.getpid() or self._thread is None:  # in a child it is the parent's to store
+            return
+        with self._changed:
+            self._stopping = True
+            self._deadline = time.monotonic() + PATIENCE
+            self._changed.notify_all()
+        self._thread.join(2 * PATIENCE)
+        if left := len(self._rows) + self._storing:
+            logger.error("%d messages could not be stored before the end", left)
+
+    # In the thread.
+
+    def _run(self) -> None:
+        link: Link | None = None
+        pause = FIRST_RETRY
+        while (rows := self._take()) is not None:
+            try:
+                if link is None or not link.usable:
+                    link = Link(self._conninfo, self._timeout, durable=False, patience=self._patience)
+                    publisher = LinkPublisher(link, self._declared)
+                self._store(publisher, rows)
+            except (psycopg.OperationalError, psycopg.InterfaceError, OSError) as error:
+                logger.warning("messages wait for the database: %s", str(error).strip().split("\n")[0])
+                with self._changed:
+                    self._rows.extendleft(reversed(rows))
+                    self._storing = 0
+                    self._away = True
+                    self._changed.notify_all()
+                    if self._stopping and time.monotonic() > self._deadline:
+                        break
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_RETRY)
+                continue
+            except Exception:  # without this thread whoever publishes would wait for ever
+                logger.exception("%d messages were not stored", len(rows))
+                continue
+            pause, self._away = FIRST_RETRY, False
+        if link is not None:
+            link.close()
+
+    def _take(self) -> list[Row] | None:
+        """What is to be stored now, or None at the end."""
+        with self._changed:
+            self._storing = 0
+            self._changed.notify_all()
+            while not self._rows:
+                if self._stopping:
+                    return None
+                self._changed.wait()
+            if len(self._rows) < MANY and not self._stopping:
+                self._changed.release()
+                time.sleep(GATHER)
+                self._changed.acquire()
+            rows = [self._rows.popleft() for _ in range(min(len(self._rows), ROWS_PER_STATEMENT))]
+            self._storing = len(rows)
+            self._changed.notify_all()
+            return rows
+
+    def _store(self, publisher: LinkPublisher, rows: list[Row]) -> None:
+        """Store some messages; what cannot be stored is left out, and told."""
+        try:
+            publisher.publish(rows)
+        except (NoSuchQueue, QueueIsFull, psycopg.DataError) as error:
+            if len(rows) == 1:
+                if rows[0].durable:
+                    logger.error("a message for %r was not stored: %s", rows[0].queue, error)
+                return
+            for row in rows:
+                self._store(publisher, [row])
+
+
+@atexit.register
+def close_all() -> None:
+    """Store what the publishers of this process have."""
+    for publisher in tuple(_publishers):
+        publisher.close()

@@ -1,0 +1,32 @@
+"""Connection parameters of PostgreSQL: those of Django's databases, for psycopg; a database on several hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import connections
+
+#: OPTIONS that Django's backend reads itself; all others are libpq's.
+DJANGO_OPTIONS = {"assume_role", "isolation_level", "pool", "server_side_binding"}
+
+#: Seconds that one host of several may take to answer before the next is tried.
+NEXT_HOST = 3
+
+
+def connection_parameters(alias: str = "default") -> dict[str, Any]:
+    """The arguments of ``psycopg.connect`` for a database of Django's; under test, for the test database."""
+    entry = connections[alias].settings_dict
+    keys = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
+    named = {name: entry[key] for name, key in keys.items()}
+    options = {name: value for name, value in entry["OPTIONS"].items() if name not in DJANGO_OPTIONS}
+    return {name: value for name, value in named.items() if value} | options
+
+
+def defaults_for_hosts(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults for a connection to several hosts, `postgresql://user:password@one,two/name`: only a host that takes
+    writes is used, and a silent one costs :data:`NEXT_HOST` seconds. Empty for one host."""
+    if "," not in str(given.get("host") or given.get("hostaddr") or ""):
+        return {}
+    defaults = {"target_session_attrs": "read-write", "connect_timeout": NEXT_HOST}
+    return {name: value for name, value in defaults.items() if not given.get(name)}

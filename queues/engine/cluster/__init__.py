@@ -1,0 +1,1 @@
+"""The nodes of one database: membership, notifications between them, and periodic work."""

@@ -1,0 +1,2 @@
+"""What nodes and operators tell each other: the texts (`formats`), how they are sent and read (`channel`), and what a
+node does about each (`handlers`)."""

@@ -1,0 +1,155 @@
+"""What this node does about each notification of other nodes and of operators.
+
+A notification says where to look: a changed queue, and a node that serves it or no longer does, are read anew from
+the tables, all that changed meanwhile at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from queues.engine.cluster.notifications.channel import Handler
+from queues.engine.cluster.notifications.formats import (
+    Ack,
+    Changed,
+    Dead,
+    Evicted,
+    Gone,
+    Interest,
+    MailboxTaken,
+    Purge,
+    Ready,
+    Transient,
+)
+from queues.engine.consume.low_watermark import FIRST
+from queues.engine.consume.registry import LocalQueues
+from queues.engine.consume.subscriptions import Subscriptions
+from queues.engine.errors import StoreUnavailable
+from queues.engine.grants import Grants
+from queues.engine.mailbox.service import MailboxService
+from queues.engine.node import Node
+from queues.engine.policies import Policies
+from queues.engine.settle.writer import SettlementWriter
+
+#: Queues whose policies are read in one statement.
+READ_AT_ONCE = 1000
+
+
+class PolicyReader:
+    """Reads the policies of queues anew, `reread(ids)`, for those that are known here."""
+
+    def __init__(self, policies: Policies, reread: Callable[[Sequence[int]], Awaitable[None]]) -> None:
+        self._policies = policies
+        self._reread = reread
+        #: Queues that are to be read, in the order in which that was heard.
+        self._changed: dict[int, None] = {}
+        self._reading: asyncio.Task[None] | None = None
+
+    def read(self, queues: Iterable[int]) -> None:
+        """Read these soon."""
+        self._changed.update((queue, None) for queue in queues if self._policies.concerns(queue))
+        if self._changed and self._reading is None:
+            self._reading = asyncio.create_task(self._read_changed())
+            self._reading.add_done_callback(self._done)
+
+    async def _read_changed(self) -> None:
+        try:
+            while self._changed:
+                some = list(self._changed)[:READ_AT_ONCE]
+                for queue in some:
+                    del self._changed[queue]
+                await self._reread(some)
+        finally:
+            self._reading = None  # here, not in the callback: a change that is heard between the two begins a reading
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        with contextlib.suppress(StoreUnavailable, asyncio.CancelledError):  # coming back reads all of them
+            task.result()
+
+
+class Handlers:
+    """One handler for each type of notification, in `by_type`."""
+
+    def __init__(
+        self, node: Node, policies: Policies, reader: PolicyReader, local_queues: LocalQueues,
+        subscriptions: Subscriptions, settlements: SettlementWriter, grants: Grants, mailboxes: MailboxService | None,
+        on_periodic_change: Sequence[Callable[[], None]],
+    ) -> None:  # fmt: skip
+        self._node = node
+        self._policies = policies
+        self._reader = reader
+        self._local_queues = local_queues
+        self._subscriptions = subscriptions
+        self._settlements = settlements
+        self._grants = grants
+        self._mailboxes = mailboxes
+        self._on_periodic_change = on_periodic_change
+        self.by_type: dict[type, Handler] = {
+            Ready: self._ready,
+            Dead: self._dead,
+            Changed: self._table_changed,
+            Interest: self._interest,
+            Gone: self._gone,
+            Transient: self._transient,
+            Ack: self._acks,
+            Purge: self._purge,
+            Evicted: self._evicted,
+            MailboxTaken: self._mailbox_taken,
+        }
+
+    def _ready(self, news: Ready) -> None:
+        for queue, first_id in news.queues.items():
+            if (local := self._local_queues.queues.get(queue)) is not None:
+                local.more_in_store(first_id)
+            elif self._mailboxes is not None:
+                self._mailboxes.more_in_store(queue, first_id)
+
+    def _dead(self, news: Dead) -> None:
+        for queue in news.queues:
+            if (local := self._local_queues.dead_letters.get(queue)) is not None:
+                local.more_in_store(FIRST)
+
+    def _table_changed(self, changed: Changed) -> None:
+        if changed.table == "queue":
+            self._reader.read([changed.id])
+        elif changed.table == "key":
+            self._grants.look()  # any role can say so: the table tells which one changed, if any
+        elif changed.table == "subscription":
+            self._subscriptions.forget(changed.id)
+        elif changed.table == "periodic":
+            for call in self._on_periodic_change:
+                call()
+
+    def _interest(self, interest: Interest) -> None:
+        if interest.node != self._node.id:
+            self._reader.read(interest.queues)
+
+    def _gone(self, gone: Gone) -> None:
+        self._reader.read([queue for queue, nodes in self._policies.served_by.items() if gone.node in nodes])
+
+    def _transient(self, message: Transient) -> None:
+        if message.node == self._node.id:
+            self._subscriptions.take_forwarded(message.queue, message.body)
+
+    def _acks(self, ack: Ack) -> None:
+        """Acknowledgements came to another node, of deliveries that this one may have made."""
+        if (local := self._local_queues.queues.get(ack.queue)) is not None:
+            for tag in ack.tags:
+                local.ack(tag, ack.consumer)
+
+    def _mailbox_taken(self, taken: MailboxTaken) -> None:
+        """A mailbox was taken. What this node does itself it knows already, or will in a moment."""
+        if self._mailboxes is not None and taken.node != self._node.id:
+            self._mailboxes.hear_taken(taken.queue, taken.connection)
+
+    def _evicted(self, evicted: Evicted) -> None:
+        """An operator ended a peer's connection."""
+        if self._mailboxes is not None:
+            self._mailboxes.hear_evicted(evicted.queue, evicted.connection)
+
+    def _purge(self, purge: Purge) -> None:
+        """An operator purged the queue: what is in memory, was there then, and is not delivered goes too."""
+        if (local := self._local_queues.queues.get(purge.queue)) is not None:
+            local.purge(purge.high, purge.by)

@@ -1,0 +1,194 @@
+"""What happens by the clock: delays end, messages expire, counts are folded, the archive's partitions are kept.
+
+Any node may do each of these at any time: the statements lock what they change, and skip what others have locked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from psycopg.errors import LockNotAvailable
+
+from queues.engine import audit
+from queues.engine.clock import now
+from queues.engine.database import Connection
+from queues.engine.faults import Fault, fault_of
+from queues.engine.health import Health, Trouble
+from queues.engine.message import ROWS_PER_STATEMENT, Counts
+from queues.engine.options import EngineOptions
+from queues.engine.rowwise import Rows, Rowwise
+from queues.engine.statements import statement
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between looks at each thing.
+DUE = 0.05
+SWEEP = 1.0
+#: Seconds between looks at everything that is due, or expired: a transaction that is longer may commit some late.
+ALL_DUE = 5.0
+ALL_EXPIRED = 30.0
+EVER = "-infinity"
+SEAL = 0.5
+#: What does not work while a chain is broken that the journal waits for, as /readyz says it.
+SEALING = Trouble("The audit journal is not sealed", "journal")
+PARTITIONS = 3600.0
+PARTITIONS_AGAIN = 60.0
+#: Ids of letters, and lines of workers, forgotten in one transaction.
+FORGOTTEN = 10_000
+#: Tallies older than this many folds are committed, but for those of long transactions, which are found when
+#: everything that is expired is looked for: the search for new ones starts after them.
+FOLDS_BEHIND = 30
+
+
+async def anchor_at_stop(anchor: Callable[[], None], patience: float) -> None:
+    """Have what was recorded signed, in a thread: the engine has written its last row."""
+    try:
+        async with asyncio.timeout(patience):
+            await asyncio.to_thread(anchor)
+    except Exception as error:  # the next upkeep of any node signs it
+        logger.error("the audit chains were not signed at the stop: %s", str(error) or type(error).__name__)
+
+
+class Maintenance:
+    """Each method runs for ever on a connection, and ends by an exception when that is lost. `turn` is held while
+    statements go to the connection that several jobs share."""
+
+    def __init__(
+        self, options: EngineOptions, counts: Counts, health: Health, turn: asyncio.Lock,
+        ready_everywhere: Callable[[int, int], None],
+    ) -> None:  # fmt: skip
+        self.options = options
+        self.counts = counts
+        self.health = health
+        self.ready_everywhere = ready_everywhere
+        self._turn = turn
+        self._due = Rowwise("due_ids", "delayed message", health)
+        self._expired = Rowwise("expired_ids", "message that outlived its time", health)
+        self._tallies = Rowwise("tallied_queues", "count of a queue", health, letters=False)
+        self._idle = Rowwise("idle_subscription_ids", "removal of an idle subscription", health, letters=False)
+
+    async def promote_due(self, connection: Connection) -> None:
+        """Make delayed messages ready when their time has come; between two looks, seal the audit journal."""
+        sealed, looked, since = -SEAL, 0.0, EVER
+        while True:
+            if now() - sealed >= SEAL:
+                await self._seal(connection)
+                sealed = now()
+            rows = await self._all_but(connection, self._due, "promote_due", limit=ROWS_PER_STATEMENT, since=since)
+            for queue, low in rows:
+                self.ready_everywhere(queue, low)
+            if not rows:
+                parameters = {"since": since, "skip": self._due.parameters["skip"]}
+                [(left, mark)] = await (await connection.execute(statement("next_due"), parameters)).fetchall()
+                looked, since = _next_look(looked, mark, ALL_DUE)
+                await asyncio.sleep(DUE if left is None else min(DUE, max(0.002, left)))
+
+    async def _seal(self, connection: Connection) -> None:
+        try:
+            await audit.seal(connection)
+        except audit.AuditError as error:
+            self.health.begin(SEALING, str(error).rstrip("."))
+        else:
+            self.health.end(SEALING)
+
+    async def keep_audit(self, _: Connection) -> None:
+        """Have the audit chains looked after, in a thread: anchors, partitions, retention."""
+        look_after = self.options.look_after_audit
+        while look_after is not None:
+            await asyncio.sleep(self.options.audit_interval)
+            try:
+                await asyncio.to_thread(look_after)
+            except Exception as error:  # the next time does what this one has not
+                logger.error("the audit chains were not looked after: %s", error)
+
+    async def sweep(self, connection: Connection) -> None:
+        """Every second: remove expired messages, fold tallies."""
+        folded, looked, since = [0], 0.0, EVER
+        while True:
+            gone = ROWS_PER_STATEMENT
+            while gone == ROWS_PER_STATEMENT:
+                async with self._turn:
+                    rows = await self._all_but(
+                        connection, self._expired, "expire", limit=ROWS_PER_STATEMENT, since=since
+                    )
+                gone, mark = sum(row[0] for row in rows), rows[-1][1] if rows else since
+                self.counts.expired += gone
+            low = 0 if since == EVER else folded[0]
+            looked, since = _next_look(looked, mark, ALL_EXPIRED)
+            async with self._turn:
+                rows = await self._all_but(connection, self._tallies, "fold_tallies", low=low)
+            if last := max((row[0] or 0 for row in rows), default=0):
+                folded.append(last)
+                del folded[:-FOLDS_BEHIND]
+            await asyncio.sleep(SWEEP)
+
+    @staticmethod
+    async def _all_but(connection: Connection, units: Rowwise, name: str, **parameters: Any) -> Rows:
+        """Run one of the named statements over all units but those that fail."""
+
+        async def run(which: dict[str, Any]) -> Rows:
+            return await (await connection.execute(statement(name), parameters | which)).fetchall()
+
+        return await units.run(connection, run, **parameters)
+
+    async def keep_partitions(self, connection: Connection) -> None:
+        """Make the archive's partitions ahead, drop old ones, and drop idle subscriptions if they are to go."""
+        while True:
+            pause = PARTITIONS
+            try:
+                await self._apart(connection, "make_partitions")
+                if days := self.options.archive_days:
+                    await self._apart(connection, "drop_partitions", days=days)
+            except LockNotAvailable:  # the archive is being read, and acknowledgements are not to wait for that
+                pause = PARTITIONS_AGAIN
+            if days := self.options.archive_days:
+                await self._apart(connection, "drop_old_log_lines", FORGOTTEN, days=days)
+            if days := self.options.idle_subscription_days:
+                await self._apart(connection, "drop_idle_subscriptions", 1, self._idle, days=days)
+            await self._forget_letters(connection)
+            await asyncio.sleep(pause)
+
+    async def _forget_letters(self, connection: Connection) -> None:
+        """Forget the ids of letters that were sent before the dedupe window."""
+        await self._apart(connection, "forget_letters", FORGOTTEN, window=self.options.dedupe_window)
+
+    async def _apart(
+        self, connection: Connection, name: str, limit: int = 0, units: Rowwise | None = None, **parameters: Any
+    ) -> None:
+        """Run one of the named statements; what fails there keeps nothing else from being done. With a `limit` it
+        removes so many rows at a time, those that fail of `units` excepted, and others have their turn between."""
+        parameters |= {"limit": limit} if limit else {}
+        gone = limit
+        try:
+            while gone >= limit:
+                async with self._turn:
+                    if units is None:
+                        rows = await _scan(connection, name, parameters)
+                    else:
+                        rows = await units.run(
+                            connection, lambda which: _scan(connection, name, parameters | which), **parameters
+                        )
+                if not limit:
+                    break
+                gone = sum(row[0] for row in rows)
+        except Exception as error:
+            if fault_of(error, connection) is not Fault.BAD:
+                raise
+            self.health.isolate("upkeep", error, statement=name)
+
+
+async def _scan(connection: Connection, name: str, parameters: dict[str, Any]) -> Rows:
+    """Run a statement that finds its rows without an index."""
+    async with connection.transaction():
+        await connection.execute("set local enable_seqscan = on")
+        return await (await connection.execute(statement(name), parameters, prepare=False)).fetchall()
+
+
+def _next_look(looked: float, mark: str, every: float) -> tuple[float, str]:
+    """When everything was or is looked at, and from when on the next look needs to: what an old transaction keeps of
+    gone messages is not walked over each time."""
+    time = now()
+    return (time, EVER) if time - looked >= every else (looked, mark)

@@ -1,0 +1,148 @@
+"""What a node leased goes back to its queues when the node ends: by itself, by its successor on this host, or by any
+other node, which runs the reaper.
+
+A node is dead once its advisory lock is free. Nodes agree on who reaps by that lock, and what a dead node has under way
+at the server is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from time import monotonic
+from typing import Any
+
+from queues.engine.cluster.notifications.channel import Announcer
+from queues.engine.database import Connection
+from queues.engine.faults import Fault, fault_of
+from queues.engine.health import Health
+from queues.engine.message import Counts
+from queues.engine.rowwise import Rows, Rowwise
+from queues.engine.statements import ALL, statement
+
+#: The first key of every node's advisory lock; the second is the node's id.
+LOCK_CLASS = 74657
+#: As in the function queues_may_lease: held shared by each statement that leases to the node.
+LEASES_CLASS = 74658
+
+
+class Reaper:
+    """Returns what dead nodes had leased, one after the other."""
+
+    def __init__(self, counts: Counts, health: Health) -> None:
+        self._counts = counts
+        self._health = health
+        self._dead: asyncio.Queue[int] = asyncio.Queue()
+        #: Those in the queue.
+        self._found: set[int] = set()
+
+    def found(self, nodes: Iterable[int]) -> None:
+        """These nodes are dead, and to be reaped."""
+        for node in nodes:
+            if node not in self._found:
+                self._found.add(node)
+                self._dead.put_nowait(node)
+
+    async def run(self, connection: Connection) -> None:
+        """Reap for ever; ends by an exception when the connection is lost."""
+        self._found.clear()
+        while True:
+            node = await self._dead.get()
+            self._found.discard(node)
+            self._counts.dead_nodes += await reap(connection, node, self._health)
+
+
+async def dead_nodes(connection: Connection) -> list[int]:
+    """Nodes whose lock nobody holds."""
+    cursor = await connection.execute(statement("dead_nodes"), {"lock_class": LOCK_CLASS})
+    return [row[0] for row in await cursor.fetchall()]
+
+
+async def settle_predecessors(
+    connection: Connection, host: str, pids: list[int], health: Health, patience: float = 2.0
+) -> None:
+    """Before this process begins: return what its earlier lives and dead neighbours had leased, so that nothing
+    new overtakes it. `pids` are backends of this process's lost connections; the server may not know that they are.
+    What cannot be returned keeps no process from its work: the reaper tries again.
+    """
+    if pids:
+        await connection.execute(statement("end_sessions"), {"pids": pids})
+    deadline = monotonic() + patience
+    while True:
+        for node in await dead_nodes(connection):
+            try:
+                await reap(connection, node, health)
+            except Exception as error:
+                if fault_of(error, connection) is not Fault.BAD:
+                    raise
+                health.isolate("dead node", error, node=node)
+                deadline = 0.0
+        cursor = await connection.execute("select pid from queues_node where host = %s", (host,))
+        dying = [pid for (pid,) in await cursor.fetchall() if pid == os.getpid() or not _is_alive(pid)]
+        if len(dying) == 0 or monotonic() > deadline:
+            return
+        await asyncio.sleep(0.02)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+async def reap(connection: Connection, node: int, health: Health) -> bool:
+    """Give back what a dead node had leased, forget it, and tell every node. A message that cannot be given back
+    becomes a dead letter; if not even that works, it stays leased.
+
+    Returns False when the node lives after all, another one is at it, or some of its messages are locked.
+    """
+
+    async def attempt(which: dict[str, Any]) -> Rows:
+        async with connection.transaction():
+            cursor = await connection.execute("select pg_try_advisory_xact_lock(%s, %s)", (LOCK_CLASS, node))
+            row = await cursor.fetchone()
+            if row is None or not row[0]:
+                return [(False,)]
+            return [(await _forget(connection, node, health, which),)]
+
+    leases = Rowwise("leased_ids", "return of a dead node's lease", health)
+    rows = await leases.run(connection, attempt, node=node)
+    if leases.narrowed:  # what is left is the node itself
+        rows = await attempt(leases.parameters)
+    return bool(rows[0][0])
+
+
+async def leave(connection: Connection, node: int, health: Health, drained: bool) -> None:
+    """Forget this node, and return what it has not handed back; its lock goes with its connection. When it is `drained`
+    and the counts say that nothing is leased at all, that is not looked for."""
+    async with connection.transaction():
+        [(leased,)] = await (await connection.execute(statement("any_leased"))).fetchall()
+        await _forget(connection, node, health, ALL if leased or not drained else None)
+
+
+async def _forget(connection: Connection, node: int, health: Health, which: dict[str, Any] | None) -> bool:
+    """Return a node's leases, `which` of them (None: there are none), and delete it unless that was a part. Whatever it
+    has under way is waited for: it may lease still. Messages that are locked are left, and the node with them, so that
+    nothing waits for them: False, and it is to be tried again."""
+    await connection.execute("select pg_advisory_xact_lock(%s, %s)", (LEASES_CLASS, node))
+    news, left = Announcer(health), 0
+    if which is not None:
+        await connection.execute("set local enable_seqscan = on")
+        cursor = await connection.execute(statement("reap_leases"), {"node": node} | which, prepare=False)
+        for queue, low, dead, locked in await cursor.fetchall():
+            left = locked
+            if queue is not None:
+                news.dead(queue) if dead else news.ready(queue, low)
+    whole = which is None or which["ids"] is None
+    if whole and not left:
+        news.gone(node)
+        await connection.execute(statement("close_mailboxes"), {"node": node}, prepare=False)
+        await connection.execute("delete from queues_interest where node_id = %s", (node,))
+        await connection.execute("delete from queues_node where id = %s", (node,))
+    await news.flush(connection)
+    return whole and not left

@@ -1,0 +1,176 @@
+"""Hands back what is not consumed here any more, and looks for messages that no notification told of.
+
+One job, ten times a second. It tells the other nodes which queues this one no longer serves, raises the low watermarks
+of quiet queues, and notes which subscriptions are used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+
+from queues.engine.clock import now
+from queues.engine.consume.fetcher import Fetcher
+from queues.engine.consume.local_queue import LocalQueue
+from queues.engine.consume.low_watermark import FIRST
+from queues.engine.consume.registry import LocalQueues
+from queues.engine.database import Connection
+from queues.engine.health import Health
+from queues.engine.isolation import carry_out, halves
+from queues.engine.node import Node
+from queues.engine.statements import array, statement
+
+#: Seconds between rounds, between looks for messages that no notification told of, and between notes of use.
+TIDY, UNSEEN, TOUCH = 0.1, 5.0, 60.0
+#: Queues in one statement.
+TOGETHER = 1000
+#: Seconds until a queue is tidied again for which that failed.
+UNTIDY = 60.0
+
+
+class Tidying:
+    """The job's state. `turn` is held while statements go to the connection that several jobs share."""
+
+    def __init__(
+        self, node: Node, health: Health, local_queues: LocalQueues, fetcher: Fetcher, turn: asyncio.Lock
+    ) -> None:
+        self._node = node
+        self._health = health
+        self._local_queues = local_queues
+        self._schedule = local_queues.schedule
+        self._fetcher = fetcher
+        self._turn = turn
+
+    async def run(self, connection: Connection) -> None:
+        """Tidy for ever; ends by an exception when the connection is lost."""
+        rounds = 0
+        for buffer in self._local_queues.queues.values():
+            buffer.tidy_soon()
+        while True:
+            await asyncio.sleep(TIDY)
+            time, rounds = now(), rounds + 1
+            cold = self._cold(time)
+            await self._leave(connection, cold)
+            for dead in self._local_queues.dead_letters.values():
+                dead.return_unwanted()
+            await self._raise_floors(connection, time)
+            if rounds % int(UNSEEN / TIDY) == 0:
+                await self._look_for_unseen(connection)
+                self._look_for_dead_letters()
+            if rounds % int(TOUCH / TIDY) == 0:
+                await self._touch_subscriptions(connection, time)
+
+    def _cold(self, time: float) -> list[LocalQueue]:
+        """Empty the buffers that are not consumed from any more; those that are due again are noted."""
+        cold: list[LocalQueue] = []
+        for buffer in self._schedule.idle.due(time):
+            # What was on its way when a buffer went cold comes to one that is no longer interested.
+            if buffer.closed or not (buffer.interested or buffer.ready):
+                continue
+            if not buffer.is_cold(time):
+                self._schedule.idle.at(buffer, max(buffer.look_again_at(time), time + TIDY))
+                continue
+            buffer.return_prefetched()
+            buffer.not_served()
+            cold.append(buffer)
+        return cold
+
+    async def _leave(self, connection: Connection, cold: list[LocalQueue]) -> None:
+        """Tell the other nodes that these queues are not served here any more."""
+        left: set[LocalQueue] = set()
+
+        async def leave(some: list[LocalQueue]) -> None:
+            parameters = {"queues": array(buffer.id for buffer in some), "node": self._node.id}
+            await connection.execute(statement("drop_interest"), parameters)
+            left.update(some)
+
+        async def serve(some: list[LocalQueue]) -> None:
+            parameters = {"queues": array(buffer.id for buffer in some), "node": self._node.id}
+            await connection.execute(statement("add_interest"), parameters)
+
+        try:
+            await self._each(connection, "end of interest in a queue", cold, leave)
+        finally:
+            for buffer in cold:  # to be said again, later
+                if buffer not in left:
+                    buffer.still_served()
+                    self._schedule.idle.at(buffer, now() + UNTIDY)
+        back = [buffer for buffer in left if buffer.interested]  # said before the drop, perhaps
+        for buffer in await self._each(connection, "interest in a queue", back, serve):
+            buffer.not_served()  # announced again with the next claim
+
+    async def _raise_floors(self, connection: Connection, time: float) -> None:
+        """After the last claim nothing else looks whether an earlier id has become visible since."""
+        for buffer in tuple(self._fetcher.lagging):
+            if not buffer.backlog.watermark.lags or buffer.closed:
+                del self._fetcher.lagging[buffer]
+        quiet = [buffer for buffer in self._fetcher.lagging if not buffer.backlog.unclaimed and not buffer.claiming]
+        await self._each(connection, "look below a floor", quiet, partial(self._raise_some, connection, time))
+
+    async def _raise_some(self, connection: Connection, time: float, buffers: list[LocalQueue]) -> None:
+        looks = [(buffer, buffer.backlog.news, buffer.backlog.watermark.highest) for buffer in buffers]
+        parameters = {
+            "queues": array(buffer.id for buffer in buffers),
+            "lows": array(buffer.backlog.watermark.value for buffer in buffers),
+            "highs": array(high for _, _, high in looks),
+        }  # fmt: skip
+        rows = await (await connection.execute(statement("look_below"), parameters)).fetchall()
+        found = {queue for _, queue, ready in rows if ready}
+        for buffer, news, high in looks:
+            if buffer.backlog.news != news:
+                continue
+            if buffer.id in found:
+                buffer.more_in_store(buffer.backlog.watermark.value + 1)
+            else:
+                buffer.backlog.watermark.looked(rows[0][0], high)
+                buffer.backlog.watermark.give_up_waiting(time)
+
+    async def _look_for_unseen(self, connection: Connection) -> None:
+        async def look(some: list[LocalQueue]) -> None:
+            parameters = {"queues": array(buffer.id for buffer in some)}
+            for (queue,) in await (await connection.execute(statement("unseen"), parameters)).fetchall():
+                if (buffer := self._local_queues.queues.get(queue)) is not None:  # it may have been removed meanwhile
+                    buffer.more_in_store(FIRST)
+
+        served = [buffer for buffer in self._local_queues.queues.values() if buffer.interested]
+        quiet = [buffer for buffer in served if not buffer.backlog.unclaimed]
+        await self._each(connection, "look for messages", quiet, look)
+
+    def _look_for_dead_letters(self) -> None:
+        """Consumers that wait for dead letters ask again, in case a notification was lost."""
+        for buffer in self._local_queues.dead_letters.values():
+            if buffer.waiting:
+                buffer.more_in_store(FIRST)
+
+    async def _touch_subscriptions(self, connection: Connection, time: float) -> None:
+        async def touch(some: list[LocalQueue]) -> None:
+            parameters = {"queues": array(buffer.id for buffer in some)}
+            await connection.execute(statement("touch_subscriptions"), parameters)
+
+        used = [buffer for buffer in self._local_queues.queues.values() if time - buffer.last_demand < TOUCH]
+        await self._each(connection, "note that a subscription is used", used, touch)
+
+    async def _each(
+        self, connection: Connection, unit: str, buffers: Iterable[LocalQueue],
+        write: Callable[[list[LocalQueue]], Awaitable[None]],
+    ) -> list[LocalQueue]:  # fmt: skip
+        """Do something for queues, many together, on the shared connection in its turn. A queue for which it cannot be
+        done is counted as `unit`, and costs the others nothing; these are returned. Raises the error by which the
+        server refuses for now."""
+        failed: list[LocalQueue] = []
+        waiting = list(buffers)
+        parts = deque(waiting[start : start + TOGETHER] for start in range(0, len(waiting), TOGETHER))
+
+        def refuse(some: list[LocalQueue], error: Exception) -> None:
+            failed.extend(some)
+            self._health.isolate(unit, error, queue=some[0].policy.name)
+
+        if not parts:
+            return failed
+        async with self._turn:
+            refused = await carry_out(parts, write, lambda some, _: halves(some), refuse, connection, in_order=False)
+        if refused is not None:
+            raise refused
+        return failed

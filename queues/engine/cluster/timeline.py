@@ -1,0 +1,159 @@
+"""Whether the store still has the past that this process knows.
+
+After a failover to an asynchronous standby, or when a backup was restored, the store lacks what was last confirmed, and
+gives the ids of it to other messages. An acknowledgement of a delivery made before would then settle a message that no
+consumer has seen. So each engine reads, whenever it connects and once a minute, what tells one past from another:
+the system's identifier, the timeline, the ids of database and table must be the same, the last message id and the
+position in the log must not have gone back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from queues.engine.clock import ServerClock, now
+from queues.engine.database import Connection
+from queues.engine.message import ROWS_PER_STATEMENT, Counts
+from queues.engine.node import Node
+from queues.engine.statements import statement
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between looks at what tells the store's past and its clock.
+KNOWN = 60.0
+ANOTHER_PAST = (
+    "the database has another past than this process knew; what was confirmed last may be lost, and what was delivered"
+    " before is not settled any more"
+)
+#: Steps of a sequence that one statement takes.
+MOST_STEPS = 1_000_000
+
+
+class Reading(NamedTuple):
+    """One look at the store. None is what the role may not see; `clock` makes a monotonic time one of the server's."""
+
+    system: int | None
+    timeline: str | None
+    database: int
+    table: int
+    last_id: int
+    log_position: int | None
+    clock: float
+
+
+class History:
+    """The past as this process knows it."""
+
+    def __init__(self) -> None:
+        self._known: Reading | None = None
+        self._last_id = 0
+        self._broken_by: str | None = None
+
+    async def read(self, connection: Connection) -> Reading:
+        """Look at the store."""
+        query = "select has_function_privilege('pg_control_system()', 'execute')"
+        row = await (await connection.execute(query)).fetchone()
+        system = None
+        if row is not None and row[0]:
+            row = await (await connection.execute("select system_identifier from pg_control_system()")).fetchone()
+            system = None if row is None else row[0]
+        before = now()
+        row = await (await connection.execute(statement("history"))).fetchone()
+        assert row is not None
+        timeline, database, table, last_id, log_position, time = row
+        return Reading(system, timeline, database, table, last_id, log_position, time - before)
+
+    def saw(self, last_id: int) -> None:
+        """A message had this id, without its priority."""
+        self._last_id = max(self._last_id, last_id)
+
+    def know(self, reading: Reading) -> None:
+        """From now on this is the past."""
+        self._known, self._broken_by = reading, None
+        self.saw(reading.last_id)
+
+    def check(self, reading: Reading) -> str | None:
+        """As `broken_by`, but what was found once is the answer until `know`: what is done about it hides the reason,
+        and may be cut off."""
+        self._broken_by = self._broken_by or self.broken_by(reading)
+        return self._broken_by
+
+    def broken_by(self, reading: Reading) -> str | None:
+        """Why the store has another past than the known one; None when it is the same, as far as can be seen."""
+        known = self._known
+        if known is None:
+            return None
+        for name, before, after in (
+            ("system identifier", known.system, reading.system),
+            ("timeline", known.timeline, reading.timeline),
+            ("database", known.database, reading.database),
+            ("table of messages", known.table, reading.table),
+        ):
+            if before is not None and after is not None and before != after:
+                return f"another {name}: {before} before, {after} now"
+        if reading.last_id + ROWS_PER_STATEMENT <= self._last_id:
+            return f"message ids went back from {self._last_id} to {reading.last_id}"
+        if reading.log_position is not None and reading.log_position < (known.log_position or 0):
+            return f"the log went back from {known.log_position} to {reading.log_position}"
+        return None
+
+    async def move_on(self, connection: Connection, reading: Reading, node: int) -> None:
+        """See that no id which this process has seen, and no node id up to `node`, is given again."""
+        missing = max(0, self._last_id + ROWS_PER_STATEMENT - reading.last_id)
+        await _advance(connection, "queues_message_id", -(-missing // ROWS_PER_STATEMENT))
+        query = "select coalesce(pg_sequence_last_value('queues_node_id_seq'), 0)"
+        row = await (await connection.execute(query)).fetchone()
+        assert row is not None
+        await _advance(connection, "queues_node_id_seq", max(0, node - row[0]))
+
+
+async def _advance(connection: Connection, sequence: str, steps: int) -> None:
+    for done in range(0, steps, MOST_STEPS):
+        parameters = {"sequence": sequence, "steps": min(MOST_STEPS, steps - done)}
+        await connection.execute(statement("move_ids"), parameters)
+
+
+class Timeline:
+    """The store's past and its clock, read at each connect and then once a minute. `last_id()` is the last message id
+    that is known here; `forget(connection)` is called when the store has another past."""
+
+    def __init__(
+        self, name: str, counts: Counts, node: Node, clock: ServerClock, last_id: Callable[[], int],
+        forget: Callable[[Connection], Awaitable[None]],
+    ) -> None:  # fmt: skip
+        self._name = name
+        self._counts = counts
+        self._node = node
+        self._clock = clock
+        self._last_id = last_id
+        self._forget = forget
+        self._history = History()
+        #: When and why the store was found to have another past, the last time; for operators.
+        self.rewritten = ""
+
+    async def check(self, connection: Connection) -> None:
+        """Compare the store with the known one. When it is another, nothing that is remembered of messages is used."""
+        history = self._history
+        history.saw(self._last_id())
+        reading = await history.read(connection)
+        self._clock.set(reading.clock)
+        if (reason := history.check(reading)) is not None:
+            await history.move_on(connection, reading, self._node.id)
+            await self._forget(connection)
+            await connection.execute(statement("note_history"), {"node": self._name, "reason": reason})
+            self._counts.rewritten += 1
+            self.rewritten = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {reason}"
+            logger.error("%s: %s", ANOTHER_PAST, reason)
+        history.know(reading)
+
+    async def run(self, connection: Connection) -> None:
+        """Go on reading, for ever."""
+        while True:
+            await asyncio.sleep(KNOWN)
+            reading = await self._history.read(connection)
+            self._history.know(reading)
+            self._clock.set(reading.clock)

@@ -1,0 +1,1 @@
+"""Consuming: what is prefetched into memory, how it is fetched, dispatched and taken back."""

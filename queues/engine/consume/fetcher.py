@@ -1,0 +1,235 @@
+"""Claims ready messages from the store for local queues, one claim at a time.
+
+A local queue asks with `want`; queues take turns. Each claim is one statement that leases a batch to this node. A claim
+that fails is repeated for half as many messages, until the message to blame is alone; it becomes a dead letter. When a
+claim has nearly emptied a backlog while publishes arrive, the publish writer makes the last one itself between two
+writes (`finish`), where no new message can slip in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from queues.engine.clock import now
+from queues.engine.consume.backlog import ClaimResult
+from queues.engine.consume.limits import BATCH, FlowLimits
+from queues.engine.consume.local_queue import LocalQueue
+from queues.engine.consume.memory import detail_weight
+from queues.engine.database import Connection
+from queues.engine.faults import Fault, fault_of, is_idle, told
+from queues.engine.health import Health, Trouble
+from queues.engine.isolation import Patience
+from queues.engine.message import CONTENT_ONLY, POSITION, Content, Counts, Detail, Message
+from queues.engine.node import Node
+from queues.engine.options import EngineOptions
+from queues.engine.rowwise import first_ready, set_aside
+from queues.engine.statements import array, statement
+
+#: Claims in a row that the writer makes to end a backlog, before it goes on writing.
+FINISHING_CLAIMS = 4
+#: The trouble of /readyz while the server refuses claims.
+CLAIMING = Trouble("Messages are not taken from the store", "claims")
+#: Most queues that this node begins to serve in one statement.
+STARTING = 500
+
+
+class Fetcher:
+    """One claim at a time; local queues that want messages take turns."""
+
+    def __init__(
+        self, options: EngineOptions, node: Node, counts: Counts, health: Health, writer_busy: Callable[[], bool]
+    ) -> None:
+        """`writer_busy`: whether a publish is being written or waits to be."""
+        self.limits = FlowLimits(options)
+        self.counts = counts
+        self.health = health
+        #: Queues with a message that cannot be claimed, and the limit of a claim until it is found.
+        self._narrow: dict[LocalQueue, int] = {}
+        self._patience = Patience()
+        self.node = node
+        self._stopping = False
+        #: The last message id that was claimed, without its priority.
+        self.last_id = 0
+        self._wanted: dict[LocalQueue, None] = {}
+        self._nearly_done: dict[LocalQueue, None] = {}
+        #: Queues whose low watermark is behind their claims.
+        self.lagging: dict[LocalQueue, None] = {}
+        self._wake = asyncio.Event()
+        self._writer_busy = writer_busy
+
+    def stop(self) -> None:
+        """Begin no more claims."""
+        self._stopping = True
+
+    def want(self, queue: LocalQueue) -> None:
+        """Claim for this queue soon, unless a claim for it is under way or planned."""
+        if not queue.claiming and queue not in self._wanted and queue not in self._nearly_done:
+            self._wanted[queue] = None
+            self._wake.set()
+
+    async def run(self, connection: Connection) -> None:
+        """Claim for ever; ends by an exception when the connection is lost, and may be run again with another."""
+        while True:
+            if not self._wanted:  # a run that was cut off may have left requests
+                self._wake.clear()
+                await self._wake.wait()
+            while self._wanted:
+                queue = next(iter(self._wanted))
+                del self._wanted[queue]
+                if queue.nearly_done and self._writer_busy():
+                    self._nearly_done[queue] = None
+                elif (refused := await self._try(connection, queue)) is not None:
+                    self.health.begin(CLAIMING, told(refused))
+                    await self._patience.wait()
+                else:
+                    self._patience.reset()
+                    self.health.end(CLAIMING)
+
+    async def _try(self, connection: Connection, queue: LocalQueue) -> Exception | None:
+        """Claim. A claim that fails is repeated for fewer messages, until the one to blame is found. Returns the error
+        by which the server refuses claims for now."""
+        try:
+            await self.claim(connection, queue)
+        except Exception as error:
+            fault, alone = fault_of(error, connection), not self._narrow.get(queue, 1)
+            if alone:  # the next claim is of one message: none at all would stop the queue
+                self._narrow[queue] = 1
+            if fault is Fault.LOST or not is_idle(connection):
+                raise
+            self.want(queue)  # at once: the next statements may fail, too
+            if fault is Fault.BAD and alone:
+                return await self._set_aside(connection, queue, error)
+            return error if fault is Fault.REFUSED else None
+        return None
+
+    async def _set_aside(self, connection: Connection, queue: LocalQueue, error: Exception) -> Exception | None:
+        """The oldest message of a queue cannot be claimed: it becomes a dead letter. If it is one already, or not even
+        that works, it is passed over until the queue is looked at from its beginning again. Returns the error by which
+        the server refuses for now, or that may pass."""
+        id = None
+        try:
+            if not queue.dead:
+                id = await first_ready(connection, queue.id, queue.backlog.watermark.value)
+            if id is not None:
+                await set_aside(connection, id, f"not claimed: {told(error)}")
+        except Exception as failure:
+            fault = fault_of(failure, connection)
+            if fault is Fault.LOST or not is_idle(connection):
+                raise
+            if fault is not Fault.BAD:
+                return failure
+            if id is not None:
+                queue.backlog.watermark.pass_over(id)
+        self.health.isolate("claim", error, queue=queue.policy.name, message=id)
+        if id is None:
+            del self._narrow[queue]
+            self._wanted.pop(queue, None)
+            queue.backlog.exhaust()
+            queue.refilled()
+        return None
+
+    async def finish(self, connection: Connection) -> None:
+        """Claim the rest of backlogs that were emptied but for messages of the meantime. The writer calls this between
+        two writes, when no message can arrive."""
+        left, self._nearly_done = self._nearly_done, {}
+        for queue in left:
+            for _ in range(FINISHING_CLAIMS):
+                if queue.backlog.unclaimed and not queue.claiming and (queue.room > 0 or queue.overtaken):
+                    await self._try(connection, queue)
+
+    def take_back(self) -> None:
+        """The writer is idle: backlogs left to it are claimed here."""
+        left, self._nearly_done = self._nearly_done, {}
+        for queue in left:
+            queue.forget_claim()
+            self.want(queue)
+
+    async def claim(self, connection: Connection, queue: LocalQueue) -> None:
+        """Fill one queue. While a publish leases to it, or it returns messages, it waits: the order would be lost."""
+        if not queue.interested and not queue.dead and not queue.closed:
+            await self._serve(connection, queue)
+        if queue.in_transit:
+            asyncio.get_running_loop().call_later(0.001, self.want, queue)
+            return
+        limit = queue.claim_limit()
+        limit = min(limit, self._narrow.get(queue, limit))
+        if limit <= 0 or queue.policy.paused or queue.closed or self._stopping:
+            queue.not_refilled()
+            return
+        policy, news, messages = queue.policy, queue.begin_claim(), list[Message]()
+        try:
+            result, messages = await self._claim(connection, queue, limit)
+        except BaseException as error:
+            queue.abort_claim()
+            if isinstance(error, Exception):
+                self._narrow[queue] = limit // 2
+            raise
+        queue.end_claim(result, limit, news, self.node.horizon)
+        self._claimed(queue, messages)
+        if queue.policy is not policy and queue.policy.taken_as_asked:  # a limit was set meanwhile
+            queue.decline(messages)
+        else:
+            queue.add_claimed(messages)
+        queue.refilled()
+        if queue.backlog.unclaimed and queue.demand and not queue.ready:
+            self.want(queue)
+
+    def _claimed(self, queue: LocalQueue, messages: list[Message]) -> None:
+        if self._narrow:
+            self._widen(queue)
+        self.counts.claimed += len(messages)
+        if messages:
+            self.last_id = max(self.last_id, max([message[0] & POSITION for message in messages]))
+        if queue.backlog.watermark.lags and not queue.dead:
+            self.lagging[queue] = None
+
+    def _widen(self, queue: LocalQueue) -> None:
+        """A claim succeeded: the next may take more."""
+        most = 2 * self._narrow.pop(queue, BATCH)
+        if most < BATCH:
+            self._narrow[queue] = most
+
+    async def _serve(self, connection: Connection, queue: LocalQueue) -> None:
+        """Tell other nodes that this one serves the queue, and all queues of the next claims, in one statement."""
+        starting = [queue, *(b for b in self._wanted if not (b.interested or b.dead or b.closed))][:STARTING]
+        for one in starting:
+            one.serve()
+        parameters = {"queues": array(one.id for one in starting), "node": self.node.id}
+        try:
+            await connection.execute(statement("add_interest"), parameters)
+        except BaseException:
+            for one in starting:  # they are announced again
+                one.not_served()
+            raise
+
+    async def _claim(
+        self, connection: Connection, queue: LocalQueue, limit: int
+    ) -> tuple[ClaimResult, list[Message]]:
+        parameters: dict[str, Any] = {
+            "queue": queue.id,
+            "low": queue.backlog.watermark.value,
+            "limit": limit,
+            "node": self.node.id,
+        }
+        limited = queue.policy.concurrency_limit is not None
+        name = "claim_dead" if queue.dead else "claim_alone"
+        if not queue.dead and (queue.shared or limited):
+            name = "claim"
+            parameters["limited"] = limited
+        cursor = await connection.execute(statement(name), parameters, binary=True)
+        (_, snapshot, more, _), *rows = await cursor.fetchall()
+        # A row without a detail is a complete message.
+        messages = [row if row[3] is None else (row[0], row[1], row[2], _detail(row[3])) for row in rows]
+        last_id = messages[-1][0] if messages else None
+        return ClaimResult(snapshot.decode(), bool(more), last_id, len(messages)), messages
+
+
+def _detail(row: dict[str, Any] | int) -> Detail:
+    """`expires_in` is the rest by the server's clock: this host's may be ahead of it or behind."""
+    if isinstance(row, int):
+        return CONTENT_ONLY[Content(row)]
+    left, size = row.pop("expires_in", None), row.pop("weight", 0)
+    expires_at = None if left is None else now() + left
+    return Detail(**row, expires_at=expires_at, weight=detail_weight(size, row.get("key")))

@@ -1,0 +1,203 @@
+"""The messages of one queue in this node's memory, all of them leased to the node in the store.
+
+A message is `ready` (prefetched and not yet delivered) or `unacked` (delivered, neither acknowledged nor returned).
+`stale` deliveries are those whose lease ended with a lost connection: a late acknowledgement still settles them.
+A returned message keeps the tag of its delivery; while it is ready again, its tag still acknowledges it.
+
+The local queue calls the methods. `ready` and `unacked` are read by other objects and written here only; each is one
+object for life. Bytes are counted as `memory.weight` counts them, for the queue and in the budget of the process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from operator import itemgetter
+
+from queues.engine.consume.dispatch import Push
+from queues.engine.consume.memory import OVERHEAD, Memory, weight
+from queues.engine.message import POSITION, Delivery, Detail, Message
+
+#: Bytes of a message before the first claim: that claim takes few messages, in case they are large.
+UNKNOWN_BYTES = 1 << 16
+
+#: A delivered message: id, attempts that failed before, time of delivery (monotonic), detail.
+Unacked = tuple[int, int, float, Detail | None]
+
+new_push = tuple.__new__  # a NamedTuple's own constructor takes twice as long
+
+
+class HeldMessages:
+    """Prefetched and delivered messages of one queue."""
+
+    __slots__ = (
+        "_memory", "_on_expired", "_settled", "_stale", "_tagged", "bytes", "mean_bytes", "next_tag", "ready",
+        "release", "unacked",
+    )  # fmt: skip
+
+    def __init__(self, memory: Memory, first_tag: int, on_expired: Callable[[int], None]) -> None:
+        """`on_expired(id)` is called for a prefetched message that outlived its time."""
+        self._memory = memory
+        self._on_expired = on_expired
+        self.ready: deque[Message] = deque()
+        self.unacked: dict[int, Unacked] = {}
+        #: `release(tag, None)` takes a delivery out of `unacked` and returns its entry.
+        self.release: Callable[[int, None], Unacked | None] = self.unacked.pop
+        self._stale: dict[int, Unacked] = {}
+        #: Prefetched messages that keep the tag of an earlier delivery.
+        self._tagged: dict[int, Message] = {}
+        #: Ids of prefetched messages that were acknowledged by such a tag.
+        self._settled: set[int] = set()
+        self.bytes = 0
+        #: Mean bytes of a message of the last claim.
+        self.mean_bytes = UNKNOWN_BYTES
+        self.next_tag = first_tag
+
+    # Delivering.
+
+    def deliver(self, now: float) -> Delivery | None:
+        """Deliver the first message; None when none is left."""
+        ready = self.ready
+        while ready:
+            id, payload, attempts, detail = ready.popleft()
+            size = OVERHEAD + len(payload) + (0 if detail is None else detail.weight)
+            self.bytes -= size
+            self._memory.hold(-size)
+            tag = self.next_tag
+            if detail is not None:
+                if id in self._settled:
+                    self._settled.discard(id)
+                    continue
+                if detail.expires_at is not None and detail.expires_at <= time.monotonic():
+                    self._on_expired(id)
+                    continue
+                if detail.tag is not None:
+                    tag = detail.tag
+                    self._tagged.pop(tag, None)
+                    self.unacked[tag] = (id, attempts, now, detail)
+                    return tag, payload, attempts, detail
+            self.next_tag = tag + 1
+            self.unacked[tag] = (id, attempts, now, detail)
+            return tag, payload, attempts, detail
+        return None
+
+    def deliver_plain(self, now: float, most: int) -> tuple[range, list[Message]]:
+        """Deliver up to `most` messages, as many at the head as are on their first delivery and have no detail; returns
+        their tags and the messages."""
+        ready, count = self.ready, 0
+        for _, _, attempts, detail in islice(ready, most):
+            if attempts or detail is not None:
+                break
+            count += 1
+        messages = [ready.popleft() for _ in range(count)]
+        self._hold(-OVERHEAD * count - sum([len(message[1]) for message in messages]))
+        tags = range(self.next_tag, self.next_tag + count)
+        self.next_tag += count
+        self.unacked.update(zip(tags, [(message[0], 0, now, None) for message in messages], strict=True))
+        return tags, messages
+
+    def push(self, now: float, most: int, most_bytes: int) -> list[Push]:
+        """Deliver up to `most` messages to a worker, fewer of large ones."""
+        taken: list[Push] = []
+        ready, unacked, size, released = self.ready, self.unacked, 0, 0
+        while len(taken) < most and ready and size < most_bytes:
+            id, payload, attempts, detail = ready[0]
+            origin = None if detail is None else detail.origin
+            if detail is None or (detail.tag is None and detail.expires_at is None):  # as `deliver`, but faster
+                ready.popleft()
+                released += OVERHEAD + len(payload) + (0 if detail is None else detail.weight)
+                tag = self.next_tag
+                self.next_tag = tag + 1
+                unacked[tag] = (id, attempts, now, detail)
+            else:
+                delivery = self.deliver(now)
+                if delivery is None:
+                    break
+                tag, payload, attempts, detail = delivery
+                id, origin = unacked[tag][0], None if detail is None else detail.origin
+            size += len(payload)
+            taken.append(new_push(Push, (tag, origin or id, payload, attempts, detail)))
+        self._hold(-released)
+        return taken
+
+    # Settling.
+
+    def release_stale(self, tag: int) -> Unacked | None:
+        """Take out a delivery whose lease was lost; None when there is none with this tag."""
+        return self._stale.pop(tag, None)
+
+    def settle_prefetched(self, tag: int) -> int | None:
+        """A prefetched message is acknowledged by the tag of its earlier delivery: it is not delivered again. Returns
+        its id, or None."""
+        message = self._tagged.pop(tag, None)
+        if message is None:
+            return None
+        self._settled.add(message[0])
+        return message[0]
+
+    # Prefetching.
+
+    def add(self, messages: Iterable[Message], size: int) -> None:
+        """Take messages of `size` bytes together, which follow those here."""
+        self.ready.extend(messages)
+        self._hold(size)
+
+    def add_claimed(self, messages: list[Message]) -> None:
+        """Take messages in order of id; they may carry the tag of an earlier delivery, or belong before those here."""
+        size = sum(map(weight, messages))
+        if messages:
+            self.mean_bytes = size // len(messages)
+        for message in messages:
+            if message[3] is not None and message[3].tag is not None:
+                self._tagged[message[3].tag] = message
+        if messages and self.ready and messages[0][0] < self.ready[-1][0]:
+            messages = sorted([*self.ready, *messages], key=itemgetter(0))
+            self.ready.clear()
+        self.add(messages, size)
+
+    def take_back(self, pushes: Sequence[Push]) -> None:
+        """Deliveries that no consumer has seen are ready again, in their places."""
+        messages: list[Message] = []
+        for push in pushes:
+            if (entry := self.release(push.tag, None)) is not None:
+                messages.append((entry[0], push.payload, entry[1], entry[3]))
+        self.add_claimed(sorted(messages, key=itemgetter(0)))
+
+    def take_all(self) -> list[tuple[int, int | None]]:
+        """Remove every prefetched message; returns (id, tag of an earlier delivery)."""
+        taken = [
+            (id, None if detail is None else detail.tag) for id, _, _, detail in self.ready if id not in self._settled
+        ]
+        self.ready.clear()
+        self._hold(-self.bytes)
+        self._tagged.clear()
+        self._settled.clear()
+        return taken
+
+    def purge(self, high: int) -> list[int]:
+        """Remove prefetched messages whose id without its priority is at most `high`; returns the ids."""
+        newer = [message for message in self.ready if message[0] & POSITION > high and message[0] not in self._settled]
+        kept = {message[0] for message in newer}
+        gone = [id for id, _ in self.take_all() if id not in kept]
+        self.add_claimed(newer)
+        return gone
+
+    def lose_leases(self) -> None:
+        """The leases are no longer this node's: prefetched messages are forgotten, deliveries are stale."""
+        self.take_all()
+        self._stale = dict(self.unacked)
+        self.unacked.clear()
+
+    def forget_deliveries(self) -> None:
+        """The queue was removed, and its messages with it."""
+        self.unacked.clear()
+
+    def forget_stale(self) -> None:
+        """The store has another past: ids of earlier deliveries may belong to other messages."""
+        self._stale.clear()
+
+    def _hold(self, size: int) -> None:
+        self.bytes += size
+        self._memory.hold(size)

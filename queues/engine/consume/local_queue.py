@@ -1,0 +1,631 @@
+"""The part of a queue that this node holds in memory.
+
+A `LocalQueue` joins four parts: `HeldMessages` (prefetched and delivered messages), the `Backlog` (what the store may
+have beyond them), the `Dispatcher` (waiting consumers) and the settlement writer, which takes acknowledgements and
+returns. Consumers either ask (`deliver`) or wait (`wait`, `dispatcher`). When few messages are prefetched and the store
+has more, the queue asks the fetcher for a claim; when no consumer has asked for a while, its messages go back to the
+store. The publish writer adds messages that it stored already leased (`add`), the fetcher those that it claimed
+(`begin_claim`, `add_claimed`, `end_claim`).
+
+Other objects read the public attributes; only methods of this class change them. Times are monotonic.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Protocol
+
+from queues.engine.consume.backlog import Backlog, ClaimResult
+from queues.engine.consume.deadlines import Agenda, BurstDeadlines
+from queues.engine.consume.dispatch import TURN_BYTES, Dispatcher, Push, Waiter
+from queues.engine.consume.held_messages import HeldMessages, Unacked
+from queues.engine.consume.limits import BATCH, FlowLimits
+from queues.engine.consume.low_watermark import LOWEST
+from queues.engine.message import Delivery, Detail, Failure, Message
+from queues.engine.node import Node
+from queues.engine.policies import QueuePolicy
+from queues.engine.settle.batches import AckBatch, Completion
+from queues.engine.settle.writer import SettlementWriter
+
+#: Seconds without a consumer after which a node no longer takes new messages for a queue, and returns prefetched ones:
+#: sooner when other consumers wait for them.
+WARM = 1.0
+COLD = 5.0
+COLD_SHARED = 0.2
+#: Messages taken for workers at once, at least, while there is room.
+FEW = 100
+#: Most messages taken beyond the room: they belong before prefetched ones.
+OVERTAKING = 100
+#: Most messages of one claim from a queue that other nodes serve too, so that all of them are busy.
+SHARED_BATCH = 200
+
+
+class QueueSchedule:
+    """When each local queue of a node is looked at: for deliveries that are due, and for messages without consumers."""
+
+    def __init__(self) -> None:
+        self.deadlines: Agenda[LocalQueue] = Agenda()
+        self.idle: Agenda[LocalQueue] = Agenda()
+
+
+class Claims(Protocol):
+    """The fetcher, as local queues use it."""
+
+    limits: FlowLimits
+    node: Node
+
+    def want(self, queue: LocalQueue) -> None:
+        """Claim for this queue soon, unless it cannot take messages now."""
+
+
+class LocalQueue:
+    """A queue, or its dead letters, as this node serves them."""
+
+    dead = False
+
+    def __init__(
+        self, policy: QueuePolicy, settlements: SettlementWriter, fetcher: Claims, schedule: QueueSchedule,
+        first_tag: int = 1,
+    ) -> None:  # fmt: skip
+        self.policy = policy
+        self.id = policy.id
+        self.health = settlements.health
+        self.backlog = Backlog()
+        self.held = HeldMessages(fetcher.limits.memory, first_tag, self._return_expired)
+        #: Prefetched messages; delivered messages by tag. Both are views.
+        self.ready: Sequence[Message] = self.held.ready
+        self.unacked: Mapping[int, Unacked] = self.held.unacked
+        #: Whether other nodes serve the queue too; whether the store knows that this one does; whether it was removed.
+        self.shared = False
+        self.interested = False
+        self.closed = False
+        #: A claim is under way. Transactions under way that may lease new messages to this node.
+        self.claiming = False
+        self.storing = 0
+        #: A claim emptied the store, and messages have arrived since: the next publish claims them.
+        self.nearly_done = False
+        #: The store has a message that belongs before prefetched ones: of a higher priority, or returned.
+        self.overtaken = False
+        self.last_demand = -1e9
+        #: The record of an audited queue.
+        self.audited = settlements.audited(policy)
+        self._settlements = settlements
+        self._fetcher = fetcher
+        self._limits = fetcher.limits
+        self._node = fetcher.node
+        self._schedule = schedule
+        self._dispatcher = Dispatcher(self)
+        self._with_workers = False
+        #: The settlement writer's round that returns messages of this queue to the store.
+        self._returned_in = 0
+        #: Messages that a consumer asked for since the last claim and did not get.
+        self._shortage = 0
+        self._on_refill: list[Callable[[], None]] = []
+        self._deadlines = BurstDeadlines()
+        self._batches: dict[int | None, AckBatch] = {}
+
+    # Delivering to consumers that ask.
+
+    def deliver(self, now: float, timed: bool = False, consumer: int | None = None) -> Delivery | None:
+        """The next message, or None when none is prefetched; then `may_refill` tells whether waiting could help.
+
+        With `timed` the message comes back unless it is acknowledged within the queue's ack timeout and, on top, the
+        backoff of its attempt. `consumer` is the API key of the consumer.
+        """
+        self.last_demand = now
+        held = self.held
+        if held.ready and not self.policy.paused and now < self._node.trusted_until:
+            delivery = held.deliver(now)
+            if delivery is not None:
+                if self.audited is not None:
+                    self.audited.delivered(held.unacked[delivery[0]][0], delivery[3], consumer)
+                if timed:
+                    self._add_deadline((delivery[0],), delivery[2], now)
+                if self.backlog.unclaimed and (self.overtaken or len(held.ready) < self._limits.low_water):
+                    self._fetcher.want(self)
+                return delivery
+        if self.backlog.unclaimed:
+            self._shortage += 1
+            self._fetcher.want(self)
+        return None
+
+    def deliver_many(self, now: float, count: int, consumer: int | None = None) -> list[Delivery]:
+        """Up to `count` messages, each with a deadline as `deliver` gives it with `timed`."""
+        held = self.held
+        tags, messages = range(0), list[Message]()
+        if held.ready and not self.policy.paused and time.monotonic() < self._node.trusted_until:
+            tags, messages = held.deliver_plain(now, count)
+        if not messages:
+            found: list[Delivery] = []
+            while len(found) < count and (delivery := self.deliver(now, True, consumer)) is not None:
+                found.append(delivery)
+            self._shortage = max(self._shortage, count - len(found))
+            return found
+        self.last_demand = now
+        self._add_deadline(tags, 0, now)
+        if self.audited is not None:
+            for message in messages:
+                self.audited.delivered(message[0], None, consumer)
+        if self.backlog.unclaimed and len(held.ready) < self._limits.low_water:
+            self._fetcher.want(self)
+        taken: list[Delivery] = [(tag, message[1], 0, None) for tag, message in zip(tags, messages, strict=True)]
+        left = count - len(taken)
+        return taken if not left else taken + self.deliver_many(now, left, consumer)
+
+    @property
+    def may_refill(self) -> bool:
+        """Whether the store may have a message for a consumer that found none."""
+        return self.backlog.unclaimed and not self.policy.paused
+
+    def on_refill(self, resume: Callable[[], None]) -> None:
+        """Call `resume` once, when the next claim has come back, with messages or without."""
+        self._on_refill.append(resume)
+
+    def note_demand(self, now: float) -> None:
+        """A consumer looked for a message."""
+        self.last_demand = now
+
+    def want(self) -> None:
+        """Have messages claimed soon."""
+        self._fetcher.want(self)
+
+    # Delivering to consumers that wait.
+
+    def wait(self, waiter: Waiter) -> None:
+        """Deliver the next message to `waiter`, now or when there is one."""
+        self.last_demand = time.monotonic()
+        self._dispatcher.wait(waiter)
+
+    def cancel(self, waiter: Waiter) -> None:
+        """Wait no longer; a no-op when the waiter has been served."""
+        self._dispatcher.cancel(waiter)
+
+    def dispatch(self) -> None:
+        """Hand prefetched messages to consumers that wait."""
+        self._dispatcher.dispatch()
+
+    def dispatcher(self) -> Dispatcher:
+        """The dispatcher, for workers. From now on room and idle times are those of a queue with workers."""
+        if not self._with_workers:
+            self._with_workers = True
+            self.tidy_soon()
+        return self._dispatcher
+
+    def push(self, now: float, most: int, key: int | None = None) -> list[Push]:
+        """Up to `most` messages for a worker with this API key, fewer of large ones."""
+        if now >= self._node.trusted_until:
+            return []
+        held = self.held
+        taken = held.push(now, most, TURN_BYTES)
+        if self.audited is not None:
+            for push in taken:
+                self.audited.delivered(held.unacked[push.tag][0], push.detail, key)
+        if self.backlog.unclaimed and len(held.ready) < self._limits.low_water:
+            self._fetcher.want(self)
+        return taken
+
+    @property
+    def demand(self) -> int:
+        """Messages that consumers wait for."""
+        return self._dispatcher.demand
+
+    @property
+    def waiting(self) -> int:
+        """Consumers that wait for one message each."""
+        return self._dispatcher.waiting
+
+    # Settling.
+
+    def complete(self, tag: int, result: bytes | None, refuse: Callable[[int], None] | None = None) -> bool:
+        """A worker has finished a job; False when the job is no longer its. `result` goes to the archive;
+        `refuse(tag)` is called if the store does not take the settlement."""
+        entry, late = self.held.release(tag, None), False
+        if entry is None:
+            entry, late = self.held.release_stale(tag), True
+        if entry is None:
+            return False
+        completion = None if refuse is None else Completion((entry[0],), (tag,), refuse)
+        self._settlements.job_batch(self.policy, late).add_job(entry[0], entry[2], result, completion)
+        self._completed((tag,))
+        return True
+
+    def complete_many(self, tags: list[int], refuse: Callable[[int], None] | None = None) -> list[int]:
+        """As `complete` for several, without results; returns the tags that are no longer the worker's."""
+        release = self.held.release
+        entries = [release(tag, None) for tag in tags]
+        known = [entry for entry in entries if entry is not None]
+        if known:
+            batch, ids = self._settlements.job_batch(self.policy), [entry[0] for entry in known]
+            here = tags if len(known) == len(tags) else [
+                tag for tag, entry in zip(tags, entries, strict=True) if entry is not None
+            ]  # fmt: skip
+            completion = None if refuse is None else Completion(ids, here, refuse)
+            batch.add_jobs(ids, [entry[2] for entry in known], completion)
+            self._completed(tags)
+        if len(known) == len(tags):
+            return []
+        late = [tag for tag, entry in zip(tags, entries, strict=True) if entry is None]
+        return [tag for tag in late if not self.complete(tag, None, refuse)]
+
+    def _completed(self, tags: Iterable[int]) -> None:
+        self._dispatcher.completed(tags)
+        if self.policy.concurrency_limit is not None:
+            self._settlements.hurry()  # other consumers may wait for the places
+
+    def ack(self, tag: int, consumer: int | None = None) -> bool:
+        """Settle a delivery; False when the tag is not outstanding here."""
+        return not self.ack_many([tag], consumer)
+
+    def ack_many(self, tags: list[int], consumer: int | None = None) -> list[int]:
+        """Settle deliveries; returns the tags that are not outstanding here."""
+        release = self.held.release
+        entries = [release(tag, None) for tag in tags]
+        known = [entry for entry in entries if entry is not None]
+        if known:
+            batch = self._batches.get(consumer)
+            if batch is None:
+                batch = self._batches[consumer] = self._settlements.batch(self.policy, consumer)
+            batch.add_many([entry[0] for entry in known], [entry[2] for entry in known])
+            if self.policy.concurrency_limit is not None:
+                self._settlements.hurry()  # other consumers may wait for the places
+            if self.backlog.unclaimed and self._dispatcher.demand:
+                self._fetcher.want(self)  # there may be room in memory now
+        if len(known) == len(tags):
+            return []
+        late = [tag for tag, entry in zip(tags, entries, strict=True) if entry is None]
+        return [tag for tag in late if not self._ack_late(tag, consumer)]
+
+    def _ack_late(self, tag: int, consumer: int | None) -> bool:
+        """Settle by a tag that is not outstanding: its message is prefetched again, or its lease was lost."""
+        if (id := self.held.settle_prefetched(tag)) is not None:
+            self._settlements.batch(self.policy, consumer).add(id, time.monotonic())
+        elif (entry := self.held.release_stale(tag)) is not None:
+            self.settle_late(entry[0], entry[2], consumer)
+        else:
+            return False
+        return True
+
+    def settle_late(self, id: int, delivered: float, consumer: int | None) -> None:
+        """Settle a message whose lease may no longer be this node's; it was delivered then, or must be there now."""
+        self._settlements.batch(self.policy, consumer, late=True).add(id, delivered)
+
+    def give_back(
+        self,
+        tag: int,
+        *,
+        count: bool = True,
+        delay: float | None = None,
+        error: str | None = None,
+        keep_tag: bool = False,
+    ) -> None:
+        """Return a delivery to the tail after `delay` seconds (None: the queue's backoff), or to the dead letters
+        when its attempts are used up. Without `count` the delivery is not held against the message."""
+        entry = self.held.release(tag, None)
+        if entry is not None:
+            self._give_back(tag, entry, count, delay, error, keep_tag)
+
+    def _give_back(
+        self, tag: int, entry: Unacked, count: bool, delay: float | None, error: str | None, keep_tag: bool
+    ) -> None:
+        id, attempts, _, detail = entry
+        attempts += count
+        if count and self.policy.exhausted(attempts, None if detail is None else detail.max_attempts):
+            self._bury(Failure(id, attempts, error=error))
+            return
+        if delay is None:
+            delay = self._backoff(attempts, detail) if count else 0.0
+        self._settlements.give_back(Failure(id, attempts, delay, tag if keep_tag else None, error), self.audited)
+
+    def _backoff(self, attempts: int, detail: Detail | None) -> float:
+        own = None if detail is None else detail.retry_interval
+        return self.policy.backoff(attempts, None if own is None else own / 1000)
+
+    def bury(self, tag: int, error: str) -> None:
+        """Make a delivery a dead letter at once: it could never be delivered."""
+        entry = self.held.release(tag, None)
+        if entry is not None:
+            if self.audited is not None:
+                self.audited.not_delivered(entry[0], entry[3])
+            self._bury(Failure(entry[0], entry[1] + 1, error=error))
+
+    def _bury(self, failure: Failure) -> None:
+        self._settlements.bury(self.policy, failure)
+        if self.backlog.unclaimed and self.demand:
+            self._fetcher.want(self)  # there may be room in memory now
+
+    def hand_back(self, tag: int) -> None:
+        """Return a delivery to its place, as if it had never been made."""
+        entry = self.held.release(tag, None)
+        if entry is not None:
+            self._settlements.hand_back([(entry[0], None)], self.audited)
+
+    def undeliver(self, pushes: Sequence[Push]) -> None:
+        """Prefetch again what was pushed and seen by no consumer."""
+        if any(push.tag in self.unacked for push in pushes):
+            self.held.take_back(pushes)
+            self._added()
+
+    def _return_expired(self, id: int) -> None:
+        """A prefetched message outlived its time: the store's sweep takes it."""
+        self._settlements.hand_back([(id, None)])
+
+    # Prefetching.
+
+    def wants(self, now: float) -> bool:
+        """Whether new messages should be leased to this node as they are stored."""
+        return (
+            not self.backlog.unclaimed
+            and not self.claiming
+            and not self.shared
+            and (bool(self.demand) or now - self.last_demand < (COLD_SHARED if self._with_workers else WARM))
+            and self.room > 0
+            and self.policy.may_lease_on_publish
+        )
+
+    def begin_storing(self) -> None:
+        """A transaction begins that may lease new messages to this node: no claim may begin before `end_storing`, or
+        messages would overtake each other."""
+        self.storing += 1
+
+    def end_storing(self) -> None:
+        self.storing -= 1
+
+    @property
+    def in_transit(self) -> bool:
+        """Whether messages are on their way into memory or back to the store, and a claim would break the order."""
+        return self.storing > 0 or self._settlements.handed_back < self._returned_in
+
+    @property
+    def room(self) -> int:
+        """How many more messages memory may take."""
+        limits, held = self._limits, self.held
+        if held.bytes >= limits.queue_bytes or not limits.memory.room(held.bytes):
+            return 0
+        if self._with_workers:  # their deliveries are bounded by credits, and take no memory for payloads
+            return limits.prefetch - len(held.ready)
+        return limits.prefetch - len(held.ready) - len(held.unacked)
+
+    def claim_limit(self) -> int:
+        """Messages that the claim that begins now may take."""
+        limits, held = self._limits, self.held
+        room = min(limits.queue_bytes - held.bytes, limits.memory.room(held.bytes))
+        most = min(BATCH, self.room, max(1, room // max(1, held.mean_bytes)))
+        if self.dead or self.shared or self.policy.taken_as_asked:
+            asked = max(self.demand, self._shortage)  # other consumers may want the rest
+            most = min(most, asked, SHARED_BATCH) if len(held.ready) < asked else 0
+        elif self._with_workers:  # workers are slow: messages that they cannot take soon wait in the store
+            most = min(most, max(2 * (self.demand + len(held.unacked)), self._shortage, FEW))
+        self._shortage = 0
+        if self.overtaken:
+            self.overtaken = False
+            most = max(most, OVERTAKING)
+        return most
+
+    def begin_claim(self) -> int:
+        """A claim begins; returns the backlog's count of arrivals, for `end_claim`."""
+        self.claiming = True
+        return self.backlog.news
+
+    def abort_claim(self) -> None:
+        """The claim under way has failed."""
+        self.claiming = False
+
+    def end_claim(self, result: ClaimResult, limit: int, news: int, horizon: int) -> None:
+        """The claim under way has come back."""
+        self.claiming = False
+        # When a concurrency limit was met there is more, but not now.
+        limited = result.taken < limit and self.policy.concurrency_limit is not None
+        self.backlog.claimed(result, news, LOWEST if self.dead else horizon, emptied=limited)
+        self.nearly_done = (limited or not result.more) and self.backlog.unclaimed
+
+    def forget_claim(self) -> None:
+        """The rest of the backlog is claimed as usual, not by the publish writer."""
+        self.nearly_done = False
+
+    def add(self, messages: Iterable[Message], size: int) -> None:
+        """Take messages leased to this node, which have `size` bytes together, as `weight` counts."""
+        self.held.add(messages, size)
+        self._added()
+
+    def add_claimed(self, messages: list[Message]) -> None:
+        """Take messages in order of id; they may carry the tag of an earlier delivery, or belong before those here."""
+        self.held.add_claimed(messages)
+        self._added()
+
+    def _added(self) -> None:
+        if self._soon_cold or not self.interested:
+            self.tidy_soon()
+        if self._dispatcher.waiting or self._with_workers:
+            self.dispatch()
+
+    def refilled(self) -> None:
+        """A claim has come back, with messages or without."""
+        waiting, self._on_refill = self._on_refill, []
+        for resume in waiting:
+            self.health.guard("session", getattr(resume, "__self__", None), resume)
+
+    def not_refilled(self) -> None:
+        """No claim is possible now: whoever waits for one goes on."""
+        self.refilled()
+        self._dispatcher.push()  # workers may have waited for the claim
+
+    def more_in_store(self, first_id: int) -> None:
+        """Messages from `first_id` on became ready in the store."""
+        self.backlog.arrived(first_id)
+        if self.ready and first_id < self.ready[-1][0]:
+            self.overtaken = True
+        if self.demand or self._on_refill:
+            self._fetcher.want(self)
+
+    # Returning prefetched messages.
+
+    @property
+    def _soon_cold(self) -> bool:
+        """Whether other consumers may want the messages here: without demand they go back soon."""
+        return self.shared or self.policy.taken_as_asked or self._with_workers
+
+    def is_cold(self, now: float) -> bool:
+        """Whether no consumer has asked for so long that prefetched messages should go back."""
+        return not self.demand and now - self.last_demand > (COLD_SHARED if self._soon_cold else COLD)
+
+    def look_again_at(self, now: float) -> float:
+        """When the queue may have become cold."""
+        if not self.demand:
+            return self.last_demand + (COLD_SHARED if self._soon_cold else COLD)
+        return now + (COLD if not self._soon_cold else COLD_SHARED if self.ready else WARM)
+
+    def tidy_soon(self) -> None:
+        """The queue may become cold sooner than expected."""
+        self._schedule.idle.at(self, time.monotonic() + COLD_SHARED)
+
+    def serve(self) -> None:
+        """The store is told that this node serves the queue."""
+        self.interested = True
+        self.tidy_soon()
+
+    def not_served(self) -> None:
+        """The store is not told, or was told the contrary."""
+        self.interested = False
+
+    def still_served(self) -> None:
+        """The store could not be told that this node no longer serves the queue."""
+        self.interested = True
+
+    def share(self, shared: bool) -> None:
+        """Other nodes serve the queue too, or no longer do."""
+        if shared != self.shared:
+            self.shared = shared
+            self.tidy_soon()
+
+    def take_all(self) -> list[tuple[int, int | None]]:
+        """Remove every prefetched message; returns (id, tag of an earlier delivery)."""
+        self.backlog.returned()
+        return self.held.take_all()
+
+    def return_prefetched(self) -> None:
+        """Return every prefetched message to its place in the store."""
+        self._put_back(self.take_all())
+
+    def return_all(self) -> None:
+        """The node stops: return prefetched and delivered messages to their places."""
+        outstanding = [(entry[0], tag) for tag, entry in self.unacked.items()]
+        self._settlements.hand_back(self.take_all())
+        self._settlements.hand_back(outstanding, self.audited)
+
+    def purge(self, high: int, by: str) -> None:
+        """An operator purged the queue: prefetched messages up to this id, without its priority, are removed."""
+        self.backlog.returned()
+        self._settlements.purge(self.held.purge(high), by)
+        self._added()
+
+    def change_policy(self, policy: QueuePolicy | None) -> None:
+        """An operator changed the queue, or (None) removed it."""
+        if policy is None:
+            self.closed = True
+            self.take_all()
+            self.held.forget_deliveries()
+            self._dispatcher.close()
+            return
+        self.policy = policy
+        self.audited = self._settlements.audited(policy)
+        self._batches.clear()
+        self.tidy_soon()
+        if policy.taken_as_asked:
+            self.return_prefetched()
+        self.more_in_store(self.backlog.watermark.value + 1)
+        self.dispatch()
+
+    def decline(self, messages: Iterable[Message]) -> None:
+        """Return at once messages that were leased before the queue's policy forbade it."""
+        self._put_back([(id, None if detail is None else detail.tag) for id, _, _, detail in messages])
+        self.backlog.returned()
+
+    def _put_back(self, taken: list[tuple[int, int | None]]) -> None:
+        if taken:
+            self._settlements.hand_back(taken)
+            self._returned_in = self._settlements.round
+
+    def lose_leases(self) -> None:
+        """The leases are no longer this node's: forget prefetched messages, settle late acknowledgements by id."""
+        self.held.lose_leases()
+        self.backlog.restart()
+        self._returned_in = 0  # messages on their way back are reaped
+        self._deadlines.clear()
+        self._dispatcher.forget_deadlines()
+        self.interested = False
+
+    def forget_history(self) -> None:
+        """The store has another past: ids of earlier deliveries may belong to other messages."""
+        self.held.forget_stale()
+
+    # Deadlines.
+
+    def expires_at(self, time: float) -> None:
+        """A delivery is due back at this time."""
+        self._schedule.deadlines.at(self, time)
+
+    def _add_deadline(self, tags: Sequence[int], attempts: int, now: float) -> None:
+        """Note the deadline of deliveries; those of one burst share an entry."""
+        if not self._deadlines.is_open(now, attempts):
+            deadline = now + (self.policy.ack_timeout or 0.0) + self.policy.backoff(attempts + 1)
+            self._deadlines.begin(now, attempts, deadline)
+            self._schedule.deadlines.at(self, deadline)
+        self._deadlines.join(tags)
+
+    def expire_deliveries(self, now: float) -> None:
+        """Return deliveries that were not acknowledged in time: timed ones keep their tags."""
+        for tag in self._deadlines.expired(now):
+            entry = self.held.release(tag, None)
+            if entry is not None:
+                self._give_back(tag, entry, True, 0.0, "not acknowledged in time", keep_tag=True)
+        self._dispatcher.expire(now)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When `expire_deliveries` has work next."""
+        times = [self._deadlines.next, self._dispatcher.next_deadline]
+        return min((time for time in times if time is not None), default=None)
+
+    # For operators.
+
+    def delivered_ids(self) -> list[int]:
+        """Ids, as published, of the messages that consumers have."""
+        return [_published_id(id, detail) for id, _, _, detail in self.unacked.values()]
+
+    def prefetched_ids(self, most: int) -> list[int]:
+        """Ids, as published, of the first `most` prefetched messages."""
+        return [_published_id(id, detail) for id, _, _, detail in islice(self.ready, most)]
+
+
+def _published_id(id: int, detail: Detail | None) -> int:
+    return (None if detail is None else detail.origin) or id
+
+
+class LocalDeadLetters(LocalQueue):
+    """The dead letters of a queue, for consumers that read them one at a time. Nothing is prefetched."""
+
+    dead = True
+
+    @property
+    def room(self) -> int:
+        return self._dispatcher.waiting
+
+    def wants(self, now: float) -> bool:
+        return False
+
+    def return_unwanted(self) -> None:
+        """Return dead letters whose consumers left while they were claimed."""
+        if self.ready and not self.waiting:
+            self._settlements.hand_back(self.take_all())
+
+    def _give_back(
+        self, tag: int, entry: Unacked, count: bool, delay: float | None, error: str | None, keep_tag: bool
+    ) -> None:
+        """A dead letter goes back unchanged: behind the others, or with `count` off, unseen, to its place."""
+        if count:
+            self._settlements.give_back(Failure(entry[0], entry[1]), self.audited)
+        else:
+            self._settlements.hand_back([(entry[0], None)], self.audited)
+        self.backlog.reopen()

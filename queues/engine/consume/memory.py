@@ -1,0 +1,43 @@
+"""The memory budget of a process for prefetched messages, and the memory that one message takes.
+
+A queue may hold no more than is left for all: a single queue gets half of the total, each of many the same share, and a
+later one finds room at once. A queue that holds nothing may always have one message, so that no queue stops.
+"""
+
+from __future__ import annotations
+
+from queues.engine.message import Detail, Message
+
+#: Bytes that a message in memory takes beside its payload: the tuple, two numbers, the payload's header, its place.
+OVERHEAD = 200
+#: Bytes of a detail without its headers and key.
+DETAIL = 200
+#: Bytes that a byte of JSON takes as a value in Python, about.
+JSON_FACTOR = 4
+
+
+class Memory:
+    """The budget of one process, in bytes."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.used = 0
+
+    def hold(self, size: int) -> None:
+        """A queue holds so many more bytes; negative: fewer."""
+        self.used += size
+
+    def room(self, held: int) -> int:
+        """How many more bytes a queue may take that holds so many; 0 or less is none."""
+        return max(0, self.total - self.used - held) // 2 if held else max(1, (self.total - self.used) // 2)
+
+
+def detail_weight(headers: int, key: str | None) -> int:
+    """Bytes of a message's detail; `headers` is the size of its headers as JSON."""
+    return DETAIL + JSON_FACTOR * headers + (0 if key is None else len(key))
+
+
+def weight(message: Message) -> int:
+    """Bytes of a message."""
+    detail: Detail | None = message[3]
+    return OVERHEAD + len(message[1]) + (0 if detail is None else detail.weight)

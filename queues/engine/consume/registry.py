@@ -1,0 +1,140 @@
+"""The queues that this node has in memory: opened by sessions, given their policies when these change.
+
+A queue is here from its first use until it is deleted. Its dead letters are a local queue of their own, for consumers
+that read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from queues.engine.connections import Connections
+from queues.engine.consume.fetcher import Fetcher
+from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue, QueueSchedule
+from queues.engine.consume.low_watermark import FIRST
+from queues.engine.errors import QueueNotFound
+from queues.engine.policies import Policies, QueuePolicy
+from queues.engine.settle.writer import SettlementWriter
+from queues.reach import MAILBOX_PREFIX
+
+
+class LocalQueues:
+    """All local queues of one engine, by the ids of their queues."""
+
+    def __init__(
+        self, policies: Policies, connections: Connections, settlements: SettlementWriter, fetcher: Fetcher
+    ) -> None:
+        self._policies = policies
+        self._connections = connections
+        self._settlements = settlements
+        self._fetcher = fetcher
+        self.schedule = QueueSchedule()
+        self.queues: dict[int, LocalQueue] = {}
+        self.dead_letters: dict[int, LocalDeadLetters] = {}
+
+    def __iter__(self) -> Iterator[LocalQueue]:
+        """All of them, dead letters too."""
+        yield from (*self.queues.values(), *self.dead_letters.values())
+
+    # What sessions ask for.
+
+    async def open(self, id: int, first_tag: int = 1) -> LocalQueue:
+        """A queue, made local if need be. Raises QueueNotFound or StoreUnavailable."""
+        if id not in self.queues:
+            policy = await self._policy(id)
+            queue = LocalQueue(policy, self._settlements, self._fetcher, self.schedule, first_tag)
+            self.queues.setdefault(id, queue).share(self._policies.is_shared(id))
+        return self.queues[id]
+
+    async def named(self, name: str) -> LocalQueue:
+        """As `open`, by name."""
+        return await self.open(await self._id_of(name))
+
+    async def dead_letters_of(self, name: str) -> LocalDeadLetters:
+        """The dead letters of a queue. Raises QueueNotFound or StoreUnavailable."""
+        id = await self._id_of(name)
+        if id not in self.dead_letters:
+            policy = await self._policy(id)
+            queue = LocalDeadLetters(policy, self._settlements, self._fetcher, self.schedule)
+            self.dead_letters.setdefault(id, queue)
+        return self.dead_letters[id]
+
+    async def policy(self, name: str) -> QueuePolicy:
+        """A queue's policy, kept current from now on. Raises QueueNotFound or StoreUnavailable."""
+        return await self._policy(await self._id_of(name))
+
+    async def load_policies(self, queues: Sequence[int]) -> None:
+        """Read the policies of those queues that are not known. Raises StoreUnavailable."""
+        await self._connections.to_its_end(self._load_policies(queues))
+
+    def with_consumers(self, name: str) -> list[int]:
+        """First ids of the messages of a queue that consumers of this process have."""
+        return [id for queue in self._named(name) for id in queue.delivered_ids()]
+
+    def prefetched(self, name: str, most: int) -> list[int]:
+        """First ids of messages of a queue that this process has for its next free consumers, the first `most`."""
+        return [id for queue in self._named(name) for id in queue.prefetched_ids(most)]
+
+    def ids_of(self, name: str) -> list[int]:
+        """The ids of the local queues of this name: two while one that was deleted is not yet heard of."""
+        return [queue.id for queue in self._named(name)]
+
+    def _named(self, name: str) -> list[LocalQueue]:
+        return [queue for queue in self.queues.values() if queue.policy.name == name]
+
+    async def _id_of(self, name: str) -> int:
+        if name.startswith(MAILBOX_PREFIX):
+            raise QueueNotFound(name)
+        row = await (await self._connections.request("queue_id", name=name)).fetchone()
+        if row is None:
+            raise QueueNotFound(name)
+        return int(row[0])
+
+    async def _policy(self, id: int) -> QueuePolicy:
+        if id not in self._policies.by_id:
+            await self.load_policies([id])
+        if id not in self._policies.by_id:
+            raise QueueNotFound(str(id))
+        return self._policies.by_id[id]
+
+    async def _load_policies(self, queues: Sequence[int]) -> None:
+        async with self._connections.asking() as connection:
+            await self._policies.load(connection, queues)
+
+    # What the engine does.
+
+    def obey(self, id: int) -> bool:
+        """A queue's policy, and who serves it, were read anew. Returns False when the queue is gone."""
+        policy = self._policies.by_id.get(id)
+        known = [queue for queue in (self.queues.get(id), self.dead_letters.get(id)) if queue is not None]
+        if policy is not None and any(queue.policy.uuid != policy.uuid for queue in known):
+            policy = None  # a restored store has given the id to another queue
+        shared = self._policies.is_shared(id)
+        for queue in known:
+            queue.share(shared)
+            if policy != queue.policy:
+                queue.change_policy(policy)
+        if policy is None:
+            self.queues.pop(id, None)
+            self.dead_letters.pop(id, None)
+        return policy is not None
+
+    @property
+    def claiming(self) -> bool:
+        """Whether messages are on their way from the store."""
+        return any(queue.claiming for queue in self.queues.values())
+
+    def look_again(self) -> None:
+        """Notifications may have been missed: everything may have messages in the store."""
+        for queue in self:
+            queue.more_in_store(FIRST)
+
+    def lose_leases(self) -> None:
+        """The leases are lost with the connections."""
+        for queue in self:
+            queue.lose_leases()
+
+    def forget_history(self) -> None:
+        """The store has another past: earlier deliveries are not settled any more."""
+        for queue in self:
+            queue.forget_history()

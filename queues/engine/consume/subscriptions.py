@@ -1,0 +1,315 @@
+"""Subscriptions of topics as this node serves them, and their QoS 0 messages, which live in memory only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from queues.engine.clock import now
+from queues.engine.connections import Connections
+from queues.engine.consume.local_queue import LocalQueue
+from queues.engine.consume.registry import LocalQueues
+from queues.engine.database import Connection
+from queues.engine.errors import QueueNotFound, QuotaExceeded, StoreUnavailable
+from queues.engine.isolation import halves
+from queues.engine.message import POSITION, Counts, State
+from queues.engine.node import Node
+from queues.engine.options import EngineOptions
+from queues.engine.policies import Policies
+from queues.engine.settle.writer import SettlementWriter
+from queues.engine.statements import array, statement
+
+#: Delivery tags a node takes at a time: enough for years, so that no delivery waits for more.
+TAGS = 1 << 44
+#: Subscriptions made in one transaction.
+MADE_AT_ONCE = 100
+#: Seconds that a late acknowledgement waits for what was returned to be written.
+RETURNING = 5.0
+#: Seconds for which an id that did not exist is not looked up again.
+FORGET_UNKNOWN = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """A subscription and its queue on this node."""
+
+    id: int
+    topic: bytes
+    qos: int
+    buffer: LocalQueue
+    #: QoS 0 messages and their bytes that are held, at most; the oldest go first.
+    most_transient: int
+    most_transient_bytes: int
+    #: Each with the last message id that was known when it came.
+    transient: deque[tuple[int, bytes]] = field(default_factory=deque)
+    transient_bytes: int = 0
+
+    def hold_transient(self, body: bytes, after: int) -> int:
+        """Keep a QoS 0 message until it is polled, behind stored ones up to the id `after`; returns how many older
+        QoS 0 messages had to go."""
+        self.transient.append((after, body))
+        self.transient_bytes += len(body)
+        dropped = 0
+        while len(self.transient) > self.most_transient or self.transient_bytes > self.most_transient_bytes:
+            self.take_transient()
+            dropped += 1
+        return dropped
+
+    def take_transient(self) -> bytes:
+        """The oldest QoS 0 message. Raises IndexError when there is none."""
+        _, body = self.transient.popleft()
+        self.transient_bytes -= len(body)
+        return body
+
+    @property
+    def transient_is_next(self) -> bool:
+        """Whether the oldest QoS 0 message, of which there must be one, came before all that waits in the store."""
+        buffer = self.buffer
+        if buffer.policy.paused:
+            return True
+        if buffer.ready:
+            return self.transient[0][0] < buffer.ready[0][0] & POSITION
+        return not buffer.backlog.unclaimed
+
+
+#: What became of a subscription that was wanted: its id, its queue's, its first delivery tag; or why there is none.
+_Made = tuple[int, int, int] | Exception
+
+
+@dataclass(slots=True, eq=False)
+class _Wanted:
+    """A subscription that is to be made."""
+
+    topic: bytes
+    qos: int
+    owner: int | None
+    made: asyncio.Future[_Made]
+
+
+class Forwarding(Protocol):
+    """The way to other nodes that serve a queue."""
+
+    def forward_transient(self, queue: int, node: int, body: bytes) -> bool:
+        """Pass a QoS 0 message on; False when too much waits."""
+
+    def forward_acks(self, queue: int, tags: tuple[int, ...], consumer: int | None) -> None:
+        """Pass on acknowledgements of deliveries that another node may have made."""
+
+
+class Subscriptions:
+    """All subscriptions that this node has been asked for. `last_id()` is the last message id that is known here."""
+
+    def __init__(
+        self, options: EngineOptions, counts: Counts, node: Node, policies: Policies, connections: Connections,
+        local_queues: LocalQueues, settlements: SettlementWriter, forwarding: Forwarding, last_id: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self._options = options
+        self._counts = counts
+        self._node = node
+        self._policies = policies
+        self._request = connections.request
+        self._local_queues = local_queues
+        self._settlements = settlements
+        self._forwarding = forwarding
+        self._last_id = last_id
+        self._by_id: dict[int, Subscription] = {}
+        self._by_queue: dict[int, Subscription] = {}
+        self._unknown: dict[int, float] = {}
+        #: Subscriptions that are to be made, and what makes them.
+        self._wanted: list[_Wanted] = []
+        self._making: asyncio.Task[None] | None = None
+        #: How many subscriptions an API key has made, as of the last count and those made here since.
+        self._owned: dict[int, int] = {}
+
+    def get(self, id: int) -> Subscription | None:
+        """A subscription that has been loaded; the hot path."""
+        return self._by_id.get(id)
+
+    def unknown(self, id: int) -> bool:
+        """Whether it was looked up a moment ago and did not exist."""
+        return now() - self._unknown.get(id, -FORGET_UNKNOWN) < FORGET_UNKNOWN
+
+    async def create(self, topic: bytes, qos: int, owner: int | None) -> Subscription:
+        """Subscribe to a topic; on return no publish confirmed later on any node misses it.
+
+        Raises StoreUnavailable; QuotaExceeded; QueueNotFound when an operator removes it meanwhile.
+        """
+        if owner is not None:
+            await self._count(owner)
+        wanted = _Wanted(topic, qos, owner, asyncio.get_running_loop().create_future())
+        self._wanted.append(wanted)
+        if self._making is None:
+            self._making = asyncio.create_task(self._make_wanted())
+        made = await asyncio.shield(wanted.made)
+        if isinstance(made, Exception):
+            raise made
+        id, queue, first_tag = made
+        subscription = await self._open(id, queue, topic, qos, first_tag)
+        if subscription is None:
+            raise QueueNotFound(f"subscription {id} was removed as soon as it was made")
+        return subscription
+
+    async def _make_wanted(self) -> None:
+        """Make what is wanted, what came meanwhile in one transaction: each takes the topology's lock at its end."""
+        try:
+            while self._wanted:
+                some, self._wanted = self._wanted[:MADE_AT_ONCE], self._wanted[MADE_AT_ONCE:]
+                await self._make(some)
+        finally:
+            self._making = None
+
+    async def _make(self, some: list[_Wanted]) -> None:
+        """Make these subscriptions; if one cannot be made, the others."""
+        try:
+            rows = await self._insert(some)
+        except Exception as error:
+            smaller = [] if isinstance(error, StoreUnavailable) else halves(some)
+            for part in smaller:
+                await self._make(part)
+            for wanted in () if smaller else some:
+                wanted.made.set_result(error)
+            return
+        outcomes: Sequence[_Made] = rows
+        try:
+            await self._local_queues.load_policies([queue for _, queue, _ in rows])
+        except Exception as error:
+            outcomes = [error] * len(some)
+        for wanted, outcome in zip(some, outcomes, strict=True):
+            wanted.made.set_result(outcome)
+
+    async def _insert(self, some: list[_Wanted]) -> list[tuple[int, int, int]]:
+        options = self._options
+        cursor = await self._request(
+            "subscribe",
+            topics=[wanted.topic for wanted in some],
+            labels=["".join(c for c in wanted.topic.decode("utf-8", "replace") if c.isprintable()) for wanted in some],
+            qoses=[wanted.qos for wanted in some],
+            owners=[wanted.owner for wanted in some],
+            max_attempts=options.subscription_max_attempts,
+            retry_backoff=options.subscription_retry_backoff,
+            tags=TAGS,
+        )
+        rows: list[tuple[int, int, int]] = await cursor.fetchall()
+        return rows
+
+    async def _count(self, owner: int) -> None:
+        """One subscription more of this API key. Its others were counted in the store once, and are again when it seems
+        to have too many: other nodes make and operators remove some. Raises QuotaExceeded or StoreUnavailable."""
+        most = self._options.subscriptions_per_key
+        count = self._owned.get(owner)
+        if count is None or count >= most:
+            ((count,),) = await (await self._request("count_subscriptions", owner=owner)).fetchall()
+        if count >= most:
+            raise QuotaExceeded(f"{most} subscriptions")
+        self._owned[owner] = count + 1
+
+    async def load(self, id: int) -> Subscription | None:
+        """The subscription of this id, or None. Raises StoreUnavailable."""
+        if (known := self._by_id.get(id)) is not None:
+            return known
+        row = await (await self._request("subscription", id=id)).fetchone() if id < 1 << 63 else None
+        if row is None:
+            if len(self._unknown) > 10_000:
+                self._unknown.clear()
+            self._unknown[id] = now()
+            return None
+        return await self._load(id, row[0], bytes(row[1]), row[2])
+
+    async def _load(self, id: int, queue: int, topic: bytes, qos: int) -> Subscription | None:
+        row = await (await self._request("take_tags", queue=queue, count=TAGS)).fetchone()
+        return None if row is None else await self._open(id, queue, topic, qos, row[0])
+
+    async def _open(self, id: int, queue: int, topic: bytes, qos: int, first_tag: int) -> Subscription | None:
+        try:
+            buffer = await self._local_queues.open(queue, first_tag)
+        except QueueNotFound:
+            return None
+        if id not in self._by_id:
+            options = self._options
+            self._by_id[id] = self._by_queue[queue] = Subscription(
+                id, topic, qos, buffer, options.transient_messages, options.transient_bytes
+            )
+        self._unknown.pop(id, None)
+        return self._by_id[id]
+
+    def forget(self, id: int) -> None:
+        """It was made or removed elsewhere: look it up again when it is asked for."""
+        self._unknown.pop(id, None)
+        known = self._by_id.get(id)
+        if known is not None and known.buffer.closed:
+            self._drop(known)
+
+    def _drop(self, subscription: Subscription) -> None:
+        self._by_id.pop(subscription.id, None)
+        self._by_queue.pop(subscription.buffer.id, None)
+
+    def drop_queue(self, queue: int) -> None:
+        """Its queue is gone, and it with it."""
+        if (known := self._by_queue.get(queue)) is not None:
+            self._drop(known)
+
+    async def move_tags(self, connection: Connection) -> None:
+        """The store has another past: see that it does not give the tags of this node's deliveries to another."""
+        buffers = [subscription.buffer for subscription in self._by_id.values()]
+        parameters = {
+            "queues": array(buffer.id for buffer in buffers),
+            "tags": array(buffer.held.next_tag + TAGS for buffer in buffers),
+        }
+        await connection.execute(statement("move_tags"), parameters)
+
+    # QoS 0.
+
+    def deliver_transient(self, queue: int, bodies: list[bytes]) -> None:
+        """Hand QoS 0 messages to the subscription of a queue, here and on other nodes that serve it."""
+        here = self._by_queue.get(queue)
+        others = self._policies.others(queue)
+        served_here = here is not None and here.buffer.interested
+        dropped = 0
+        for body in bodies:
+            if here is not None and (served_here or not others):
+                dropped += here.hold_transient(body, self._last_id())
+            elif others and len(body) <= self._options.transient_forward_bytes:
+                dropped += not self._forwarding.forward_transient(queue, min(others), body)
+            else:
+                dropped += 1
+        self._counts.transient_dropped += dropped
+
+    def take_forwarded(self, queue: int, body: bytes) -> None:
+        """Another node passes a QoS 0 message on."""
+        if (here := self._by_queue.get(queue)) is not None:
+            self._counts.transient_dropped += here.hold_transient(body, self._last_id())
+
+    # Late acknowledgements.
+
+    async def ack_late(self, subscription: Subscription, tags: list[int], consumer: int | None) -> set[int]:
+        """Settle by tags that are not outstanding here; returns those that are unknown.
+
+        A message that waits to go out again keeps its tag in the store; one that is with another node is settled
+        there. Raises StoreUnavailable.
+        """
+        queue = subscription.buffer.id
+        audited = subscription.buffer.audited
+        try:
+            async with asyncio.timeout(RETURNING):
+                await (self._settlements if audited is None else audited).returns.settled()
+        except TimeoutError:
+            raise StoreUnavailable("what was returned cannot be written") from None
+        asked = [tag for tag in tags if tag < 1 << 63]
+        rows = await (await self._request("find_tags", queue=queue, tags=array(asked))).fetchall()
+        found = {row[0] for row in rows}
+        for tag, id, state, node in rows:
+            if state in (State.READY, State.DELAYED):
+                subscription.buffer.settle_late(id, now(), consumer)
+            elif node != self._node.id:
+                self._forwarding.forward_acks(queue, (tag,), consumer)
+            elif not subscription.buffer.ack(tag, consumer):  # claimed meanwhile and on its way here
+                subscription.buffer.settle_late(id, now(), consumer)
+        missing = set(tags) - found
+        if missing and self._policies.is_shared(queue):
+            known = tuple(sorted(tag for tag in missing if tag < 1 << 63))
+            self._forwarding.forward_acks(queue, known, consumer)
+            return set()
+        return missing

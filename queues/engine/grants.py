@@ -1,0 +1,98 @@
+"""The API keys that sessions of this process use: what each is granted, kept as the table says.
+
+A key is read when a session shows it and remembered by its digest. The keys in use are read anew after each connect,
+when a notification says that one has changed, and once a minute; sessions hear of each that differs by `on_change`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from queues.engine.access import Grant, key_digest
+from queues.engine.connections import Connections
+from queues.engine.database import Connection
+from queues.engine.health import Health
+from queues.engine.options import EngineOptions
+from queues.engine.statements import array, statement
+
+#: Seconds between two readings, however many notifications say that a key has changed; and without any.
+GRANTS_APART = 0.1
+GRANTS = 60.0
+
+
+class Grants:
+    """The grants of one engine."""
+
+    def __init__(self, options: EngineOptions, health: Health, connections: Connections) -> None:
+        self._peppers = options.peppers
+        self._health = health
+        self._connections = connections
+        self._by_digest: dict[str, Grant] = {}
+        #: What sessions were last told of each key that they use, by its id.
+        self._told: dict[int, Grant] = {}
+        self._changes = 0
+        self._changed = asyncio.Event()
+        #: Called with the id of an API key that was changed or revoked.
+        self.on_change: list[Callable[[int], None]] = []
+
+    async def authenticate(self, key: str, protocol: str) -> Grant | None:
+        """What an API key allows, or None if it is not good for this protocol. Raises StoreUnavailable."""
+        digests = [key_digest(key, pepper) for pepper in self._peppers]
+        digest = digests[0]
+        grant = self._by_digest.get(digest)
+        while grant is None:
+            changes = self._changes
+            row = await (await self._connections.request("key", digests=digests)).fetchone()
+            if row is None:
+                return None
+            if self._changes == changes:  # else what was read may be no longer so
+                grant = self._by_digest[digest] = self._told[row[0]] = _grant(row)
+        return grant if grant.for_protocol(protocol) else None
+
+    async def named(self, name: str) -> Grant | None:
+        """What the API key of this name allows; None if there is none. Raises StoreUnavailable."""
+        row = await (await self._connections.request("key_named", name=name)).fetchone()
+        if row is None:
+            return None
+        grant = self._told[row[0]] = _grant(row)
+        return grant
+
+    def look(self) -> None:
+        """A key is said to have changed: read the keys in use at once. A log-in under way reads its key again."""
+        self._changes += 1
+        self._changed.set()
+
+    def forget(self, key: int) -> None:
+        """A key was changed or revoked."""
+        self._changes += 1
+        self._told.pop(key, None)
+        self._by_digest = {digest: grant for digest, grant in self._by_digest.items() if grant.id != key}
+        for changed in self.on_change:
+            self._health.guard("session", None, changed, key)
+
+    def forget_digests(self) -> None:
+        """Notifications may have been missed: every key is read when it is next shown."""
+        self._by_digest.clear()
+
+    async def run(self, connection: Connection) -> None:
+        """Read the keys in use anew, for ever: at once, since a notification may have been missed while the database
+        was away, and then from time to time. A key that was revoked or changed ends its sessions."""
+        while True:
+            self._changed.clear()
+            known = dict(self._told)
+            cursor = await connection.execute(statement("keys"), {"ids": array(known)})
+            found = {row[0]: _grant(row) for row in await cursor.fetchall()}
+            for key, grant in known.items():
+                if found.get(key) != grant and self._told.get(key) is grant:
+                    self.forget(key)
+            await asyncio.sleep(GRANTS_APART)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), GRANTS)
+
+
+def _grant(row: tuple[Any, ...]) -> Grant:
+    protocols, publish, consume, manage = (tuple(patterns) for patterns in row[2:])
+    return Grant(row[0], row[1], protocols, publish, consume, manage)

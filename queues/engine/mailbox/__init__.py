@@ -1,0 +1,1 @@
+"""Mailboxes: queues with one exclusive consumer, whose messages are acknowledged by key."""

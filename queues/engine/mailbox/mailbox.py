@@ -1,0 +1,127 @@
+"""A mailbox as this node serves it: the letters of one named recipient, whose one connection is here."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from queues.engine.consume.backlog import Backlog
+from queues.engine.errors import EngineError
+from queues.engine.policies import QueuePolicy
+
+#: Seconds after which a newly taken mailbox is looked at, for letters that no notification told of; then every LOOK.
+FIRST_LOOKS = (0.25, 1.0)
+LOOK = 5.0
+#: Letters for one mailbox in one transaction.
+MOST_CLAIMED = 500
+
+
+class Letter(NamedTuple):
+    """A message on its way to a peer. `key` is what it is acknowledged by; `published` a Unix time.
+
+    `content` is a `Content`, or None for bytes, of a message that came over a route.
+    """
+
+    key: str
+    payload: bytes
+    content: int | None
+    sender: str
+    published: float
+
+
+class MailboxHolder(Protocol):
+    """The connection that has a mailbox. Everything is called after the commit of what it tells, but `wrap`."""
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes of letters that it may be given now."""
+
+    def taken(self, names: list[str]) -> None:
+        """The mailbox is its own; `names` are all that are connected. Letters follow."""
+
+    def refused(self, error: EngineError) -> None:
+        """It does not get the mailbox: MailboxClaimed or StoreUnavailable."""
+
+    def displaced(self) -> None:
+        """Another connection has the mailbox now."""
+
+    def evicted(self) -> None:
+        """An operator has ended the connection, or removed the mailbox."""
+
+    def deliver(self, letters: list[Letter]) -> None:
+        """Send these, in order."""
+
+    def crowd(self, crowded: bool) -> None:
+        """Too much of what it, or its API key, has sent waits for the database, and it is not to be read from; or no
+        longer."""
+
+    def wrap(self, letter: Letter) -> bytes:
+        """A message that came over a route, as a letter's payload. Raises Undeliverable."""
+
+    def answer(self, names: list[str]) -> None:
+        """Of `MailboxService.ask`: these are connected, and everything that was posted before is durable."""
+
+
+class Mailbox:
+    """What a connection holds of the store. At most `window` letters are out without an acknowledgement."""
+
+    __slots__ = (
+        "backlog", "connection", "crowded", "gone", "holder", "key", "looks", "most", "name", "next_look",
+        "pending", "pending_bytes", "policy", "queue", "unacked", "window",
+    )  # fmt: skip
+
+    def __init__(self, name: str, key: int, holder: MailboxHolder, window: int) -> None:
+        self.name = name
+        self.key = key
+        self.holder = holder
+        self.window = window
+        self.queue = 0
+        self.connection = 0
+        self.policy: QueuePolicy | None = None
+        #: The id and the time (monotonic) of each delivered letter, by its key.
+        self.unacked: dict[str, tuple[int, float]] = {}
+        #: Nothing is delivered to it any more.
+        self.gone = False
+        #: Items and bytes that it has sent and that are not written yet, and whether these are too many.
+        self.pending = 0
+        self.pending_bytes = 0
+        self.crowded = False
+        self.backlog = Backlog()
+        #: Letters that are fetched at once: fewer after a failure, until the one to blame is found.
+        self.most = MOST_CLAIMED
+        self.looks = 0
+        self.next_look = 0.0
+
+    def begin(self, queue: int, connection: int, policy: QueuePolicy, now: float) -> None:
+        """The store has given it to its connection, which starts from the oldest letter."""
+        self.queue, self.connection, self.policy = queue, connection, policy
+        self.backlog.restart()
+        self.looks, self.next_look = 0, now + FIRST_LOOKS[0]
+
+    @property
+    def room(self) -> int:
+        """How many more letters may be out."""
+        return self.window - len(self.unacked)
+
+    @property
+    def open(self) -> bool:
+        """Whether letters may be delivered now."""
+        if self.gone or self.policy is None or self.policy.paused:
+            return False
+        return self.room > 0 and self.holder.room_bytes > 0
+
+    @property
+    def wants(self) -> bool:
+        """Whether new letters should be leased to it as they are stored: it has everything that came before."""
+        return not self.backlog.unclaimed and self.open
+
+    def more_in_store(self, first_id: int) -> None:
+        """Letters from `first_id` on became ready in the store."""
+        self.backlog.arrived(first_id)
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to look for letters that no notification told of."""
+        if self.gone or self.backlog.unclaimed or now < self.next_look:
+            return False
+        self.looks += 1
+        self.next_look = now + (FIRST_LOOKS[self.looks] if self.looks < len(FIRST_LOOKS) else LOOK)
+        return True

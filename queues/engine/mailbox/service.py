@@ -1,0 +1,547 @@
+"""Letters between named peers: each has a mailbox, a queue that at most one connection has at a time, over all nodes.
+
+What peers send, are given and acknowledge becomes one transaction after the other, in the order in which it came here;
+whatever is pending when one ends makes the next (group commit), with the record of it in the same transaction. A letter
+for a peer that is connected here, and has everything that came before, is stored already leased and delivered after the
+commit; others wait in the store, where their recipient's node fetches them.
+
+Whoever takes a mailbox takes it over from the connection that has it. That waits until whatever the old connection has
+sent or been given is committed, and from then on nothing of it is (`queues_holds_mailbox`): so the order of each sender
+holds over its connections, on whatever nodes, and nothing is given to two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import chain, islice
+from typing import NamedTuple
+
+from queues.engine import audit
+from queues.engine.clock import now
+from queues.engine.consume.backlog import ClaimResult
+from queues.engine.consume.low_watermark import FIRST
+from queues.engine.database import Connection
+from queues.engine.errors import EngineError, Later, MailboxClaimed, StoreUnavailable, TooManyNames
+from queues.engine.faults import Fault, fault_of, told
+from queues.engine.health import Trouble
+from queues.engine.isolation import Patience, carry_out, halves
+from queues.engine.mailbox.handover import Leave, Move, Take, first_moves, in_order, leave, take
+from queues.engine.mailbox.mailbox import MOST_CLAIMED, Mailbox, MailboxHolder
+from queues.engine.mailbox.transaction import (
+    CHAIN,
+    MOST_CLAIMS,
+    MOST_LOCALS,
+    Acked,
+    Exchange,
+    Forward,
+    Outcome,
+    Posting,
+    Round,
+)
+from queues.engine.message import Counts
+from queues.engine.node import Node
+from queues.engine.options import EngineOptions
+from queues.engine.policies import Policies
+from queues.engine.publish.destination import Destination
+from queues.engine.rate_limit import Allowance
+from queues.engine.rowwise import first_ready, set_aside
+from queues.engine.settle.writer import SettlementWriter
+from queues.engine.statements import array, statement
+
+#: One transaction's items and bytes, and the connections it may concern: locks are not without end.
+MOST_ITEMS = 4000
+MOST_BYTES = 8 << 20
+MOST_MAILBOXES = 256
+#: Seconds between looks for mailboxes that are due for a look at the store.
+WATCH = 0.25
+#: Acknowledgements of unknown letters that are recorded for an API key: at once, and then each second.
+STRAY_ACKS = 100
+STRAY_ACKS_A_SECOND = 1.0
+#: What one connection has sent and is not written yet, at most, before it is not read from: items, bytes.
+MOST_PENDING = 4000
+MOST_PENDING_BYTES = 4 << 20
+#: What does not work while the mailbox service cannot write, as /readyz says it.
+SERVING = Trouble("Peers are not served", "peers")
+
+
+class Ack(NamedTuple):
+    """A letter was acknowledged by its key."""
+
+    mailbox: Mailbox
+    key: str
+
+
+class Ask(NamedTuple):
+    """Somebody wants to know who is connected."""
+
+    mailbox: Mailbox
+
+
+Item = Posting | Forward | Ack | Ask | Move
+
+
+class MailboxService:
+    """The mailboxes that are connected to this node. Sessions use the methods of the first section only."""
+
+    duty = SERVING
+
+    def __init__(
+        self, options: EngineOptions, node: Node, policies: Policies, counts: Counts,
+        announce: Callable[[int, int], None], settlements: SettlementWriter, on_commit: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.options = options
+        self.policies = policies
+        self.counts = counts
+        self.announce = announce
+        self.settlements = settlements
+        self.node = node
+        self.on_commit = on_commit
+        self.waiting_bytes = 0
+        self._items: deque[Item] = deque()
+        #: Mailboxes to be taken again before anything else, since the database was lost.
+        self._again: deque[Move] = deque()
+        self._wake = asyncio.Event()
+        self._by_name: dict[str, Mailbox] = {}
+        self._by_queue: dict[int, Mailbox] = {}
+        #: Mailboxes with letters in the store that they have room for.
+        self._hungry: dict[Mailbox, None] = {}
+        #: What is being written, in parts: one, unless something in it cannot be written.
+        self._rounds: deque[Round] = deque()
+        self._round_bytes = 0
+        #: Items and bytes of what is being written, by who has sent them; bytes that wait, by API key.
+        self._round_load: dict[Mailbox, tuple[int, int]] = {}
+        self._key_bytes: Counter[int] = Counter()
+        self._crowded: dict[Mailbox, None] = {}
+        #: Mailboxes whose letters could not be fetched, and why.
+        self._blamed: dict[Mailbox, Exception] = {}
+        self._strays = Allowance(STRAY_ACKS, STRAY_ACKS_A_SECOND)
+        self._patience = Patience()
+        self.health = settlements.health
+        #: Since when (monotonic) something waits for the database.
+        self.waiting_since: float | None = None
+
+    # What sessions use.
+
+    def take(self, name: str, key: int, holder: MailboxHolder) -> Mailbox:
+        """Take the mailbox of this name for a connection with this API key; `holder` is told the outcome."""
+        mailbox = Mailbox(name, key, holder, self.options.mailbox_window)
+        self._put(Take(mailbox))
+        return mailbox
+
+    def leave(self, mailbox: Mailbox) -> None:
+        """The connection has ended, whether it had the mailbox or not."""
+        mailbox.gone = True
+        self._put(Leave(mailbox))
+
+    def post(self, sender: Mailbox, id: str, recipient: str | None, body: bytes) -> None:
+        """Send a letter to a peer; None: to everyone else who is connected. `id` has 1 to 512 bytes and no NUL."""
+        self._take_in(sender, len(body), Posting(sender, id, recipient, body))
+
+    def forward(self, sender: Mailbox, id: str, destination: Destination, body: bytes) -> None:
+        """Publish a letter to a queue or topic."""
+        self._take_in(sender, len(body), Forward(sender, id, destination, body))
+
+    def acknowledge(self, mailbox: Mailbox, key: str) -> None:
+        """The recipient has consumed a letter. A key that is not its own, or any more, changes nothing."""
+        self._take_in(mailbox, len(key), Ack(mailbox, key))
+
+    def ask(self, mailbox: Mailbox) -> None:
+        """Have `holder.answer` called with the names of all connected peers, once everything before is durable."""
+        self._take_in(mailbox, 0, Ask(mailbox))
+
+    def drained(self, mailbox: Mailbox) -> None:
+        """The holder has room again."""
+        self._want(mailbox)
+
+    # What the engine does.
+
+    @property
+    def idle(self) -> bool:
+        return not (self._items or self._again or self._rounds)
+
+    def more_in_store(self, queue: int, first_id: int) -> None:
+        """Messages of a queue became ready in the store."""
+        if (mailbox := self._by_queue.get(queue)) is not None:
+            mailbox.more_in_store(first_id)
+            self._want(mailbox)
+
+    def hear_taken(self, queue: int, connection: int) -> None:
+        """A mailbox was given to this connection, of another node."""
+        mailbox = self._by_queue.get(queue)
+        if mailbox is not None and mailbox.connection < connection:
+            self._displace(mailbox)
+
+    def hear_evicted(self, queue: int, connection: int) -> None:
+        """An operator ended this connection."""
+        mailbox = self._by_queue.get(queue)
+        if mailbox is not None and mailbox.connection == connection:
+            self._displace(mailbox, evicted=True)
+
+    def change_policy(self, queue: int) -> None:
+        """An operator changed a mailbox's queue, or removed it."""
+        if (mailbox := self._by_queue.get(queue)) is None:
+            return
+        mailbox.policy = self.policies.by_id.get(queue)
+        if mailbox.policy is None:
+            self._displace(mailbox, evicted=True)
+        else:
+            mailbox.more_in_store(FIRST)
+            self._want(mailbox)
+
+    def lose_connections(self) -> None:
+        """The database was lost: mailboxes are taken again, first of all, unless somebody else has them by then."""
+        for mailbox in self._by_name.values():
+            mailbox.policy = None
+        self._again = deque(Take(mailbox, mailbox.connection) for mailbox in self._by_name.values())
+        self._hungry.clear()
+        for round in self._rounds:
+            round.claims = []
+
+    def forget_history(self) -> None:
+        """The store has another past: letters are found by their keys alone."""
+        for mailbox in self._by_name.values():
+            mailbox.unacked.clear()
+        for round in self._rounds:
+            round.acks = [one._replace(out=None) for one in round.acks]
+
+    def fail(self, error: EngineError) -> None:
+        """The database is away for too long: give up what waits, and tell everybody."""
+        items, self._items = self._items, deque()
+        self._again = deque()
+        self._rounds.clear()
+        self._round_bytes = self.waiting_bytes = 0
+        self._round_load, self._key_bytes = {}, Counter()
+        self._crowded.clear()
+        mailboxes = {item.mailbox if not isinstance(item, Posting | Forward) else item.sender for item in items}
+        for mailbox in mailboxes.union(self._by_name.values()):
+            mailbox.gone = True
+            self._tell(mailbox, mailbox.holder.refused, error)
+        self._by_name.clear()
+        self._by_queue.clear()
+
+    async def run(self, connection: Connection) -> None:
+        """Work for ever; ends by an exception when the connection is lost, and may be run again with another."""
+        self.waiting_since = None
+        while True:
+            if not self.idle:
+                self.waiting_since = self.waiting_since or now()
+            if self._again:
+                await self._move(connection, self._again)
+            elif not self._rounds and self._items and isinstance(self._items[0], Take | Leave):
+                await self._move(connection, self._items)
+            else:
+                if not self._rounds and self._items:
+                    self._next_round()
+                if self._rounds or self._hungry:
+                    await self._exchange(connection)
+                else:
+                    self._wake.clear()
+                    await self._wake.wait()
+
+    async def watch(self, connection: Connection) -> None:
+        """Look from time to time for letters that no notification told of."""
+        while True:
+            await asyncio.sleep(WATCH)
+            time = now()
+            due = [mailbox.queue for mailbox in self._by_name.values() if mailbox.is_due(time)]
+            for start in range(0, len(due), 1000):
+                cursor = await connection.execute(statement("unseen"), {"queues": array(due[start : start + 1000])})
+                for (queue,) in await cursor.fetchall():
+                    self.more_in_store(queue, FIRST)
+
+    # Rounds.
+
+    def _take_in(self, mailbox: Mailbox, size: int, item: Item) -> None:
+        """Something that a connection has sent. One that sends faster than it is written slows itself."""
+        self.waiting_bytes += size
+        self._key_bytes[mailbox.key] += size
+        mailbox.pending += 1
+        mailbox.pending_bytes += size
+        if not mailbox.crowded and self._is_over(mailbox, 1.0):
+            mailbox.crowded = True
+            self._crowded[mailbox] = None
+            mailbox.holder.crowd(True)
+        self._put(item)
+
+    def _is_over(self, mailbox: Mailbox, share: float) -> bool:
+        return (
+            mailbox.pending > share * MOST_PENDING
+            or mailbox.pending_bytes > share * MOST_PENDING_BYTES
+            or self._key_bytes[mailbox.key] > share * self.options.key_pending_bytes
+        )
+
+    def _unload(self) -> None:
+        """The round is done: who has sent it may send more."""
+        self.waiting_bytes -= self._round_bytes
+        self._round_bytes = 0
+        load, self._round_load = self._round_load, {}
+        for mailbox, (items, size) in load.items():
+            mailbox.pending -= items
+            mailbox.pending_bytes -= size
+            self._key_bytes[mailbox.key] -= size
+        for mailbox in tuple(self._crowded):
+            if mailbox.gone or not self._is_over(mailbox, 0.5):
+                del self._crowded[mailbox]
+                mailbox.crowded = False
+                if not mailbox.gone:
+                    self._tell(mailbox, mailbox.holder.crowd, False)
+
+    def _put(self, item: Item) -> None:
+        self._items.append(item)
+        self._wake.set()
+
+    def _want(self, mailbox: Mailbox) -> None:
+        """Fetch from the store for a mailbox, if there is something and it has room."""
+        if mailbox.backlog.unclaimed and mailbox.open:
+            self._hungry[mailbox] = None
+            self._wake.set()
+
+    def _next_round(self) -> None:
+        """Take what waits, up to the next move, as one transaction's work."""
+        round, items, size, concerned = Round(), self._items, 0, set[Mailbox]()
+        count = 0
+        load = self._round_load
+        while items and count < MOST_ITEMS and size < MOST_BYTES and len(concerned) < MOST_MAILBOXES:
+            item = items[0]
+            own = 0
+            if isinstance(item, Posting):
+                round.postings.append(item)
+                mailbox, own = item.sender, len(item.body)
+                concerned.add(mailbox)
+            elif isinstance(item, Ack):
+                mailbox, own = item.mailbox, len(item.key)
+                self._settle(round, mailbox, item.key)
+            elif isinstance(item, Ask):
+                mailbox = item.mailbox
+                round.asking.append(mailbox)
+            elif isinstance(item, Forward):
+                round.forwards.append(item)
+                mailbox, own = item.sender, len(item.body)
+                concerned.add(mailbox)
+            else:
+                break
+            some, sizes = load.get(mailbox, (0, 0))
+            load[mailbox] = some + 1, sizes + own
+            items.popleft()
+            count += 1
+            size += own
+        self._round_bytes = size
+        self._rounds.append(round)
+
+    def _settle(self, round: Round, mailbox: Mailbox, key: str) -> None:
+        out = mailbox.unacked.pop(key, None)
+        round.acks.append(Acked(mailbox, key, out))
+        if out is not None:
+            self._want(mailbox)  # there was no room, perhaps
+
+    async def _exchange(self, connection: Connection) -> None:
+        if not self._rounds:
+            self._rounds.append(Round())
+        round = self._rounds[0]
+        for mailbox in list(islice(self._hungry, MOST_CLAIMS - len(round.claims))):
+            del self._hungry[mailbox]
+            if mailbox.backlog.unclaimed and mailbox.open and mailbox not in round.claims:
+                round.claims.append(mailbox)
+        if not round:
+            self._rounds.popleft()
+            return
+        write = partial(self._write_round, connection)
+        refused = await carry_out(self._rounds, write, lambda round, _: round.apart(), self._refuse, connection)
+        if not self._rounds:
+            self._unload()
+        while self._blamed:
+            await self._narrow(connection, *self._blamed.popitem())
+        self.on_commit()
+        await self._go_on(refused)
+
+    async def _go_on(self, refused: Exception | None) -> None:
+        """After a try: at once, or later when the server refuses for now."""
+        if refused is None:
+            self._patience.reset()
+            self.waiting_since = None
+            self.health.end(SERVING)
+            self.health.end(audit.trouble(CHAIN))
+            return
+        if isinstance(refused, Later):
+            self.health.begin(audit.trouble(CHAIN), refused.detail)
+        else:
+            self.health.begin(SERVING, told(refused))
+        await self._patience.wait()
+
+    async def _write_round(self, connection: Connection, round: Round) -> None:
+        options = self.options
+        exchange = Exchange(
+            round, self._locals(round.postings), self.node.id, options.relaxed_mailboxes, options.audit_letters,
+            self._strays.take,
+        )  # fmt: skip
+        outcome = await exchange.run(connection)
+        if self._rounds and self._rounds[0] is round:  # else everybody has been told that its fate is unknown
+            try:
+                self._deliver(outcome)
+            except Exception as error:  # it is durable, and must not be done again
+                self.health.isolate("delivery of letters", error)
+            for mailbox in round.asking:
+                if not mailbox.gone:
+                    self._tell(mailbox, mailbox.holder.answer, outcome.names)
+        for queue in outcome.overfull:
+            await self.settlements.max_length.keep(connection, queue)
+
+    def _refuse(self, round: Round, error: Exception) -> None:
+        """The last word on one thing that cannot be done: whoever asked for it is told by the end of its connection."""
+        for sender, id, *_ in (*round.postings, *round.forwards):
+            self.counts.dropped += 1
+            self._broken(sender, "letter", error, id)
+        for mailbox, key, _ in round.acks:
+            self._broken(mailbox, "acknowledgement of a letter", error, key)
+        for mailbox in round.claims:
+            self._blamed[mailbox] = error
+        for mailbox in round.asking:
+            self._broken(mailbox, "question of a peer", error, None)
+
+    async def _narrow(self, connection: Connection, mailbox: Mailbox, error: Exception) -> None:
+        """Letters of a mailbox cannot be fetched: fewer are, until the one to blame is found, which becomes a dead
+        letter; or is passed over, if that does not work either."""
+        mailbox.most, alone = max(1, min(mailbox.most, mailbox.room) // 2), mailbox.most == 1
+        self._want(mailbox)
+        if not alone:
+            return
+        id = None
+        try:
+            id = await first_ready(connection, mailbox.queue, mailbox.backlog.watermark.value)
+            if id is not None:
+                await set_aside(connection, id, f"not claimed: {told(error)}")
+        except Exception as failure:
+            if fault_of(failure, connection) is not Fault.BAD:
+                raise
+            if id is not None:
+                mailbox.backlog.watermark.pass_over(id)
+        if id is None:
+            self._broken(mailbox, "delivery of letters", error, None)
+        else:
+            self.health.isolate("delivery of letters", error, peer=mailbox.name, message=id)
+
+    def _broken(self, mailbox: Mailbox, unit: str, error: Exception, key: str | None) -> None:
+        self.health.isolate(unit, error, peer=mailbox.name, key=key)
+        if not mailbox.gone:
+            self._tell(mailbox, mailbox.holder.refused, StoreUnavailable(told(error)))
+
+    def _tell(self, mailbox: Mailbox, tell: Callable[..., None], *arguments: object) -> None:
+        """Call a holder, which alone is to suffer if that raises."""
+        self.health.guard("session", mailbox.holder, tell, *arguments)
+
+    def _locals(self, postings: Iterable[Posting]) -> list[Mailbox]:
+        """The mailboxes of this node that may be given these letters as they are stored."""
+        recipients = {posting.recipient for posting in postings}
+        everyone: Iterable[Mailbox] = self._by_name.values() if None in recipients else ()
+        named = (self._by_name[name] for name in recipients if name in self._by_name)
+        wanting = dict.fromkeys(mailbox for mailbox in chain(named, everyone) if mailbox.wants)
+        return list(islice(wanting, MOST_LOCALS))
+
+    def _deliver(self, outcome: Outcome) -> None:
+        """After the commit."""
+        self.counts.published += outcome.stored
+        self.counts.dropped += outcome.dropped
+        self.counts.acknowledged += outcome.settled
+        self.counts.stray_acks += outcome.stray
+        for key, name, error in outcome.unforeseen:
+            self.health.isolate("letter", error, peer=name, key=key)
+        for mailbox, news, claim in outcome.claims:
+            self._claimed(mailbox, news, claim)
+        time = now()
+        for mailbox, letters in outcome.deliveries.items():
+            unacked = mailbox.unacked
+            # What was out when the database was lost is out still: the connection is the same.
+            fresh = [letter for _, letter in letters if letter.key not in unacked]
+            for id, letter in letters:
+                unacked[letter.key] = (id, time)
+            if fresh and not mailbox.gone:
+                self._tell(mailbox, mailbox.holder.deliver, fresh)
+        for queue, id, node in outcome.left:
+            if node == self.node.id:
+                self.more_in_store(queue, id)
+            elif node is not None:
+                self.announce(queue, id)
+        for mailbox, failure in outcome.undeliverable:
+            if mailbox.policy is not None:
+                self.settlements.bury(mailbox.policy, failure)
+        for mailbox, *_ in outcome.claims:
+            self._want(mailbox)
+
+    def _claimed(self, mailbox: Mailbox, news: int, claim: ClaimResult) -> None:
+        self.counts.claimed += claim.taken
+        mailbox.most = min(2 * mailbox.most, MOST_CLAIMED)
+        mailbox.backlog.claimed(claim, news)
+
+    # Moves.
+
+    async def _move(self, connection: Connection, items: deque[Item] | deque[Move]) -> None:
+        """Take and leave some mailboxes; of the same name one at a time."""
+        parts = deque([first_moves(items)])
+        write = partial(self._move_some, connection, items)
+        refuse = partial(self._refuse_move, items)
+        await self._go_on(await carry_out(parts, write, lambda moves, _: halves(moves), refuse, connection))
+
+    async def _move_some(self, connection: Connection, items: deque[Item] | deque[Move], moves: list[Move]) -> None:
+        leaving = [move.mailbox for move in moves if isinstance(move, Leave) and move.mailbox.connection]
+        taking = [move for move in moves if isinstance(move, Take) and not move.mailbox.gone]
+        beyond: list[Take] = []
+        if leaving:
+            await leave(connection, leaving, self.node.id)
+        if taking:
+            taking, beyond = await in_order(connection, taking, self.options.most_names)
+        if taking:
+            given, names = await take(connection, taking, self.node.id, not self.options.relaxed_mailboxes)
+            await self.policies.load(connection, [queue for queue, _, _ in given])
+        for _ in moves:
+            items.popleft()
+        for mailbox in leaving:
+            self._forget(mailbox)
+        for move, (queue, taken, refused) in zip(taking, given if taking else (), strict=True):
+            self._taken(move, queue, taken, refused, names)
+        for move in beyond:
+            self._forget(move.mailbox)
+            self._tell(move.mailbox, move.mailbox.holder.refused, TooManyNames(move.mailbox.name))
+
+    def _refuse_move(self, items: deque[Item] | deque[Move], moves: list[Move], error: Exception) -> None:
+        [move] = moves
+        items.popleft()
+        mailbox = move.mailbox
+        self._forget(mailbox)
+        self._broken(mailbox, "mailbox that is taken or left", error, None)
+        mailbox.gone = True
+
+    def _taken(self, move: Take, queue: int, connection: int, refused: str | None, names: list[str]) -> None:
+        mailbox = move.mailbox
+        policy = self.policies.by_id.get(queue)
+        if refused == "displaced":
+            self._displace(mailbox)
+        elif policy is None:
+            self._displace(mailbox, evicted=True)
+        elif refused is not None:
+            self._forget(mailbox)
+            self._tell(mailbox, mailbox.holder.refused, MailboxClaimed(mailbox.name))
+        else:
+            former = self._by_name.get(mailbox.name)
+            if former is not None and former is not mailbox:
+                self._displace(former)
+            self._by_name[mailbox.name] = self._by_queue[queue] = mailbox
+            mailbox.begin(queue, connection, policy, now())
+            if move.former is None and not mailbox.gone:
+                self._tell(mailbox, mailbox.holder.taken, names)
+            self._want(mailbox)
+
+    def _displace(self, mailbox: Mailbox, evicted: bool = False) -> None:
+        self._forget(mailbox)
+        if not mailbox.gone:
+            mailbox.gone = True
+            self._tell(mailbox, mailbox.holder.evicted if evicted else mailbox.holder.displaced)
+
+    def _forget(self, mailbox: Mailbox) -> None:
+        if self._by_name.get(mailbox.name) is mailbox:
+            del self._by_name[mailbox.name]
+        if self._by_queue.get(mailbox.queue) is mailbox:
+            del self._by_queue[mailbox.queue]
+        self._hungry.pop(mailbox, None)

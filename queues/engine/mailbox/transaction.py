@@ -1,0 +1,370 @@
+"""What a mailbox service writes in one transaction: letters posted, delivered and acknowledged, and the record of it.
+
+One round trip carries everything but the record: each letter's place among what its recipient has is known only when it
+is stored. A second one writes the record and commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from queues.audit.events import Event, parts
+from queues.canonical import json_string
+from queues.engine import audit
+from queues.engine.clock import wall_offset
+from queues.engine.consume.backlog import ClaimResult
+from queues.engine.database import Connection
+from queues.engine.errors import Later, Undeliverable
+from queues.engine.faults import told
+from queues.engine.isolation import halves
+from queues.engine.mailbox.mailbox import Letter, Mailbox
+from queues.engine.message import Content, Failure
+from queues.engine.publish.destination import Destination
+from queues.engine.statements import array, statement
+from queues.engine.uuids import message_uuid
+
+#: The audit chain of what peers send each other.
+CHAIN = "peerbus"
+#: Who sends what came over a route.
+GATEWAY = "fivewire"
+#: Mailboxes of this node that a broadcast is leased to as it is stored; others fetch it from the store.
+MOST_LOCALS = 128
+#: Mailboxes that are filled from the store in one transaction.
+MOST_CLAIMS = 16
+
+STORED_ROW = tuple[int, int, int, bool, str | None, int | None]
+
+
+class Posting(NamedTuple):
+    """A letter to store. No recipient: for everyone who is connected. `id` is unique over all senders."""
+
+    sender: Mailbox
+    id: str
+    recipient: str | None
+    body: bytes
+
+
+class Forward(NamedTuple):
+    """A letter to a queue or topic."""
+
+    sender: Mailbox
+    id: str
+    destination: Destination
+    body: bytes
+
+
+class Acked(NamedTuple):
+    """A letter was acknowledged by its key. `out`: its id and when it was delivered (monotonic), if it was out."""
+
+    mailbox: Mailbox
+    key: str
+    out: tuple[int, float] | None
+
+
+@dataclass(slots=True)
+class Round:
+    """What one transaction does for peers. It is done again, whole, when the connection is lost in the middle."""
+
+    postings: list[Posting] = field(default_factory=list)
+    forwards: list[Forward] = field(default_factory=list)
+    acks: list[Acked] = field(default_factory=list)
+    asking: list[Mailbox] = field(default_factory=list)
+    claims: list[Mailbox] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.postings or self.forwards or self.acks or self.asking or self.claims)
+
+    @property
+    def settled(self) -> dict[int, tuple[float | None, Mailbox]]:
+        """Acknowledged letters that were out: by id, when each was delivered (monotonic), and its mailbox."""
+        return {one.out[0]: (one.out[1], one.mailbox) for one in self.acks if one.out is not None}
+
+    def apart(self) -> list[Round]:
+        """The same work in two rounds, in the order in which one does it; nothing of a single item."""
+        items: list[tuple[str, Any]] = []
+        for kind in ("forwards", "acks", "postings", "claims", "asking"):
+            items += [(kind, one) for one in getattr(self, kind)]
+        rounds = [Round() for _ in halves(items)]
+        for round, some in zip(rounds, halves(items), strict=True):
+            for kind, one in some:
+                getattr(round, kind).append(one)
+        return rounds
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a transaction did."""
+
+    #: Letters to deliver, with their ids, by mailbox.
+    deliveries: dict[Mailbox, list[tuple[int, Letter]]] = field(default_factory=dict)
+    claims: list[tuple[Mailbox, int, ClaimResult]] = field(default_factory=list)
+    #: Left in the store: queue, id, the node that serves it.
+    left: list[tuple[int, int, int | None]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    undeliverable: list[tuple[Mailbox, Failure]] = field(default_factory=list)
+    #: Key, mailbox and error of letters that raised what nobody foresaw.
+    unforeseen: list[tuple[str, str, Exception]] = field(default_factory=list)
+    stored: int = 0
+    dropped: int = 0
+    settled: int = 0
+    #: Acknowledgements of letters that there are not, which have no row in the audit chain.
+    stray: int = 0
+    events: list[Event] = field(default_factory=list)
+    #: Queues that may hold more than they should now.
+    overfull: set[int] = field(default_factory=set)
+
+    def deliver(self, mailbox: Mailbox, id: int, letter: Letter) -> None:
+        """Note a letter for a mailbox, and the record of it, unless it is out since before the database was lost."""
+        self.deliveries.setdefault(mailbox, []).append((id, letter))
+        if letter.key not in mailbox.unacked:
+            self.events.append(Event("deliver", letter.key, letter.sender, mailbox.name))
+
+
+class Exchange:
+    """One transaction's work."""
+
+    def __init__(
+        self, round: Round, locals: Sequence[Mailbox], node: int, relaxed: bool, audited: bool,
+        may_record: Callable[[int], bool],
+    ) -> None:  # fmt: skip
+        """`may_record`: whether an acknowledgement that settles nothing, by an API key, is recorded."""
+        self.round = round
+        self.locals = locals
+        self.node = node
+        self.relaxed = relaxed
+        self.audited = audited
+        self.may_record = may_record
+        self.outcome = Outcome()
+
+    async def run(self, connection: Connection) -> Outcome:
+        """Do it and commit. Raises what psycopg does; then nothing was done."""
+        round, outcome = self.round, self.outcome
+        async with connection.pipeline(), connection.transaction():
+            await self._hold(connection)
+            if round.forwards:
+                await self._forward(connection)
+            settled = round.settled
+            if round.acks:
+                settled = await self._acknowledge(connection) | settled
+            settling = storing = naming = head = None
+            if settled:
+                settling = await connection.execute(statement("settle_letters"), _settled_arrays(settled))
+            if round.postings:
+                storing = await self._store(connection)
+            claiming = [
+                (mailbox, mailbox.backlog.news, await self._claim(connection, mailbox)) for mailbox in round.claims
+            ]
+            if round.asking:
+                naming = await connection.execute(statement("connected_names"))
+            if self.audited and (outcome.events or storing is not None or claiming):
+                head = await connection.execute(statement("audit_head"), {"chain": CHAIN})
+            if settling is not None and (row := await settling.fetchone()) is not None:
+                outcome.settled = row[0]
+            if storing is not None:
+                self._stored(await storing.fetchall())
+            for mailbox, news, cursor in claiming:
+                self._claimed(mailbox, news, await cursor.fetchall())
+            if naming is not None and (row := await naming.fetchone()) is not None:
+                outcome.names = sorted(row[0])
+            if head is not None:
+                at = await head.fetchone()
+                await self._record(connection, at)
+        return outcome
+
+    async def _record(self, connection: Connection, head: Any) -> None:
+        """Write what happened into the audit chain, whose head is locked."""
+        for n, part in enumerate(parts(self.outcome.events)):
+            try:
+                if n:
+                    await audit.append(connection, CHAIN, part)
+                else:
+                    await audit.append_at(connection, CHAIN, head, part)
+            except audit.ChainBroken as error:
+                raise Later(error.why) from error
+
+    async def _hold(self, connection: Connection) -> None:
+        """Whoever sends or is given something keeps its mailbox until the commit."""
+        round = self.round
+        held = {posting.sender for posting in round.postings} | {forward.sender for forward in round.forwards}
+        held.update(self.locals, round.claims)
+        if held:
+            parameters = {
+                "mailboxes": array(mailbox.queue for mailbox in held),
+                "connections": array(mailbox.connection for mailbox in held),
+            }
+            await connection.execute(statement("hold_mailboxes"), parameters)
+
+    # Storing.
+
+    async def _store(self, connection: Connection) -> Any:
+        postings, locals = self.round.postings, self.locals
+        senders = list({posting.sender for posting in postings})
+        headers = {sender: headers_of(sender.name) for sender in senders}
+        parameters = {
+            "node": self.node,
+            "mailboxes": array(sender.queue for sender in senders),
+            "connections": array(sender.connection for sender in senders),
+            "senders": array(posting.sender.queue for posting in postings),
+            "ids": [posting.id.encode() for posting in postings],
+            "recipients": [posting.recipient for posting in postings],
+            "keys": [posting.id for posting in postings],
+            "headers": [headers[posting.sender] for posting in postings],
+            "producers": array(posting.sender.key for posting in postings),
+            "bodies": [posting.body for posting in postings],
+            "broadcasts": any(posting.recipient is None for posting in postings),
+            "locals": array(mailbox.queue for mailbox in locals),
+            "local_connections": array(mailbox.connection for mailbox in locals),
+            "lows": array(mailbox.backlog.watermark.value for mailbox in locals),
+            "rooms": array(mailbox.room for mailbox in locals),
+            "byte_rooms": array(mailbox.holder.room_bytes for mailbox in locals),
+        }
+        return await connection.execute(statement("store_letters"), parameters, binary=True)
+
+    def _stored(self, rows: Iterable[STORED_ROW]) -> None:
+        outcome, postings, sent, delivered = self.outcome, self.round.postings, set(), []
+        by_queue = {mailbox.queue: mailbox for mailbox in self.locals}
+        for n, id, queue, leased, copy_of, node in rows:
+            sender, key, recipient, body = postings[n - 1]
+            sent.add(n)
+            outcome.stored += 1
+            if copy_of is not None:
+                key, recipient = f"{key}|{copy_of}", copy_of
+            outcome.events.append(Event("send", key, sender.name, recipient or ""))
+            if leased:
+                delivered.append((by_queue[queue], id, Letter(key, body, Content.LETTER, sender.name, 0.0)))
+            else:
+                outcome.left.append((queue, id, node))
+        for mailbox, id, letter in delivered:
+            outcome.deliver(mailbox, id, letter)
+        outcome.dropped += len(postings) - len(sent)
+
+    # Delivering.
+
+    async def _claim(self, connection: Connection, mailbox: Mailbox) -> Any:
+        parameters = {
+            "queue": mailbox.queue, "connection": mailbox.connection, "node": self.node,
+            "low": mailbox.backlog.watermark.value,
+            "limit": min(mailbox.most, mailbox.room), "room_bytes": mailbox.holder.room_bytes,
+        }  # fmt: skip
+        return await connection.execute(statement("claim_letters"), parameters, binary=True)
+
+    def _claimed(self, mailbox: Mailbox, news: int, rows: Sequence[tuple[Any, ...]]) -> None:
+        (_, _, snapshot, _, more, *_), *letters = rows
+        last_id = letters[-1][0] if letters else None
+        self.outcome.claims.append((mailbox, news, ClaimResult(snapshot, bool(more), last_id, len(letters))))
+        for id, payload, key, attempts, content, first_id, sender, published in letters:
+            if content == Content.LETTER and key is not None:
+                letter = Letter(key, payload, content, sender or "", published)
+            else:
+                assert mailbox.policy is not None
+                raw = Letter(
+                    str(message_uuid(UUID(mailbox.policy.uuid), first_id)), payload, content, GATEWAY, published
+                )
+                try:
+                    letter = raw._replace(payload=mailbox.holder.wrap(raw), content=Content.LETTER)
+                except Undeliverable as error:
+                    self.outcome.undeliverable.append((mailbox, Failure(id, attempts + 1, error=str(error))))
+                    continue
+                except Exception as error:
+                    self.outcome.undeliverable.append((mailbox, Failure(id, attempts + 1, error=told(error))))
+                    self.outcome.unforeseen.append((raw.key, mailbox.name, error))
+                    continue
+                if not attempts:
+                    self.outcome.events.append(Event("send", letter.key, GATEWAY, mailbox.name))
+            self.outcome.deliver(mailbox, id, letter)
+
+    # Acknowledging.
+
+    async def _acknowledge(self, connection: Connection) -> dict[int, tuple[float | None, Mailbox]]:
+        """Note what is recorded of acknowledgements; returns those of letters that are in the store, but not out."""
+        found = await self._find(connection)
+        here = {(mailbox, key) for mailbox, key in found.values()}
+        for mailbox, key, out in self.round.acks:
+            if out is not None or (mailbox, key) in here or self.may_record(mailbox.key):
+                self.outcome.events.append(Event("ack", key, mailbox.name, ""))
+                if out is None:
+                    here.discard((mailbox, key))
+            else:
+                self.outcome.stray += 1
+        return {id: (None, mailbox) for id, (mailbox, _) in found.items()}
+
+    async def _find(self, connection: Connection) -> dict[int, tuple[Mailbox, str]]:
+        """Letters that were acknowledged and are not out on this connection, but are in the store."""
+        found: dict[int, tuple[Mailbox, str]] = {}
+        keys: dict[Mailbox, dict[str, None]] = {}
+        for mailbox, key, out in self.round.acks:
+            if out is None:
+                keys.setdefault(mailbox, {})[key] = None
+        for mailbox, some in keys.items():
+            parameters = {"queue": None if self.relaxed else mailbox.queue, "keys": list(some)}
+            cursor = await connection.execute(statement("find_letters"), parameters)
+            found |= {id: (mailbox, key) for id, key in await cursor.fetchall()}
+        return found
+
+    # To queues and topics.
+
+    async def _forward(self, connection: Connection) -> None:
+        """Publish what goes to queues and topics, each group of one destination in order."""
+        forwards = self.round.forwards
+        parameters = {
+            "ids": [forward.id.encode() for forward in forwards],
+            "senders": array(forward.sender.queue for forward in forwards),
+            "connections": array(forward.sender.connection for forward in forwards),
+        }
+        cursor = await connection.execute(statement("see_letters"), parameters)
+        fresh = {bytes(id).decode() for (id,) in await cursor.fetchall()}
+        groups: dict[Destination, list[Forward]] = {}
+        for forward in forwards:
+            if forward.id in fresh:
+                fresh.discard(forward.id)
+                groups.setdefault(forward.destination, []).append(forward)
+            else:
+                self.outcome.dropped += 1
+        for destination, some in groups.items():
+            await self._publish(connection, destination, some)
+
+    async def _publish(self, connection: Connection, destination: Destination, some: list[Forward]) -> None:
+        # Still letters: with the content type or headers of another protocol they could pass for its own messages.
+        count, nothing = len(some), [None] * len(some)
+        parameters = {
+            "kind": destination.kind, "name": destination.name.decode(), "exact": True,
+            "bodies": [forward.body for forward in some], "keys": nothing,
+            "headers": [headers_of(forward.sender.name) for forward in some],
+            "delays": array([0] * count), "ttls": nothing, "attempts": nothing, "priorities": array([0] * count),
+            "contents": array([int(Content.LETTER)] * count),
+        }  # fmt: skip
+        cursor = await connection.execute(statement("publish_routed"), parameters)
+        row = await cursor.fetchone()
+        assert row is not None
+        exists, reached, full, dropping, *_ = row
+        if not exists or full:
+            ids = [forward.id.encode() for forward in some]
+            await connection.execute(statement("unsee_letters"), {"ids": ids})
+        if not exists or full or not reached:
+            self.outcome.dropped += count
+            return
+        self.outcome.overfull.update(dropping or ())
+        self.outcome.stored += count
+        self.outcome.events += [
+            Event("send", forward.id, forward.sender.name, str(forward.destination)) for forward in some
+        ]
+
+
+def headers_of(sender: str) -> str:
+    """What is kept beside a letter: who sent it, by the name that its connection had."""
+    return '{"from":' + json_string(sender) + "}"
+
+
+def _settled_arrays(settled: dict[int, tuple[float | None, Mailbox]]) -> dict[str, Any]:
+    offset = wall_offset()
+    retentions = [mailbox.policy.retention if mailbox.policy else "metadata" for _, mailbox in settled.values()]
+    return {
+        "ids": array(settled),
+        "delivered": array("null" if at is None else f"{at + offset:.6f}" for at, _ in settled.values()),
+        "consumers": array(mailbox.key for _, mailbox in settled.values()),
+        "kept": array("f" if retention == "none" else "t" for retention in retentions),
+        "whole": array("t" if retention == "full" else "f" for retention in retentions),
+    }

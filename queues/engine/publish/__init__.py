@@ -1,0 +1,1 @@
+"""Publishing: where an address leads, how a batch is inserted, and the group commit."""

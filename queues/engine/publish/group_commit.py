@@ -1,0 +1,468 @@
+"""Group commit: everything that is pending becomes one transaction, and only then is anything confirmed or delivered.
+
+Batches are numbered. A publish belongs to `open_batch`; `committed` is the last batch that is durable; a reply that
+must not overtake a publish waits until `committed` has reached its batch. Nothing waits to fill a batch: while one
+is being written the next one grows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import groupby, repeat
+
+import psycopg
+from psycopg import AsyncCursor
+from psycopg.rows import TupleRow
+
+from queues.engine import audit
+from queues.engine.cache import Cache
+from queues.engine.clock import now
+from queues.engine.consume.fetcher import Fetcher
+from queues.engine.consume.local_queue import LocalQueue
+from queues.engine.consume.memory import OVERHEAD
+from queues.engine.database import Connection
+from queues.engine.errors import EngineError, QueueFull, StoreUnavailable, TopologyMoved, Unstorable
+from queues.engine.faults import told
+from queues.engine.health import Health, Trouble
+from queues.engine.isolation import Patience, carry_out, halves
+from queues.engine.max_length import MaxLength
+from queues.engine.message import Counts
+from queues.engine.node import Node
+from queues.engine.policies import Policies
+from queues.engine.publish.destination import Destination
+from queues.engine.publish.insert_plan import Plan, Write, plan_segment
+from queues.engine.publish.publisher import OpenBatch, Publisher, Segment
+from queues.engine.publish.routing import UNKNOWN, Routing
+from queues.engine.settle.audited_queues import KeyNames, queue_chain
+from queues.engine.statements import statement
+
+#: A part of a batch: publishers, and their segments.
+Work = list[tuple[Publisher, list[Segment]]]
+
+
+#: A transaction that is not finished has stored a message with this key.
+KEY_HELD = psycopg.errors.LockNotAvailable
+KEY_IS_HELD = "an unfinished transaction holds the key"
+#: The topology's lock first, which may take its time; then only so long for a key, since others wait for that lock.
+KEY_TIMEOUT = b"select queues_topology_version(), set_config('lock_timeout', '20ms', true)"
+NO_KEY_TIMEOUT = b"set local lock_timeout to default"
+#: Seconds between two tries, and for which a batch is tried in all while keys of it are held.
+KEY_PAUSE = 0.02
+KEY_PATIENCE = 0.3
+#: How many times as long as the writer has waited for held keys it then does not wait for any.
+KEY_REST = 10
+#: Publishers that are remembered, and bytes of their destinations' names. Connections hold those that they use.
+MOST_PUBLISHERS = 100_000
+MOST_PUBLISHER_BYTES = 32 << 20
+#: What does not work while the writer cannot write, as /readyz says it.
+STORING = Trouble("Publishes are not stored", "publishes")
+
+
+class KeyIsHeld(Exception):
+    """An unfinished transaction holds the key of one of these messages."""
+
+
+class PublishWriter:
+    """Takes open batches and writes them.
+
+    `more_in_store(queue id, lowest id)` is told what was left ready; `deliver_transient(queue id, bodies)` hands
+    QoS 0 messages on; `on_commit()` is called after each batch.
+    """
+
+    duty = STORING
+
+    def __init__(
+        self, node: Node, policies: Policies, routing: Routing, local_queues: Mapping[int, LocalQueue],
+        fetcher: Fetcher, counts: Counts, health: Health, max_length: MaxLength,
+        more_in_store: Callable[[int, int], None],
+        deliver_transient: Callable[[int, list[bytes]], None], on_commit: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.routing = routing
+        self.policies = policies
+        self.local_queues = local_queues
+        self.fetcher = fetcher
+        self.counts = counts
+        self.health = health
+        self.max_length = max_length
+        self.more_in_store = more_in_store
+        self.deliver_transient = deliver_transient
+        self.on_commit = on_commit
+        self.node = node
+        #: The last batch that is durable.
+        self.committed = 0
+        self._publishers: Cache[tuple[Destination, int | None], Publisher] = Cache(
+            MOST_PUBLISHERS, MOST_PUBLISHER_BYTES, lambda at, _: 400 + len(at[0].name), lambda one: not one.segments
+        )
+        #: What is being written, in parts: one, unless some message of the batch cannot be stored.
+        self._taken: deque[Work] = deque()
+        self._taken_bytes = 0
+        #: The last message id that was stored, without its priority.
+        self.last_id = 0
+        self._wake = asyncio.Event()
+        self._open = OpenBatch(self._wake.set)
+        #: Keys that another transaction was found to hold, of the batch that is being written.
+        self._held_keys: set[str] = set()
+        #: When waiting for held keys of this batch began; until when there is no more of that.
+        self._waits_since: float | None = None
+        self._rests_until = 0.0
+        self._patience = Patience()
+        #: Since when (monotonic) something taken waits for the database.
+        self.waiting_since: float | None = None
+        self._names = KeyNames()
+        #: The version of the topology whose changes of audited queues are in their chains.
+        self._sealed = UNKNOWN
+
+    def publisher(self, destination: Destination, key: int | None = None) -> Publisher:
+        """Where a producer with this API key publishes to this destination."""
+        found = self._publishers.get((destination, key))
+        if found is None:
+            found = Publisher(self._open, destination, key)
+            self._publishers.put((destination, key), found)
+            self._publishers.trim()
+        return found
+
+    @property
+    def open_batch(self) -> int:
+        """The number of the batch that the next publish belongs to."""
+        return self._open.number
+
+    @property
+    def idle(self) -> bool:
+        return not self._open.publishers and not self._taken
+
+    async def run(self, connection: Connection) -> None:
+        """Write for ever; ends by an exception when the connection is lost, and may be run again with another."""
+        self.waiting_since = None
+        while True:
+            if self._taken:
+                self.waiting_since = self.waiting_since or now()
+                await self._write_taken(connection)
+            elif self._open.publishers:
+                self._take()
+            else:
+                self.fetcher.take_back()
+                self._wake.clear()
+                await self._wake.wait()
+
+    def fail(self, error: EngineError) -> None:
+        """Give up everything that waits, telling those who published it. Of what is being written right now nobody can
+        say whether it is stored; if it turns out to be, it is delivered, but it is not confirmed."""
+        if self._open.publishers:
+            self._take()
+        taken = list(self._taken)
+        self._finish()
+        for work in taken:
+            for _, segment in _segments(work):
+                self._reject(segment, error)
+
+    def forget_history(self) -> None:
+        """The store has another past: what was read of its audit chains and keys is no longer so."""
+        self._names = KeyNames()
+        self._sealed = UNKNOWN
+
+    def _take(self) -> None:
+        self._taken_bytes = self._open.bytes
+        self._taken.append(self._open.take())
+
+    def _finish(self) -> None:
+        self._taken.clear()
+        self._taken_bytes = 0
+        self.committed = self.open_batch - 1
+        self.counts.batches += 1
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of all publishes that are not yet durable."""
+        return self._open.bytes + self._taken_bytes
+
+    async def _write_taken(self, connection: Connection) -> None:
+        """Store what was taken, then confirm and deliver it."""
+        batch = self.open_batch
+        write = partial(self._write_part, connection)
+        refused = await carry_out(self._taken, write, self._take_apart, self._refuse, connection)
+        self._held_keys.clear()
+        if self._waits_since is not None:
+            self._rests_until = now() + KEY_REST * (now() - self._waits_since)
+            self._waits_since = None
+        if not self._taken and self.committed < batch - 1:  # its last part was refused
+            self._finish()
+        self.on_commit()
+        if refused is None:
+            self._patience.reset()
+            self.waiting_since = None
+            self.health.end(STORING)
+        else:
+            self.health.begin(STORING, told(refused))
+            await self._patience.wait()
+
+    async def _write_part(self, connection: Connection, work: Work) -> None:
+        """Store a part of what was taken, in one transaction, and deliver it.
+
+        First the last of each backlog is claimed: only here nothing new can come between the claim and the write,
+        so that what is written now may go to memory at once.
+        """
+        if self._held_keys and any(self._held_keys.intersection(segment.keys) for _, segment in _segments(work)):
+            raise KeyIsHeld()  # not to wait for it again
+        while True:
+            try:
+                plan = await self._plan(connection, work)
+                await self._store(connection, plan)
+            except TopologyMoved:
+                await self.routing.resolve(connection, [publisher.destination for publisher, _ in work])
+                continue  # with the new routes
+            except KEY_HELD as error:
+                if _single(work) is None or not self._may_wait():
+                    raise KeyIsHeld() from error
+                await asyncio.sleep(KEY_PAUSE)  # in no transaction: nobody else waits for this one's locks
+                continue
+            break
+        if not self._taken or self._taken[0] is not work:
+            plan.forget_producers()  # they were told that its fate is unknown
+        elif len(self._taken) == 1:
+            self._finish()
+        self._deliver(plan)
+
+    def _may_wait(self) -> bool:
+        """Whether a held key is to be waited for: a client that sends many costs others little time."""
+        time = now()
+        if self._waits_since is None:
+            if time < self._rests_until:
+                return False
+            self._waits_since = time
+        return time - self._waits_since < KEY_PATIENCE
+
+    def _take_apart(self, work: Work, error: Exception) -> list[Work]:
+        """Smaller parts of what could not be stored. One message with a held key costs the wait for it once."""
+        if isinstance(error, KeyIsHeld):
+            one = _single(work)
+            if one is not None:
+                self._held_keys.update(one[1].keys)
+                return []
+            runs: list[Work] = [
+                [(publisher, [segment.cut(start, stop)])]
+                for publisher, segment in _segments(work)
+                for start, stop in _runs(segment)
+            ]
+            if len(runs) > 1:
+                return runs
+        segments = _segments(work)
+        if len(segments) > 1:
+            return [[(publisher, [segment]) for publisher, segment in some] for some in halves(segments)]
+        [(publisher, segment)] = segments
+        if isinstance(error, audit.ChainBroken):
+            return []
+        return [[(publisher, [segment.cut(some[0], some[-1] + 1)])] for some in halves(range(len(segment.bodies)))]
+
+    def _refuse(self, work: Work, error: Exception) -> None:
+        """The last word on a message that cannot be stored, or on all of an audited queue whose chain is broken."""
+        [(publisher, segment)] = _segments(work)
+        answer: EngineError
+        if isinstance(error, KeyIsHeld):
+            answer = StoreUnavailable(KEY_IS_HELD)
+        elif isinstance(error, audit.ChainBroken):
+            self.health.begin(audit.trouble(error.chain), error.why)
+            answer = Unstorable(str(error))
+        else:
+            key = segment.keys[0] if segment.keys else None
+            self.health.isolate("publish", error, address=str(publisher.destination), producer=publisher.key, key=key)
+            answer = error if isinstance(error, EngineError) else Unstorable(_reason(error))
+        self.counts.rejected += len(segment.bodies)
+        self._reject(segment, answer)
+
+    def _reject(self, segment: Segment, error: EngineError) -> None:
+        for producer, token in zip(segment.producers, segment.tokens, strict=True):
+            self.health.guard("session", producer, producer.publish_failed, token, error)
+
+    async def _plan(self, connection: Connection, work: Work) -> Plan:
+        routing = self.routing
+        unknown = [publisher.destination for publisher, _ in work if routing.targets(publisher.destination) is None]
+        if unknown:
+            await routing.resolve(connection, unknown)
+        await self.fetcher.finish(connection)
+        plan = Plan()
+        time = now()
+        for publisher, segments in work:
+            targets = routing.targets(publisher.destination)
+            if targets is None:
+                raise TopologyMoved()
+            for segment in segments:
+                plan_segment(
+                    plan, segment, publisher.destination, targets, publisher.key, self.policies.by_id,
+                    self.local_queues, time,
+                )  # fmt: skip
+        return plan
+
+    async def _store(self, connection: Connection, plan: Plan) -> None:
+        """Write a plan in one transaction; each write gets its `first` id and `leased`. Raises TopologyMoved."""
+        plan.begin()
+        try:
+            keyed = any(write.segment.keys for write in plan.writes)
+            if len(plan.writes) == 1 and not (plan.limited or plan.audited or keyed):
+                await self._write(connection, plan.writes[0])
+            elif not plan.writes:
+                await self._check_version(connection)
+            else:
+                if plan.audited:
+                    await self._prepare_record(connection, plan)
+                async with connection.transaction():
+                    if plan.limited:
+                        await self._admit(connection, plan)
+                    if keyed:  # a transaction elsewhere may hold a key for as long as it likes
+                        await connection.execute(KEY_TIMEOUT)
+                    await self._write_all(connection, plan.writes)
+                    if keyed and (plan.drop_oldest or plan.audited):
+                        await connection.execute(NO_KEY_TIMEOUT)
+                    overfull = [
+                        queue for queue in plan.drop_oldest if not await self.max_length.keep_within(connection, queue)
+                    ]
+                    if plan.audited:
+                        await audit.append_all(connection, self._events(plan))
+                for queue in overfull:
+                    await self.max_length.keep(connection, queue)
+                for name in plan.audited.values():
+                    self.health.end(audit.trouble(queue_chain(name)))
+        except BaseException:
+            plan.end()
+            raise
+
+    async def _prepare_record(self, connection: Connection, plan: Plan) -> None:
+        """Before a transaction that has something to record: that a queue became audited is recorded first."""
+        if self._sealed != self.routing.version:
+            with contextlib.suppress(audit.AuditError):  # if it is one of these chains that is broken, that will show
+                await audit.seal(connection)
+            self._sealed = self.routing.version
+        await self._names.learn(connection, (write.key for write in plan.writes))
+
+    def _events(self, plan: Plan) -> dict[str, list[audit.Event]]:
+        """What was stored in audited queues, by chain."""
+        events: dict[str, list[audit.Event]] = {}
+        for write in plan.writes:
+            producer = self._names[write.key]
+            for queue in write.queues:
+                if (name := plan.audited.get(queue)) is not None:
+                    events.setdefault(queue_chain(name), []).extend(
+                        audit.Event("publish", str(id), producer, name)
+                        for id in write.first_ids(queue) if id is not None
+                    )  # fmt: skip
+        return events
+
+    async def _check_version(self, connection: Connection) -> None:
+        """Nothing is written because nobody is known to want it: is that still so? Raises TopologyMoved."""
+        row = await (await connection.execute("select queues_topology_version()")).fetchone()
+        if row is None or row[0] != self.routing.version:
+            raise TopologyMoved()
+
+    async def _write_all(self, connection: Connection, writes: list[Write]) -> None:
+        """Several statements in one round trip."""
+        async with connection.pipeline():
+            cursors = [await self._send(connection, write) for write in writes]
+            for write, cursor in zip(writes, cursors, strict=True):
+                write.store(await cursor.fetchone())
+
+    async def _write(self, connection: Connection, write: Write) -> None:
+        write.store(await (await self._send(connection, write)).fetchone())
+
+    async def _send(self, connection: Connection, write: Write) -> AsyncCursor[TupleRow]:
+        parameters = write.parameters(self.routing.version, self.node.id)
+        return await connection.execute(statement(write.statement), parameters)
+
+    async def _admit(self, connection: Connection, plan: Plan) -> None:
+        """Cut what does not fit into queues that reject; a message that one of its queues rejects enters none."""
+        cursor = await connection.execute(statement("admit"), {"queues": sorted(plan.limited)})
+        room: dict[int, int] = dict(await cursor.fetchall())
+        for queue in plan.drop_oldest:
+            room.pop(queue, None)
+        error = QueueFull()
+        for segment, writes in plan.limited_segments:
+            targets = [queue for write in writes for queue in write.queues if queue in room]
+            accepted = max(0, min((room[queue] for queue in targets), default=len(segment.bodies)))
+            accepted = min(accepted, len(segment.bodies))
+            for queue in targets:
+                room[queue] -= accepted
+            plan.rejected.append((segment.cut(accepted), error))
+            for write in writes:
+                write.keep(accepted)
+        plan.writes = [write for write in plan.writes if write.segment.bodies]
+
+    def _deliver(self, plan: Plan) -> None:
+        """After the commit: hand on what was stored and what is not, in the order in which it came."""
+        plan.end()
+        transient = deque(plan.transient)
+        for n, write in enumerate(plan.writes):
+            while transient and transient[0][0] <= n:
+                self._deliver_transient(*transient.popleft()[1:])
+            try:
+                self._deliver_write(write)
+            except Exception as error:  # what is leased and in no buffer comes back when this node ends
+                self.health.isolate("delivery", error, queues=write.queues, first=write.first)
+        for write, queue in plan.answers:
+            try:
+                write.answer(queue, self.health)
+            except Exception as error:
+                self.health.isolate("answer", error, queue=queue, first=write.first)
+        for _, queue, bodies in transient:
+            self._deliver_transient(queue, bodies)
+        self.counts.dropped += plan.unroutable
+        for segment, refusal in plan.rejected:
+            self.counts.rejected += len(segment.bodies)
+            self._reject(segment, refusal)
+
+    def _deliver_transient(self, queue: int, bodies: list[bytes]) -> None:
+        try:
+            self.deliver_transient(queue, bodies)
+        except Exception as error:
+            self.health.isolate("transient delivery", error, queue=queue)
+
+    def _deliver_write(self, write: Write) -> None:
+        """Hand to memory what was leased, and tell what was left in the store."""
+        count = len(write.segment.bodies)
+        self.counts.published += count * len(write.queues)
+        self.last_id = write.first + count * write.width - 1
+        size = sum(map(len, write.segment.bodies)) + OVERHEAD * count
+        for k, (queue, leased) in enumerate(zip(write.queues, write.leased, strict=True)):
+            buffer = self.local_queues.get(queue)
+            if not leased:
+                self.more_in_store(queue, write.lowest + k)
+            elif buffer is not None and buffer is write.buffers[k]:
+                ids = range(write.first + k, write.first + count * write.width, write.width)
+                plain = zip(ids, write.segment.bodies, repeat(0), repeat(write.own_detail))
+                if buffer.policy.taken_as_asked:  # a limit was set meanwhile
+                    buffer.decline(write.leased_details(ids) if write.segment.detailed else plain)
+                elif write.segment.detailed:
+                    buffer.add_claimed(write.leased_details(ids))
+                else:
+                    buffer.add(plain, size)
+                buffer.refilled()
+
+
+def _segments(work: Work) -> list[tuple[Publisher, Segment]]:
+    return [(publisher, segment) for publisher, segments in work for segment in segments]
+
+
+def _single(work: Work) -> tuple[Publisher, Segment] | None:
+    """The message that this part is, if it is only one."""
+    segments = _segments(work)
+    return segments[0] if len(segments) == 1 and len(segments[0][1].bodies) == 1 else None
+
+
+def _runs(segment: Segment) -> list[tuple[int, int]]:
+    """Where a segment is to be cut so that each message with a key is by itself."""
+    if not segment.outgoing:
+        return [(0, len(segment.bodies))]
+    runs, at = [], 0
+    for keyed, some in groupby(message.key is not None for message in segment.outgoing):
+        count = sum(1 for _ in some)
+        runs += [(at + n, at + n + 1) for n in range(count)] if keyed else [(at, at + count)]
+        at += count
+    return runs
+
+
+def _reason(error: Exception) -> str:
+    """Why a message is not stored, for its publisher: what PostgreSQL says of its data, and no more of the rest."""
+    if isinstance(error, psycopg.DataError | psycopg.IntegrityError | psycopg.ProgrammingError | audit.AuditError):
+        return str(error)
+    return told(error)

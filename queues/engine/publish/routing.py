@@ -1,0 +1,92 @@
+"""Which queues a destination reaches: a cache of the tables that is checked by each publish in its own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from queues.engine.cache import Cache
+from queues.engine.database import Connection
+from queues.engine.policies import Policies
+from queues.engine.publish.destination import Destination
+from queues.engine.statements import statement
+
+#: Destinations remembered, and bytes of their names and targets.
+MOST_CACHED = 100_000
+MOST_CACHED_BYTES = 32 << 20
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What a destination reaches at one version: queues that store, and QoS 0 subscriptions' queues that do not."""
+
+    version: int
+    stored: tuple[int, ...]
+    transient: tuple[int, ...]
+    #: Subscriptions' queues; a QoS 0 publish reaches them in memory only.
+    subscribed: frozenset[int]
+    #: The queue that the destination names; None for a topic, and for a queue that does not exist.
+    own: int | None = None
+    #: Those of `stored` that are audited, with their names. The version moves on when this changes.
+    audited: tuple[tuple[int, str], ...] = ()
+
+
+def _size(destination: Destination, targets: Targets) -> int:
+    return 400 + len(destination.name) + 100 * (len(targets.stored) + len(targets.transient))
+
+
+class Routing:
+    """Targets by destination, each as of one version of the tables."""
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+        self.version = UNKNOWN
+        self._targets: Cache[Destination, Targets] = Cache(MOST_CACHED, MOST_CACHED_BYTES, _size)
+
+    def forget(self) -> None:
+        """Notifications may have been missed: the version is asked of the store."""
+        self.version = UNKNOWN
+
+    def targets(self, destination: Destination) -> Targets | None:
+        """What is known of a destination at the current version, or None."""
+        found = self._targets.get(destination)
+        return found if found is not None and found.version == self.version else None
+
+    async def resolve(self, connection: Connection, destinations: Iterable[Destination]) -> None:
+        """Read what these destinations reach now."""
+        asked = list(dict.fromkeys(destinations))
+        kinds, names = [one.kind for one in asked], [one.name for one in asked]
+        cursor = await connection.execute(statement("resolve"), {"kinds": kinds, "names": names})
+        found: dict[int, list[tuple[int, int | None, int | None]]] = {}
+        for version, n, queue, subscription, qos in await cursor.fetchall():
+            self.version = version
+            if n is not None:
+                found.setdefault(n, []).append((queue, subscription, qos))
+        self._targets.trim()  # before those that are asked for: all of them are needed now
+        await self._policies.load(connection, {queue for rows in found.values() for queue, _, _ in rows}, again=True)
+        for n, destination in enumerate(asked, 1):
+            rows = found.get(n, [])
+            stored = tuple(dict.fromkeys(queue for queue, _, qos in rows if qos != 0))
+            targets = Targets(
+                self.version,
+                stored,
+                tuple(queue for queue, _, qos in rows if qos == 0),
+                frozenset(queue for queue, subscription, _ in rows if subscription is not None),
+                self._named(destination, (queue for queue, _, _ in rows)),
+                tuple(self._audited(stored)),
+            )
+            self._targets.put(destination, targets)
+
+    def _audited(self, queues: Iterable[int]) -> Iterator[tuple[int, str]]:
+        for queue in queues:
+            policy = self._policies.by_id.get(queue)
+            if policy is not None and policy.audited:
+                yield queue, policy.name
+
+    def _named(self, destination: Destination, queues: Iterable[int]) -> int | None:
+        if destination.kind != "queue":
+            return None
+        name = destination.name.decode("utf-8", "replace")
+        policies = self._policies.by_id
+        return next((queue for queue in queues if queue in policies and policies[queue].name == name), None)

@@ -1,0 +1,1 @@
+"""Settling: acknowledgements, returns and dead letters, written in batches."""

@@ -1,0 +1,3 @@
+-- The subscriptions that were not polled for so many days, each as its id twice. Run with sequential scans allowed.
+select id, id from queues_subscription
+where used_at < now() - make_interval(days => %(days)s) and id <> all(%(skip)s::bigint[])

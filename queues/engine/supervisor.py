@@ -1,0 +1,277 @@
+"""Keeps an engine at work: connects, runs its jobs, and connects anew when a connection is lost.
+
+The supervisor owns the task that does so. What an error means is decided by `faults`: a job in which something failed
+is run again after a pause; a lost connection ends all jobs and all connections, and the engine comes back as a new
+node. While the database is away, or slow, those who wait for it too long are told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+import psycopg
+
+from queues.engine.clock import now
+from queues.engine.connections import SHARED, Connections
+from queues.engine.database import LOST, Connection, answers, watch
+from queues.engine.errors import EngineError, OutcomeUnknown, StoreUnavailable
+from queues.engine.faults import Fault, fault_of, is_idle, passes, told
+from queues.engine.health import Health, Trouble
+from queues.engine.isolation import Patience
+from queues.engine.message import Counts
+from queues.engine.node import Node
+from queues.engine.options import EngineOptions
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between looks whether the server has closed a connection.
+WATCH = 0.1
+#: Seconds that jobs have to notice the end of their connections.
+HANG_UP = 0.2
+#: Seconds after which a job that had failed counts as working, and a process that had started anew as steady.
+STEADY_JOB, STEADY = 5.0, 60.0
+#: Seconds between looks how long the database lets others wait; that make a look late, since this process stood still;
+#: for which a probe may take; and without an answer after which a database counts as silent.
+LOOK, STANDSTILL, PROBE, SILENT = 0.25, 2.0, 3.0, 3.0
+#: What does not work while the database does not answer, as /readyz says it.
+SILENCE = Trouble("The database", "silence")
+#: What a commit waits for, by the name or the kind of the server's wait event.
+WAITS_FOR = {"SyncRep": "a synchronous standby has not confirmed it", "Lock": "another transaction holds a lock"}
+
+
+class Job(NamedTuple):
+    """What runs as long as its connection lasts; `purpose` is the connection's."""
+
+    name: str
+    purpose: str
+    run: Callable[[Connection], Coroutine[Any, Any, None]]
+
+
+class Writing(Protocol):
+    """A part that writes what clients wait for; `duty` is what does not work while it cannot."""
+
+    duty: Trouble
+    #: Since when (monotonic) something taken waits for the database.
+    waiting_since: float | None
+
+    def fail(self, error: EngineError) -> None:
+        """Give up everything that waits, telling those who sent it."""
+
+
+class Supervised(Protocol):
+    """What is kept at work: the engine."""
+
+    jobs: Sequence[Job]
+    writing: Sequence[Writing]
+
+    async def begin_life(self) -> None:
+        """All connections are open: become a node. Raises what makes the database unfit for use."""
+
+    def end_life(self) -> None:
+        """A connection is lost, and every lease with it: other nodes return them to their queues."""
+
+    def look_again(self) -> None:
+        """A life has begun: notifications may have been missed before."""
+
+    def progress(self) -> None:
+        """Something was committed, or given up."""
+
+
+class Supervisor:
+    """The lives of one engine."""
+
+    def __init__(
+        self, engine: Supervised, options: EngineOptions, counts: Counts, health: Health, node: Node,
+        connections: Connections,
+    ) -> None:  # fmt: skip
+        self._engine = engine
+        self._options = options
+        self._counts = counts
+        self._health = health
+        self._node = node
+        self._connections = connections
+        #: Why the database is away, without names of hosts and users.
+        self.away = "a connection is lost"
+        self._away_since = self._back_at = 0.0
+        #: How much had been written when the database came back last.
+        self._written_before = 0
+        self._patience = Patience()
+        self.task: asyncio.Task[None] | None = None
+
+    # Begin and end.
+
+    async def start(self, *, patient: bool) -> None:
+        """Connect, and begin; with `patient`, wait for a server that takes no connections, or no writes, for now.
+        Raises as `Engine.start`."""
+        pauses, said = Patience(), ""
+        while True:
+            try:
+                await self._open()
+                break
+            except psycopg.OperationalError as error:
+                if not (patient and passes(error)):
+                    raise
+                if said != (said := told(error)):
+                    logger.warning("waiting for the database: %s", said)
+            await pauses.wait()
+        self.task = asyncio.create_task(self._supervise(), name="engine")
+
+    async def stop(self, timeout: float) -> None:
+        """End all jobs; the connections stay open."""
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task], timeout=timeout)
+
+    async def _open(self) -> None:
+        """Open all connections and become a node."""
+        try:
+            await self._engine.begin_life()
+        except BaseException:
+            await self._connections.close()
+            raise
+        self._back_at, self._written_before = now(), self._written()
+        self._connections.begin_service()
+
+    async def _supervise(self) -> None:
+        while True:
+            self._engine.look_again()
+            await self._work()
+            ticking = asyncio.create_task(self._give_up_in_time())  # to open may last, too
+            try:
+                await self._come_back()
+            finally:
+                await _cancel([ticking])
+
+    async def _work(self) -> None:
+        """Run every job until one of them loses its connection."""
+        connections = self._connections
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self._keep_running(job)) for job in self._engine.jobs]
+        tasks.append(asyncio.create_task(self._watch_waits()))
+        tasks.append(asyncio.create_task(watch(connections.values(), WATCH)))
+        tasks.append(asyncio.create_task(connections.lost.wait()))
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await _cancel(tasks)
+            raise
+        connections.end_service()
+        self._away_since = now()
+        error = next(iter(done)).exception()
+        self.away = told(error)
+        self._health.restarted(self.away)
+        logger.warning("the database is away: %s", str(error or "a connection is lost").strip().split("\n")[0])
+        connections.hang_up()
+        await asyncio.wait(tasks, timeout=HANG_UP)
+        await _cancel(tasks)
+        await connections.close()
+
+    async def _keep_running(self, job: Job) -> None:
+        """Run a job again when something has failed in it, after growing pauses. Raises when its connection is lost."""
+        connection = self._connections[job.purpose]
+        patience, trouble = Patience(), Trouble(f"The engine's {job.name} does not work", "job")
+        loop = asyncio.get_running_loop()
+
+        def works() -> None:
+            patience.reset()
+            self._health.end(trouble)
+
+        while True:
+            working = loop.call_later(STEADY_JOB, works)
+            try:
+                await job.run(connection)
+            except Exception as error:
+                fault = fault_of(error, connection)
+                if fault is Fault.LOST or not (job.purpose in SHARED or is_idle(connection)):
+                    raise
+                if fault is Fault.BAD:
+                    self._health.isolate("job", error, job=job.name)
+                self._health.begin(trouble, told(error))
+            finally:
+                working.cancel()
+            await patience.wait()
+
+    async def _come_back(self) -> None:
+        """Reconnect, with growing pauses."""
+        self._counts.reconnects += 1
+        self._health.forget()
+        self._engine.end_life()
+        if self._written() != self._written_before or now() - self._back_at > STEADY:
+            self._patience.reset()
+        else:  # nothing could be written since the last time
+            await self._patience.wait()
+        while True:
+            try:
+                await self._open()
+            except Exception as error:
+                self.away = told(error)
+                if not isinstance(error, LOST):  # it is being restored, or a standby: it may be fit again
+                    unforeseen = not isinstance(error, psycopg.Error | EngineError)
+                    text = str(error).strip().split("\n")[0]
+                    logger.warning("the database is not fit for use: %s", text, exc_info=unforeseen)
+                await self._patience.wait()
+            else:
+                logger.info("the database is back; this is node %d now", self._node.id)
+                return
+
+    def _written(self) -> int:
+        """Grows with everything that is written."""
+        counts = self._counts
+        return counts.published + counts.acknowledged + counts.returned + counts.buried + counts.claimed
+
+    # Waiting for the database.
+
+    async def _watch_waits(self) -> NoReturn:
+        """See how long the database lets clients wait: they are told when it is too long, and a server that does not
+        answer is left. Raises psycopg.OperationalError. While this process itself stands still, none of it counts."""
+        options, seen, awake_since = self._options, now(), now()
+        while True:
+            await asyncio.sleep(LOOK)
+            if now() - seen > STANDSTILL:
+                awake_since = now()
+            seen = now()
+            for part in self._engine.writing:
+                waited = 0.0 if part.waiting_since is None else seen - max(part.waiting_since, awake_since)
+                if waited > options.stall_timeout and not self._health.has(part.duty):
+                    self._health.begin(part.duty, await self._explain_wait())
+                if waited > options.publish_timeout and part.waiting_since is not None:
+                    part.fail(OutcomeUnknown())
+                    self._engine.progress()
+            silent = self._node.silent_for(seen, awake_since)
+            if silent > SILENT:
+                self._health.begin(SILENCE, "it does not answer")
+            else:
+                self._health.end(SILENCE)
+            if silent > options.database_timeout and not await answers(
+                self._connections["liveness"], options.conninfo, PROBE
+            ):
+                raise psycopg.OperationalError("the database has not answered for too long")
+
+    async def _explain_wait(self) -> str:
+        """What commits wait for, as the server tells."""
+        why = ""
+        with contextlib.suppress(TimeoutError, StoreUnavailable, psycopg.Error):
+            async with asyncio.timeout(PROBE):
+                committing = [at for purpose, at in self._connections.items() if purpose in ("writer", "mailroom")]
+                pids = [at.info.backend_pid for at in committing]
+                rows = await (await self._connections.request("waits_for", pids=pids)).fetchall()
+                why = next((f": {WAITS_FOR[kind]}" for (kind,) in rows if kind in WAITS_FOR), "")
+        return f"the database has taken more than {self._options.stall_timeout:g} s for a commit{why}"
+
+    async def _give_up_in_time(self) -> NoReturn:
+        """While the database is away: tell those who have waited for too long."""
+        while True:
+            if now() - self._away_since > self._options.publish_timeout:
+                for part in self._engine.writing:
+                    part.fail(StoreUnavailable(self.away))
+                self._engine.progress()
+            await asyncio.sleep(LOOK)
+
+
+async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

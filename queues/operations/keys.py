@@ -1,0 +1,138 @@
+"""Making and revoking API keys. The key itself is shown once; the table holds a digest."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from queues.engine.access import key_digest
+from queues.models import ApiKey
+from queues.settings import settings
+
+PROTOCOLS = ("blipmq", "overhop", "peerbus", "sspq", "hydra", "http")
+HINT = 4
+#: Characters under which a key that was given is called weak.
+SHORTEST_KEY = 16
+LONGEST_NAME = 100
+LONGEST_PATTERN = 255
+
+
+class KeyExists(ValueError):
+    """There is a key of this name, or with this value."""
+
+
+class InvalidKey(ValueError):
+    """A key cannot be made like this; the text says why."""
+
+
+def digests(key: str) -> list[str]:
+    """The digests that a key may be stored by: with each pepper, that of new keys first."""
+    return [key_digest(key, pepper) for pepper in settings.BROKER_KEY_PEPPERS]
+
+
+def digest(key: str) -> str:
+    """The digest of a new key."""
+    return digests(key)[0]
+
+
+def weakness(key: str) -> str | None:
+    """What is wrong with a key that is accepted nevertheless; None when it is long enough."""
+    if len(key) >= SHORTEST_KEY:
+        return None
+    return f"The key has {len(key)} characters: fewer than {SHORTEST_KEY} can be guessed."
+
+
+def create_key(
+    name: str,
+    key: str | None = None,
+    protocols: Iterable[str] = (),
+    publish: Iterable[str] = ("*",),
+    consume: Iterable[str] = ("*",),
+    manage: Iterable[str] = (),
+) -> tuple[ApiKey, str]:
+    """Make a key; returns its row and the key, which nobody can read again.
+
+    Without `key` a random one of 256 bits is made. Patterns are globs over names of queues and topics; no
+    protocols means any. Raises KeyExists when the name or the value is taken, InvalidKey for a name, value,
+    protocol or pattern that cannot be.
+    """
+    row, text = new_key(name, key, protocols, publish, consume, manage)
+    try:
+        with transaction.atomic():
+            row.save(force_insert=True)
+    except IntegrityError as error:
+        raise KeyExists(f"There is an API key named {name!r}, or one with this value.") from error
+    row.refresh_from_db()
+    return row, text
+
+
+def new_key(
+    name: str,
+    key: str | None = None,
+    protocols: Iterable[str] = (),
+    publish: Iterable[str] = ("*",),
+    consume: Iterable[str] = ("*",),
+    manage: Iterable[str] = (),
+) -> tuple[ApiKey, str]:
+    """As `create_key`, but the row is not saved."""
+    if key is not None and not key:
+        raise InvalidKey("A key must not be empty.")
+    if not 0 < len(name) <= LONGEST_NAME or "\0" in name:
+        raise InvalidKey(f"A key's name has 1 to {LONGEST_NAME} characters.")
+    text = key if key is not None else secrets.token_urlsafe(32)
+    row = ApiKey(
+        name=name,
+        digest=digest(text),
+        hint=text[:HINT] if len(text) > 3 * HINT and "\0" not in text[:HINT] else "",
+        protocols=known_protocols(protocols),
+        publish=valid_patterns(publish),
+        consume=valid_patterns(consume),
+        manage=valid_patterns(manage),
+    )
+    _refuse_taken(row, digests(text))
+    return row, text
+
+
+def list_keys() -> list[ApiKey]:
+    """All keys, revoked ones too, by name."""
+    return list(ApiKey.objects.all())
+
+
+def revoke_key(name: str) -> ApiKey:
+    """Revoke a key: its live connections end within a second. Raises ApiKey.DoesNotExist."""
+    row = ApiKey.objects.get(name=name)
+    if row.revoked_at is None:
+        row.revoked_at = timezone.now()
+        row.save(update_fields=["revoked_at"])
+    return row
+
+
+def _refuse_taken(row: ApiKey, known_as: list[str]) -> None:
+    same = ApiKey.objects.filter(name=row.name).first()
+    if same is not None and same.revoked_at is not None:
+        raise KeyExists(f"There was an API key named {row.name!r}, now revoked; its name stays taken.")
+    if same is not None:
+        raise KeyExists(f"There is an API key named {row.name!r}.")
+    if ApiKey.objects.filter(digest__in=known_as).exists():
+        raise KeyExists("There is an API key with this value.")
+
+
+def known_protocols(given: Iterable[str]) -> list[str]:
+    """Names of protocols, each once. Raises InvalidKey."""
+    protocols = list(dict.fromkeys(given))
+    for protocol in protocols:
+        if protocol not in PROTOCOLS:
+            raise InvalidKey(f"{protocol!r} is no protocol; there are {', '.join(PROTOCOLS)}.")
+    return protocols
+
+
+def valid_patterns(given: Iterable[str]) -> list[str]:
+    """Globs over names of queues and topics, each once. Raises InvalidKey."""
+    patterns = list(dict.fromkeys(given))
+    for pattern in patterns:
+        if not 0 < len(pattern) <= LONGEST_PATTERN or "\0" in pattern:
+            raise InvalidKey(f"{pattern!r} is no pattern: a pattern has 1 to {LONGEST_PATTERN} characters.")
+    return patterns

@@ -1,0 +1,179 @@
+"""What an operator does to peers' mailboxes, over Django's connection: look, disconnect, free a name, delete.
+
+Running nodes hear of it at the commit, and end the connections concerned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
+from psycopg.errors import DeadlockDetected, LockNotAvailable
+
+from queues.addresses import name_problem
+from queues.counts import QueueCounts, many_counts, queue_counts
+from queues.models import Mailbox, Outcome, State
+from queues.operations import queues as queue_operations
+from queues.operations.messages import WAITING, OperationError, Progress, no_progress, purge_batches
+
+#: Milliseconds to wait for open transactions that have published to a mailbox before its deletion is given up.
+QUEUE_TIMEOUT = "5000"
+#: Milliseconds to wait for those that have looked at any mailbox. All peers wait meanwhile; a letter takes one or two.
+TABLE_TIMEOUT = "500"
+
+
+class MailboxNotFound(OperationError):
+    """There is no peer of this name."""
+
+
+class MailboxNotConnected(OperationError):
+    """The peer is not connected."""
+
+
+class MailboxConnected(OperationError):
+    """The peer is connected."""
+
+
+class MailboxNotEmpty(OperationError):
+    """The peer's mailbox still holds letters."""
+
+
+class MailboxBusy(OperationError):
+    """Somebody is at the mailbox in an open transaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailboxStatus:
+    """A peer's mailbox as it is now. Of a peer that is away `node` is None."""
+
+    name: str
+    owner: str | None
+    node: str | None
+    connected_at: datetime | None
+    left_at: datetime | None
+    counts: QueueCounts
+
+    @property
+    def pending(self) -> int:
+        """Letters that wait to be delivered."""
+        return self.counts.ready + self.counts.delayed
+
+    @property
+    def in_flight(self) -> int:
+        """Letters that are delivered and not acknowledged."""
+        return self.counts.leased
+
+
+def get_mailbox(name: str, using: str = DEFAULT_DB_ALIAS) -> Mailbox:
+    """The mailbox of this name. Raises MailboxNotFound."""
+    mailboxes = Mailbox.objects.using(using).select_related("queue", "owner", "node")
+    mailbox = None if name_problem(name) else mailboxes.filter(name=name).first()
+    if mailbox is None:
+        raise MailboxNotFound(f"There is no peer {name!r}.")
+    return mailbox
+
+
+def list_mailboxes(using: str = DEFAULT_DB_ALIAS) -> list[MailboxStatus]:
+    """Every peer there has been, by name."""
+    mailboxes = list(Mailbox.objects.using(using).select_related("owner", "node"))
+    counts = many_counts((mailbox.queue_id for mailbox in mailboxes), using)
+    return [
+        MailboxStatus(
+            name=mailbox.name,
+            owner=mailbox.owner.name if mailbox.owner is not None else None,
+            node=node_of(mailbox),
+            connected_at=mailbox.connected_at,
+            left_at=mailbox.left_at,
+            counts=counts.get(mailbox.queue_id, QueueCounts()),
+        )
+        for mailbox in mailboxes
+    ]
+
+
+def node_of(mailbox: Mailbox) -> str | None:
+    """Where a peer is connected; None when it is away. A node that has just died has no name any more."""
+    if mailbox.node_id is None:
+        return None
+    return str(mailbox.node) if mailbox.node is not None else f"node {mailbox.node_id}"
+
+
+def disconnect(name: str, using: str = DEFAULT_DB_ALIAS) -> None:
+    """End a peer's connection. What it was given and has not acknowledged waits again; it may come back at once.
+
+    Raises MailboxNotFound or MailboxNotConnected.
+    """
+    if not _empty(get_mailbox(name, using), False, using):
+        raise MailboxNotConnected(f"{name!r} is not connected.")
+
+
+def free_name(name: str, using: str = DEFAULT_DB_ALIAS) -> bool:
+    """Let the next API key that comes have a name, with the letters that wait; returns whether a connection was ended.
+
+    Raises MailboxNotFound.
+    """
+    return _empty(get_mailbox(name, using), True, using)
+
+
+def _empty(mailbox: Mailbox, forget_owner: bool, using: str) -> bool:
+    with connections[using].cursor() as cursor:
+        cursor.execute("select queues_empty_mailbox(%s, %s)", [mailbox.pk, forget_owner])
+        return bool(cursor.fetchone()[0])
+
+
+def delete_mailbox(
+    name: str, force: bool = False, progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS
+) -> int:
+    """Delete a mailbox and, with `force`, the peer's connection and every letter held; returns how many those were.
+
+    From then on letters to the name are dropped, until somebody registers it. Raises MailboxNotFound, without `force`
+    MailboxConnected or MailboxNotEmpty, and MailboxBusy or QueueBusy: then it is there still.
+    """
+    mailbox, done = get_mailbox(name, using), 0
+    if force:
+        _empty(mailbox, True, using)
+        for state in (*WAITING, State.DEAD):
+            for gone in purge_batches(mailbox.queue_id, state, Outcome.PURGED, using):
+                done += gone
+                progress(done)
+    with transaction.atomic(using=using):
+        _keep_out(mailbox, using)
+        if not force:
+            _refuse_used(mailbox, using)
+        _empty(mailbox, True, using)  # somebody may have come meanwhile
+        Mailbox.objects.using(using).filter(pk=mailbox.pk).delete()
+        done += queue_operations.delete_queue(mailbox.queue.name, force=force, using=using)
+    progress(done)
+    return done
+
+
+def _keep_out(mailbox: Mailbox, using: str) -> None:
+    """Until the transaction ends nobody sends to the mailbox, and nobody takes it. Raises MailboxNotFound, MailboxBusy.
+
+    Who publishes to its queue is kept out by the lock on the queue's row. A peer's transaction takes no lock on whom it
+    sends to, but it reads the table of mailboxes: after the lock on that all of them see that this one is gone. The
+    order and the short patience matter: somebody may hold the table and wait for the queue.
+    """
+    with connections[using].cursor() as cursor:
+        cursor.execute("select current_setting('lock_timeout')")
+        before = cursor.fetchone()[0]
+        try:
+            cursor.execute("select set_config('lock_timeout', %s, true)", [QUEUE_TIMEOUT])
+            cursor.execute("select 1 from queues_queue where id = %s for update", [mailbox.queue_id])
+            cursor.execute("select set_config('lock_timeout', %s, true)", [TABLE_TIMEOUT])
+            cursor.execute("lock table queues_mailbox in access exclusive mode")
+        except OperationalError as error:
+            if not isinstance(error.__cause__, LockNotAvailable | DeadlockDetected):
+                raise
+            raise MailboxBusy(f"{mailbox.name!r} is in use by an open transaction; try again.") from error
+        cursor.execute("select set_config('lock_timeout', %s, true)", [before])
+        cursor.execute("select 1 from queues_mailbox where queue_id = %s", [mailbox.pk])
+        if cursor.fetchone() is None:
+            raise MailboxNotFound(f"There is no peer {mailbox.name!r}.")
+
+
+def _refuse_used(mailbox: Mailbox, using: str) -> None:
+    if Mailbox.objects.using(using).filter(pk=mailbox.pk, node__isnull=False).exists():
+        raise MailboxConnected(f"{mailbox.name!r} is connected.")
+    if held := queue_counts(mailbox.queue_id, using).held:
+        raise MailboxNotEmpty(f"{mailbox.name!r} holds {held:,} letters.")

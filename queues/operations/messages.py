@@ -1,0 +1,184 @@
+"""What an operator does to the messages of a queue: purge, move, put back, look. See `queues.operations.queues`.
+
+`by` is who does it, and stands in the audit chains: in that of an audited queue for each message, in that of operators
+for each message that was named. Rows are noted in the transaction that changes the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+
+from queues.engine.cluster.notifications.formats import Purge, Ready
+from queues.engine.errors import QueueFull, QueueNotFound
+from queues.engine.statements import ALL
+from queues.models import Message, Outcome, Overflow, Queue, State
+from queues.reach import Operation, Protocol, may_reach
+from queues.store import notify, query
+
+Progress = Callable[[int], None]
+
+BATCH = 4000
+#: Leases are found by reading the whole table, so that is done seldom.
+LEASE_BATCH = 100_000
+#: What waits for delivery: what is purged or moved unless something else is asked for.
+WAITING = (State.DELAYED, State.READY)
+LEASES = (State.LEASED, State.DEAD_LEASED)
+
+
+class OperationError(Exception):
+    """What an operator asked for cannot be done."""
+
+
+def no_progress(count: int) -> None:
+    """Nobody wants to know how far it has come."""
+
+
+def get_queue(name: str, using: str = DEFAULT_DB_ALIAS) -> Queue:
+    """The queue of this name. Raises QueueNotFound."""
+    queue = Queue.objects.using(using).filter(name=name).first()
+    if queue is None:
+        raise QueueNotFound(repr(name))
+    return queue
+
+
+def purge(
+    name: str, states: Iterable[State] = WAITING, progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS,
+    by: str = "",
+) -> int:  # fmt: skip
+    """Remove what a queue holds now in these states; returns how many. What is confirmed later stays.
+
+    With READY among them nodes also drop what they hold in memory for delivery, which is not in the number. Finished
+    messages are archived as purged. Raises QueueNotFound.
+    """
+    queue, wanted, done, high = get_queue(name, using), tuple(states), 0, newest(using)
+    for state in wanted:
+        for gone in purge_batches(queue.pk, state, Outcome.PURGED, using, by=by, high=high):
+            done += gone
+            progress(done)
+    if State.READY in wanted:
+        notify(using, Purge(queue.pk, by, high))
+    return done
+
+
+def remove_messages(name: str, ids: Sequence[int], using: str = DEFAULT_DB_ALIAS, by: str = "") -> int:
+    """Remove single messages that no consumer has; returns how many there were. Raises QueueNotFound."""
+    queue = get_queue(name, using)
+    states = (State.READY, State.DELAYED, State.DEAD)
+    return sum(sum(purge_batches(queue.pk, state, Outcome.REMOVED, using, ids, by)) for state in states)
+
+
+def purge_batches(
+    queue: int, state: State, outcome: Outcome, using: str, ids: Sequence[int] | None = None, by: str = "",
+    high: int | None = None,
+) -> Iterator[int]:  # fmt: skip
+    """Remove what is there now, or was when `newest` gave `high`, batch by batch: the size of each."""
+    high = newest(using) if high is None else high
+    limit = LEASE_BATCH if state in LEASES else BATCH
+    while True:
+        [(gone,)] = query(
+            "purge", using, queue=queue, state=int(state), outcome=int(outcome), limit=limit, high=high,
+            ids=None if ids is None else list(ids), by=by, event="remove" if outcome == Outcome.REMOVED else "purge",
+        )  # fmt: skip
+        if gone:
+            yield gone
+        if gone < limit:
+            return
+
+
+def move(
+    source: str, target: str, states: Iterable[State] = WAITING, limit: int | None = None,
+    progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS, by: str = "",
+) -> int:  # fmt: skip
+    """Move messages to the tail of another queue, oldest first; returns how many.
+
+    Dead letters become ready there with no attempts, delayed messages keep their time. A message keeps the id by
+    which it is found. Raises QueueNotFound, OperationError for a target of the system's, or QueueFull when the target
+    rejects more; what was moved before stays moved.
+    """
+    if source == target:
+        raise OperationError("The source and the target are the same queue.")
+    if not may_reach(Protocol.OPERATOR, Operation.PUBLISH, "queue", target):
+        raise OperationError(f"Nothing can be moved to {target!r}: it is the system's.")
+    from_, to = get_queue(source, using), get_queue(target, using)
+    given = _given("move", None, by)
+    return _move(from_, to, states, limit, given, progress, using)
+
+
+def put_back(
+    name: str, ids: Sequence[int] | None = None, limit: int | None = None,
+    progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS, by: str = "",
+) -> int:  # fmt: skip
+    """Give dead letters, all or those with these ids, another life at the tail of their queue; returns how many.
+
+    They begin with no attempts. Raises QueueNotFound, or QueueFull when the queue rejects more.
+    """
+    queue = get_queue(name, using)
+    return _move(queue, queue, (State.DEAD,), limit, _given("put-back", ids, by), progress, using)
+
+
+def deliver_now(name: str, ids: Sequence[int], using: str = DEFAULT_DB_ALIAS, by: str = "") -> int:
+    """Make delayed messages ready at once, at the tail; returns how many. Raises QueueNotFound."""
+    queue = get_queue(name, using)
+    given = _given("deliver-now", ids, by) | {"now": True}
+    return _move(queue, queue, (State.DELAYED,), None, given, no_progress, using)
+
+
+def _given(event: str, ids: Sequence[int] | None, by: str) -> dict[str, Any]:
+    """What move.sql takes beside the queues: what it is called, which messages, by whom."""
+    return {"event": event, "ids": None if ids is None else list(ids), "by": by, "now": False}
+
+
+def _move(
+    source: Queue, target: Queue, states: Iterable[State], limit: int | None, given: dict[str, Any], progress: Progress,
+    using: str,
+) -> int:  # fmt: skip
+    done, high = 0, newest(using)
+    for state in states:
+        while limit is None or done < limit:
+            size = BATCH if limit is None else min(BATCH, limit - done)
+            moved = _move_batch(source, target, size, given | {"state": int(state), "high": high}, using)
+            if not moved:
+                break
+            done += moved
+            progress(done)
+    return done
+
+
+def _move_batch(source: Queue, target: Queue, size: int, parameters: dict[str, Any], using: str) -> int:
+    """Move one batch in one transaction, within what the target may hold. Raises QueueFull or QueueNotFound."""
+    adds = source.pk != target.pk or parameters["state"] == State.DEAD
+    with transaction.atomic(using=using):
+        with connections[using].cursor() as cursor:
+            cursor.execute("select 1 from queues_queue where id = %s for key share", [target.pk])
+            if cursor.fetchone() is None:  # deleted meanwhile
+                raise QueueNotFound(repr(target.name))
+        room: int | None = None
+        if adds and target.max_length is not None:
+            room = query("admit", using, queues=[target.pk])[0][1]
+        rejects = room is not None and target.overflow == Overflow.REJECT
+        if room is not None and rejects:
+            size = min(size, max(0, room))
+        [(moved, first)] = query("move", using, source=source.pk, target=target.pk, limit=max(size, 1), **parameters)
+        if rejects and moved > size:  # one more was there and does not fit
+            transaction.set_rollback(True, using=using)
+        elif first is not None:
+            notify(using, Ready({target.pk: first}))
+        if room is not None and not rejects and moved > room:
+            query("drop_oldest", using, queue=target.pk, count=moved - room, **ALL)
+    if rejects and moved > size:
+        raise QueueFull(f"{target.name!r} holds {target.max_length} messages, which is all it may")
+    return int(moved)
+
+
+def peek(name: str, state: State = State.READY, limit: int = 10, using: str = DEFAULT_DB_ALIAS) -> list[Message]:
+    """The oldest messages of a queue in one state, left as they are. Raises QueueNotFound."""
+    queue = get_queue(name, using)
+    return list(Message.objects.using(using).filter(queue=queue, state=state).order_by("id")[:limit])
+
+
+def newest(using: str) -> int:
+    """An id, without a priority, above those of all messages there are; those that arrive later have greater ones."""
+    return int(query("newest", using)[0][0])

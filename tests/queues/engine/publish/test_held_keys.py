@@ -1,0 +1,55 @@
+"""Publishes whose key an unfinished transaction holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from queues.engine import Engine, Outgoing, StoreUnavailable
+from tests.queues.engine.conftest import Producer, Store
+
+
+@contextmanager
+def holding(store: Store, queue: int, *keys: str) -> Iterator[psycopg.Connection]:
+    """Another's transaction that has stored messages with these keys."""
+    with psycopg.connect(store.conninfo) as other:
+        for key in keys:
+            other.execute(
+                "insert into queues_message (id, queue_id, state, payload, key) "
+                "select nextval('queues_message_id'), %s, 0, '', %s", (queue, key),
+            )  # fmt: skip
+        yield other
+        other.rollback()
+
+
+async def test_a_subscribe_does_not_wait_for_a_publish_whose_key_is_held(
+    engine: Engine, store: Store, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.publish.group_commit.KEY_PATIENCE", 3600.0)
+    queue = store.queue("orders")
+    with holding(store, queue, "k"):
+        publish = asyncio.create_task(producer.publish_detailed("orders", Outgoing(b"1", key="k")))
+        waiting = "select from pg_stat_activity where application_name = 'fivewire writer' and wait_event_type = 'Lock'"
+        await store.until(lambda: store.rows(waiting), "the publish waits for its key")
+        assert (await engine.subscriptions.create(b"t", 1, None)).topic == b"t"
+        assert not publish.done()
+    await publish
+    assert ([row["key"] for row in store.messages(queue)], producer.failed) == (["k"], [])
+
+
+async def test_held_keys_hold_up_other_publishes_only_now_and_then(
+    engine: Engine, store: Store, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = store.queue("orders")
+    with holding(store, queue, "a", "b"):
+        await producer.publish_detailed("orders", Outgoing(b"1", key="a"), Outgoing(b"2", key="free"))
+        assert [(token, type(error)) for token, error in producer.failed] == [(0, StoreUnavailable)]
+        monkeypatch.setattr("queues.engine.publish.group_commit.KEY_PATIENCE", 3600.0)
+        engine.writer._rests_until += 3600.0
+        await producer.publish_detailed("orders", Outgoing(b"3", key="b"), Outgoing(b"4"))
+        assert len(producer.failed) == 2
+    assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"2", b"4"]

@@ -1,0 +1,117 @@
+"""When replies may say that a settlement is durable, also while the settlement writer writes other kinds."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from queues.engine import Engine, LocalQueue
+from tests.queues.engine.conftest import MakeEngine, Producer, Store, Worker
+
+
+@contextlib.asynccontextmanager
+async def settling_held(engine: Engine, store: Store) -> AsyncIterator[None]:
+    """A job of another queue is done, and writing that takes until the end of the block."""
+    store.queue("other")
+    buffer = await engine.queue("other")
+    worker = Worker(buffer)
+    worker.grant(1)
+    await Producer(engine).publish("other", b"done")
+    [push] = await worker.take(1)
+    with store.connection.transaction():
+        store.rows("select from queues_message where id = %s for update", push.id)
+        round = engine.settling
+        assert buffer.complete(push.tag, None)
+        engine.hurry_settling()
+        await store.until(lambda: engine.settling > round, "the settlement writer writes")
+        yield
+
+
+async def given(engine: Engine, *bodies: bytes, credits: int | None = None) -> tuple[LocalQueue, Worker]:
+    """The queue "jobs" with these messages, so many of them pushed to a worker (None: all)."""
+    buffer = await engine.queue("jobs")
+    worker = Worker(buffer)
+    await Producer(engine).publish("jobs", *bodies)
+    credits = len(bodies) if credits is None else credits
+    worker.grant(credits)
+    await worker.until(lambda: len(worker.pushed) == credits)
+    return buffer, worker
+
+
+@pytest.mark.parametrize("audited", [False, True], ids=["plain", "audited"])
+@pytest.mark.parametrize("what", ["fails", "is done", "is a dead letter", "is handed back"])
+async def test_what_a_worker_says_while_another_job_is_settled_is_answered_though_nothing_follows(
+    make_engine: MakeEngine, store: Store, what: str, audited: bool
+) -> None:
+    queue = store.queue("jobs", retry_backoff="1 hour", audited=audited)
+    engine = await make_engine()
+    buffer, worker = await given(engine, b"1")
+    async with settling_held(engine, store):
+        tag = worker.pushed[0].tag
+        if what == "fails":
+            buffer.give_back(tag, error="no")
+        elif what == "is done":
+            assert buffer.complete(tag, None)
+        elif what == "is a dead letter":
+            buffer.bury(tag, "no")
+        else:
+            buffer.hand_back(tag)
+        round = engine.settling
+        assert engine.settles(round)
+    await store.until(lambda: not engine.settles(round), "it may be answered")
+    counts = {"fails": (0, 0, 1, 0), "is done": (0, 0, 0, 0), "is a dead letter": (0, 0, 0, 1)}
+    assert store.counts(queue) == counts.get(what, (1, 0, 0, 0))
+
+
+async def test_a_failure_that_the_loss_of_the_database_cut_off_is_answered_though_nothing_follows(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    """The node that reaps the lost lease returns the message."""
+    queue = store.queue("jobs")
+    engine = await make_engine()
+    buffer, worker = await given(engine, b"1")
+    node = engine.node
+    async with settling_held(engine, store):
+        buffer.give_back(worker.pushed[0].tag, error="no")
+        round = engine.settling
+        store.rows("select pg_terminate_backend(%s)", engine.connections["settler"].info.backend_pid)
+        await store.until(lambda: not engine.available, "the loss is noticed")
+    await store.until(lambda: engine.node != node and engine.available, "the new node")
+    await store.until(lambda: not engine.settles(round), "it may be answered")
+    assert len(store.messages(queue)) == 1
+
+
+async def test_a_queue_whose_messages_went_back_while_another_was_settled_is_not_stuck(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    store.queue("jobs")
+    engine = await make_engine()
+    buffer, worker = await given(engine, b"1", b"2", b"3", credits=1)
+    async with settling_held(engine, store):
+        await store.until(lambda: not (buffer.ready or buffer.claiming or buffer.interested), "memory is emptied")
+    worker.grant(2)
+    assert await worker.bodies(3) == [b"1", b"2", b"3"]
+
+
+async def test_after_the_loss_of_the_database_too_a_worker_that_pauses_gets_the_next_message(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.consume.local_queue.COLD_SHARED", 3600.0)
+    store.queue("jobs")
+    engine = await make_engine()
+    node = engine.node
+    store.rows("select pg_terminate_backend(%s)", engine.connections["settler"].info.backend_pid)
+    await store.until(lambda: engine.node != node and engine.available, "the new node")
+    buffer, worker = await given(engine, b"1", b"2", b"3", credits=1)
+    assert buffer.ready
+    with store.connection.transaction():
+        store.rows("select from queues_message where id = %s for update", buffer.ready[0][0])
+        monkeypatch.setattr("queues.engine.consume.local_queue.COLD_SHARED", 0.0)
+        buffer.tidy_soon()  # it was to be looked at after the time that held before
+        await store.until(lambda: not (buffer.ready or buffer.interested), "memory is emptied")
+        worker.grant(1)
+        await Producer(engine).publish("jobs", b"4")
+        assert [push.payload for push in worker.pushed] == [b"1"]
+    assert await worker.bodies(2) == [b"1", b"2"]

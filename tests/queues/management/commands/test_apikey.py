@@ -1,0 +1,92 @@
+"""`manage.py apikey`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queues.models import ApiKey
+from queues.operations import keys
+from tests.queues.shell import Shell
+
+pytestmark = pytest.mark.django_db
+
+
+def test_the_key_alone_is_printed_and_nowhere_again(shell: Shell) -> None:
+    created = shell("apikey", "create", "app")
+    text = created.out.strip()
+    assert created.status == 0
+    assert ApiKey.objects.get().digest == keys.digest(text)
+    assert "not shown again" in created.err
+    for listed in (shell("apikey", "list"), shell("apikey", "list", "--json")):
+        assert "app" in listed.out
+        assert text not in listed.out
+
+
+def test_a_key_may_be_given_with_its_scopes(shell: Shell) -> None:
+    shell(
+        "apikey", "create", "app", "--key", "dev-key", "--protocol", "sspq", "blipmq", "--publish", "a*",
+        "--publish", "b", "--consume", "c", "d", "--manage", "*", "--json",
+    )  # fmt: skip
+    row = ApiKey.objects.get()
+    assert row.digest == keys.digest("dev-key")
+    assert (row.protocols, row.publish, row.consume, row.manage) == (
+        ["sspq", "blipmq"], ["a*", "b"], ["c", "d"], ["*"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "publish", "consume"),
+    [([], ["*"], ["*"]), (["--publish", "a"], ["a"], []), (["--consume", "a"], [], ["a"])],
+)
+def test_without_patterns_all_is_allowed_and_with_some_only_these(
+    shell: Shell, options: list[str], publish: list[str], consume: list[str]
+) -> None:
+    created = shell("apikey", "create", "app", "--json", *options).json
+    assert (created["publish"], created["consume"]) == (publish, consume)
+    assert keys.digest(created["key"]) == ApiKey.objects.get().digest
+
+
+def test_a_revoked_key_says_so_in_the_list(shell: Shell) -> None:
+    shell("apikey", "create", "app")
+    assert shell("apikey", "list", "--json").json[0]["revoked_at"] is None
+    assert shell("apikey", "revoke", "app").status == 0
+    assert shell("apikey", "list", "--json").json[0]["revoked_at"] is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        (("create", "app"), 1, "named 'app'"),
+        (("create", "other", "--key", ""), 1, "empty"),
+        (("create", "other", "--protocol", "smtp"), 2, "smtp"),
+        (("revoke", "gone"), 1, "'gone'"),
+        ((), 2, "create|list|revoke"),
+    ],
+)
+def test_what_is_refused_has_a_reason_and_a_status(
+    shell: Shell, arguments: tuple[str, ...], status: int, reason: str
+) -> None:
+    shell("apikey", "create", "app")
+    outcome = shell("apikey", *arguments)
+    assert outcome.status == status
+    assert reason in outcome.err
+    assert ApiKey.objects.count() == 1
+
+
+def test_a_key_may_come_from_a_file_or_from_standard_input(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("a key of some length\n")
+    assert shell("apikey", "create", "one", "--key-file", str(tmp_path / "key")).out == "a key of some length\n"
+    assert shell("apikey", "create", "two", "--key-file", "-", stdin=b"another of that length\n").status == 0
+    assert ApiKey.objects.get(name="two").digest == keys.digest("another of that length")
+    for arguments, stdin in (((str(tmp_path / "none"),), b""), (("-",), b""), (("-", "--key", "x"), b"y")):
+        assert shell("apikey", "create", "three", "--key-file", *arguments, stdin=stdin).status == 2
+    assert ApiKey.objects.count() == 2
+
+
+def test_a_short_key_is_taken_with_a_warning(shell: Shell) -> None:
+    made = shell("apikey", "create", "short", "--key", "dev-key")
+    assert (made.status, made.out) == (0, "dev-key\n")
+    assert "Warning: The key has 7 characters: fewer than 16 can be guessed." in made.err
+    assert "Warning" not in shell("apikey", "create", "long", "--key", "x" * 16).err

@@ -1,0 +1,93 @@
+"""The state of the broker as figures, and `manage.py top`."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from queues.api import publish
+from queues.models import Message, Queue
+from queues.operations import overview
+from queues.operations.overview import oldest_ready, take_overview
+from queues.operations.queues import create_queue, purge
+from tests.queues.shell import Shell
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A clock that the test moves on."""
+
+    class Clock:
+        time = timezone.now()
+
+        @classmethod
+        def now(cls) -> Any:
+            return cls.time
+
+    monkeypatch.setattr(overview, "timezone", Clock)
+    return Clock
+
+
+def test_rates_are_messages_a_second_since_the_last_look(clock: Any) -> None:
+    create_queue("orders")
+    publish("orders", b"1")
+    before = take_overview()
+    publish("orders", b"2")
+    publish("orders", b"3")
+    purge("orders")
+    clock.time += timedelta(seconds=2)
+    now = take_overview(before)
+    (orders,) = (queue for queue in now.queues if queue.name == "orders")
+    assert (before.in_rate, orders.in_rate, orders.out_rate) == (0.0, 1.0, 1.5)
+    assert (now.in_rate, now.out_rate, now.total("ready")) == (1.0, 1.5, 0)
+
+
+def test_the_age_of_a_queue_is_that_of_its_first_ready_message(clock: Any) -> None:
+    create_queue("orders")
+    create_queue("empty")
+    publish("orders", b"1")
+    publish("orders", b"2")
+    first = Message.objects.order_by("id")[0]
+    clock.time = first.published_at + timedelta(seconds=90)
+    ids = dict(Queue.objects.values_list("name", "id"))
+    assert oldest_ready(ids.values()) == {ids["orders"]: pytest.approx(90.0)}
+
+
+def test_a_look_takes_six_queries_with_any_number_of_queues(django_assert_num_queries: Any) -> None:
+    for number in range(20):
+        create_queue(f"orders.{number}")
+    with django_assert_num_queries(6):
+        assert len(take_overview().queues) >= 20
+
+
+def test_top_shows_queues_with_their_counts_in_order(shell: Shell) -> None:
+    create_queue("quiet")
+    create_queue("busy", paused=True)
+    publish("busy", b"1")
+    shown = shell("top", "--count", "1", "--interval", "0", "--sort", "ready")
+    assert shown.status == 0
+    lines = shown.out.splitlines()
+    assert "1 ready" in lines[0]
+    names = [line.split()[0] for line in lines[4:] if line.strip()]
+    assert names[0] == "busy"
+    assert "paused" in next(line for line in lines if line.startswith("busy"))
+    assert "quiet" in names
+
+
+def test_top_prints_one_object_a_look(shell: Shell) -> None:
+    create_queue("orders")
+    publish("orders", b"1")
+    shown = shell("top", "--count", "2", "--interval", "0", "--json", "--limit", "1", "--sort", "ready")
+    first, second = map(json.loads, shown.out.splitlines())
+    assert first["queues"][0] == second["queues"][0] | {"oldest": first["queues"][0]["oldest"]}
+    assert (first["queues"][0]["name"], first["queues"][0]["ready"]) == ("orders", 1)
+
+
+def test_top_refuses_a_sort_that_is_none(shell: Shell) -> None:
+    assert shell("top", "--sort", "colour").status == 2

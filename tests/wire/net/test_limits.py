@@ -1,0 +1,139 @@
+import pytest
+
+from wire.net.limits import FEW_BYTES, Closure, ConnectionLimits, ListenerOptions, LogThrottle, PartialBytes, Refusal
+
+
+def test_connections_over_the_global_limit_are_refused_until_one_goes() -> None:
+    limits = ConnectionLimits(max_connections=2)
+    assert limits.acquire("10.0.0.1") is None
+    assert limits.acquire("10.0.0.2") is None
+    assert limits.acquire("10.0.0.3") is Refusal.MAX_CONNECTIONS
+    assert limits.total == 2
+    limits.release("10.0.0.1")
+    assert limits.acquire("10.0.0.3") is None
+
+
+def test_one_address_cant_take_every_place() -> None:
+    limits = ConnectionLimits(max_connections=10, max_connections_per_address=1)
+    assert limits.acquire("10.0.0.1") is None
+    assert limits.acquire("10.0.0.1") is Refusal.MAX_CONNECTIONS_PER_ADDRESS
+    assert limits.acquire("10.0.0.2") is None
+    limits.release("10.0.0.1")
+    assert limits.acquire("10.0.0.1") is None
+
+
+def test_an_ipv6_site_counts_as_one_address() -> None:
+    limits = ConnectionLimits(max_connections_per_address=1)
+    assert limits.acquire("2001:db8::1") is None
+    assert limits.acquire("2001:db8::2") is Refusal.MAX_CONNECTIONS_PER_ADDRESS
+    assert limits.acquire("2001:db8:0:1::1") is None
+
+
+def test_zero_means_no_limit() -> None:
+    limits = ConnectionLimits()
+    assert {limits.acquire("10.0.0.1") for _ in range(1000)} == {None}
+    assert limits.total == 1000
+
+
+def test_a_client_that_has_gone_leaves_nothing_behind() -> None:
+    limits = ConnectionLimits()
+    limits.acquire("10.0.0.1")
+    limits.release("10.0.0.1")
+    with pytest.raises(KeyError):
+        limits.release("10.0.0.1")
+
+
+class Holder:
+    """A connection as the limits see it."""
+
+    def __init__(self, stranger: bool = False) -> None:
+        self.is_stranger = stranger
+        self.evicted: Closure | None = None
+
+    def evict(self, closure: Closure) -> None:
+        self.evicted = closure
+
+
+def test_over_the_limit_on_bytes_the_hungriest_goes_and_gives_back_what_it_held() -> None:
+    partial = PartialBytes(160)
+    small, large, newcomer = Holder(), Holder(), Holder()
+    partial.hold(small, 50)
+    partial.hold(large, 80)
+    partial.hold(newcomer, 30)
+    assert partial.total == 160
+    partial.hold(newcomer, 31)
+    assert (small.evicted, large.evicted, newcomer.evicted) == (None, Closure.PARTIAL_BYTES, None)
+    assert partial.total == 81
+    partial.hold(large, 0)
+    partial.hold(newcomer, 0)
+    partial.hold(small, 0)
+    assert partial.total == 0
+
+
+def test_over_the_limit_on_bytes_strangers_go_first_but_not_for_a_few_bytes() -> None:
+    partial = PartialBytes(100 * FEW_BYTES)
+    known, modest, greedy = Holder(), Holder(stranger=True), Holder(stranger=True)
+    partial.hold(known, 90 * FEW_BYTES)
+    partial.hold(modest, FEW_BYTES - 1)
+    partial.hold(greedy, 20 * FEW_BYTES)
+    assert (known.evicted, modest.evicted, greedy.evicted) == (None, None, Closure.PARTIAL_BYTES)
+    partial.hold(known, 101 * FEW_BYTES)
+    assert (known.evicted, modest.evicted) == (Closure.PARTIAL_BYTES, None)
+
+
+def test_enough_is_freed_at_once_that_the_next_byte_evicts_nothing() -> None:
+    partial = PartialBytes(1600)
+    holders = [Holder() for _ in range(17)]
+    for holder in holders:
+        partial.hold(holder, 100)
+    assert sum(holder.evicted is not None for holder in holders) == 2
+    assert partial.total == 1500
+
+
+def test_too_many_strangers_cost_the_one_that_has_been_strange_longest() -> None:
+    limits = ConnectionLimits(max_unauthenticated=2)
+    first, second, third, fourth = (Holder(stranger=True) for _ in range(4))
+    limits.meet(first)
+    limits.meet(second)
+    limits.know(first)
+    limits.meet(third)
+    assert limits.unauthenticated == 2
+    limits.meet(fourth)
+    assert [holder.evicted for holder in (first, second, third, fourth)] == [
+        None, Closure.MAX_UNAUTHENTICATED, None, None
+    ]  # fmt: skip
+    assert limits.unauthenticated == 2
+    limits.know(second)  # it is gone
+
+
+@pytest.mark.parametrize("name", ["max_connections", "idle_timeout", "drain_timeout"])
+def test_a_negative_limit_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be 0"):
+        ListenerOptions(**{name: -1})  # type: ignore[arg-type]
+
+
+def test_a_write_buffer_needs_room() -> None:
+    with pytest.raises(ValueError, match="write_high_water must be at least 1"):
+        ListenerOptions(write_high_water=0)
+
+
+@pytest.mark.parametrize(
+    ("times", "interval"),
+    [((10, 300, 60), 1.0), ((2, 300, 60), 0.5), ((0, 0, 0), 1.0), ((0, 1, 0), 0.25), ((0.001, 0, 0), 0.01)],
+)
+def test_connections_are_looked_at_four_times_within_the_shortest_limit(
+    times: tuple[float, float, float], interval: float
+) -> None:
+    handshake, idle, write = times
+    options = ListenerOptions(handshake_timeout=handshake, idle_timeout=idle, write_timeout=write)
+    assert options.sweep_interval() == interval
+
+
+def test_one_report_per_second_and_reason_tells_how_many_it_stands_for() -> None:
+    throttle = LogThrottle(interval=1.0)
+    assert throttle.admit("a", 10.0) == 1
+    assert throttle.admit("a", 10.5) == 0
+    assert throttle.admit("a", 10.9) == 0
+    assert throttle.admit("b", 10.9) == 1
+    assert throttle.admit("a", 11.0) == 3
+    assert throttle.admit("a", 12.0) == 1

@@ -1,0 +1,270 @@
+"""Several listener processes under one parent: their command lines, their deaths, their end."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace, TracebackType
+from typing import Any, Self
+
+import psutil
+import pytest
+
+from brokersite.environment import CHECKOUT
+from tests.waiting import PATIENCE
+from wire.management.commands.runwire import Command
+from wire.net import processes
+from wire.net.processes import FIRST_PAUSE, LIVED, LONGEST_PAUSE, Child, StartFailed, child_arguments
+
+# Command lines.
+
+
+def parsed(arguments: list[str]) -> dict[str, Any]:
+    """What runwire makes of a command line."""
+    return vars(Command().create_parser(*arguments[:2]).parse_args(arguments[2:]))
+
+
+@pytest.mark.parametrize("processes_", [("--processes", "3"), ("--processes=3",), ("--proc", "3"), ("--process=3",)])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_child_is_one_process_that_shares_its_ports_however_the_number_was_written(
+    processes_: tuple[str, ...], number: int
+) -> None:
+    others = ["--sspq-also", "127.0.0.1:1=orders", "--blipmq", "127.0.0.1:2", "--settings", "x.y"]
+    for arguments in ([*processes_, *others], [*others, *processes_]):
+        child = child_arguments(["manage.py", "runwire", *arguments], number)
+        parent = parsed(["manage.py", "runwire", *arguments])
+        assert parent["processes"] == 3
+        assert parsed(child) == parent | {"processes": 1, "share_ports": True}
+
+
+@pytest.mark.parametrize("option", [("--status", "127.0.0.1:9"), ("--status=127.0.0.1:9",), ("--st", "127.0.0.1:9")])
+def test_only_the_first_child_has_the_status_page_however_it_was_written(option: tuple[str, ...]) -> None:
+    arguments = ["manage.py", "runwire", "--sspq", "off", *option, "--processes", "3", "--skip-checks"]
+    parent = parsed(arguments)
+    assert str(parent["status"]) == "127.0.0.1:9"
+    assert parsed(child_arguments(arguments, 0)) == parent | {"processes": 1, "share_ports": True}
+    for number in (1, 2):
+        child = parsed(child_arguments(arguments, number))
+        assert child == parent | {"processes": 1, "share_ports": True, "status": None}
+
+
+# Pauses, by a clock of the test's own.
+
+
+class Started:
+    """A process that has been started."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.returncode: int | None = None
+        self.stdout: Any = subprocess.DEVNULL
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The time, in `now`; processes that are started live until the test says otherwise."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(processes, "subprocess", SimpleNamespace(Popen=Started, PIPE=subprocess.PIPE))
+    monkeypatch.setattr(processes, "threading", SimpleNamespace(Thread=lambda **_: SimpleNamespace(start=lambda: None)))
+    return clock
+
+
+def pause_after_death(child: Child, clock: SimpleNamespace) -> float:
+    """Have a running child end now; seconds until it is started again."""
+    dead: Any = child.process
+    dead.returncode = 1
+    died = clock.now
+    child.watch()
+    while child.process is None:
+        clock.now += 0.125
+        child.watch()
+    assert child.process is not dead
+    return float(clock.now - died)
+
+
+def test_a_child_that_keeps_dying_is_started_after_longer_and_longer_pauses(clock: SimpleNamespace) -> None:
+    said: list[str] = []
+    child = Child(7, said.append, lambda _: None)
+    child.was_ready = True
+    child.watch()
+    assert [pause_after_death(child, clock) for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert (FIRST_PAUSE, LONGEST_PAUSE) == (0.5, 30)
+    assert said == ["process 7 ended with status 1; starting it again"] * 8
+
+
+def test_a_child_that_has_lived_is_started_at_once_and_then_patience_is_new(clock: SimpleNamespace) -> None:
+    child = Child(0, lambda _: None, lambda _: None)
+    child.was_ready = True
+    child.watch()
+    assert [pause_after_death(child, clock) for _ in range(3)] == [0.5, 1, 2]
+    clock.now += LIVED + 1
+    assert pause_after_death(child, clock) == 0
+    assert pause_after_death(child, clock) == 0.5
+
+
+def test_a_child_that_cannot_even_start_is_not_started_for_ever(clock: SimpleNamespace) -> None:
+    child = Child(0, lambda _: None, lambda _: None)
+    child.watch()
+    dead: Any = child.process
+    dead.returncode = 2
+    with pytest.raises(StartFailed, match="status 2 before it was ready") as failed:
+        child.watch()
+    assert failed.value.status == 2
+
+
+def test_a_child_that_lives_is_left_alone(clock: SimpleNamespace) -> None:
+    child = Child(0, lambda _: None, lambda _: None)
+    child.watch()
+    first = child.process
+    clock.now += 3600
+    child.watch()
+    assert child.process is first
+
+
+# Real processes, of a small program in runwire's place.
+
+PROGRAM = """
+import json, os, signal, sys
+stubborn = "--stubborn" in sys.argv
+ended = signal.SIG_IGN if stubborn else lambda *_: sys.exit(0)
+signal.signal(signal.SIGTERM, ended)
+print(json.dumps({"pid": os.getpid(), "arguments": sys.argv[1:]}), flush=True)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+PARENT = """
+import sys
+from wire.net.processes import run_processes
+count, drain_timeout, *sys.argv = sys.argv[1:]
+sys.exit(run_processes(int(count), float(drain_timeout), lambda line: print(line, flush=True)))
+"""
+
+
+class Family:
+    """A parent, and what it has said about its children."""
+
+    def __init__(self, program: Path, count: int, *arguments: str, drain_timeout: float = 10.0) -> None:
+        self.parent = subprocess.Popen(
+            [sys.executable, "-c", PARENT, str(count), str(drain_timeout), str(program), *arguments],
+            cwd=CHECKOUT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pids: set[int] = set()
+        self.arguments: dict[int, list[str]] = {}
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.parent.stdout is not None
+        with self.parent.stdout as lines:
+            for line in lines:
+                self._lines.put(line.rstrip("\n"))
+        self._lines.put("the end")
+
+    def until(self, wanted: str) -> list[str]:
+        """The parent's lines up to and with this one."""
+        seen: list[str] = []
+        while not seen or seen[-1] != wanted:
+            seen.append(self._lines.get(timeout=PATIENCE))
+            self._note(seen[-1])
+            assert seen[-1] != "the end" or wanted == "the end", seen
+        return seen
+
+    def next_child(self) -> int:
+        """The number of the next child that reports itself."""
+        while (number := self._note(self._lines.get(timeout=PATIENCE))) is None:
+            pass
+        return number
+
+    def _note(self, line: str) -> int | None:
+        if not line.startswith("["):
+            return None
+        number, _, text = line[1:].partition("] ")
+        report = json.loads(text)
+        self.pids.add(report["pid"])
+        self.arguments[int(number)] = report["arguments"]
+        return int(number)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Ask the parent to end; its exit status."""
+        self.parent.send_signal(number)
+        return self.parent.wait(PATIENCE)
+
+    def __enter__(self) -> Self:
+        self.until("ready")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.parent.poll() is None:
+            self.parent.kill()
+            self.parent.wait()
+        for pid in self.pids:
+            if psutil.pid_exists(pid):
+                os.kill(pid, signal.SIGKILL)
+        self._reader.join()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    return file
+
+
+def test_all_children_run_the_same_command_line_and_the_parent_is_ready_once(program: Path) -> None:
+    with Family(program, 3, "runwire", "--processes", "3", "--status", "127.0.0.1:9") as family:
+        assert len(family.pids) == 3
+        assert family.arguments.keys() == {0, 1, 2}
+        alone = ["--processes", "1", "--share-ports"]
+        first, second, third = (family.arguments[number] for number in range(3))
+        assert first == ["runwire", "--processes", "3", "--status", "127.0.0.1:9", *alone]
+        assert second == third == ["runwire", "--processes", "3", *alone]
+        assert family.end() == 0
+        assert family.until("the end") == ["the end"]
+
+
+def test_a_dead_child_is_started_again_and_the_others_live_on(program: Path) -> None:
+    with Family(program, 2) as family:
+        before = {child.pid: child for child in psutil.Process(family.parent.pid).children()}
+        assert before.keys() == family.pids
+        victim, other = sorted(before)
+        before[victim].kill()
+        number = family.next_child()
+        after = {child.pid for child in psutil.Process(family.parent.pid).children()}
+        assert len(after) == 2
+        assert other in after
+        assert victim not in after
+        assert number in (0, 1)
+        assert family.end() == 0
+        assert "ready" not in family.until("the end")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_stops_them_all(program: Path, number: int) -> None:
+    with Family(program, 2) as family:
+        children = psutil.Process(family.parent.pid).children()
+        assert len(children) == 2
+        assert family.end(number) == 0
+        assert not any(child.is_running() for child in children)
+
+
+def test_a_child_that_does_not_stop_in_time_is_ended(program: Path) -> None:
+    with Family(program, 2, "--stubborn", drain_timeout=-processes.GRACE) as family:
+        children = psutil.Process(family.parent.pid).children()
+        assert family.end() == 0
+        assert not any(child.is_running() for child in children)

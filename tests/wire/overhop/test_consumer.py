@@ -1,0 +1,60 @@
+"""What a worker is sent, on an engine that is not there."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from queues.engine import Content, LocalQueue, Push
+from queues.engine.message import Detail
+from wire.overhop.codec.decoder import Decoder, Type
+from wire.overhop.consumer import Assignment, Consumer
+
+
+class Owner:
+    """A session that keeps what it is to send."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.connection: Any = SimpleNamespace(name="overhop 10.0.0.1:7", listener=self)
+        self.assignments: dict[str, Assignment] = {}
+        self.sent = b""
+
+    def session_failed(self) -> None:
+        self.failures += 1
+
+    def send_quests(self, frames: list[bytes]) -> None:
+        self.sent += b"".join(frames)
+
+
+class Buffer:
+    """A queue that notes what becomes a dead letter."""
+
+    def __init__(self) -> None:
+        self.policy = SimpleNamespace(max_attempts=5, uuid=str(UUID(int=1)))
+        self.buried: dict[int, str] = {}
+
+    def bury(self, tag: int, error: str) -> None:
+        self.buried[tag] = error
+
+
+def test_a_job_whose_payload_fails_in_an_unforeseen_way_becomes_a_dead_letter_and_the_next_is_delivered(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(payload: bytes, content: Content | None) -> bytes:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("wire.overhop.consumer.payload_value", fail)
+    owner, buffer = Owner(), Buffer()
+    consumer = Consumer(owner, "q", cast(LocalQueue, buffer), 1000, None)
+    msgpack = Detail(content=Content.MSGPACK)
+    consumer.push([Push(1, 11, b"{}", 0, None), Push(2, 12, b"\x07", 0, msgpack)], None)
+    assert buffer.buried == {1: "it cannot be delivered: ZeroDivisionError"}
+    (quest,) = Decoder.for_client().feed(owner.sent)
+    assert (quest.t, quest.p["job_payload"]) == (Type.QUEST, 7)
+    assert owner.failures == 1
+    [record] = caplog.records
+    assert record.getMessage() == "overhop 10.0.0.1:7: message 11 of q cannot be delivered"

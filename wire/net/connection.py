@@ -1,0 +1,471 @@
+"""One accepted TCP connection, between asyncio's transport and a protocol's session.
+
+Theory of operation. A connection is open until the client, its session or its listener ends it. From then on the
+session's only further event is ``connection_lost``, soon and once, while the connection may live on to flush.
+Ending goes in three steps: the write side is shut down behind the last byte, bytes that the client still sends are
+read and thrown away for a moment, then the socket is closed. Closing with unread bytes in the kernel would
+make it send a reset, and the reset would take the last replies with it.
+
+Time limits have no timers of their own. The listener looks at every connection about once a second, and
+one stamp serves all limits, because only one of them applies at a time: when the connection came (until
+the handshake), when bytes last moved (idle), or when the client last took bytes (write, close). So a limit
+is kept to within two looks, never early.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import functools
+import logging
+import struct
+import termios
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+
+from wire.net.address import HostPort
+from wire.net.limits import Closure, ConnectionLimits, ListenerOptions
+
+logger = logging.getLogger("wire.net.listener")
+
+#: Seconds to wait for the client's end of file after everything is flushed and our side is shut down.
+LINGER = 1.0
+
+#: The connection's own reason to pause reading: the client does not read.
+WRITE = "write"
+
+
+class ConnectionOwner(Protocol):
+    """The listener that accepted a connection, as the connection sees it."""
+
+    name: str
+    options: ListenerOptions
+    limits: ConnectionLimits
+    loop: asyncio.AbstractEventLoop
+    stopping: bool
+    pause_reasons: set[str]
+
+    @property
+    def session_factory(self) -> Callable[[Connection], Session]:
+        """Makes the session of a new connection."""
+
+    def connection_made(self, connection: Connection) -> bool:
+        """Take a connection in; False if it came too late."""
+
+    def connection_lost(self, connection: Connection, closure: Closure) -> None:
+        """Forget a connection and add up its traffic."""
+
+    def session_failed(self) -> None:
+        """Count an unforeseen exception of a session."""
+
+    def report(self, closure: Closure, ip: str) -> None:
+        """Log that a connection is ended for a limit that it shares with others."""
+
+
+class Failing(Protocol):
+    """A connection that can be ended for an exception."""
+
+    def failed(self, where: str) -> None:
+        """As `Connection.failed`."""
+
+
+class Contained(Protocol):
+    """A part of a session whose methods can be `contained`."""
+
+    @property
+    def connection(self) -> Failing:
+        """Its connection."""
+
+
+P = ParamSpec("P")
+S = TypeVar("S", bound=Contained)
+
+
+def contained(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
+    """Decorate a method that the engine or a timer calls: an exception ends this connection, and hurts no other."""
+
+    @functools.wraps(method)
+    def call(self: S, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception:
+            self.connection.failed(method.__name__)
+
+    return cast(Callable[Concatenate[S, P], None], call)
+
+
+class Session(Protocol):
+    """A wire protocol's side of one connection. The listener's session factory makes it.
+
+    All methods are called from the event loop, never inside one another. An exception out of any of them
+    ends this connection, is logged once with its traceback, and hurts no other. The engine and timers call methods
+    that are `contained`.
+    """
+
+    def data_received(self, data: bytes) -> None:
+        """Take the next bytes, cut anywhere. Not called after :meth:`Connection.close`."""
+
+    def eof_received(self) -> bool | None:
+        """The client sends nothing more; everything it sent before has been given to data_received.
+
+        Return True to keep the write side open, then call :meth:`Connection.close` when all is answered.
+        TLS has no half-close: there the connection ends in any case.
+        """
+
+    def connection_lost(self) -> None:
+        """The connection is over: hand back the messages held. Called exactly once, last."""
+
+    def drain(self) -> None:
+        """The server is stopping: finish or hand back, then call :meth:`Connection.close`."""
+
+    def overfull(self) -> None:
+        """The client's incomplete or unhandled bytes take too much memory: tell it, if the protocol has a way to.
+
+        The connection is ended next.
+        """
+
+
+class Connection(asyncio.Protocol):
+    """A connection as its session sees it.
+
+    ``peer`` is the client's (ip, port); ``peer_certificate`` the dictionary that
+    :meth:`ssl.SSLSocket.getpeercert` describes, or None; ``name`` is for logs. ``bytes_in`` and ``bytes_out``
+    count this connection's traffic.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_closing",
+        "_closure",
+        "_eof",
+        "_handshake_done",
+        "_handshake_timeout",
+        "_held",
+        "_moved",
+        "_on_writable",
+        "_pauses",
+        "_receive",
+        "_session",
+        "_silence_allowed",
+        "_stamp",
+        "_transport",
+        "bytes_in",
+        "bytes_out",
+        "listener",
+        "name",
+        "peer",
+        "peer_certificate",
+    )  # fmt: skip
+
+    def __init__(self, listener: ConnectionOwner, peer: tuple[str, int]) -> None:
+        self.listener = listener
+        self.peer = peer
+        self.name = f"{listener.name} {HostPort(*peer)}"
+        self.peer_certificate: dict[str, Any] | None = None
+        self._silence_allowed = False
+        #: Seconds that the handshake may take, 0 without limit.
+        self._handshake_timeout = listener.options.handshake_timeout
+        self._on_writable: Callable[[], None] | None = None
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self._transport = cast(asyncio.Transport, None)  # until connection_made, before any session exists
+        self._session: Session | None = None
+        self._receive: Callable[[bytes], None] = _discard
+        self._pauses: set[str] = set()
+        self._eof = False
+        self._closing = False
+        self._closure: Closure | None = None
+        self._handshake_done = False
+        self._held = 0
+        self._stamp = 0.0
+        self._moved = 0
+
+    # Called by sessions
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the connection has been ended: later writes are dropped."""
+        return self._closing
+
+    @property
+    def is_choked(self) -> bool:
+        """Whether the client does not read: nothing should be pushed to it."""
+        return WRITE in self._pauses
+
+    def name_key(self, key: int) -> None:
+        """The client has authenticated with this API key: log lines say so."""
+        self.name += f" key {key}"
+
+    def allow_silence(self, allowed: bool) -> None:
+        """The client rightly waits in silence, or no longer, such as a consumer on an empty queue.
+
+        While it does the idle limit does not apply, except to a client that has half-closed, whose disappearance
+        nothing else would show.
+        """
+        self._silence_allowed = allowed
+
+    def leave_handshake_to_session(self) -> None:
+        """The protocol has time limits of its own for its handshake."""
+        self._handshake_timeout = 0.0
+
+    def when_writable(self, call: Callable[[], None]) -> None:
+        """Call this when the client takes bytes again after `is_choked` has been true."""
+        self._on_writable = call
+
+    def write(self, data: bytes) -> None:
+        """Send ``data``. Never blocks: a client that does not take it is no longer read from."""
+        if not self._closing:
+            self.bytes_out += len(data)
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Flush what was written, then close. The session's connection_lost comes soon, before it is done."""
+        self._end(Closure.STOPPED if self.listener.stopping else Closure.SESSION)
+
+    def abort(self) -> None:
+        """Close at once and throw away what is not sent yet."""
+        self._abort(self._closure or Closure.SESSION)
+
+    def pause_reading(self, reason: str) -> None:
+        """Read nothing more until ``reason``, and every other one, has been taken back by resume_reading.
+
+        On uvloop a session that calls this from its own making may still be given one read.
+        """
+        if self._closing or reason in self._pauses:
+            return
+        self._pauses.add(reason)
+        if len(self._pauses) == 1 and not self._eof:
+            self._transport.pause_reading()
+
+    def resume_reading(self, reason: str) -> None:
+        """Take back a reason given to pause_reading; reading goes on when none is left."""
+        if reason not in self._pauses:
+            return
+        self._pauses.remove(reason)
+        # After its end of file a transport made to read again would report the end a second time.
+        if not (self._pauses or self._eof or self._closing):
+            self._transport.resume_reading()
+
+    @property
+    def pause_reasons(self) -> frozenset[str]:
+        """Why nothing is read at present; empty while reading."""
+        return frozenset(self._pauses)
+
+    def handshake_done(self) -> None:
+        """The client has shown that it speaks the protocol, and may: from now on the idle limit holds instead."""
+        self._handshake_done = True
+        self._stamp = self.listener.loop.time()
+        self.listener.limits.know(self)
+
+    def hold(self, count: int) -> None:
+        """Report the received bytes that are kept: of an incomplete frame, or of frames not handled yet.
+
+        All connections together have a limit: those that hold most are closed.
+        """
+        if count != self._held and not self._closing:
+            self._held = count
+            self.listener.limits.partial.hold(self, count)
+
+    def failed(self, where: str) -> None:
+        """An unforeseen exception is being handled: log it, and end this connection."""
+        logger.exception("%s: the session failed in %s; its connection is closed", self.name, where)
+        self.listener.session_failed()
+        self._end(Closure.SESSION_ERROR)
+
+    # Called by the listener
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether the handshake is not complete."""
+        return not self._handshake_done
+
+    def evict(self, closure: Closure) -> None:
+        """This connection is over a limit that it shares with others: end it."""
+        if self._closing:
+            return
+        if self._session is not None and closure is Closure.PARTIAL_BYTES:
+            try:
+                self._session.overfull()
+            except Exception:
+                self.failed("overfull")
+        self.listener.report(closure, self.peer[0])
+        self._end(closure)
+
+    def drain(self) -> None:
+        """Ask the session to come to an end."""
+        if self._session is not None and not self._closing:
+            try:
+                self._session.drain()
+            except Exception:
+                self.failed("drain")
+
+    def give_up(self) -> None:
+        """The time to stop is over. A connection that only lingers does not count as cut off."""
+        lingers = self._closing and not self._transport.get_write_buffer_size()
+        self._abort(self._closure if lingers and self._closure else Closure.STOP_TIMEOUT)
+
+    def check(self, now: float) -> None:
+        """Apply the time limits; ``now`` is the loop's time."""
+        options = self.listener.options
+        if self._closing or WRITE in self._pauses:
+            self._check_flush(now, options.write_timeout)
+        elif self._pauses:
+            self._stamp = now  # not read from: the silence is not the client's
+        elif not self._handshake_done:
+            if self._handshake_timeout and now - self._stamp >= self._handshake_timeout:
+                self._end(Closure.HANDSHAKE_TIMEOUT)
+        elif (moved := self.bytes_in + self.bytes_out) != self._moved or (self._silence_allowed and not self._eof):
+            self._moved = moved
+            self._stamp = now
+        elif options.idle_timeout and now - self._stamp >= options.idle_timeout:
+            self._end(Closure.IDLE_TIMEOUT)
+
+    def _check_flush(self, now: float, timeout: float) -> None:
+        buffered = self._transport.get_write_buffer_size()
+        taken = self.bytes_out - buffered - _kernel_buffer_size(self._transport)
+        if taken > self._moved:
+            self._stamp = now
+        self._moved = taken
+        if self._closing and not buffered and self._transport.can_write_eof():
+            if now - self._stamp >= LINGER:
+                self._transport.abort()
+        elif timeout and now - self._stamp >= timeout:
+            self._abort(Closure.WRITE_TIMEOUT)
+
+    # Called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if not self.listener.connection_made(self):
+            self._closing = True
+            self._transport.abort()
+            return
+        options = self.listener.options
+        high = options.write_high_water
+        self._transport.set_write_buffer_limits(high=high, low=high // 4)
+        self.peer_certificate = transport.get_extra_info("peercert") or None
+        self._stamp = self.listener.loop.time()
+        for reason in self.listener.pause_reasons:
+            self.pause_reading(reason)
+        try:
+            self._session = self.listener.session_factory(self)
+        except Exception:
+            self.failed("its factory")
+        else:
+            if not self._closing:
+                self._receive = self._session.data_received
+                if not self._handshake_done:
+                    self.listener.limits.meet(self)
+        if self._pauses:
+            # uvloop begins to read when this method returns, whether paused or not.
+            self.listener.loop.call_soon(self._pause_again)
+
+    def _pause_again(self) -> None:
+        if self._pauses and not (self._eof or self._closing):
+            self._transport.pause_reading()
+
+    def data_received(self, data: bytes) -> None:
+        self.bytes_in += len(data)
+        try:
+            self._receive(data)
+        except Exception:
+            self.failed("data_received")
+
+    def eof_received(self) -> bool:
+        self._eof = True
+        if self._session is None or self._closing:
+            return False
+        keep_open: bool | None = False
+        try:
+            keep_open = self._session.eof_received()
+        except Exception:
+            self.failed("eof_received")
+        if keep_open and self._transport.can_write_eof():
+            return True
+        self._end(Closure.PEER)
+        return False
+
+    def pause_writing(self) -> None:
+        if not self._closing:
+            self._stamp = self.listener.loop.time()
+            self._moved = self.bytes_out - self._transport.get_write_buffer_size()
+            self.pause_reading(WRITE)
+
+    def resume_writing(self) -> None:
+        if not self._closing:
+            self._stamp = self.listener.loop.time()
+            self.resume_reading(WRITE)
+            if self._on_writable is not None:
+                try:
+                    self._on_writable()
+                except Exception:
+                    self.failed("on_writable")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._closure is None:
+            self._closure = Closure.RESET if exc else Closure.PEER
+        self._closing = True
+        self._let_go()
+        self._finish_session()
+        self.listener.connection_lost(self, self._closure)
+
+    # The end
+
+    def _end(self, closure: Closure) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        self._closure = closure
+        self._receive = _discard
+        self._let_go()
+        loop = self.listener.loop
+        self._stamp = loop.time()
+        loop.call_soon(self._finish_session)
+        transport = self._transport
+        if self._eof or transport.is_closing() or not transport.can_write_eof():
+            transport.close()
+            return
+        try:
+            transport.write_eof()
+        except OSError:  # the client has reset the connection and the loop has not told us yet
+            transport.abort()
+        else:
+            transport.resume_reading()
+
+    def _abort(self, closure: Closure) -> None:
+        self._closing = True
+        self._closure = closure
+        self._receive = _discard
+        self._transport.abort()
+
+    def _let_go(self) -> None:
+        """Release the held bytes and the place among unfinished handshakes."""
+        limits = self.listener.limits
+        limits.know(self)
+        limits.partial.hold(self, 0)
+
+    def _finish_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            try:
+                session.connection_lost()
+            except Exception:
+                logger.exception("%s: the session failed in connection_lost", self.name)
+                self.listener.session_failed()
+
+
+def _kernel_buffer_size(transport: asyncio.Transport) -> int:
+    """Return the bytes that left the transport and are not acknowledged; 0 where the system can't tell.
+
+    The kernel's buffer holds megabytes and takes more only when a third of it is free, so that without this
+    a slow client would look like one that takes nothing.
+    """
+    try:
+        answer = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    except (OSError, ValueError):  # ValueError: the socket is closed already
+        return 0
+    return int(struct.unpack("i", answer)[0])
+
+
+def _discard(data: bytes) -> None:
+    """Take the place of a session that has ended."""

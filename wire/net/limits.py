@@ -1,0 +1,239 @@
+"""A listener's limits and counters. No I/O."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from wire.net.address import Network, ip_address
+
+MIB = 1024 * 1024
+
+
+class Refusal(StrEnum):
+    """Why a connection was turned away before its session began."""
+
+    NOT_ALLOWED = "not_allowed"
+    MAX_CONNECTIONS = "max_connections"
+    MAX_CONNECTIONS_PER_ADDRESS = "max_connections_per_address"
+    TLS_HANDSHAKE = "tls_handshake"
+    STOPPING = "stopping"
+
+
+class Closure(StrEnum):
+    """Why a connection that had a session came to its end."""
+
+    PEER = "peer"
+    RESET = "reset"
+    SESSION = "session"
+    SESSION_ERROR = "session_error"
+    HANDSHAKE_TIMEOUT = "handshake_timeout"
+    MAX_UNAUTHENTICATED = "max_unauthenticated"
+    PARTIAL_BYTES = "partial_bytes"
+    IDLE_TIMEOUT = "idle_timeout"
+    WRITE_TIMEOUT = "write_timeout"
+    STOPPED = "stopped"
+    STOP_TIMEOUT = "stop_timeout"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerOptions:
+    """The limits of one listener. Times are in seconds; 0 switches a limit off,
+    but for ``drain_timeout``, where it means not to wait at all.
+
+    ``allow`` lists the networks that may connect; empty means all. ``idle_timeout`` closes a connection
+    on which nothing moved in either direction, unless its session allows silence. ``write_timeout`` aborts
+    a client that takes nothing of a full write buffer (``write_high_water`` bytes). The first four are of all
+    listeners that share a ``ConnectionLimits``.
+    """
+
+    max_connections: int = 10_000
+    max_connections_per_address: int = 0
+    max_unauthenticated: int = 0
+    partial_bytes: int = 0
+    handshake_timeout: float = 10.0
+    idle_timeout: float = 0.0
+    write_timeout: float = 60.0
+    write_high_water: int = MIB
+    drain_timeout: float = 10.0
+    allow: tuple[Network, ...] = ()
+    tls: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_connections", "max_connections_per_address", "max_unauthenticated", "partial_bytes",
+                     "handshake_timeout", "idle_timeout", "write_timeout", "drain_timeout"):  # fmt: skip
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be 0 (no limit) or more, not {getattr(self, name)!r}")
+        if self.write_high_water < 1:
+            raise ValueError(f"write_high_water must be at least 1 byte, not {self.write_high_water!r}")
+
+    def sweep_interval(self) -> float:
+        """Seconds between two looks at the connections: a quarter of the shortest limit, 10 ms to 1 s."""
+        limits = [t for t in (self.handshake_timeout, self.idle_timeout, self.write_timeout) if t]
+        return max(0.01, min([1.0, *(t / 4 for t in limits)]))
+
+
+@dataclass(slots=True)
+class ListenerStats:
+    """The counters of one listener since it was made. ``current`` is a gauge; bytes are those inside TLS.
+    ``failures`` counts exceptions of sessions that nothing foresaw."""
+
+    accepted: int = 0
+    failures: int = 0
+    current: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    refused: dict[Refusal, int] = field(default_factory=lambda: dict.fromkeys(Refusal, 0))
+    closed: dict[Closure, int] = field(default_factory=lambda: dict.fromkeys(Closure, 0))
+
+
+class Client(Protocol):
+    """A connection as the limits see it."""
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether its handshake is not complete."""
+
+    def evict(self, closure: Closure) -> None:
+        """It is over a limit: end it."""
+
+
+#: A stranger that holds fewer bytes goes no sooner than others.
+FEW_BYTES = 1024
+
+
+class PartialBytes:
+    """Bytes that connections have sent and that are kept: of frames not complete yet, or not handled yet.
+
+    One object is shared by all listeners of a process: what many connections hold together has a limit, 0 meaning
+    none.
+    """
+
+    __slots__ = ("_by_client", "limit", "total")
+
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit
+        self.total = 0
+        self._by_client: dict[Client, int] = {}
+
+    def hold(self, client: Client, count: int) -> None:
+        """``client`` holds ``count`` bytes from now on. Over the limit those with most are evicted, strangers before
+        others, until a sixteenth of it is free."""
+        self.total += count - self._by_client.pop(client, 0)
+        if count:
+            self._by_client[client] = count
+        if not self.limit or self.total <= self.limit:
+            return
+        for hungry in sorted(self._by_client, key=self._hunger, reverse=True):
+            if self.total <= self.limit - self.limit // 16:
+                return
+            self.total -= self._by_client.pop(hungry)
+            hungry.evict(Closure.PARTIAL_BYTES)
+
+    def _hunger(self, client: Client) -> tuple[bool, int]:
+        count = self._by_client[client]
+        return client.is_stranger and count >= FEW_BYTES, count
+
+
+class ConnectionLimits:
+    """How many connections may be open at once, altogether and from one address, and what they may hold.
+
+    One object is shared by all listeners of a process. An IPv6 client counts by its /64 network, which is
+    what one site gets and can choose addresses from freely. 0 means no limit.
+    """
+
+    __slots__ = ("_by_client", "_strangers", "max_connections", "max_connections_per_address", "max_unauthenticated",
+                 "partial", "total")  # fmt: skip
+
+    def __init__(
+        self, max_connections: int = 0, max_connections_per_address: int = 0, max_unauthenticated: int = 0,
+        partial_bytes: int = 0,
+    ) -> None:  # fmt: skip
+        self.max_connections = max_connections
+        self.max_connections_per_address = max_connections_per_address
+        self.max_unauthenticated = max_unauthenticated
+        self.partial = PartialBytes(partial_bytes)
+        self.total = 0
+        self._by_client: dict[str | int, int] = {}
+        self._strangers: dict[Client, None] = {}
+
+    @classmethod
+    def of(cls, options: ListenerOptions) -> ConnectionLimits:
+        """Return the limits that ``options`` give."""
+        return cls(
+            options.max_connections, options.max_connections_per_address, options.max_unauthenticated,
+            options.partial_bytes,
+        )  # fmt: skip
+
+    @property
+    def unauthenticated(self) -> int:
+        """Connections whose handshake is not complete."""
+        return len(self._strangers)
+
+    def meet(self, client: Client) -> None:
+        """A connection begins its handshake; if too many do, the one that has been at it longest is evicted.
+
+        The caller must call :meth:`know` when the handshake is complete or the connection gone.
+        """
+        self._strangers[client] = None
+        if self.max_unauthenticated and len(self._strangers) > self.max_unauthenticated:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.evict(Closure.MAX_UNAUTHENTICATED)
+
+    def know(self, client: Client) -> None:
+        """A connection is no stranger any more, or gone."""
+        self._strangers.pop(client, None)
+
+    def acquire(self, ip: str) -> Refusal | None:
+        """Count a connection from ``ip`` in; if a limit forbids it, count nothing and return which one.
+
+        After None the caller must call :meth:`release` once when the connection is gone.
+        """
+        if self.max_connections and self.total >= self.max_connections:
+            return Refusal.MAX_CONNECTIONS
+        client = _client_key(ip)
+        count = self._by_client.get(client, 0)
+        if self.max_connections_per_address and count >= self.max_connections_per_address:
+            return Refusal.MAX_CONNECTIONS_PER_ADDRESS
+        self._by_client[client] = count + 1
+        self.total += 1
+        return None
+
+    def release(self, ip: str) -> None:
+        """Count out a connection that :meth:`acquire` let in."""
+        client = _client_key(ip)
+        count = self._by_client[client] - 1
+        if count:
+            self._by_client[client] = count
+        else:
+            del self._by_client[client]
+        self.total -= 1
+
+
+def _client_key(ip: str) -> str | int:
+    return ip if ":" not in ip else int(ip_address(ip)) >> 64
+
+
+class LogThrottle:
+    """Lets at most one report per key through each ``interval`` seconds, and counts what it held back."""
+
+    __slots__ = ("_held", "_last", "interval")
+
+    def __init__(self, interval: float = 1.0) -> None:
+        self.interval = interval
+        self._last: dict[str, float] = {}
+        self._held: dict[str, int] = {}
+
+    def admit(self, key: str, now: float) -> int:
+        """Return how many events to report now, this one included, or 0 to stay silent."""
+        held = self._held.get(key, 0) + 1
+        last = self._last.get(key)
+        if last is not None and now - last < self.interval:
+            self._held[key] = held
+            return 0
+        self._last[key] = now
+        self._held[key] = 0
+        return held

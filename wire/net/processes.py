@@ -1,0 +1,142 @@
+"""Several listener processes that share their ports: started, watched and stopped by one parent."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from queues import childprocess
+
+STATUS = "--status"
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+#: A child that has lived this long starts again without a pause.
+LIVED = 10.0
+#: Seconds between two looks at the children.
+LOOK = 0.2
+#: Seconds that the children have beyond their drain timeout.
+GRACE = 2.0
+
+
+class StartFailed(Exception):
+    """A process could not start at all, and said why itself; starting it again would not help."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"a process ended with status {status} before it was ready")
+        self.status = status
+
+
+class Child:
+    """One process: this same command line with --processes 1."""
+
+    def __init__(self, number: int, say: Callable[[str], None], ready: Callable[[int], None]) -> None:
+        self.number = number
+        self.pause = 0.0
+        self.start_at = 0.0
+        self.started = 0.0
+        self.process: subprocess.Popen[str] | None = None
+        self.was_ready = False
+        self._say = say
+        self._ready = ready
+
+    def start(self) -> None:
+        command = childprocess.command(childprocess.own_program(), *child_arguments(sys.argv[1:], self.number))
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        threading.Thread(target=self._relay, args=(self.process,), daemon=True).start()
+
+    def _relay(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                text = line.rstrip("\n")
+                if text == "ready":
+                    self.was_ready = True
+                    self._ready(self.number)
+                else:
+                    self._say(f"[{self.number}] {text}")
+
+    def watch(self) -> None:
+        """Start again when it has died, after a pause that grows while it keeps dying. Raises StartFailed."""
+        now = time.monotonic()
+        if self.process is not None and (status := self.process.poll()) is not None:
+            if status > 0 and not self.was_ready:
+                raise StartFailed(status)
+            self._say(f"process {self.number} ended with status {self.process.returncode}; starting it again")
+            self.process = None
+            lived = now - self.started > LIVED
+            self.pause = 0.0 if lived else min(max(FIRST_PAUSE, 2 * self.pause), LONGEST_PAUSE)
+            self.start_at = now + self.pause
+        if self.process is None and now >= self.start_at:
+            self.start()
+
+
+def run_processes(count: int, drain_timeout: float, say: Callable[[str], None]) -> int:
+    """Run until SIGTERM or SIGINT, then stop them all; returns the exit status."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    waiting = set(range(count))
+    lock = threading.Lock()  # each child's lines are read by a thread
+
+    def say_one(line: str) -> None:
+        with lock:
+            say(line)
+
+    def ready(number: int) -> None:
+        with lock:
+            if number in waiting:
+                waiting.discard(number)
+                if not waiting:
+                    say("ready")
+
+    children = [Child(number, say_one, ready) for number in range(count)]
+    exit_status = 0
+    try:
+        while not stop.is_set():
+            for child in children:
+                child.watch()
+            stop.wait(LOOK)
+    except StartFailed as error:
+        exit_status = error.status
+    _stop([child.process for child in children if child.process is not None], drain_timeout + GRACE)
+    return exit_status
+
+
+def _stop(processes: list[subprocess.Popen[str]], timeout: float) -> None:
+    """Ask them all to end, and after `timeout` seconds end those that have not."""
+    for process in processes:
+        process.send_signal(signal.SIGTERM)  # does nothing to one that has ended
+    deadline = time.monotonic() + timeout
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def child_arguments(arguments: list[str], number: int) -> list[str]:
+    """The command line of a child, from its parent's: one process that shares its ports.
+
+    The first one has the status page, for all. Of an option given twice the last one counts, also where the first was
+    abbreviated.
+    """
+    words = _without_status(arguments) if number else arguments
+    return [*words, "--processes", "1", "--share-ports"]
+
+
+def _without_status(arguments: list[str]) -> list[str]:
+    """The words without --status and its value, abbreviated or not."""
+    kept: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if not (name.startswith(STATUS[:4]) and STATUS.startswith(name)):
+            kept.append(word)
+        elif not equals:
+            next(words, None)
+    return kept

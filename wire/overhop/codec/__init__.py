@@ -1,0 +1,1 @@
+"""Overhop on the wire: frames, requests and values. No I/O."""

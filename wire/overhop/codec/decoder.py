@@ -1,0 +1,259 @@
+"""Overhop frames: bytes in, messages out, and back. No I/O.
+
+    +---------------+---------------------------------------------------------+
+    | u32 length    | MessagePack map: v = 2, t = type, rid = request id, p   |      the length is big-endian
+    +---------------+---------------------------------------------------------+
+
+Values are nil, bool, int64, UTF-8 str, bin, arrays, and maps with str keys. What is written has its keys sorted
+at every depth and its integers as short as they go; what is read may have any order, and of equal keys the last
+one counts. docs/protocols/overhop.md is the specification; `wire.overhop.codec.msgpack_check` is what stands between
+a stranger's bytes and the MessagePack library.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, NamedTuple
+
+from msgpack import packb, unpackb  # type: ignore[import-untyped]
+
+from wire.overhop.codec.encoder import (
+    ABSENT,
+    ENVELOPE_LIMIT,
+    RECORD_DEPTH,
+    Unencodable,
+    encode,
+    encode_packed,
+    encode_value,
+    enqueued,
+    err,
+    ok,
+    quest,
+)
+from wire.overhop.codec.msgpack_check import (
+    ELEMENTS_PER_SMALL_CONTAINER,
+    MAX_DEPTH,
+    MAX_ELEMENTS,
+    CodecError,
+    check,
+    is_plain,
+)
+from wire.overhop.codec.names import PROTOCOL_VERSION, PUSH_RID, Code, Type
+from wire.overhop.codec.timestamps import format_timestamp, parse_timestamp
+
+__all__ = [
+    "ABSENT",
+    "ENVELOPE_LIMIT",
+    "MAX_DEPTH",
+    "MAX_ELEMENTS",
+    "MAX_ENVELOPE",
+    "PUSH_RID",
+    "Code",
+    "CodecError",
+    "Decoder",
+    "Message",
+    "Type",
+    "Unencodable",
+    "decode_value",
+    "encode",
+    "encode_packed",
+    "encode_value",
+    "enqueued",
+    "err",
+    "format_timestamp",
+    "ok",
+    "parse_timestamp",
+    "quest",
+]
+
+#: Bytes a frame's length may claim, unless configured otherwise: `ENVELOPE_LIMIT` is the most that can be.
+MAX_ENVELOPE: Final = 8 * 1024 * 1024
+
+_LENGTH = struct.Struct(">I")
+_LENGTH_SIZE: Final = _LENGTH.size
+_read_length = _LENGTH.unpack_from
+_new = tuple.__new__  # a NamedTuple's own constructor takes half as long again
+
+#: Above this, walking over the values costs less than looking at every byte.
+_WORTH_A_LOOK: Final = 4096
+
+
+#: How an envelope begins whose payload comes first and has nothing but a jid of up to 255 bytes.
+_ONLY_JID: Final = b"\x84\xa1p\x81\xa3jid\xd9"
+_SHORTEST: Final = len(_ONLY_JID) + 1
+_MOST_TAILS: Final = 16
+#: How an envelope begins whose payload comes first and has two keys, the first of them a job's.
+_JOB_FIRST: Final = b"\x84\xa1p\x82\xabjob_payload"
+_JOB_AT: Final = len(_JOB_FIRST)
+
+
+class Message(NamedTuple):
+    """One envelope: its type (any int64), its request id (not empty), and its payload."""
+
+    t: int
+    rid: str
+    p: dict[str, Any]
+
+
+class Decoder:
+    """Cuts received bytes into messages. Feed it what the socket gave, in order.
+
+    `error` is None until the stream breaks a rule of the first tier (section "Errors"); from then on `feed`
+    returns nothing and the connection has to be closed without an answer. What is kept of an incomplete frame is
+    never more than its declared length, and each byte is copied a constant number of times however small the
+    pieces.
+    """
+
+    __slots__ = (
+        "_depth", "_elements", "_job_tail", "_limit", "_most_containers", "_need", "_rest", "_tails", "error",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        max_envelope: int = MAX_ENVELOPE,
+        *,
+        max_depth: int = MAX_DEPTH,
+        max_elements: int = MAX_ELEMENTS,
+    ) -> None:
+        """`max_envelope` is the largest length that is accepted, in bytes; the others are for one frame."""
+        self.error: str | None = None
+        self._limit = max_envelope
+        self._depth = max_depth
+        self._elements = max_elements
+        self._most_containers = min(max_depth, max_elements // ELEMENTS_PER_SMALL_CONTAINER)
+        self._rest = bytearray()
+        self._need = _LENGTH_SIZE
+        #: What came after the jid in envelopes that begin with `_ONLY_JID`: their type and request id.
+        self._tails: dict[bytes, tuple[int, str]] = {}
+        #: What came after the value in the last envelope that began with `_JOB_FIRST`: type, request id and queue.
+        self._job_tail: tuple[bytes, int, str, str] = (b"\xc1", 0, "", "")
+
+    @classmethod
+    def for_client(cls, max_envelope: int = MAX_ENVELOPE) -> Decoder:
+        """Return a decoder for what a broker sends: lists of jobs hold many payloads, and hold them deeper."""
+        return cls(max_envelope, max_depth=MAX_DEPTH + RECORD_DEPTH, max_elements=max_envelope)
+
+    @property
+    def pending(self) -> int:
+        """Bytes held of a frame that is not complete; not 0 at end of stream means it was cut off."""
+        return len(self._rest)
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Return the messages that `data` completes, in order; then look at `error`."""
+        messages: list[Message] = []
+        if self.error is not None:
+            return messages
+        if self._rest:
+            if len(self._rest) + len(data) < self._need:
+                self._rest += data
+                return messages
+            data = b"".join((self._rest, data))
+            self._rest = bytearray()
+        try:
+            self._cut(data, messages)
+        except CodecError as error:
+            self.error = str(error)
+        return messages
+
+    def _cut(self, data: bytes, messages: list[Message]) -> None:
+        """Add the messages that are whole and keep the rest; raise CodecError at the first that is none."""
+        append, decode, limit, tails = messages.append, self._decode, self._limit, self._tails
+        most = self._most_containers - 2
+        at, end, need = 0, len(data), _LENGTH_SIZE
+        while end - at >= _LENGTH_SIZE:
+            (length,) = _read_length(data, at)
+            if not 0 < length <= limit:
+                raise CodecError(f"frame length is {length}, not 1 to {limit}")
+            start = at + _LENGTH_SIZE
+            stop = start + length
+            if stop > end:
+                need = _LENGTH_SIZE + length
+                break
+            try:
+                if length > _SHORTEST and data.startswith(_ONLY_JID, start):
+                    cut = start + _SHORTEST + data[start + _SHORTEST - 1]
+                    known = tails.get(data[cut:stop])
+                    if known is not None:
+                        t, rid = known
+                        append(_new(Message, (t, rid, {"jid": str(data[start + _SHORTEST : cut], "utf-8")})))
+                    else:
+                        append(self._learn_jid(data, start, cut, stop))
+                elif data.startswith(_JOB_FIRST, start):
+                    tail, t, rid, q = self._job_tail
+                    cut = stop - len(tail)
+                    if data[cut:stop] == tail and is_plain(value := data[start + _JOB_AT : cut], most):
+                        append(_new(Message, (t, rid, {"job_payload": unpackb(value), "q": q})))
+                    else:
+                        append(self._learn_job(data[start:stop]))
+                else:
+                    append(decode(data[start:stop]))
+            except CodecError:
+                raise
+            except ValueError as error:  # UnicodeDecodeError and what unpackb raises
+                raise CodecError(f"not MessagePack as Overhop has it: {error}") from None
+            at = stop
+        if at < end:
+            self._rest += data[at:]
+            self._need = need
+
+    # Half of what workers send are DONEs, and nearly all that others send are ENQUEUEs: envelopes that differ in one
+    # value only. What a byte means follows from those before it. So where an envelope begins like an earlier one, and
+    # goes on like that one behind a value that is whole, it says the same but for that value.
+
+    def _learn_jid(self, data: bytes, start: int, cut: int, stop: int) -> Message:
+        message = self._decode(data[start:stop])
+        if len(self._tails) < _MOST_TAILS:
+            self._tails[data[cut:stop]] = message[0], message[1]
+        return message
+
+    def _learn_job(self, body: bytes) -> Message:
+        message = self._decode(body)
+        t, rid, p = message
+        q = p.get("q")
+        if len(p) == 2 and type(q) is str:
+            tail = b"".join((b"\xa1q", packb(q), b"\xa3rid", packb(rid), b"\xa1t", packb(t), b"\xa1v\x02"))
+            if body.endswith(tail):
+                self._job_tail = tail, t, rid, q
+        return message
+
+    def _decode(self, body: bytes) -> Message:
+        """Return the message in a frame's body; raise CodecError."""
+        if len(body) > _WORTH_A_LOOK or not is_plain(body, self._most_containers):
+            check(body, self._depth, self._elements)
+        try:
+            envelope = unpackb(body)
+            v, t, rid, p = envelope["v"], envelope["t"], envelope["rid"], envelope["p"]
+            if v == PROTOCOL_VERSION and type(t) is int and type(rid) is str and rid and type(p) is dict:
+                return _new(Message, (t, rid, p))
+        except ValueError as error:
+            raise CodecError(f"not MessagePack as Overhop has it: {error}") from None
+        except (KeyError, TypeError):
+            pass  # the envelope is no map, or has a field too few
+        raise CodecError(_what_is_wrong(envelope))
+
+
+def _unpack(data: bytes) -> Any:
+    try:
+        return unpackb(data)
+    except ValueError as error:
+        raise CodecError(f"not MessagePack as Overhop has it: {error}") from None
+
+
+def _what_is_wrong(envelope: Any) -> str:
+    if type(envelope) is not dict:
+        return f"the envelope is not a map but {type(envelope).__name__}"
+    for field, kind in (("v", int), ("t", int), ("rid", str), ("p", dict)):
+        if field not in envelope:
+            return f"the envelope has no {field!r}"
+        if type(envelope[field]) is not kind:
+            return f"{field!r} is {type(envelope[field]).__name__}, not {kind.__name__}"
+    if envelope["v"] != PROTOCOL_VERSION:
+        return f"protocol version is {envelope['v']}, not {PROTOCOL_VERSION}"
+    return "the request id is empty"
+
+
+def decode_value(data: bytes) -> Any:
+    """Return the one value in `data`, as `encode_value` writes it; raise CodecError unless Overhop allows it."""
+    if len(data) > _WORTH_A_LOOK or not is_plain(data, MAX_DEPTH):
+        check(data)
+    return _unpack(data)
