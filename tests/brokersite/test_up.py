@@ -115,7 +115,7 @@ def test_a_killed_listener_and_a_killed_database_are_started_again(
 def test_a_taken_port_is_named_before_anything_starts(start: StartUp, ports: Ports) -> None:
     with socket.create_server(("127.0.0.1", ports["sspq"])):
         up = start()
-        up.read_until(f"127.0.0.1:{ports['sspq']} cannot be listened on: HostPort already in use")
+        up.read_until(f"127.0.0.1:{ports['sspq']} cannot be listened on: Address already in use")
         assert up.process.wait(60) == 1
     assert "ready" not in up.lines
 

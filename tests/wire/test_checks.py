@@ -28,7 +28,7 @@ def warnings(
 def test_an_address_that_others_reach_is_warned_of(address: str) -> None:
     [(identifier, text)] = warnings(address)
     assert identifier == "wire.W001"
-    assert text.startswith(f"SSPQ listens on {address} and has no authentication: ")
+    assert text.startswith(f"SSPQ listens on {address} without authentication: ")
 
 
 @pytest.mark.parametrize("address", LOOPBACK)

@@ -464,7 +464,7 @@ async def logging_in(world: World) -> None:
     assert await world.asked(lambda: engine.authenticate(world.text, "blipmq")) is not None
     assert await world.asked(lambda: engine.grant_named("first")) is not None
     changed = asyncio.Event()
-    engine.on_key_change = [lambda id: changed.set() if id == key else None]
+    engine.on_key_change[:] = [lambda id: changed.set() if id == key else None]
     sql = "update queues_apikey set publish = publish || array['x']::text[] where id = %s returning 1"
     await world.store.change(sql, key)
     async with asyncio.timeout(PATIENCE):
