@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from django.db import connections
+from django.db import connections, transaction
 
 from queues.engine.cluster.notifications.formats import CHANNEL, Sendable, SendableInstruction
 from queues.engine.statements import DIRECTORY as ENGINE_DIRECTORY
@@ -29,6 +31,20 @@ def query(name: str, using: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         cursor.execute(text(name), parameters)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
     return rows
+
+
+@contextmanager
+def time_limit(milliseconds: int, using: str) -> Iterator[None]:
+    """A transaction, or a part of the caller's, each of whose statements is cancelled after so long: OperationalError.
+
+    What a page looks for without a fitting index must not hold a snapshot for long.
+    """
+    with transaction.atomic(using=using), connections[using].cursor() as cursor:
+        cursor.execute("select current_setting('statement_timeout')")
+        before = cursor.fetchone()[0]
+        cursor.execute("select set_config('statement_timeout', %s, true)", [str(milliseconds)])
+        yield
+        cursor.execute("select set_config('statement_timeout', %s, true)", [before])
 
 
 def notify(using: str, notification: Sendable) -> None:

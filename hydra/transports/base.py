@@ -21,10 +21,6 @@ class TransportError(Exception):
     """A link or a listener could not be opened; the message says which, and why."""
 
 
-class NothingSent(TransportError):
-    """A client closed its connection without a byte, as health checks and port scans do."""
-
-
 @dataclass(frozen=True, slots=True)
 class TransportOptions:
     """The options of all links of a node."""

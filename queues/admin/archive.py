@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import URLPattern, re_path, reverse
 from django.utils.html import format_html
 
 from queues.admin import payload
 from queues.admin.audit_links import audit_links
 from queues.admin.filters import FinishedFilter, QueueFilter
 from queues.admin.keyset import KeysetAdmin
+from queues.admin.life import ID, life_shown
 from queues.models import ArchivedMessage, Content, Queue
 
 
@@ -24,14 +27,34 @@ class ArchivedMessageAdmin(KeysetAdmin):
     list_per_page = 50
     fields = (
         "id", "queue_name", "outcome", "attempts", "published_at", "delivered_at", "finished_at", "producer_id",
-        "consumer_id", "job", "result_shown", "log", "audit", "size", "key", "sender", "headers", "content",
-        "payload_shown",
+        "consumer_id", "job", "result_shown", "log", "audit", "life", "size", "key", "sender", "task", "headers",
+        "content", "payload_shown",
     )  # fmt: skip
-    readonly_fields = ("queue_name", "result_shown", "log", "audit", "sender", "payload_shown")
+    readonly_fields = ("queue_name", "result_shown", "log", "audit", "life", "sender", "task", "payload_shown")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ArchivedMessage]:
         found: QuerySet[ArchivedMessage] = super().get_queryset(request)
         return found.defer("payload", "result")
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """The whole message; of several rows with its id, which has no unique index, the newest."""
+        if not ID.fullmatch(object_id):
+            return None
+        return ArchivedMessage.objects.filter(pk=int(object_id)).order_by("-finished_at").first()
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.payload_view)
+        own = re_path(r"^(?P<id>-?[0-9]{1,19})/payload/$", view, name="queues_archivedmessage_payload")
+        return [own, *super().get_urls()]
+
+    def payload_view(self, request: HttpRequest, id: str) -> HttpResponse:
+        """The whole payload as a file."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        message = self.get_object(request, id)
+        if message is None or message.payload is None:
+            raise Http404("The payload was not kept.")
+        return payload.as_file(f"message-{message.pk}", bytes(message.payload))
 
     def prepare_rows(self, rows: list[Any]) -> None:
         """The names of their queues; a message outlives its queue here."""
@@ -49,6 +72,14 @@ class ArchivedMessageAdmin(KeysetAdmin):
     def sender(self, message: ArchivedMessage) -> str:
         return payload.sender_shown(message.content, message.headers)
 
+    @admin.display(description="Celery task")
+    def task(self, message: ArchivedMessage) -> str:
+        return payload.task_shown(message.content, message.headers)
+
+    @admin.display(description="its life")
+    def life(self, message: ArchivedMessage) -> str:
+        return life_shown(message)
+
     @admin.display
     def audit(self, message: ArchivedMessage) -> str:
         queue = Queue.objects.filter(pk=message.queue_id).first()
@@ -60,7 +91,8 @@ class ArchivedMessageAdmin(KeysetAdmin):
             return "not kept"
         data = bytes(message.payload)
         kind, text = payload.shown(data[: payload.MOST_SHOWN], len(data), message.content)
-        return format_html("<pre>{}</pre><p>{}</p>", text, kind)
+        address = reverse("admin:queues_archivedmessage_payload", args=[message.pk])
+        return format_html('<pre>{}</pre><p>{}. <a href="{}">Download</a></p>', text, kind, address)
 
     @admin.display(description="result")
     def result_shown(self, message: ArchivedMessage) -> str:

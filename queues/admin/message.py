@@ -16,6 +16,7 @@ from queues.admin.audit_links import audit_links
 from queues.admin.confirm import REFUSALS, confirm_page, confirmed
 from queues.admin.filters import QueueFilter, StateFilter
 from queues.admin.keyset import KeysetAdmin
+from queues.admin.life import ID, archived_page, life_shown
 from queues.admin.recorded import operator
 from queues.models import Message, State
 from queues.operations import queues as queue_operations
@@ -40,16 +41,28 @@ class MessageAdmin(KeysetAdmin):
     actions = ("put_back", "remove")
     fields = (
         "number", "queue", "state", "attempts", "max_attempts", "priority", "published_at", "due_at", "expires_at",
-        "dead_at", "key", "sender", "headers", "error", "log", "audit", "producer_id", "node_id", "position", "content",
-        "payload_shown",
+        "dead_at", "key", "sender", "task", "headers", "error", "log", "audit", "life", "producer_id", "node_id",
+        "position", "content", "payload_shown",
     )  # fmt: skip
     readonly_fields = (
-        "number", "priority", "sender", "log", "audit", "producer_id", "node_id", "position", "payload_shown",
+        "number", "priority", "sender", "task", "log", "audit", "life", "producer_id", "node_id", "position",
+        "payload_shown",
     )  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
         found: QuerySet[Message] = super().get_queryset(request)
         return found.defer("payload").annotate(payload_size=size(), payload_head=head(payload.PREVIEW + 1))
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """The message by its place in the queue, or by the id it had first: an address stays right when it moves."""
+        if not ID.fullmatch(object_id):
+            return None
+        rows, id = self.get_queryset(request), int(object_id)
+        return rows.filter(pk=id).first() or rows.filter(origin_id=id).order_by("id").first()
+
+    def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
+        """It has left the store: its page is in the archive, if that kept something of it."""
+        return archived_page(object_id) or super()._get_obj_does_not_exist_redirect(request, opts, object_id)  # type: ignore[misc]
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.payload_view)
@@ -79,6 +92,14 @@ class MessageAdmin(KeysetAdmin):
     def sender(self, message: Message) -> str:
         return payload.sender_shown(message.content, message.headers)
 
+    @admin.display(description="Celery task")
+    def task(self, message: Message) -> str:
+        return payload.task_shown(message.content, message.headers)
+
+    @admin.display(description="its life")
+    def life(self, message: Message) -> str:
+        return life_shown(message)
+
     @admin.display
     def audit(self, message: Message) -> str:
         return audit_links(message.queue, message.origin_id or message.pk, message.content, message.key)
@@ -106,12 +127,7 @@ class MessageAdmin(KeysetAdmin):
         message = Message.objects.filter(pk=int(id)).first() if abs(int(id)) < 1 << 63 else None
         if message is None:
             raise Http404("The message has left the store.")
-        name = f'attachment; filename="message-{message.origin_id or message.pk}.bin"'
-        return HttpResponse(
-            bytes(message.payload),
-            content_type="application/octet-stream",
-            headers={"Content-Disposition": name},
-        )
+        return payload.as_file(f"message-{message.origin_id or message.pk}", bytes(message.payload))
 
     @admin.action(description="Put dead letters back into their queue", permissions=["operate"])
     def put_back(self, request: HttpRequest, queryset: QuerySet[Message]) -> None:

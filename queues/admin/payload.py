@@ -7,6 +7,7 @@ import json
 import unicodedata
 from typing import Any
 
+from django.http import HttpResponse
 from django.utils.html import format_html
 from msgpack import unpackb  # type: ignore[import-untyped]
 
@@ -16,6 +17,8 @@ from queues.models import Content, JobLogLine
 MOST_SHOWN = 64 * 1024
 MOST_HEX = 4 * 1024
 PREVIEW = 60
+#: Characters of a task's summary.
+MOST_TASK = 1000
 
 
 def readable(data: bytes, complete: bool = True) -> str | None:
@@ -70,6 +73,24 @@ def sender_shown(content: int | None, headers: Any) -> str:
     """Who has sent a letter, by the name of its connection; "-" of what is none, or when it was not kept."""
     sender = headers.get("from") if content == Content.LETTER and isinstance(headers, dict) else None
     return str(sender) if sender is not None else "-"
+
+
+def task_shown(content: int | None, headers: Any) -> str:
+    """The call that a Celery task is, as its headers tell it; "-" for what is none."""
+    if content != Content.CELERY or not isinstance(headers, dict) or "task" not in headers:
+        return "-"
+    arguments = ", ".join(str(headers[name]) for name in ("argsrepr", "kwargsrepr") if headers.get(name))
+    more = [f"{name} {headers[name]}" for name in ("id", "retries", "eta", "expires", "origin") if headers.get(name)]
+    return f"{headers['task']} {arguments}; {', '.join(more)}"[:MOST_TASK]
+
+
+def as_file(name: str, data: bytes) -> HttpResponse:
+    """Bytes as a file, which no browser takes for a page."""
+    return HttpResponse(
+        data,
+        content_type="application/octet-stream",
+        headers={"Content-Disposition": f'attachment; filename="{name}.bin"', "X-Content-Type-Options": "nosniff"},
+    )
 
 
 def log_shown(message: int) -> str:
