@@ -19,14 +19,15 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "brokersite.settings")
 _ = settings.INSTALLED_APPS  # loads them, which says in words what is wrong with them or with the packages
 
 import queues.celery.transport  # noqa: E402, F401 - makes fivewire:// known
+from queues.celery import beat  # noqa: E402
 
 # Celery warns of workers that root runs, since messages might bring code to be run; these are JSON.
 warnings.filterwarnings("ignore", category=SecurityWarning)
 
 app = Celery("brokersite")
 app.config_from_object("django.conf:settings", namespace="CELERY")
+app.conf.beat_schedule = beat.schedule() | beat.entries({"brokersite.forget_old": 3600.0})
 app.autodiscover_tasks()
-app.autodiscover_tasks(["queues.etl"])
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]

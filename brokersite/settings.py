@@ -132,18 +132,6 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TIMEZONE = TIME_ZONE
 CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"
-# Tasks by the clock: seconds between two runs. One that has not begun when the next is due is not needed any more.
-CELERY_BEAT_SCHEDULE = {
-    task: {"task": task, "schedule": seconds, "options": {"expires": seconds}}
-    for task, seconds in {
-        "etl.run_due": 5.0,
-        "etl.recover": 60.0,
-        "upkeep.keep_archive": 3600.0,
-        "upkeep.keep_audit": env.BROKER_AUDIT_ANCHOR_INTERVAL,
-        "upkeep.return_leases": 60.0,
-        "upkeep.forget_old": 3600.0,
-    }.items()
-}
 
 # The site is plain HTTP on localhost unless a proxy in front of it speaks TLS. The header is believed only then, since
 # any client can send it.

@@ -22,7 +22,7 @@ PATIENCE, FORCE = 60, 120
 
 
 @shared_task(  # type: ignore[untyped-decorator]
-    name="etl.run",
+    name="queues.etl.run",
     soft_time_limit=int(settings.BROKER_ETL_TIMEOUT) + PATIENCE,
     time_limit=int(settings.BROKER_ETL_TIMEOUT) + FORCE,
 )
@@ -31,14 +31,14 @@ def run_etl(run: int) -> None:
     runner.supervise(run)
 
 
-@shared_task(name="etl.run_due")  # type: ignore[untyped-decorator]
+@shared_task(name="queues.etl.run_due", ignore_result=True)  # type: ignore[untyped-decorator]
 def run_due_etl() -> None:
     """Begin the runs of schedules that are due."""
     for run in schedules.run_due():
         logger.info("ETL run %s was begun by %s", run.pk, run.trigger)
 
 
-@shared_task(name="etl.recover")  # type: ignore[untyped-decorator]
+@shared_task(name="queues.etl.recover", ignore_result=True)  # type: ignore[untyped-decorator]
 def recover_etl() -> None:
     """Find runs whose worker is gone, and do them again."""
     for run in schedules.restart_lost():

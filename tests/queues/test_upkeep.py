@@ -7,15 +7,10 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 from django.conf import settings as project
-from django.contrib.sessions.models import Session
 from django.db import connection
 from django.utils import timezone
-from django_celery_results.models import TaskResult
 
-from brokersite import tasks
-from brokersite.celery import app
-from hydra.models import SentLine
-from queues import upkeep
+from queues import tasks, upkeep
 from queues.database import connection_parameters
 from queues.models import AuditAnchor, EtlRun, EtlState, JobLogLine, Node, Rollup, State
 from queues.operations.audit_log import record
@@ -89,7 +84,7 @@ def test_the_audit_chains_are_anchored(transactional_db: None, settings, tmp_pat
 
 
 @pytest.mark.django_db
-def test_what_nobody_asks_for_any_more_is_forgotten(settings) -> None:
+def test_old_runs_and_figures_are_forgotten(settings) -> None:
     settings.BROKER_ETL_RUN_DAYS, settings.BROKER_ROLLUP_DAYS = 10, 20
     now = timezone.now()
     logs = project.DATA_DIR / "etl" / "logs"
@@ -102,43 +97,11 @@ def test_what_nobody_asks_for_any_more_is_forgotten(settings) -> None:
         )
     EtlRun.objects.create(state=EtlState.RUNNING, output="/o", trigger="t")
     Rollup.objects.bulk_create(Rollup(queue="q", hour=now - age * DAY) for age in (19, 21))
-    Session.objects.create(session_key="old", expire_date=now - DAY)
-    SentLine.objects.create(message=1)
-    SentLine.objects.update(sent_at=now - 2 * DAY)
     tasks.forget_old.apply(throw=True)
     assert list(EtlRun.objects.order_by("pk").values_list("state", flat=True)) == ["succeeded", "running"]
     assert (logs / "recent.log").exists()
     assert not (logs / "old.log").exists()
     assert outside.exists()
     assert [row.hour > now - 20 * DAY for row in Rollup.objects.all()] == [True]
-    assert not Session.objects.exists()
-    assert not SentLine.objects.exists()
     for path in (outside, logs / "recent.log"):
         path.unlink()
-
-
-def test_everything_by_the_clock_is_a_task_that_there_is() -> None:
-    app.loader.import_default_modules()
-    assert {entry["task"] for entry in app.conf.beat_schedule.values()} <= set(app.tasks)
-    assert all(entry["options"]["expires"] for entry in app.conf.beat_schedule.values())
-
-
-def test_tasks_are_written_as_json_kept_until_they_are_done_and_sent_with_the_commit() -> None:
-    assert app.conf.accept_content == ["json"]
-    assert app.conf.task_acks_late
-    assert app.conf.broker_transport_options == {"django_connection": "default"}
-    assert app.conf.beat_scheduler == "celery.beat:Scheduler"  # it keeps no file
-
-
-@pytest.mark.django_db
-def test_results_and_failures_are_kept_in_the_database() -> None:
-    assert (app.conf.task_ignore_result, app.conf.task_store_errors_even_if_ignored) == (True, True)
-    app.backend.store_result("one", {"rows": 3}, "SUCCESS")
-    assert TaskResult.objects.get().task_id == "one"
-    assert app.AsyncResult("one").get() == {"rows": 3}
-
-
-def test_a_run_has_more_time_than_it_may_take() -> None:
-    app.loader.import_default_modules()
-    run = app.tasks["etl.run"]
-    assert project.BROKER_ETL_TIMEOUT < run.soft_time_limit < run.time_limit

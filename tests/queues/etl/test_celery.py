@@ -105,7 +105,8 @@ def test_two_beats_and_two_workers_run_what_is_due_once(start_worker: StartWorke
     assert (run.rows_out, run.bytes, run.error) == (100, 2048, "")
     assert len(began(tmp_path, run)) == 1
     # Both beats have gone on asking, and both workers looking.
-    wait_until(lambda: all(worker.text.count("Task etl.run_due") > 4 for worker in workers), lambda: "more looks")
+    look = "Task queues.etl.run_due"
+    wait_until(lambda: all(worker.text.count(look) > 4 for worker in workers), lambda: "more looks")
     assert EtlRun.objects.count() == 1
     schedule.refresh_from_db()
     assert schedule.last_run == run

@@ -12,6 +12,6 @@ __all__ = ["app"]
 if "FAKE_JOB_DIRECTORY" in os.environ:
     runner.JOB = "tests.queues.etl.fakejob"
 
-HURRY = {"etl.run_due": 0.25, "etl.recover": 0.5}
+HURRY = {"queues.etl.run_due": 0.25, "queues.etl.recover": 0.5}
 for name, seconds in HURRY.items():
     app.conf.beat_schedule[name]["schedule"] = seconds

@@ -1,0 +1,53 @@
+"""The app's Celery tasks: upkeep by the clock (`queues/celery/beat.py` has the schedule), and runs of the ETL.
+
+``app.autodiscover_tasks()`` finds them where `queues` is among INSTALLED_APPS. Each may run twice, on several workers
+at once and beside engines that do the same.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from celery import shared_task
+
+from queues import periodic, upkeep
+from queues.audit.upkeep import look_after
+from queues.etl.tasks import cancel_revoked, recover_etl, run_due_etl, run_etl
+
+__all__ = [
+    "cancel_revoked", "forget_old", "keep_archive", "keep_audit", "recover_etl", "return_leases", "run_due_etl",
+    "run_etl", "run_periodic",
+]  # fmt: skip
+
+logger = logging.getLogger(__name__)
+
+
+@shared_task(name="queues.keep_archive", ignore_result=True)  # type: ignore[untyped-decorator]
+def keep_archive() -> None:
+    """Make the archive's partitions ahead, drop those older than the retention."""
+    upkeep.keep_archive()
+
+
+@shared_task(name="queues.keep_audit", ignore_result=True)  # type: ignore[untyped-decorator]
+def keep_audit() -> None:
+    """Seal the audit journal, write anchors, make partitions, drop those older than the retention."""
+    look_after()
+
+
+@shared_task(name="queues.return_leases", ignore_result=True)  # type: ignore[untyped-decorator]
+def return_leases() -> None:
+    """Return the leases of dead nodes."""
+    if dead := upkeep.return_leases():
+        logger.warning("returned the leases of %d dead nodes", dead)
+
+
+@shared_task(name="queues.run_periodic", ignore_result=True)  # type: ignore[untyped-decorator]
+def run_periodic() -> None:
+    """Publish the jobs of periodic jobs that are due."""
+    periodic.run_due()
+
+
+@shared_task(name="queues.forget_old", ignore_result=True)  # type: ignore[untyped-decorator]
+def forget_old() -> None:
+    """Delete old ETL runs with their logs, and old hourly figures."""
+    upkeep.forget_old()
