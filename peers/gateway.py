@@ -11,12 +11,12 @@ from msgpack import unpackb  # type: ignore[import-untyped]
 
 from peers.codec.envelope import build, encode, timestamp
 from peers.errors import InvalidEnvelope, MessageTooLarge, WeakSecret
-from queues.engine import Content, Letter, Undeliverable
+from queues.engine import Content, PeerMessage, Undeliverable
 
 SOURCE = "fivewire"
 
 
-def wrap(letter: Letter, to: str, secret: str) -> bytes:
+def wrap(letter: PeerMessage, to: str, secret: str) -> bytes:
     """The envelope of a message for a peer, the same each time. Raises Undeliverable, whatever the message is.
 
     Its id is the message's for ever, `from` and `source` are "fivewire". The body is the message's value if it is JSON
@@ -37,7 +37,7 @@ def wrap(letter: Letter, to: str, secret: str) -> bytes:
     return envelope.text
 
 
-def _body(letter: Letter) -> bytes:
+def _body(letter: PeerMessage) -> bytes:
     payload = letter.payload
     if letter.content in (Content.JSON, Content.LETTER):
         return payload

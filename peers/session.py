@@ -36,10 +36,10 @@ from queues.engine import (
     Engine,
     EngineError,
     Grant,
-    Letter,
     Mailbox,
     MailboxClaimed,
     MailboxService,
+    PeerMessage,
     TooManyNames,
 )
 from queues.reach import Operation, Protocol
@@ -261,13 +261,13 @@ class PeerSession:
         self._crowded = crowded
         self._read_or_wait()
 
-    def deliver(self, letters: list[Letter]) -> None:
+    def deliver(self, letters: list[PeerMessage]) -> None:
         """Send letters (section 2.4)."""
         if self._ended:
             return
         self._send([deliver_frame(letter.key, letter.payload) for letter in letters])
 
-    def wrap(self, letter: Letter) -> bytes:
+    def wrap(self, letter: PeerMessage) -> bytes:
         """Make an envelope of what a route has brought."""
         assert self._mailbox is not None
         return gateway.wrap(letter, self._mailbox.name, self._options.secret)

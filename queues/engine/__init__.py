@@ -1,12 +1,12 @@
 """The hot path: a durable store of messages in PostgreSQL that many connections share.
 
-Sessions of every protocol use what is exported here and nothing else: an `Engine` for the process, a `Publisher` to
+Sessions of every protocol use the names exported here only: an `Engine` for the process, a `Publisher` to
 publish to, a `LocalQueue` or a `Subscription` to consume from. docs/architecture.md tells how it works.
 """
 
 from queues.engine.access import ANYBODY, NOTHING, Grant
 from queues.engine.backpressure import Holder
-from queues.engine.consume.dispatch import Push, Waiter
+from queues.engine.consume.dispatch import Push, Waiter, Worker
 from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue
 from queues.engine.consume.subscriptions import Subscription
 from queues.engine.engine import Engine, running
@@ -24,7 +24,7 @@ from queues.engine.errors import (
     Unstorable,
     UnsupportedServer,
 )
-from queues.engine.mailbox.mailbox import Letter, Mailbox
+from queues.engine.mailbox.mailbox import Mailbox, PeerMessage
 from queues.engine.mailbox.service import MailboxService
 from queues.engine.message import Content, Delivery, Detail, Outgoing
 from queues.engine.options import EngineOptions, options_from_settings
@@ -44,7 +44,6 @@ __all__ = [
     "EngineOptions",
     "Grant",
     "Holder",
-    "Letter",
     "LocalDeadLetters",
     "LocalQueue",
     "Mailbox",
@@ -52,6 +51,7 @@ __all__ = [
     "MailboxService",
     "NotMigrated",
     "Outgoing",
+    "PeerMessage",
     "Producer",
     "Publisher",
     "Push",
@@ -67,6 +67,7 @@ __all__ = [
     "Unstorable",
     "UnsupportedServer",
     "Waiter",
+    "Worker",
     "options_from_settings",
     "running",
 ]

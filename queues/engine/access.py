@@ -1,4 +1,4 @@
-"""API keys as the engine knows them, and what they allow."""
+"""API keys as the engine knows them, with their grants."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ class Grant:
         return known
 
 
-#: What a client is allowed that shows no key.
+#: The grant of a client without a key.
 ANYBODY = Grant(0, "", (), ("*",), ("*",), ("*",))
 NOTHING = Grant(0, "", (), (), (), ())

@@ -1,4 +1,4 @@
-"""The engine's side of the audit chains: rows are appended in the transaction of what they record.
+"""The engine's side of the audit chains: rows are appended in the transaction that they record.
 
 A caller with a pipeline of its own puts `statement("audit_head")` at its end and calls `append_at` with the head's
 row. Between the two and the commit no other transaction can append to the chain, so little else belongs there.

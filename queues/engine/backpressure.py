@@ -1,4 +1,4 @@
-"""What connections wait for: replies for a commit, and reading for the database to keep up."""
+"""Barriers for connections: replies wait for a commit, reading waits for the database to keep up."""
 
 from __future__ import annotations
 

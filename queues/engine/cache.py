@@ -1,4 +1,4 @@
-"""What is remembered by texts that clients choose: bounded by entries and by bytes."""
+"""A cache with keys that clients choose, bounded by entries and by bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 class Cache(Generic[K, V]):
     """A dictionary that `trim` brings back to `entries` things and `most_bytes`, as `size` counts an entry: of its
-    oldest half it forgets what is `idle`."""
+    oldest half it forgets entries that are `idle`."""
 
     def __init__(
         self, entries: int, most_bytes: int, size: Callable[[K, V], int], idle: Callable[[V], bool] = lambda _: True
@@ -30,7 +30,7 @@ class Cache(Generic[K, V]):
         return self._known.get(key)
 
     def put(self, key: K, value: V) -> None:
-        """Remember it in place of what the key had."""
+        """Put a value in place of the key's former one."""
         self._forget(key)
         self._known[key] = value
         self._bytes += self._size(key, value)

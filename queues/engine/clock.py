@@ -1,4 +1,4 @@
-"""The two clocks: monotonic for deadlines, Unix time for what is stored."""
+"""The two clocks: monotonic for deadlines, Unix time for stored times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ now = time.monotonic
 
 
 def wall_offset() -> float:
-    """What to add to a monotonic time to get a Unix time by this host's clock."""
+    """The difference of Unix time and monotonic time, by this host's clock."""
     return time.time() - time.monotonic()
 
 

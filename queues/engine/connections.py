@@ -1,4 +1,4 @@
-"""The engine's connections to PostgreSQL, one for each purpose, and what sessions ask on the one for requests.
+"""The engine's connections to PostgreSQL, one for each purpose, and requests of sessions.
 
 The supervisor opens and closes all of them together. Between `begin_service` and `end_service` sessions may ask; a
 request that finds the connection lost sets `lost`, since no job reads that connection.
@@ -41,7 +41,7 @@ class Connections:
         self.lost = asyncio.Event()
         #: Whether sessions may ask.
         self.available = False
-        #: What sessions have asked and PostgreSQL has not answered.
+        #: Requests of sessions that PostgreSQL has not answered.
         self.asked: set[asyncio.Future[Any]] = set()
 
     def __getitem__(self, purpose: str) -> Connection:

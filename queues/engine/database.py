@@ -1,4 +1,4 @@
-"""Connections of the engine to PostgreSQL: how they are opened and what is asked of the server."""
+"""Connections of the engine to PostgreSQL: how they are opened, and checks of the server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OLDEST_SERVER = 140000
 #: bitmap of a whole queue that is then sorted, nor a loop over all messages for each id, for ever after; planning anew
 #: costs more than executing; a session that froze inside a transaction lets go of its locks; nothing that a role or a
 #: database is set to ends an engine's sessions or its statements. With these every statement
-#: reaches messages by `id = any(array)` and joins by hash, whatever the statistics say; the tests hold them to it.
+#: reaches messages by `id = any(array)` and joins by hash, with any statistics; the tests hold them to it.
 SESSION_SETTINGS = {
     "synchronous_commit": "on",
     "enable_seqscan": "off",
@@ -49,18 +49,18 @@ LATER_SETTINGS = {"transaction_timeout": ("0", 170000)}
 #: its locks, and one that serves no more is left.
 SILENCE = 15.0
 
-#: What psycopg raises when the server or the way to it is gone, or it is starting or stopping.
+#: psycopg's errors when the server or the way to it is gone, or it is starting or stopping.
 LOST = (psycopg.OperationalError, psycopg.InterfaceError, OSError)
 
-#: What a socket says whose other side is gone, also while nobody reads it; Linux alone knows POLLRDHUP.
+#: Poll events of a socket whose other side is gone, also without a reader; Linux alone knows POLLRDHUP.
 _CLOSED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 #: A claim moves messages from ready to leased. If PostgreSQL crashes before that is on disk they are ready again, as
-#: the crash makes them anyway: nothing is lost, and nobody needs to wait for the disk.
+#: the crash makes them anyway: nothing is lost, and no wait for the disk is needed.
 CLAIM_SETTINGS = {"synchronous_commit": "off"}
 
-#: What is due is found in the order of its time. Planned while the table is empty, any index of delayed messages and
-#: a sort seem as good as the index in that order; with many waiting, each look would then read and sort them all.
+#: Due messages are found in the order of their times. Planned while the table is empty, any index of delayed messages
+#: and a sort seem as good as the index in that order; with many waiting, each look would then read and sort them all.
 CLOCK_SETTINGS = {"enable_sort": "off"}
 
 _SETTINGS_OF = {"claimer": CLAIM_SETTINGS, "clockwork": CLOCK_SETTINGS}
@@ -78,8 +78,8 @@ def startup_options(settings: Mapping[str, str], given: str = "") -> str:
 
 
 async def connect(conninfo: str, purpose: str, silence: float = SILENCE) -> Connection:
-    """Open one of the engine's connections, whose session is set as it must be, whatever the role, the database or a
-    pooler says. Raises psycopg.OperationalError when the server is away, UnsafeServer or Pooled."""
+    """Open one of the engine's connections, with the session's settings pinned against those of the role, the database
+    and a pooler. Raises psycopg.OperationalError when the server is away, UnsafeServer or Pooled."""
     settings = session_settings(purpose)
     given = conninfo_to_dict(conninfo)
     milliseconds = str(int(silence * 1000))
@@ -135,7 +135,7 @@ async def _other_settings(connection: Connection, wanted: Mapping[str, str]) -> 
 
 async def check_sessions(connections: Mapping[str, Connection]) -> list[int]:
     """The server processes of these connections. Raises Pooled when a pooler shares them: locks, notifications and
-    settings of a session would be anybody's."""
+    settings of a session would be shared."""
     seen: list[list[int]] = []
     for _ in range(2):
         pids = []
@@ -171,8 +171,8 @@ async def answers(connection: Connection, conninfo: str, patience: float) -> boo
 async def watch(connections: Iterable[Connection], every: float) -> NoReturn:
     """Look at connections that may be idle, every so many seconds, whether the server has closed one.
 
-    Whoever uses it next would find out, but perhaps much later: then everything that others have under way would be cut
-    off and done again for no reason that anybody could see. Raises psycopg.OperationalError.
+    The next user would find out, but perhaps much later: then all work under way would be cut off and done again for no
+    visible reason. Raises psycopg.OperationalError.
     """
     poll = select.poll()
     for connection in connections:

@@ -1,9 +1,9 @@
-"""The engine of one process: what sessions of every protocol use.
+"""The engine of one process, used by the sessions of every protocol.
 
-A façade: it makes the parts, gives each what it needs, and passes on what one part reports to the others. Its life is
+A façade: it makes the parts, gives each its collaborators, and passes reports of one part to the others. Its life is
 the supervisor's: `start` connects, refuses an unsafe server, registers the node and begins to work; when a connection
 is lost, all leases count as lost too (other nodes may have them by then), and the engine comes back as a new node;
-`stop` writes what is pending, hands back what it holds, and leaves.
+`stop` writes pending work, hands back held messages, and leaves.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Engine:
             jobs.append(Job("audit", "requests", keep.keep_audit))
         return jobs
 
-    # What sessions use.
+    # Used by sessions.
 
     @property
     def node(self) -> int:
@@ -205,11 +205,11 @@ class Engine:
         self.saturation.check()
 
     async def authenticate(self, key: str, protocol: str) -> Grant | None:
-        """What an API key allows, or None if it is not good for this protocol. Raises StoreUnavailable."""
+        """The grant of an API key, or None if it is not good for this protocol. Raises StoreUnavailable."""
         return await self.grants.authenticate(key, protocol)
 
     async def grant_named(self, name: str) -> Grant | None:
-        """What the API key of this name allows; None if there is none. Raises StoreUnavailable."""
+        """The grant of the API key of this name; None if there is none. Raises StoreUnavailable."""
         return await self.grants.named(name)
 
     async def queue(self, name: str) -> LocalQueue:
@@ -250,7 +250,7 @@ class Engine:
         """The descriptors of its connections, which a forked child of this process must not keep open."""
         return self.connections.descriptors()
 
-    # What operators see.
+    # Shown to operators.
 
     def notes(self) -> list[str]:
         """What an operator should know though the engine works, one sentence each."""
@@ -272,7 +272,7 @@ class Engine:
         """Bytes of all publishes and letters that are not yet durable."""
         return self.writer.waiting_bytes + (0 if self.mailboxes is None else self.mailboxes.waiting_bytes)
 
-    # What its parts report.
+    # Reported by parts.
 
     def _ready(self, queue: int, first_id: int) -> None:
         """Messages of a queue became ready in the store: tell this node's consumers and others'."""
@@ -362,7 +362,7 @@ class Engine:
         self.local_queues.look_again()
 
     async def stop(self, timeout: float = 10.0) -> None:
-        """Write what is pending, hand back what is held, and leave; at most `timeout` seconds."""
+        """Write pending work, hand back held messages, and leave; at most `timeout` seconds."""
         running.discard(self)
         drained = False
         with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""What can go wrong in the engine; each class's docstring is its message."""
+"""Errors of the engine; each class's docstring is its message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class EngineError(DescribedError):
 
 
 class UnsafeServer(EngineError):
-    """PostgreSQL is configured so that a crash could lose what was confirmed."""
+    """PostgreSQL is configured so that a crash could lose confirmed messages."""
 
 
 class Pooled(EngineError):
@@ -30,7 +30,7 @@ class StoreUnavailable(EngineError):
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """The database does not answer: what was sent to it may be stored or not."""
+    """The database does not answer: the messages sent to it may be stored or not."""
 
 
 class Later(EngineError):

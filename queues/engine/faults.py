@@ -1,4 +1,4 @@
-"""What an error of the database means for the work that met it.
+"""Classes of database errors, by their meaning for the work under way.
 
 Four kinds: the connection is gone, the work may be repeated, the server refuses everything for now, or this work alone
 cannot be done. Only the first ends a connection.
@@ -18,7 +18,7 @@ from queues.engine.errors import EngineError, Later
 #: Repetitions of work after a deadlock, a failed serialization or a timeout; then it is taken apart.
 MOST_REPEATS = 3
 
-#: By SQLSTATE or its class, what a server says that serves nobody for now.
+#: Errors of a server that serves no client for now, by SQLSTATE or its class.
 REFUSALS = {
     "25006": "the database is read-only",
     "53100": "the database's disk is full",
@@ -57,7 +57,7 @@ PASSING = {REFUSALS["53300"], REFUSALS["57P03"], REFUSALS["25006"]}
 
 
 class Fault(enum.Enum):
-    """What to do about an error."""
+    """The reaction to an error."""
 
     #: The connection is gone: the engine starts anew.
     LOST = enum.auto()
@@ -70,7 +70,7 @@ class Fault(enum.Enum):
 
 
 def fault_of(error: BaseException, connection: AsyncConnection[TupleRow] | None = None) -> Fault:
-    """What an error means that was met on a connection; without one, while connecting."""
+    """The fault behind an error of a connection; without a connection, of connecting."""
     if connection is None or connection.closed:
         return Fault.LOST
     if isinstance(error, Later):
@@ -99,7 +99,7 @@ def is_idle(connection: AsyncConnection[TupleRow]) -> bool:
 
 
 def told(error: BaseException | None) -> str:
-    """An error for everybody's eyes: without the names of hosts and users, and without data."""
+    """An error as text for any reader: without names of hosts and users, and without data."""
     if isinstance(error, EngineError):
         return (type(error).__doc__ or "").strip().rstrip(".")
     if not isinstance(error, psycopg.Error):

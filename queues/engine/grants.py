@@ -1,4 +1,4 @@
-"""The API keys that sessions of this process use: what each is granted, kept as the table says.
+"""The API keys that sessions of this process use: their grants, kept as in the table.
 
 A key is read when a session shows it and remembered by its digest. The keys in use are read anew after each connect,
 when a notification says that one has changed, and once a minute; sessions hear of each that differs by `on_change`.
@@ -31,7 +31,7 @@ class Grants:
         self._health = health
         self._connections = connections
         self._by_digest: dict[str, Grant] = {}
-        #: What sessions were last told of each key that they use, by its id.
+        #: The grants last told to sessions, by the key's id.
         self._told: dict[int, Grant] = {}
         self._changes = 0
         self._changed = asyncio.Event()
@@ -39,7 +39,7 @@ class Grants:
         self.on_change: list[Callable[[int], None]] = []
 
     async def authenticate(self, key: str, protocol: str) -> Grant | None:
-        """What an API key allows, or None if it is not good for this protocol. Raises StoreUnavailable."""
+        """The grant of an API key, or None if it is not good for this protocol. Raises StoreUnavailable."""
         digests = [key_digest(key, pepper) for pepper in self._peppers]
         digest = digests[0]
         grant = self._by_digest.get(digest)
@@ -48,12 +48,12 @@ class Grants:
             row = await (await self._connections.request("key", digests=digests)).fetchone()
             if row is None:
                 return None
-            if self._changes == changes:  # else what was read may be no longer so
+            if self._changes == changes:  # else the reading may be outdated
                 grant = self._by_digest[digest] = self._told[row[0]] = _grant(row)
         return grant if grant.for_protocol(protocol) else None
 
     async def named(self, name: str) -> Grant | None:
-        """What the API key of this name allows; None if there is none. Raises StoreUnavailable."""
+        """The grant of the API key of this name; None if there is none. Raises StoreUnavailable."""
         row = await (await self._connections.request("key_named", name=name)).fetchone()
         if row is None:
             return None

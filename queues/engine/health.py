@@ -1,4 +1,4 @@
-"""What keeps an engine from its work, as /readyz, /metrics and the log tell it; and what was set aside so that the rest
+"""Troubles of an engine, for /readyz, /metrics and the log, and counts of work that was set aside so that the rest
 could go on."""
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ LINES_WITHIN = 10.0
 
 
 class Trouble(str):
-    """What does not work, as /readyz says it. `kind` is its label in the metrics."""
+    """A trouble, as /readyz says it. `kind` is its label in the metrics."""
 
     __slots__ = ("kind",)
-    kind: str
 
     def __new__(cls, text: str, kind: str) -> Self:
-        trouble = super().__new__(cls, text)
-        trouble.kind = kind
-        return trouble
+        return super().__new__(cls, text)
+
+    def __init__(self, text: str, kind: str) -> None:
+        self.kind = kind
 
 
 #: Kinds of trouble: a connection is lost, the engine started anew too often, the database is silent, commits take too
@@ -86,7 +86,7 @@ class Health:
         return True
 
     def broken(self, unit: str, owner: object, error: BaseException) -> None:
-        """What a session has under way failed in an unforeseen way: end its connection."""
+        """A session's work failed in an unforeseen way: end its connection."""
         self.isolate(unit, error, session=getattr(owner, "name", None) or type(owner).__name__)
         end = getattr(owner, "break_off", None)
         if end is not None:
@@ -95,7 +95,7 @@ class Health:
             except Exception:
                 logger.exception("a session could not be ended")
 
-    # What lasts.
+    # Lasting troubles.
 
     def begin(self, what: Trouble, why: str) -> None:
         """Something does not work for the time being: said once, until `end`."""
@@ -113,7 +113,7 @@ class Health:
             logger.info("%s: over", what)
 
     def forget(self) -> None:
-        """The engine starts anew: what connections could not do is to be seen again."""
+        """The engine starts anew: forget the troubles of its former connections."""
         self._troubles.clear()
 
     def restarted(self, why: str) -> None:

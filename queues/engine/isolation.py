@@ -1,8 +1,8 @@
-"""Work in parts: what fails for a reason of its own is taken apart until one item is left, and that is set aside.
+"""Work in parts: a part that fails for a reason of its own is taken apart until one item is left, which is set aside.
 
 Every batch of the engine is written by `carry_out`. Work that failed once for an unforeseen reason is never tried as it
-was: it is halved or refused. What is left in `parts` when a connection is lost, or when the server refuses everything
-for now, has not been done.
+was: it is halved or refused. Work left in `parts` when a connection is lost, or when the server refuses everything for
+now, has not been done.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def carry_out(
     """Write every part, taking each out of `parts` when it is done. `halve` gives smaller ones, or none of a part that
     is one item: then `refuse` has the last word on it. With `in_order` no part is written before an earlier one.
 
-    Returns the error by which the server refuses for now what is left. Raises when the connection is lost.
+    Returns the error by which the server refuses the rest for now. Raises when the connection is lost.
     """
     refused: Exception | None = None
     put_off = 0

@@ -22,8 +22,8 @@ class MaxLength:
         self._oldest = Rowwise("oldest_ids", "drop of the oldest", health)
 
     async def keep(self, connection: Connection, queue: int) -> None:
-        """Drop what is too much, in no transaction; a message that cannot be dropped becomes a dead letter. What cannot
-        be done now is done when the next message comes."""
+        """Drop surplus messages, outside a transaction; one that cannot be dropped becomes a dead letter. After a
+        failure the next message drops the surplus."""
         try:
             if excess := await _excess(connection, queue):
                 drop = partial(self._drop, connection, queue, excess)
@@ -32,7 +32,7 @@ class MaxLength:
             self._health.isolate("drop of the oldest", error, queue=queue)
 
     async def keep_within(self, connection: Connection, queue: int) -> bool:
-        """Drop what is too much, within the transaction that stores messages. False when some message cannot be
+        """Drop surplus messages, within the transaction that stores messages. False when some message cannot be
         dropped: that must not keep the new ones from being stored, and is left to `keep` after the commit."""
         if excess := await _excess(connection, queue):
             try:

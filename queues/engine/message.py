@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-#: What a message id says beside the priority in its highest byte.
+#: The part of a message id below the priority in its highest byte.
 POSITION = (1 << 56) - 1
 #: Attempts that are counted: a message that was returned so often has been returned often.
 MOST_ATTEMPTS = (1 << 15) - 1
@@ -26,7 +26,7 @@ class State(enum.IntEnum):
 
 
 class Content(enum.IntEnum):
-    """What a payload's bytes are, as in `queues.models.Content`."""
+    """The content type of a payload, as in `queues.models.Content`."""
 
     MSGPACK = 1
     JSON = 2
@@ -36,8 +36,8 @@ class Content(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What few messages have. `expires_at` is monotonic, `retry_interval` in milliseconds, `content` a `Content`,
-    `weight` the bytes that it takes (`memory.py`)."""
+    """Fields that few messages have. `expires_at` is monotonic, `retry_interval` in milliseconds, `content` a
+    `Content`, `weight` its size in bytes (`memory.py`)."""
 
     headers: dict[str, Any] | None = None
     key: str | None = None

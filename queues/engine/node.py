@@ -1,12 +1,12 @@
 """This process as a node of the cluster: one `Node` for each engine, shared by all parts that lease messages.
 
-The supervisor begins a new life at each connect; every answer on the liveness connection renews the trust in what is
-leased to it.
+The supervisor begins a new life at each connect; every answer on the liveness connection renews the trust in its
+leases.
 """
 
 from __future__ import annotations
 
-#: Seconds after an answer of the server for which a node may deliver what it has leased; afterwards others may have it.
+#: Seconds after an answer of the server for which a node may deliver its leased messages; then others may have them.
 TRUSTED = 8.0
 
 
@@ -27,7 +27,7 @@ class Node:
         self.id, self.horizon = id, horizon
 
     def trust_from(self, asked: float) -> bool:
-        """The server answered what was asked at this time. Returns whether the trust had ended by then."""
+        """The server answered a question of this time. Returns whether the trust had ended by then."""
         ended, self.trusted_until = asked > self.trusted_until, asked + TRUSTED
         return ended
 

@@ -1,4 +1,4 @@
-"""What the engine may be told: one frozen object, read from Django's settings in one place."""
+"""Options of the engine: one frozen object, read from Django's settings in one place."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ class EngineOptions:
     #: acknowledge any letter; whether letters are recorded in the audit chain; seconds in which an id counts as seen.
     mailboxes: bool = False
     mailbox_window: int = 10_000
-    #: Names of peers that an API key may make, 0: any number; bytes of what its peers have sent that may wait.
+    #: Names of peers that an API key may make, 0: any number; bytes sent by its peers that may wait.
     most_names: int = 10_000
     key_pending_bytes: int = 16 << 20
     relaxed_mailboxes: bool = False
     audit_letters: bool = True
     dedupe_window: float = 30 * 86_400.0
-    #: What is to be done about the audit chains every `audit_interval` seconds, in a thread; None: nothing.
+    #: The upkeep of the audit chains, every `audit_interval` seconds, in a thread; None: none.
     look_after_audit: Callable[[], None] | None = None
-    #: What is to be done about them, in a thread, when the engine has written its last row and stops.
+    #: Their anchoring, in a thread, when the engine has written its last row and stops.
     anchor_audit: Callable[[], None] | None = None
     audit_interval: float = 60.0
 
 
 def options_from_settings(name: str) -> EngineOptions:
-    """The options that Django's settings give; `name` says what runs the engine."""
+    """The options that Django's settings give; `name` is that of the process."""
     from psycopg.conninfo import make_conninfo
 
     from queues.audit.upkeep import anchor_at_stop, look_after

@@ -1,4 +1,4 @@
-"""What this node knows of queues: their policies, and which nodes serve them.
+"""Queues as this node knows them: their policies, and the nodes that serve them.
 
 Both are read from the tables, at first when a queue is used here, then whenever a notification says that one has
 changed. A reading that was overtaken by a later one, on another connection, changes nothing.
@@ -44,7 +44,7 @@ class QueuePolicy:
 
     @property
     def taken_as_asked(self) -> bool:
-        """Whether no more is taken into memory than consumers ask for: what waits there would count as being worked on
+        """Whether no more is taken into memory than consumers ask for: messages there would count as being worked on
         though no consumer has it, or could not be dropped though it is the oldest."""
         return self.concurrency_limit is not None or (self.max_length is not None and self.overflow == "drop-oldest")
 

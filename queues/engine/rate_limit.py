@@ -13,7 +13,7 @@ class Allowance:
     def __init__(self, burst: float, rate: float) -> None:
         self._burst = burst
         self._rate = rate
-        #: What is left, and since when (monotonic).
+        #: The amount left, and since when (monotonic).
         self._left: dict[int, tuple[float, float]] = {}
 
     def take(self, key: int) -> bool:

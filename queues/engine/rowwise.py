@@ -1,8 +1,8 @@
-"""Statements over whatever rows are due, which go on past a row that they cannot change.
+"""Statements over all rows that are due, which go on past a row that they cannot change.
 
 A statement takes rows by itself, many at once. When it fails for a reason of its own, its candidates are read and taken
 apart with the common helper until the ones to blame are left. Each of these is set aside as a dead letter of its queue.
-What cannot even be set aside is passed over as long as this process runs. All is counted, and logged once.
+A row that cannot even be set aside is passed over as long as this process runs. All is counted, and logged once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Rowwise:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What the statement takes to do all that it can."""
+        """Parameters by which the statement does all that it can."""
         return ALL | {"skip": array(self._passed)}
 
     async def run(self, connection: Connection, run: Callable[[dict[str, Any]], Awaitable[Rows]], **more: Any) -> Rows:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from queues.sqlfiles import statements
 
-#: What a statement that takes `ids` and `skip` takes to do all that there is.
+#: Parameters by which a statement that takes `ids` and `skip` does all that there is.
 ALL: dict[str, Any] = {"ids": None, "skip": "{}"}
 
 DIRECTORY: Final = Path(__file__).parent / "sql"

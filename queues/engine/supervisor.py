@@ -37,14 +37,14 @@ STEADY_JOB, STEADY = 5.0, 60.0
 #: Seconds between looks how long the database lets others wait; that make a look late, since this process stood still;
 #: for which a probe may take; and without an answer after which a database counts as silent.
 LOOK, STANDSTILL, PROBE, SILENT = 0.25, 2.0, 3.0, 3.0
-#: What does not work while the database does not answer, as /readyz says it.
+#: The trouble of /readyz while the database does not answer.
 SILENCE = Trouble("The database", "silence")
-#: What a commit waits for, by the name or the kind of the server's wait event.
+#: The cause of a commit's wait, by the name or the kind of the server's wait event.
 WAITS_FOR = {"SyncRep": "a synchronous standby has not confirmed it", "Lock": "another transaction holds a lock"}
 
 
 class Job(NamedTuple):
-    """What runs as long as its connection lasts; `purpose` is the connection's."""
+    """A coroutine that runs as long as its connection; `purpose` is the connection's."""
 
     name: str
     purpose: str
@@ -52,7 +52,7 @@ class Job(NamedTuple):
 
 
 class Writing(Protocol):
-    """A part that writes what clients wait for; `duty` is what does not work while it cannot."""
+    """A part whose writes clients wait for; `duty` is the trouble while it cannot write."""
 
     duty: Trouble
     #: Since when (monotonic) something taken waits for the database.
@@ -63,13 +63,13 @@ class Writing(Protocol):
 
 
 class Supervised(Protocol):
-    """What is kept at work: the engine."""
+    """The supervised engine."""
 
     jobs: Sequence[Job]
     writing: Sequence[Writing]
 
     async def begin_life(self) -> None:
-        """All connections are open: become a node. Raises what makes the database unfit for use."""
+        """All connections are open: become a node. Raises the error that makes the database unfit for use."""
 
     def end_life(self) -> None:
         """A connection is lost, and every lease with it: other nodes return them to their queues."""
@@ -251,7 +251,7 @@ class Supervisor:
                 raise psycopg.OperationalError("the database has not answered for too long")
 
     async def _explain_wait(self) -> str:
-        """What commits wait for, as the server tells."""
+        """The server's wait events of commits."""
         why = ""
         with contextlib.suppress(TimeoutError, StoreUnavailable, psycopg.Error):
             async with asyncio.timeout(PROBE):

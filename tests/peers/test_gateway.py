@@ -8,7 +8,7 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from peers import gateway
-from queues.engine import Content, Letter, Undeliverable
+from queues.engine import Content, PeerMessage, Undeliverable
 from tests.peers.vectors import SECRET
 
 DEEP = b"\x91" * 600 + b"\xc0"
@@ -39,6 +39,6 @@ DEEP = b"\x91" * 600 + b"\xc0"
 def test_a_message_that_is_no_envelope_is_undeliverable_and_raises_nothing_else(
     payload: bytes, content: int | None, published: float
 ) -> None:
-    letter = Letter("key", payload, content, "fivewire", published)
+    letter = PeerMessage("key", payload, content, "fivewire", published)
     with contextlib.suppress(Undeliverable):
         gateway.wrap(letter, "bob", SECRET)

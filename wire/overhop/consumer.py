@@ -8,7 +8,7 @@ from time import monotonic, time
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
-from queues.engine import Content, LocalQueue, Push
+from queues.engine import Content, LocalQueue, Push, Worker
 from wire.net.connection import Connection, contained
 from wire.overhop.codec.encoder import Unencodable
 from wire.overhop.codec.hot_frames import JOB_PAYLOAD, QuestWriter
@@ -42,25 +42,24 @@ class Owner(Protocol):
         """Send frames at once."""
 
 
-class Consumer:
-    """A subscription as the engine sees it: a pushed consumer (`queues.engine.consume.dispatch.Worker`)."""
+class Consumer(Worker):
+    """A subscription: a consumer that is pushed to."""
 
     __slots__ = (
-        "_names", "_owner", "_writer", "active", "buffer", "connection", "credits", "kept_credits", "key", "largest",
+        "_names", "_owner", "_writer", "active", "buffer", "connection", "kept_credits", "largest",
         "queue", "sid",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, queue: str, buffer: LocalQueue, largest: int, key: int | None) -> None:
         """`largest` is the most bytes that a payload may have to go into a frame, `key` the client's API key."""
+        super().__init__(key)
         self.sid = str(uuid4())
         self.queue = queue
         self.buffer = buffer
-        self.credits = 0
         #: Credits set aside while the worker does not read.
         self.kept_credits = 0
         self.active = 0
         self.largest = largest
-        self.key = key
         self.connection = owner.connection
         self._owner = owner
         self._names = JobNames(queue, buffer.policy.uuid)

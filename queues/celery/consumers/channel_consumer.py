@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from queues.celery.consumers.prefetch_buffer import Stock
-from queues.engine import LocalQueue, Push
+from queues.engine import LocalQueue, Push, Worker
 
 #: A prefetch count of 0 is no limit. What a worker has in its memory has one all the same.
 WITHOUT_LIMIT = 10_000
@@ -51,16 +51,14 @@ def acknowledge(buffer: LocalQueue, tag: int) -> None:
     buffer.ack(tag)
 
 
-class QueueConsumer:
-    """A consumer of one queue: what the engine's pusher calls a worker."""
-
-    key: int | None = None
+class QueueConsumer(Worker):
+    """A consumer of one queue, without an API key."""
 
     def __init__(self, intake: Intake, tag: str, queue: str) -> None:
+        super().__init__(key=None)
         self.intake = intake
         self.tag = tag
         self.queue = queue
-        self.credits = 0
         self.buffer: LocalQueue | None = None
         #: Engine's tags of what was delivered and is not settled.
         self.held: set[int] = set()

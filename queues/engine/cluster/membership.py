@@ -65,7 +65,7 @@ class Liveness:
         while True:
             asked = now()
             dead = await dead_nodes(connection)
-            if self._node.trust_from(asked):  # what was kept back meanwhile goes out now
+            if self._node.trust_from(asked):  # messages kept back meanwhile go out now
                 for queue in self._local_queues.values():
                     queue.dispatch()
             self._reaper.found(dead)

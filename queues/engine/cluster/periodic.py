@@ -1,4 +1,4 @@
-"""What happens by the clock: delays end, messages expire, counts are folded, the archive's partitions are kept.
+"""Work by the clock: delays end, messages expire, counts are folded, the archive's partitions are kept.
 
 Any node may do each of these at any time: the statements lock what they change, and skip what others have locked.
 """
@@ -32,7 +32,7 @@ ALL_DUE = 5.0
 ALL_EXPIRED = 30.0
 EVER = "-infinity"
 SEAL = 0.5
-#: What does not work while a chain is broken that the journal waits for, as /readyz says it.
+#: The trouble of /readyz while a chain is broken that the journal waits for.
 SEALING = Trouble("The audit journal is not sealed", "journal")
 PARTITIONS = 3600.0
 PARTITIONS_AGAIN = 60.0
@@ -44,7 +44,7 @@ FOLDS_BEHIND = 30
 
 
 async def anchor_at_stop(anchor: Callable[[], None], patience: float) -> None:
-    """Have what was recorded signed, in a thread: the engine has written its last row."""
+    """Have the recorded rows signed, in a thread: the engine has written its last row."""
     try:
         async with asyncio.timeout(patience):
             await asyncio.to_thread(anchor)
@@ -101,7 +101,7 @@ class Maintenance:
             await asyncio.sleep(self.options.audit_interval)
             try:
                 await asyncio.to_thread(look_after)
-            except Exception as error:  # the next time does what this one has not
+            except Exception as error:  # the next turn does the rest
                 logger.error("the audit chains were not looked after: %s", error)
 
     async def sweep(self, connection: Connection) -> None:
@@ -158,7 +158,7 @@ class Maintenance:
     async def _apart(
         self, connection: Connection, name: str, limit: int = 0, units: Rowwise | None = None, **parameters: Any
     ) -> None:
-        """Run one of the named statements; what fails there keeps nothing else from being done. With a `limit` it
+        """Run one of the named statements; its failure keeps no other from being run. With a `limit` it
         removes so many rows at a time, those that fail of `units` excepted, and others have their turn between."""
         parameters |= {"limit": limit} if limit else {}
         gone = limit

@@ -1,4 +1,4 @@
-"""What a node leased goes back to its queues when the node ends: by itself, by its successor on this host, or by any
+"""A node's leases return to their queues when the node ends: by itself, by its successor on this host, or by any
 other node, which runs the reaper.
 
 A node is dead once its advisory lock is free. Nodes agree on who reaps by that lock, and what a dead node has under way
@@ -28,7 +28,7 @@ LEASES_CLASS = 74658
 
 
 class Reaper:
-    """Returns what dead nodes had leased, one after the other."""
+    """Returns the leases of dead nodes, one node after the other."""
 
     def __init__(self, counts: Counts, health: Health) -> None:
         self._counts = counts
@@ -54,7 +54,7 @@ class Reaper:
 
 
 async def dead_nodes(connection: Connection) -> list[int]:
-    """Nodes whose lock nobody holds."""
+    """Nodes whose lock is free."""
     cursor = await connection.execute(statement("dead_nodes"), {"lock_class": LOCK_CLASS})
     return [row[0] for row in await cursor.fetchall()]
 
@@ -62,9 +62,9 @@ async def dead_nodes(connection: Connection) -> list[int]:
 async def settle_predecessors(
     connection: Connection, host: str, pids: list[int], health: Health, patience: float = 2.0
 ) -> None:
-    """Before this process begins: return what its earlier lives and dead neighbours had leased, so that nothing
+    """Before this process begins: return the leases of its earlier lives and dead neighbours, so that nothing
     new overtakes it. `pids` are backends of this process's lost connections; the server may not know that they are.
-    What cannot be returned keeps no process from its work: the reaper tries again.
+    Leases that cannot be returned keep no process from its work: the reaper tries again.
     """
     if pids:
         await connection.execute(statement("end_sessions"), {"pids": pids})
@@ -96,7 +96,7 @@ def _is_alive(pid: int) -> bool:
 
 
 async def reap(connection: Connection, node: int, health: Health) -> bool:
-    """Give back what a dead node had leased, forget it, and tell every node. A message that cannot be given back
+    """Return the leases of a dead node, forget it, and tell every node. A message that cannot be given back
     becomes a dead letter; if not even that works, it stays leased.
 
     Returns False when the node lives after all, another one is at it, or some of its messages are locked.
@@ -112,23 +112,23 @@ async def reap(connection: Connection, node: int, health: Health) -> bool:
 
     leases = Rowwise("leased_ids", "return of a dead node's lease", health)
     rows = await leases.run(connection, attempt, node=node)
-    if leases.narrowed:  # what is left is the node itself
+    if leases.narrowed:  # only the node itself is left
         rows = await attempt(leases.parameters)
     return bool(rows[0][0])
 
 
 async def leave(connection: Connection, node: int, health: Health, drained: bool) -> None:
-    """Forget this node, and return what it has not handed back; its lock goes with its connection. When it is `drained`
-    and the counts say that nothing is leased at all, that is not looked for."""
+    """Forget this node, and return the leases that it has not handed back; its lock goes with its connection. A
+    node that is `drained` skips the search when the counts say that nothing is leased at all."""
     async with connection.transaction():
         [(leased,)] = await (await connection.execute(statement("any_leased"))).fetchall()
         await _forget(connection, node, health, ALL if leased or not drained else None)
 
 
 async def _forget(connection: Connection, node: int, health: Health, which: dict[str, Any] | None) -> bool:
-    """Return a node's leases, `which` of them (None: there are none), and delete it unless that was a part. Whatever it
-    has under way is waited for: it may lease still. Messages that are locked are left, and the node with them, so that
-    nothing waits for them: False, and it is to be tried again."""
+    """Return a node's leases, `which` of them (None: there are none), and delete it unless that was a part. Its
+    transactions under way are waited for: they may lease still. Locked messages are left, and the node with them, so
+    that nothing waits for them: False, and it is to be tried again."""
     await connection.execute("select pg_advisory_xact_lock(%s, %s)", (LEASES_CLASS, node))
     news, left = Announcer(health), 0
     if which is not None:

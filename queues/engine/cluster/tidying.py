@@ -1,4 +1,4 @@
-"""Hands back what is not consumed here any more, and looks for messages that no notification told of.
+"""Hands back messages of queues without consumers here, and looks for messages that no notification told of.
 
 One job, ten times a second. It tells the other nodes which queues this one no longer serves, raises the low watermarks
 of quiet queues, and notes which subscriptions are used.
@@ -66,7 +66,7 @@ class Tidying:
         """Empty the buffers that are not consumed from any more; those that are due again are noted."""
         cold: list[LocalQueue] = []
         for buffer in self._schedule.idle.due(time):
-            # What was on its way when a buffer went cold comes to one that is no longer interested.
+            # Messages on their way when a buffer went cold come to one that is no longer interested.
             if buffer.closed or not (buffer.interested or buffer.ready):
                 continue
             if not buffer.is_cold(time):
@@ -103,10 +103,7 @@ class Tidying:
 
     async def _raise_floors(self, connection: Connection, time: float) -> None:
         """After the last claim nothing else looks whether an earlier id has become visible since."""
-        for buffer in tuple(self._fetcher.lagging):
-            if not buffer.backlog.watermark.lags or buffer.closed:
-                del self._fetcher.lagging[buffer]
-        quiet = [buffer for buffer in self._fetcher.lagging if not buffer.backlog.unclaimed and not buffer.claiming]
+        quiet = [buffer for buffer in self._fetcher.lagging() if not buffer.backlog.unclaimed and not buffer.claiming]
         await self._each(connection, "look below a floor", quiet, partial(self._raise_some, connection, time))
 
     async def _raise_some(self, connection: Connection, time: float, buffers: list[LocalQueue]) -> None:

@@ -1,8 +1,8 @@
 """Whether the store still has the past that this process knows.
 
-After a failover to an asynchronous standby, or when a backup was restored, the store lacks what was last confirmed, and
-gives the ids of it to other messages. An acknowledgement of a delivery made before would then settle a message that no
-consumer has seen. So each engine reads, whenever it connects and once a minute, what tells one past from another:
+After a failover to an asynchronous standby, or when a backup was restored, the store lacks the last confirmed messages,
+and gives their ids to other messages. An acknowledgement of a delivery made before would then settle a message that no
+consumer has seen. So each engine reads, whenever it connects and once a minute, the marks of one past:
 the system's identifier, the timeline, the ids of database and table must be the same, the last message id and the
 position in the log must not have gone back.
 """
@@ -23,18 +23,18 @@ from queues.engine.statements import statement
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between looks at what tells the store's past and its clock.
+#: Seconds between looks at the store's past and its clock.
 KNOWN = 60.0
 ANOTHER_PAST = (
-    "the database has another past than this process knew; what was confirmed last may be lost, and what was delivered"
-    " before is not settled any more"
+    "the database has another past than this process knew; the last confirmed messages may be lost, and earlier"
+    " deliveries are not settled any more"
 )
 #: Steps of a sequence that one statement takes.
 MOST_STEPS = 1_000_000
 
 
 class Reading(NamedTuple):
-    """One look at the store. None is what the role may not see; `clock` makes a monotonic time one of the server's."""
+    """One look at the store. None: the role may not see it; `clock` makes a monotonic time one of the server's."""
 
     system: int | None
     timeline: str | None
@@ -77,7 +77,7 @@ class History:
         self.saw(reading.last_id)
 
     def check(self, reading: Reading) -> str | None:
-        """As `broken_by`, but what was found once is the answer until `know`: what is done about it hides the reason,
+        """As `broken_by`, but a first finding is the answer until `know`: the work that follows hides the reason,
         and may be cut off."""
         self._broken_by = self._broken_by or self.broken_by(reading)
         return self._broken_by

@@ -1,1 +1,1 @@
-"""Consuming: what is prefetched into memory, how it is fetched, dispatched and taken back."""
+"""Consuming: messages in memory, how they are fetched, dispatched and taken back."""

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Agenda(Generic[T]):
-    """What is to be looked at, each thing at one time: what is not due costs nothing, however much there is."""
+    """Objects to look at, each at one time: objects that are not due cost nothing, however many there are."""
 
     __slots__ = ("_heap", "_number", "_times")
 
@@ -32,7 +32,7 @@ class Agenda(Generic[T]):
             heapq.heappush(self._heap, (time, next(self._number), thing))
 
     def due(self, now: float) -> list[T]:
-        """Take what is due; nothing is to be looked at twice."""
+        """Take the objects that are due."""
         found: list[T] = []
         while self._heap and self._heap[0][0] <= now:
             time, _, thing = heapq.heappop(self._heap)
@@ -73,7 +73,7 @@ class BurstDeadlines:
         self._open.append(tags)
 
     def expired(self, now: float) -> Iterator[int]:
-        """Take what is due."""
+        """Take the deadlines that are due."""
         for bursts in self._bursts.values():
             while bursts and bursts[0][0] <= now:
                 yield from chain.from_iterable(bursts.popleft()[1])
@@ -118,7 +118,7 @@ class MovableDeadlines:
         self.moved.pop(tag, None)
 
     def expired(self, now: float) -> Iterator[tuple[list[int], Holder]]:
-        """Take what is due, with who held it; what is finished may be among it."""
+        """Take the due deliveries with their holders; finished ones may be among them."""
         while self._due and self._due[0][0] <= now:
             _, _, tags, holder = heapq.heappop(self._due)
             due = []

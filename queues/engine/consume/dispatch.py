@@ -4,11 +4,12 @@ Two kinds of consumers wait. A `Waiter` takes one message; waiters are served in
 workers. A `Worker` grants credits: while it has some, messages are pushed to it as they come, in turns with the other
 workers of the queue, and each push takes a credit. A message that a worker does not finish by its deadline is returned.
 
-The local queue calls `dispatch` when it has messages. `Dispatched` lists what a dispatcher needs of its queue.
+The local queue calls `dispatch` when it has messages. `Dispatched` lists the members of a queue that a dispatcher uses.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -47,17 +48,26 @@ class Waiter(Protocol):
         """Nothing will come: the queue is paused and refuses, or the node is stopping."""
 
 
-class Worker(Protocol):
-    """A consumer that is pushed to. `credits` is kept by the dispatcher; `key` is its API key."""
+class Worker(ABC):
+    """A consumer that is pushed to. `key` is its API key; `credits` are granted by `Dispatcher.grant`."""
 
-    credits: int
-    key: int | None
+    __slots__ = ("credits", "key")
 
+    def __init__(self, key: int | None) -> None:
+        self.key = key
+        self.credits = 0
+
+    @abstractmethod
     def push(self, messages: list[Push], deadline: float | None) -> None:
         """Take messages, due back at `deadline` (monotonic; None: never)."""
 
+    @abstractmethod
     def expired(self, tags: list[int]) -> None:
         """These were not finished in time: they are no longer this worker's."""
+
+    def add_credits(self, count: int) -> None:
+        """The dispatcher may push so many more messages, or fewer when `count` is negative."""
+        self.credits += count
 
 
 class Dispatched(Protocol):
@@ -162,13 +172,13 @@ class Dispatcher:
     # Workers.
 
     def grant(self, worker: Worker, credits: int) -> None:
-        """Let so many more messages be pushed to a worker, up to 2³²-1 in all; push what is there."""
+        """Let so many more messages be pushed to a worker, up to 2³²-1 in all; push the prefetched ones."""
         credits = min(credits, MOST_CREDITS - worker.credits)
         if not credits:
             return
         if not worker.credits:
             self._workers.append(worker)
-        worker.credits += credits
+        worker.add_credits(credits)
         self._credits += credits
         self._queue.note_demand(now())
         self.dispatch()
@@ -180,7 +190,7 @@ class Dispatcher:
         if worker.credits:
             self._workers.remove(worker)
             self._credits -= worker.credits
-            worker.credits = 0
+            worker.add_credits(-worker.credits)
 
     def push(self) -> None:
         """Hand prefetched messages to workers."""
@@ -197,7 +207,7 @@ class Dispatcher:
             messages = queue.push(time, min(worker.credits, share, TURN), worker.key)
             if not messages:
                 break
-            worker.credits -= len(messages)
+            worker.add_credits(-len(messages))
             self._credits -= len(messages)
             workers.popleft()
             if worker.credits:

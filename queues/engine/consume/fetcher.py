@@ -55,13 +55,20 @@ class Fetcher:
         self._wanted: dict[LocalQueue, None] = {}
         self._nearly_done: dict[LocalQueue, None] = {}
         #: Queues whose low watermark is behind their claims.
-        self.lagging: dict[LocalQueue, None] = {}
+        self._lagging: dict[LocalQueue, None] = {}
         self._wake = asyncio.Event()
         self._writer_busy = writer_busy
 
     def stop(self) -> None:
         """Begin no more claims."""
         self._stopping = True
+
+    def lagging(self) -> list[LocalQueue]:
+        """Open queues whose low watermark is behind their claims."""
+        for queue in tuple(self._lagging):
+            if not queue.backlog.watermark.lags or queue.closed:
+                del self._lagging[queue]
+        return list(self._lagging)
 
     def want(self, queue: LocalQueue) -> None:
         """Claim for this queue soon, unless a claim for it is under way or planned."""
@@ -183,7 +190,7 @@ class Fetcher:
         if messages:
             self.last_id = max(self.last_id, max([message[0] & POSITION for message in messages]))
         if queue.backlog.watermark.lags and not queue.dead:
-            self.lagging[queue] = None
+            self._lagging[queue] = None
 
     def _widen(self, queue: LocalQueue) -> None:
         """A claim succeeded: the next may take more."""

@@ -342,7 +342,7 @@ class LocalQueue:
             self._settlements.hand_back([(entry[0], None)], self.audited)
 
     def undeliver(self, pushes: Sequence[Push]) -> None:
-        """Prefetch again what was pushed and seen by no consumer."""
+        """Prefetch again messages that were pushed and that no consumer has seen."""
         if any(push.tag in self.unacked for push in pushes):
             self.held.take_back(pushes)
             self._added()
@@ -447,7 +447,7 @@ class LocalQueue:
             self.health.guard("session", getattr(resume, "__self__", None), resume)
 
     def not_refilled(self) -> None:
-        """No claim is possible now: whoever waits for one goes on."""
+        """No claim is possible now: resume the consumers that wait for one."""
         self.refilled()
         self._dispatcher.push()  # workers may have waited for the claim
 

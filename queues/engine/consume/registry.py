@@ -36,7 +36,7 @@ class LocalQueues:
         """All of them, dead letters too."""
         yield from (*self.queues.values(), *self.dead_letters.values())
 
-    # What sessions ask for.
+    # Used by sessions.
 
     async def open(self, id: int, first_tag: int = 1) -> LocalQueue:
         """A queue, made local if need be. Raises QueueNotFound or StoreUnavailable."""
@@ -101,7 +101,7 @@ class LocalQueues:
         async with self._connections.asking() as connection:
             await self._policies.load(connection, queues)
 
-    # What the engine does.
+    # Used by the engine.
 
     def obey(self, id: int) -> bool:
         """A queue's policy, and who serves it, were read anew. Returns False when the queue is gone."""

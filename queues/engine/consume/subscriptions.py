@@ -26,7 +26,7 @@ from queues.engine.statements import array, statement
 TAGS = 1 << 44
 #: Subscriptions made in one transaction.
 MADE_AT_ONCE = 100
-#: Seconds that a late acknowledgement waits for what was returned to be written.
+#: Seconds that a late acknowledgement waits for the writing of returned messages.
 RETURNING = 5.0
 #: Seconds for which an id that did not exist is not looked up again.
 FORGET_UNKNOWN = 1.0
@@ -75,7 +75,7 @@ class Subscription:
         return not buffer.backlog.unclaimed
 
 
-#: What became of a subscription that was wanted: its id, its queue's, its first delivery tag; or why there is none.
+#: The outcome of a wanted subscription: its id, its queue's, its first delivery tag; or the error.
 _Made = tuple[int, int, int] | Exception
 
 
@@ -118,7 +118,7 @@ class Subscriptions:
         self._by_id: dict[int, Subscription] = {}
         self._by_queue: dict[int, Subscription] = {}
         self._unknown: dict[int, float] = {}
-        #: Subscriptions that are to be made, and what makes them.
+        #: Subscriptions to make, and the task that makes them.
         self._wanted: list[_Wanted] = []
         self._making: asyncio.Task[None] | None = None
         #: How many subscriptions an API key has made, as of the last count and those made here since.
@@ -153,7 +153,7 @@ class Subscriptions:
         return subscription
 
     async def _make_wanted(self) -> None:
-        """Make what is wanted, what came meanwhile in one transaction: each takes the topology's lock at its end."""
+        """Make wanted subscriptions, all that wait in one transaction, which takes the topology's lock at its end."""
         try:
             while self._wanted:
                 some, self._wanted = self._wanted[:MADE_AT_ONCE], self._wanted[MADE_AT_ONCE:]
@@ -296,7 +296,7 @@ class Subscriptions:
             async with asyncio.timeout(RETURNING):
                 await (self._settlements if audited is None else audited).returns.settled()
         except TimeoutError:
-            raise StoreUnavailable("what was returned cannot be written") from None
+            raise StoreUnavailable("returned messages cannot be written") from None
         asked = [tag for tag in tags if tag < 1 << 63]
         rows = await (await self._request("find_tags", queue=queue, tags=array(asked))).fetchall()
         found = {row[0] for row in rows}

@@ -33,7 +33,7 @@ Move = Take | Leave
 
 
 class Taken(NamedTuple):
-    """What the store says: the queue and, unless it is refused, the number of the connection."""
+    """The store's answer: the queue and, unless it is refused, the number of the connection."""
 
     queue: int
     connection: int
@@ -61,7 +61,7 @@ async def leave(connection: Connection, leaving: Sequence[Mailbox], node: int) -
 
 
 async def in_order(connection: Connection, taking: Iterable[Take], most_names: int) -> tuple[list[Take], list[Take]]:
-    """In the order in which everybody locks mailboxes, by queue; new ones come last. Then those that would make a name
+    """In the order in which all nodes lock mailboxes, by queue; new ones come last. Then those that would make a name
     beyond the `most_names` of their API key (0: no limit), which are not to be taken."""
     moves = list(taking)
     parameters = {"names": [move.mailbox.name for move in moves]}
@@ -73,7 +73,7 @@ async def in_order(connection: Connection, taking: Iterable[Take], most_names: i
 
 
 async def _beyond(connection: Connection, new: Iterable[Take], most_names: int) -> list[Take]:
-    """Which of these new names are one too many. What another node makes at this moment is not seen."""
+    """Those of the new names that are one too many. Names that another node makes at this moment are not seen."""
     parameters = {"keys": array({move.mailbox.key for move in new})}
     cursor = await connection.execute(statement("names_owned"), parameters)
     owned: Counter[int] = Counter(dict(await cursor.fetchall()))
@@ -88,7 +88,7 @@ async def _beyond(connection: Connection, new: Iterable[Take], most_names: int) 
 async def take(
     connection: Connection, taking: Sequence[Take], node: int, by_owner_only: bool
 ) -> tuple[list[Taken], list[str]]:
-    """Take mailboxes; returns what became of each, and the names of all that are connected then."""
+    """Take mailboxes; returns the outcome of each, and the names of all that are connected then."""
     async with connection.pipeline(), connection.transaction():
         cursors = [
             await connection.execute(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from queues.engine.consume.backlog import Backlog
+from queues.engine.consume.backlog import Backlog, ClaimResult
 from queues.engine.errors import EngineError
 from queues.engine.policies import QueuePolicy
 
@@ -15,8 +16,8 @@ LOOK = 5.0
 MOST_CLAIMED = 500
 
 
-class Letter(NamedTuple):
-    """A message on its way to a peer. `key` is what it is acknowledged by; `published` a Unix time.
+class PeerMessage(NamedTuple):
+    """A message on its way to a peer. It is acknowledged by its `key`; `published` is a Unix time.
 
     `content` is a `Content`, or None for bytes, of a message that came over a route.
     """
@@ -29,7 +30,7 @@ class Letter(NamedTuple):
 
 
 class MailboxHolder(Protocol):
-    """The connection that has a mailbox. Everything is called after the commit of what it tells, but `wrap`."""
+    """The connection that has a mailbox. All but `wrap` is called after the commit."""
 
     @property
     def room_bytes(self) -> int:
@@ -47,14 +48,13 @@ class MailboxHolder(Protocol):
     def evicted(self) -> None:
         """An operator has ended the connection, or removed the mailbox."""
 
-    def deliver(self, letters: list[Letter]) -> None:
+    def deliver(self, letters: list[PeerMessage]) -> None:
         """Send these, in order."""
 
     def crowd(self, crowded: bool) -> None:
-        """Too much of what it, or its API key, has sent waits for the database, and it is not to be read from; or no
-        longer."""
+        """Too much that it, or its API key, has sent waits for the database: do not read from it; or read again."""
 
-    def wrap(self, letter: Letter) -> bytes:
+    def wrap(self, letter: PeerMessage) -> bytes:
         """A message that came over a route, as a letter's payload. Raises Undeliverable."""
 
     def answer(self, names: list[str]) -> None:
@@ -62,7 +62,7 @@ class MailboxHolder(Protocol):
 
 
 class Mailbox:
-    """What a connection holds of the store. At most `window` letters are out without an acknowledgement."""
+    """A connection's mailbox. At most `window` letters are out without an acknowledgement."""
 
     __slots__ = (
         "backlog", "connection", "crowded", "gone", "holder", "key", "looks", "most", "name", "next_look",
@@ -91,11 +91,40 @@ class Mailbox:
         self.looks = 0
         self.next_look = 0.0
 
+    # Life.
+
     def begin(self, queue: int, connection: int, policy: QueuePolicy, now: float) -> None:
         """The store has given it to its connection, which starts from the oldest letter."""
         self.queue, self.connection, self.policy = queue, connection, policy
         self.backlog.restart()
         self.looks, self.next_look = 0, now + FIRST_LOOKS[0]
+
+    def change_policy(self, policy: QueuePolicy | None) -> None:
+        """The queue's policy has changed; None: the queue was removed, or the database is lost."""
+        self.policy = policy
+
+    def end(self) -> None:
+        """Deliver nothing to it any more."""
+        self.gone = True
+
+    # Sending.
+
+    def add_pending(self, size: int) -> None:
+        """Its connection has sent an item of so many bytes."""
+        self.pending += 1
+        self.pending_bytes += size
+
+    def remove_pending(self, items: int, size: int) -> None:
+        """So many items that its connection has sent, of so many bytes, are written."""
+        self.pending -= items
+        self.pending_bytes -= size
+
+    def crowd(self, crowded: bool) -> None:
+        """Note whether too much waits, and tell the holder."""
+        self.crowded = crowded
+        self.holder.crowd(crowded)
+
+    # Letters.
 
     @property
     def room(self) -> int:
@@ -117,6 +146,36 @@ class Mailbox:
     def more_in_store(self, first_id: int) -> None:
         """Letters from `first_id` on became ready in the store."""
         self.backlog.arrived(first_id)
+
+    def deliver(self, messages: Iterable[tuple[int, PeerMessage]], now: float) -> None:
+        """Give the holder messages, with their ids, that are leased to it. Those that were out when the database was
+        lost are out still, since the connection is the same."""
+        fresh = []
+        for id, message in messages:
+            if message.key not in self.unacked:
+                fresh.append(message)
+            self.unacked[message.key] = (id, now)
+        if fresh and not self.gone:
+            self.holder.deliver(fresh)
+
+    def acknowledge(self, key: str) -> tuple[int, float] | None:
+        """A letter is out no more; returns its id and the time of its delivery (monotonic), or None if it was not."""
+        return self.unacked.pop(key, None)
+
+    def forget_deliveries(self) -> None:
+        """The store has another past: ids of letters mean nothing any more."""
+        self.unacked.clear()
+
+    def claimed(self, claim: ClaimResult, news: int) -> None:
+        """Letters were fetched; `news` is the backlog's from before."""
+        self.most = min(2 * self.most, MOST_CLAIMED)
+        self.backlog.claimed(claim, news)
+
+    def claim_fewer(self) -> bool:
+        """A fetch has failed: fetch fewer letters next time. Returns whether it was a single letter's."""
+        alone = self.most == 1
+        self.most = max(1, min(self.most, self.room) // 2)
+        return alone
 
     def is_due(self, now: float) -> bool:
         """Whether it is time to look for letters that no notification told of."""

@@ -1,13 +1,13 @@
 """Letters between named peers: each has a mailbox, a queue that at most one connection has at a time, over all nodes.
 
-What peers send, are given and acknowledge becomes one transaction after the other, in the order in which it came here;
-whatever is pending when one ends makes the next (group commit), with the record of it in the same transaction. A letter
-for a peer that is connected here, and has everything that came before, is stored already leased and delivered after the
+Letters that peers send, receive and acknowledge become one transaction after the other, in the order of arrival; all
+that is pending when one ends makes the next (group commit), with its audit rows in the same transaction. A letter for a
+peer that is connected here, and has everything that came before, is stored already leased and delivered after the
 commit; others wait in the store, where their recipient's node fetches them.
 
-Whoever takes a mailbox takes it over from the connection that has it. That waits until whatever the old connection has
-sent or been given is committed, and from then on nothing of it is (`queues_holds_mailbox`): so the order of each sender
-holds over its connections, on whatever nodes, and nothing is given to two.
+A connection that takes a mailbox takes it over from the connection that has it. That waits until all that the old
+connection has sent or received is committed, and nothing of it is committed afterwards (`queues_holds_mailbox`): so the
+order of each sender holds over its connections, on any nodes, and no letter is delivered to two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from queues.engine import audit
 from queues.engine.clock import now
-from queues.engine.consume.backlog import ClaimResult
 from queues.engine.consume.low_watermark import FIRST
 from queues.engine.database import Connection
 from queues.engine.errors import EngineError, Later, MailboxClaimed, StoreUnavailable, TooManyNames
@@ -29,15 +28,13 @@ from queues.engine.faults import Fault, fault_of, told
 from queues.engine.health import Trouble
 from queues.engine.isolation import Patience, carry_out, halves
 from queues.engine.mailbox.handover import Leave, Move, Take, first_moves, in_order, leave, take
-from queues.engine.mailbox.mailbox import MOST_CLAIMED, Mailbox, MailboxHolder
+from queues.engine.mailbox.mailbox import Mailbox, MailboxHolder
 from queues.engine.mailbox.transaction import (
     CHAIN,
     MOST_CLAIMS,
     MOST_LOCALS,
-    Acked,
     Exchange,
     Forward,
-    Outcome,
     Posting,
     Round,
 )
@@ -60,10 +57,10 @@ WATCH = 0.25
 #: Acknowledgements of unknown letters that are recorded for an API key: at once, and then each second.
 STRAY_ACKS = 100
 STRAY_ACKS_A_SECOND = 1.0
-#: What one connection has sent and is not written yet, at most, before it is not read from: items, bytes.
+#: Items and bytes of one connection that wait to be written, at most, before it is not read from.
 MOST_PENDING = 4000
 MOST_PENDING_BYTES = 4 << 20
-#: What does not work while the mailbox service cannot write, as /readyz says it.
+#: The trouble of /readyz while the mailbox service cannot write.
 SERVING = Trouble("Peers are not served", "peers")
 
 
@@ -75,7 +72,7 @@ class Ack(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """Somebody wants to know who is connected."""
+    """A connection asks for the names of connected peers."""
 
     mailbox: Mailbox
 
@@ -108,10 +105,10 @@ class MailboxService:
         self._by_queue: dict[int, Mailbox] = {}
         #: Mailboxes with letters in the store that they have room for.
         self._hungry: dict[Mailbox, None] = {}
-        #: What is being written, in parts: one, unless something in it cannot be written.
+        #: The round being written, in parts: one, unless an item cannot be written.
         self._rounds: deque[Round] = deque()
         self._round_bytes = 0
-        #: Items and bytes of what is being written, by who has sent them; bytes that wait, by API key.
+        #: Items and bytes being written, by sender; bytes that wait, by API key.
         self._round_load: dict[Mailbox, tuple[int, int]] = {}
         self._key_bytes: Counter[int] = Counter()
         self._crowded: dict[Mailbox, None] = {}
@@ -123,7 +120,7 @@ class MailboxService:
         #: Since when (monotonic) something waits for the database.
         self.waiting_since: float | None = None
 
-    # What sessions use.
+    # Used by sessions.
 
     def take(self, name: str, key: int, holder: MailboxHolder) -> Mailbox:
         """Take the mailbox of this name for a connection with this API key; `holder` is told the outcome."""
@@ -133,7 +130,7 @@ class MailboxService:
 
     def leave(self, mailbox: Mailbox) -> None:
         """The connection has ended, whether it had the mailbox or not."""
-        mailbox.gone = True
+        mailbox.end()
         self._put(Leave(mailbox))
 
     def post(self, sender: Mailbox, id: str, recipient: str | None, body: bytes) -> None:
@@ -156,7 +153,7 @@ class MailboxService:
         """The holder has room again."""
         self._want(mailbox)
 
-    # What the engine does.
+    # Used by the engine.
 
     @property
     def idle(self) -> bool:
@@ -184,7 +181,7 @@ class MailboxService:
         """An operator changed a mailbox's queue, or removed it."""
         if (mailbox := self._by_queue.get(queue)) is None:
             return
-        mailbox.policy = self.policies.by_id.get(queue)
+        mailbox.change_policy(self.policies.by_id.get(queue))
         if mailbox.policy is None:
             self._displace(mailbox, evicted=True)
         else:
@@ -192,23 +189,23 @@ class MailboxService:
             self._want(mailbox)
 
     def lose_connections(self) -> None:
-        """The database was lost: mailboxes are taken again, first of all, unless somebody else has them by then."""
+        """The database was lost: mailboxes are taken again first, unless another connection has them by then."""
         for mailbox in self._by_name.values():
-            mailbox.policy = None
+            mailbox.change_policy(None)
         self._again = deque(Take(mailbox, mailbox.connection) for mailbox in self._by_name.values())
         self._hungry.clear()
         for round in self._rounds:
-            round.claims = []
+            round.forget_claims()
 
     def forget_history(self) -> None:
         """The store has another past: letters are found by their keys alone."""
         for mailbox in self._by_name.values():
-            mailbox.unacked.clear()
+            mailbox.forget_deliveries()
         for round in self._rounds:
-            round.acks = [one._replace(out=None) for one in round.acks]
+            round.forget_ids()
 
     def fail(self, error: EngineError) -> None:
-        """The database is away for too long: give up what waits, and tell everybody."""
+        """The database is away for too long: give up the items that wait, and refuse every connection."""
         items, self._items = self._items, deque()
         self._again = deque()
         self._rounds.clear()
@@ -217,7 +214,7 @@ class MailboxService:
         self._crowded.clear()
         mailboxes = {item.mailbox if not isinstance(item, Posting | Forward) else item.sender for item in items}
         for mailbox in mailboxes.union(self._by_name.values()):
-            mailbox.gone = True
+            mailbox.end()
             self._tell(mailbox, mailbox.holder.refused, error)
         self._by_name.clear()
         self._by_queue.clear()
@@ -258,12 +255,10 @@ class MailboxService:
         """Something that a connection has sent. One that sends faster than it is written slows itself."""
         self.waiting_bytes += size
         self._key_bytes[mailbox.key] += size
-        mailbox.pending += 1
-        mailbox.pending_bytes += size
+        mailbox.add_pending(size)
         if not mailbox.crowded and self._is_over(mailbox, 1.0):
-            mailbox.crowded = True
             self._crowded[mailbox] = None
-            mailbox.holder.crowd(True)
+            mailbox.crowd(True)
         self._put(item)
 
     def _is_over(self, mailbox: Mailbox, share: float) -> bool:
@@ -279,15 +274,13 @@ class MailboxService:
         self._round_bytes = 0
         load, self._round_load = self._round_load, {}
         for mailbox, (items, size) in load.items():
-            mailbox.pending -= items
-            mailbox.pending_bytes -= size
+            mailbox.remove_pending(items, size)
             self._key_bytes[mailbox.key] -= size
         for mailbox in tuple(self._crowded):
             if mailbox.gone or not self._is_over(mailbox, 0.5):
                 del self._crowded[mailbox]
-                mailbox.crowded = False
                 if not mailbox.gone:
-                    self._tell(mailbox, mailbox.holder.crowd, False)
+                    self._tell(mailbox, mailbox.crowd, False)
 
     def _put(self, item: Item) -> None:
         self._items.append(item)
@@ -300,7 +293,7 @@ class MailboxService:
             self._wake.set()
 
     def _next_round(self) -> None:
-        """Take what waits, up to the next move, as one transaction's work."""
+        """Take the items that wait, up to the next move, as one transaction's work."""
         round, items, size, concerned = Round(), self._items, 0, set[Mailbox]()
         count = 0
         load = self._round_load
@@ -308,7 +301,7 @@ class MailboxService:
             item = items[0]
             own = 0
             if isinstance(item, Posting):
-                round.postings.append(item)
+                round.post(item)
                 mailbox, own = item.sender, len(item.body)
                 concerned.add(mailbox)
             elif isinstance(item, Ack):
@@ -316,9 +309,9 @@ class MailboxService:
                 self._settle(round, mailbox, item.key)
             elif isinstance(item, Ask):
                 mailbox = item.mailbox
-                round.asking.append(mailbox)
+                round.ask(mailbox)
             elif isinstance(item, Forward):
-                round.forwards.append(item)
+                round.forward(item)
                 mailbox, own = item.sender, len(item.body)
                 concerned.add(mailbox)
             else:
@@ -332,8 +325,8 @@ class MailboxService:
         self._rounds.append(round)
 
     def _settle(self, round: Round, mailbox: Mailbox, key: str) -> None:
-        out = mailbox.unacked.pop(key, None)
-        round.acks.append(Acked(mailbox, key, out))
+        out = mailbox.acknowledge(key)
+        round.acknowledge(mailbox, key, out)
         if out is not None:
             self._want(mailbox)  # there was no room, perhaps
 
@@ -344,7 +337,7 @@ class MailboxService:
         for mailbox in list(islice(self._hungry, MOST_CLAIMS - len(round.claims))):
             del self._hungry[mailbox]
             if mailbox.backlog.unclaimed and mailbox.open and mailbox not in round.claims:
-                round.claims.append(mailbox)
+                round.claim(mailbox)
         if not round:
             self._rounds.popleft()
             return
@@ -377,20 +370,20 @@ class MailboxService:
             round, self._locals(round.postings), self.node.id, options.relaxed_mailboxes, options.audit_letters,
             self._strays.take,
         )  # fmt: skip
-        outcome = await exchange.run(connection)
-        if self._rounds and self._rounds[0] is round:  # else everybody has been told that its fate is unknown
+        await exchange.run(connection)
+        if self._rounds and self._rounds[0] is round:  # else its connections were told that the fate is unknown
             try:
-                self._deliver(outcome)
+                self._deliver(exchange)
             except Exception as error:  # it is durable, and must not be done again
                 self.health.isolate("delivery of letters", error)
             for mailbox in round.asking:
                 if not mailbox.gone:
-                    self._tell(mailbox, mailbox.holder.answer, outcome.names)
-        for queue in outcome.overfull:
+                    self._tell(mailbox, mailbox.holder.answer, exchange.names)
+        for queue in exchange.overfull:
             await self.settlements.max_length.keep(connection, queue)
 
     def _refuse(self, round: Round, error: Exception) -> None:
-        """The last word on one thing that cannot be done: whoever asked for it is told by the end of its connection."""
+        """One item cannot be written: its connection ends."""
         for sender, id, *_ in (*round.postings, *round.forwards):
             self.counts.dropped += 1
             self._broken(sender, "letter", error, id)
@@ -404,7 +397,7 @@ class MailboxService:
     async def _narrow(self, connection: Connection, mailbox: Mailbox, error: Exception) -> None:
         """Letters of a mailbox cannot be fetched: fewer are, until the one to blame is found, which becomes a dead
         letter; or is passed over, if that does not work either."""
-        mailbox.most, alone = max(1, min(mailbox.most, mailbox.room) // 2), mailbox.most == 1
+        alone = mailbox.claim_fewer()
         self._want(mailbox)
         if not alone:
             return
@@ -440,40 +433,30 @@ class MailboxService:
         wanting = dict.fromkeys(mailbox for mailbox in chain(named, everyone) if mailbox.wants)
         return list(islice(wanting, MOST_LOCALS))
 
-    def _deliver(self, outcome: Outcome) -> None:
+    def _deliver(self, exchange: Exchange) -> None:
         """After the commit."""
-        self.counts.published += outcome.stored
-        self.counts.dropped += outcome.dropped
-        self.counts.acknowledged += outcome.settled
-        self.counts.stray_acks += outcome.stray
-        for key, name, error in outcome.unforeseen:
+        self.counts.published += exchange.stored
+        self.counts.dropped += exchange.dropped
+        self.counts.acknowledged += exchange.settled
+        self.counts.stray_acks += exchange.stray
+        for key, name, error in exchange.unforeseen:
             self.health.isolate("letter", error, peer=name, key=key)
-        for mailbox, news, claim in outcome.claims:
-            self._claimed(mailbox, news, claim)
+        for mailbox, news, claim in exchange.claims:
+            self.counts.claimed += claim.taken
+            mailbox.claimed(claim, news)
         time = now()
-        for mailbox, letters in outcome.deliveries.items():
-            unacked = mailbox.unacked
-            # What was out when the database was lost is out still: the connection is the same.
-            fresh = [letter for _, letter in letters if letter.key not in unacked]
-            for id, letter in letters:
-                unacked[letter.key] = (id, time)
-            if fresh and not mailbox.gone:
-                self._tell(mailbox, mailbox.holder.deliver, fresh)
-        for queue, id, node in outcome.left:
+        for mailbox, letters in exchange.deliveries.items():
+            self._tell(mailbox, mailbox.deliver, letters, time)
+        for queue, id, node in exchange.left:
             if node == self.node.id:
                 self.more_in_store(queue, id)
             elif node is not None:
                 self.announce(queue, id)
-        for mailbox, failure in outcome.undeliverable:
+        for mailbox, failure in exchange.undeliverable:
             if mailbox.policy is not None:
                 self.settlements.bury(mailbox.policy, failure)
-        for mailbox, *_ in outcome.claims:
+        for mailbox, *_ in exchange.claims:
             self._want(mailbox)
-
-    def _claimed(self, mailbox: Mailbox, news: int, claim: ClaimResult) -> None:
-        self.counts.claimed += claim.taken
-        mailbox.most = min(2 * mailbox.most, MOST_CLAIMED)
-        mailbox.backlog.claimed(claim, news)
 
     # Moves.
 
@@ -511,7 +494,7 @@ class MailboxService:
         mailbox = move.mailbox
         self._forget(mailbox)
         self._broken(mailbox, "mailbox that is taken or left", error, None)
-        mailbox.gone = True
+        mailbox.end()
 
     def _taken(self, move: Take, queue: int, connection: int, refused: str | None, names: list[str]) -> None:
         mailbox = move.mailbox
@@ -536,7 +519,7 @@ class MailboxService:
     def _displace(self, mailbox: Mailbox, evicted: bool = False) -> None:
         self._forget(mailbox)
         if not mailbox.gone:
-            mailbox.gone = True
+            mailbox.end()
             self._tell(mailbox, mailbox.holder.evicted if evicted else mailbox.holder.displaced)
 
     def _forget(self, mailbox: Mailbox) -> None:

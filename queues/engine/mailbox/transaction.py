@@ -1,6 +1,6 @@
-"""What a mailbox service writes in one transaction: letters posted, delivered and acknowledged, and the record of it.
+"""One transaction of a mailbox service: letters posted, delivered and acknowledged, and their audit rows.
 
-One round trip carries everything but the record: each letter's place among what its recipient has is known only when it
+One round trip carries everything but the record: each letter's place in its recipient's mailbox is known only when it
 is stored. A second one writes the record and commits.
 """
 
@@ -20,15 +20,15 @@ from queues.engine.database import Connection
 from queues.engine.errors import Later, Undeliverable
 from queues.engine.faults import told
 from queues.engine.isolation import halves
-from queues.engine.mailbox.mailbox import Letter, Mailbox
+from queues.engine.mailbox.mailbox import Mailbox, PeerMessage
 from queues.engine.message import Content, Failure
 from queues.engine.publish.destination import Destination
 from queues.engine.statements import array, statement
 from queues.engine.uuids import message_uuid
 
-#: The audit chain of what peers send each other.
+#: The audit chain of letters between peers.
 CHAIN = "peerbus"
-#: Who sends what came over a route.
+#: The sender of messages that came over a route.
 GATEWAY = "fivewire"
 #: Mailboxes of this node that a broadcast is leased to as it is stored; others fetch it from the store.
 MOST_LOCALS = 128
@@ -66,7 +66,7 @@ class Acked(NamedTuple):
 
 @dataclass(slots=True)
 class Round:
-    """What one transaction does for peers. It is done again, whole, when the connection is lost in the middle."""
+    """The input of one transaction for peers. It is done again, whole, when the connection is lost in the middle."""
 
     postings: list[Posting] = field(default_factory=list)
     forwards: list[Forward] = field(default_factory=list)
@@ -82,6 +82,29 @@ class Round:
         """Acknowledged letters that were out: by id, when each was delivered (monotonic), and its mailbox."""
         return {one.out[0]: (one.out[1], one.mailbox) for one in self.acks if one.out is not None}
 
+    def post(self, posting: Posting) -> None:
+        self.postings.append(posting)
+
+    def forward(self, forward: Forward) -> None:
+        self.forwards.append(forward)
+
+    def acknowledge(self, mailbox: Mailbox, key: str, out: tuple[int, float] | None) -> None:
+        self.acks.append(Acked(mailbox, key, out))
+
+    def ask(self, mailbox: Mailbox) -> None:
+        self.asking.append(mailbox)
+
+    def claim(self, mailbox: Mailbox) -> None:
+        self.claims.append(mailbox)
+
+    def forget_claims(self) -> None:
+        """The connections are lost: mailboxes are taken again before anything is fetched for them."""
+        self.claims.clear()
+
+    def forget_ids(self) -> None:
+        """The store has another past: acknowledged letters are found by their keys alone."""
+        self.acks = [one._replace(out=None) for one in self.acks]
+
     def apart(self) -> list[Round]:
         """The same work in two rounds, in the order in which one does it; nothing of a single item."""
         items: list[tuple[str, Any]] = []
@@ -94,37 +117,8 @@ class Round:
         return rounds
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What a transaction did."""
-
-    #: Letters to deliver, with their ids, by mailbox.
-    deliveries: dict[Mailbox, list[tuple[int, Letter]]] = field(default_factory=dict)
-    claims: list[tuple[Mailbox, int, ClaimResult]] = field(default_factory=list)
-    #: Left in the store: queue, id, the node that serves it.
-    left: list[tuple[int, int, int | None]] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    undeliverable: list[tuple[Mailbox, Failure]] = field(default_factory=list)
-    #: Key, mailbox and error of letters that raised what nobody foresaw.
-    unforeseen: list[tuple[str, str, Exception]] = field(default_factory=list)
-    stored: int = 0
-    dropped: int = 0
-    settled: int = 0
-    #: Acknowledgements of letters that there are not, which have no row in the audit chain.
-    stray: int = 0
-    events: list[Event] = field(default_factory=list)
-    #: Queues that may hold more than they should now.
-    overfull: set[int] = field(default_factory=set)
-
-    def deliver(self, mailbox: Mailbox, id: int, letter: Letter) -> None:
-        """Note a letter for a mailbox, and the record of it, unless it is out since before the database was lost."""
-        self.deliveries.setdefault(mailbox, []).append((id, letter))
-        if letter.key not in mailbox.unacked:
-            self.events.append(Event("deliver", letter.key, letter.sender, mailbox.name))
-
-
 class Exchange:
-    """One transaction's work."""
+    """One transaction's work and result; the attributes from `deliveries` on are valid after `run`."""
 
     def __init__(
         self, round: Round, locals: Sequence[Mailbox], node: int, relaxed: bool, audited: bool,
@@ -137,11 +131,28 @@ class Exchange:
         self.relaxed = relaxed
         self.audited = audited
         self.may_record = may_record
-        self.outcome = Outcome()
+        #: Letters to deliver, with their ids, by mailbox.
+        self.deliveries: dict[Mailbox, list[tuple[int, PeerMessage]]] = {}
+        #: Mailbox, the backlog's news from before, and the claim.
+        self.claims: list[tuple[Mailbox, int, ClaimResult]] = []
+        #: Left in the store: queue, id, the node that serves it.
+        self.left: list[tuple[int, int, int | None]] = []
+        self.names: list[str] = []
+        self.undeliverable: list[tuple[Mailbox, Failure]] = []
+        #: Key, mailbox and error of letters that raised an unforeseen error.
+        self.unforeseen: list[tuple[str, str, Exception]] = []
+        self.stored = 0
+        self.dropped = 0
+        self.settled = 0
+        #: Acknowledgements of letters that do not exist, which have no row in the audit chain.
+        self.stray = 0
+        self.events: list[Event] = []
+        #: Queues that may hold more than they should now.
+        self.overfull: set[int] = set()
 
-    async def run(self, connection: Connection) -> Outcome:
-        """Do it and commit. Raises what psycopg does; then nothing was done."""
-        round, outcome = self.round, self.outcome
+    async def run(self, connection: Connection) -> None:
+        """Write and commit. Raises psycopg's errors; then nothing was done."""
+        round = self.round
         async with connection.pipeline(), connection.transaction():
             await self._hold(connection)
             if round.forwards:
@@ -159,24 +170,23 @@ class Exchange:
             ]
             if round.asking:
                 naming = await connection.execute(statement("connected_names"))
-            if self.audited and (outcome.events or storing is not None or claiming):
+            if self.audited and (self.events or storing is not None or claiming):
                 head = await connection.execute(statement("audit_head"), {"chain": CHAIN})
             if settling is not None and (row := await settling.fetchone()) is not None:
-                outcome.settled = row[0]
+                self.settled = row[0]
             if storing is not None:
                 self._stored(await storing.fetchall())
             for mailbox, news, cursor in claiming:
                 self._claimed(mailbox, news, await cursor.fetchall())
             if naming is not None and (row := await naming.fetchone()) is not None:
-                outcome.names = sorted(row[0])
+                self.names = sorted(row[0])
             if head is not None:
                 at = await head.fetchone()
                 await self._record(connection, at)
-        return outcome
 
     async def _record(self, connection: Connection, head: Any) -> None:
-        """Write what happened into the audit chain, whose head is locked."""
-        for n, part in enumerate(parts(self.outcome.events)):
+        """Append the events to the audit chain, whose head is locked."""
+        for n, part in enumerate(parts(self.events)):
             try:
                 if n:
                     await audit.append(connection, CHAIN, part)
@@ -186,7 +196,7 @@ class Exchange:
                 raise Later(error.why) from error
 
     async def _hold(self, connection: Connection) -> None:
-        """Whoever sends or is given something keeps its mailbox until the commit."""
+        """Senders and recipients keep their mailboxes until the commit."""
         round = self.round
         held = {posting.sender for posting in round.postings} | {forward.sender for forward in round.forwards}
         held.update(self.locals, round.claims)
@@ -224,22 +234,22 @@ class Exchange:
         return await connection.execute(statement("store_letters"), parameters, binary=True)
 
     def _stored(self, rows: Iterable[STORED_ROW]) -> None:
-        outcome, postings, sent, delivered = self.outcome, self.round.postings, set(), []
+        postings, sent, delivered = self.round.postings, set(), []
         by_queue = {mailbox.queue: mailbox for mailbox in self.locals}
         for n, id, queue, leased, copy_of, node in rows:
             sender, key, recipient, body = postings[n - 1]
             sent.add(n)
-            outcome.stored += 1
+            self.stored += 1
             if copy_of is not None:
                 key, recipient = f"{key}|{copy_of}", copy_of
-            outcome.events.append(Event("send", key, sender.name, recipient or ""))
+            self.events.append(Event("send", key, sender.name, recipient or ""))
             if leased:
-                delivered.append((by_queue[queue], id, Letter(key, body, Content.LETTER, sender.name, 0.0)))
+                delivered.append((by_queue[queue], id, PeerMessage(key, body, Content.LETTER, sender.name, 0.0)))
             else:
-                outcome.left.append((queue, id, node))
+                self.left.append((queue, id, node))
         for mailbox, id, letter in delivered:
-            outcome.deliver(mailbox, id, letter)
-        outcome.dropped += len(postings) - len(sent)
+            self._deliver(mailbox, id, letter)
+        self.dropped += len(postings) - len(sent)
 
     # Delivering.
 
@@ -254,41 +264,47 @@ class Exchange:
     def _claimed(self, mailbox: Mailbox, news: int, rows: Sequence[tuple[Any, ...]]) -> None:
         (_, _, snapshot, _, more, *_), *letters = rows
         last_id = letters[-1][0] if letters else None
-        self.outcome.claims.append((mailbox, news, ClaimResult(snapshot, bool(more), last_id, len(letters))))
+        self.claims.append((mailbox, news, ClaimResult(snapshot, bool(more), last_id, len(letters))))
         for id, payload, key, attempts, content, first_id, sender, published in letters:
             if content == Content.LETTER and key is not None:
-                letter = Letter(key, payload, content, sender or "", published)
+                letter = PeerMessage(key, payload, content, sender or "", published)
             else:
                 assert mailbox.policy is not None
-                raw = Letter(
+                raw = PeerMessage(
                     str(message_uuid(UUID(mailbox.policy.uuid), first_id)), payload, content, GATEWAY, published
                 )
                 try:
                     letter = raw._replace(payload=mailbox.holder.wrap(raw), content=Content.LETTER)
                 except Undeliverable as error:
-                    self.outcome.undeliverable.append((mailbox, Failure(id, attempts + 1, error=str(error))))
+                    self.undeliverable.append((mailbox, Failure(id, attempts + 1, error=str(error))))
                     continue
                 except Exception as error:
-                    self.outcome.undeliverable.append((mailbox, Failure(id, attempts + 1, error=told(error))))
-                    self.outcome.unforeseen.append((raw.key, mailbox.name, error))
+                    self.undeliverable.append((mailbox, Failure(id, attempts + 1, error=told(error))))
+                    self.unforeseen.append((raw.key, mailbox.name, error))
                     continue
                 if not attempts:
-                    self.outcome.events.append(Event("send", letter.key, GATEWAY, mailbox.name))
-            self.outcome.deliver(mailbox, id, letter)
+                    self.events.append(Event("send", letter.key, GATEWAY, mailbox.name))
+            self._deliver(mailbox, id, letter)
+
+    def _deliver(self, mailbox: Mailbox, id: int, message: PeerMessage) -> None:
+        """Note a letter for a mailbox, and the record of it, unless it is out since before the database was lost."""
+        self.deliveries.setdefault(mailbox, []).append((id, message))
+        if message.key not in mailbox.unacked:
+            self.events.append(Event("deliver", message.key, message.sender, mailbox.name))
 
     # Acknowledging.
 
     async def _acknowledge(self, connection: Connection) -> dict[int, tuple[float | None, Mailbox]]:
-        """Note what is recorded of acknowledgements; returns those of letters that are in the store, but not out."""
+        """Note the events of acknowledgements; returns those of letters that are in the store, but not out."""
         found = await self._find(connection)
         here = {(mailbox, key) for mailbox, key in found.values()}
         for mailbox, key, out in self.round.acks:
             if out is not None or (mailbox, key) in here or self.may_record(mailbox.key):
-                self.outcome.events.append(Event("ack", key, mailbox.name, ""))
+                self.events.append(Event("ack", key, mailbox.name, ""))
                 if out is None:
                     here.discard((mailbox, key))
             else:
-                self.outcome.stray += 1
+                self.stray += 1
         return {id: (None, mailbox) for id, (mailbox, _) in found.items()}
 
     async def _find(self, connection: Connection) -> dict[int, tuple[Mailbox, str]]:
@@ -307,7 +323,7 @@ class Exchange:
     # To queues and topics.
 
     async def _forward(self, connection: Connection) -> None:
-        """Publish what goes to queues and topics, each group of one destination in order."""
+        """Publish letters to queues and topics, each group of one destination in order."""
         forwards = self.round.forwards
         parameters = {
             "ids": [forward.id.encode() for forward in forwards],
@@ -322,7 +338,7 @@ class Exchange:
                 fresh.discard(forward.id)
                 groups.setdefault(forward.destination, []).append(forward)
             else:
-                self.outcome.dropped += 1
+                self.dropped += 1
         for destination, some in groups.items():
             await self._publish(connection, destination, some)
 
@@ -344,17 +360,17 @@ class Exchange:
             ids = [forward.id.encode() for forward in some]
             await connection.execute(statement("unsee_letters"), {"ids": ids})
         if not exists or full or not reached:
-            self.outcome.dropped += count
+            self.dropped += count
             return
-        self.outcome.overfull.update(dropping or ())
-        self.outcome.stored += count
-        self.outcome.events += [
+        self.overfull.update(dropping or ())
+        self.stored += count
+        self.events += [
             Event("send", forward.id, forward.sender.name, str(forward.destination)) for forward in some
         ]
 
 
 def headers_of(sender: str) -> str:
-    """What is kept beside a letter: who sent it, by the name that its connection had."""
+    """The headers of a stored letter: the name of its sender's connection."""
     return '{"from":' + json_string(sender) + "}"
 
 

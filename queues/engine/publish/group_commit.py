@@ -34,7 +34,7 @@ from queues.engine.message import Counts
 from queues.engine.node import Node
 from queues.engine.policies import Policies
 from queues.engine.publish.destination import Destination
-from queues.engine.publish.insert_plan import Plan, Write, plan_segment
+from queues.engine.publish.insert_plan import Plan, Write
 from queues.engine.publish.publisher import OpenBatch, Publisher, Segment
 from queues.engine.publish.routing import UNKNOWN, Routing
 from queues.engine.settle.audited_queues import KeyNames, queue_chain
@@ -58,7 +58,7 @@ KEY_REST = 10
 #: Publishers that are remembered, and bytes of their destinations' names. Connections hold those that they use.
 MOST_PUBLISHERS = 100_000
 MOST_PUBLISHER_BYTES = 32 << 20
-#: What does not work while the writer cannot write, as /readyz says it.
+#: The trouble of /readyz while the writer cannot write.
 STORING = Trouble("Publishes are not stored", "publishes")
 
 
@@ -69,7 +69,7 @@ class KeyIsHeld(Exception):
 class PublishWriter:
     """Takes open batches and writes them.
 
-    `more_in_store(queue id, lowest id)` is told what was left ready; `deliver_transient(queue id, bodies)` hands
+    `more_in_store(queue id, lowest id)` is told of messages left ready; `deliver_transient(queue id, bodies)` hands
     QoS 0 messages on; `on_commit()` is called after each batch.
     """
 
@@ -97,7 +97,7 @@ class PublishWriter:
         self._publishers: Cache[tuple[Destination, int | None], Publisher] = Cache(
             MOST_PUBLISHERS, MOST_PUBLISHER_BYTES, lambda at, _: 400 + len(at[0].name), lambda one: not one.segments
         )
-        #: What is being written, in parts: one, unless some message of the batch cannot be stored.
+        #: The batch being written, in parts: one, unless some message cannot be stored.
         self._taken: deque[Work] = deque()
         self._taken_bytes = 0
         #: The last message id that was stored, without its priority.
@@ -149,8 +149,8 @@ class PublishWriter:
                 await self._wake.wait()
 
     def fail(self, error: EngineError) -> None:
-        """Give up everything that waits, telling those who published it. Of what is being written right now nobody can
-        say whether it is stored; if it turns out to be, it is delivered, but it is not confirmed."""
+        """Give up all that waits, and tell its publishers. The fate of the batch being written is unknown: if it turns
+        out to be stored, it is delivered, but it is not confirmed."""
         if self._open.publishers:
             self._take()
         taken = list(self._taken)
@@ -160,7 +160,7 @@ class PublishWriter:
                 self._reject(segment, error)
 
     def forget_history(self) -> None:
-        """The store has another past: what was read of its audit chains and keys is no longer so."""
+        """The store has another past: forget its audit chains and keys."""
         self._names = KeyNames()
         self._sealed = UNKNOWN
 
@@ -180,7 +180,7 @@ class PublishWriter:
         return self._open.bytes + self._taken_bytes
 
     async def _write_taken(self, connection: Connection) -> None:
-        """Store what was taken, then confirm and deliver it."""
+        """Store the batch taken, then confirm and deliver it."""
         batch = self.open_batch
         write = partial(self._write_part, connection)
         refused = await carry_out(self._taken, write, self._take_apart, self._refuse, connection)
@@ -200,10 +200,10 @@ class PublishWriter:
             await self._patience.wait()
 
     async def _write_part(self, connection: Connection, work: Work) -> None:
-        """Store a part of what was taken, in one transaction, and deliver it.
+        """Store a part of the batch taken, in one transaction, and deliver it.
 
         First the last of each backlog is claimed: only here nothing new can come between the claim and the write,
-        so that what is written now may go to memory at once.
+        so that messages written now may go to memory at once.
         """
         if self._held_keys and any(self._held_keys.intersection(segment.keys) for _, segment in _segments(work)):
             raise KeyIsHeld()  # not to wait for it again
@@ -217,7 +217,7 @@ class PublishWriter:
             except KEY_HELD as error:
                 if _single(work) is None or not self._may_wait():
                     raise KeyIsHeld() from error
-                await asyncio.sleep(KEY_PAUSE)  # in no transaction: nobody else waits for this one's locks
+                await asyncio.sleep(KEY_PAUSE)  # outside any transaction: no locks are held
                 continue
             break
         if not self._taken or self._taken[0] is not work:
@@ -236,7 +236,7 @@ class PublishWriter:
         return time - self._waits_since < KEY_PATIENCE
 
     def _take_apart(self, work: Work, error: Exception) -> list[Work]:
-        """Smaller parts of what could not be stored. One message with a held key costs the wait for it once."""
+        """Smaller parts of a part that could not be stored. One message with a held key costs the wait for it once."""
         if isinstance(error, KeyIsHeld):
             one = _single(work)
             if one is not None:
@@ -290,10 +290,9 @@ class PublishWriter:
             if targets is None:
                 raise TopologyMoved()
             for segment in segments:
-                plan_segment(
-                    plan, segment, publisher.destination, targets, publisher.key, self.policies.by_id,
-                    self.local_queues, time,
-                )  # fmt: skip
+                plan.add(
+                    segment, publisher.destination, targets, publisher.key, self.policies.by_id, self.local_queues, time
+                )
         return plan
 
     async def _store(self, connection: Connection, plan: Plan) -> None:
@@ -338,7 +337,7 @@ class PublishWriter:
         await self._names.learn(connection, (write.key for write in plan.writes))
 
     def _events(self, plan: Plan) -> dict[str, list[audit.Event]]:
-        """What was stored in audited queues, by chain."""
+        """The messages stored in audited queues, by chain."""
         events: dict[str, list[audit.Event]] = {}
         for write in plan.writes:
             producer = self._names[write.key]
@@ -351,7 +350,7 @@ class PublishWriter:
         return events
 
     async def _check_version(self, connection: Connection) -> None:
-        """Nothing is written because nobody is known to want it: is that still so? Raises TopologyMoved."""
+        """Check that destinations without known targets still have none. Raises TopologyMoved."""
         row = await (await connection.execute("select queues_topology_version()")).fetchone()
         if row is None or row[0] != self.routing.version:
             raise TopologyMoved()
@@ -371,7 +370,7 @@ class PublishWriter:
         return await connection.execute(statement(write.statement), parameters)
 
     async def _admit(self, connection: Connection, plan: Plan) -> None:
-        """Cut what does not fit into queues that reject; a message that one of its queues rejects enters none."""
+        """Cut messages beyond the length of queues that reject. A message that one queue rejects enters none."""
         cursor = await connection.execute(statement("admit"), {"queues": sorted(plan.limited)})
         room: dict[int, int] = dict(await cursor.fetchall())
         for queue in plan.drop_oldest:
@@ -383,13 +382,13 @@ class PublishWriter:
             accepted = min(accepted, len(segment.bodies))
             for queue in targets:
                 room[queue] -= accepted
-            plan.rejected.append((segment.cut(accepted), error))
+            plan.reject(segment.cut(accepted), error)
             for write in writes:
                 write.keep(accepted)
-        plan.writes = [write for write in plan.writes if write.segment.bodies]
+        plan.drop_empty()
 
     def _deliver(self, plan: Plan) -> None:
-        """After the commit: hand on what was stored and what is not, in the order in which it came."""
+        """After the commit: hand on stored and transient messages, in the order of their publishes."""
         plan.end()
         transient = deque(plan.transient)
         for n, write in enumerate(plan.writes):
@@ -397,7 +396,7 @@ class PublishWriter:
                 self._deliver_transient(*transient.popleft()[1:])
             try:
                 self._deliver_write(write)
-            except Exception as error:  # what is leased and in no buffer comes back when this node ends
+            except Exception as error:  # a leased message in no buffer comes back when this node ends
                 self.health.isolate("delivery", error, queues=write.queues, first=write.first)
         for write, queue in plan.answers:
             try:
@@ -418,7 +417,7 @@ class PublishWriter:
             self.health.isolate("transient delivery", error, queue=queue)
 
     def _deliver_write(self, write: Write) -> None:
-        """Hand to memory what was leased, and tell what was left in the store."""
+        """Hand leased messages to memory, and announce those left in the store."""
         count = len(write.segment.bodies)
         self.counts.published += count * len(write.queues)
         self.last_id = write.first + count * write.width - 1
@@ -462,7 +461,7 @@ def _runs(segment: Segment) -> list[tuple[int, int]]:
 
 
 def _reason(error: Exception) -> str:
-    """Why a message is not stored, for its publisher: what PostgreSQL says of its data, and no more of the rest."""
+    """Why a message is not stored, for its publisher: PostgreSQL's words on bad data, or the kind of the error."""
     if isinstance(error, psycopg.DataError | psycopg.IntegrityError | psycopg.ProgrammingError | audit.AuditError):
         return str(error)
     return told(error)

@@ -1,7 +1,7 @@
 """How a batch is to be written: which statements, for which queues, and which of these take their messages in memory.
 
-`plan_segment` turns a segment and its targets into `Write`s; the writer executes them in one transaction, and each
-`Write` keeps what its statement returned until the messages are delivered.
+`Plan.add` turns a segment and its targets into `Write`s; the writer executes them in one transaction, and each
+`Write` keeps its statement's result until the messages are delivered.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Write:
 
     @property
     def own_detail(self) -> Detail | None:
-        """What a plain message of this segment carries in memory."""
+        """The detail in memory of a plain message of this segment."""
         attempts, content = self.segment.max_attempts, self.segment.content
         if attempts is None:
             return None if content is None else CONTENT_ONLY[Content(content)]
@@ -112,7 +112,7 @@ class Write:
         }
 
     def store(self, row: tuple[Any, ...] | None) -> None:
-        """Take what the statement returned. Raises TopologyMoved when it stored nothing."""
+        """Take the statement's result. Raises TopologyMoved when it stored nothing."""
         if row is None:
             raise TopologyMoved()
         self.first = row[0]
@@ -126,7 +126,7 @@ class Write:
             self.segment = self.segment.cut(0, count)
 
     def leased_details(self, ids: range) -> list[Message]:
-        """The messages that were stored as leased, with what they carry, in order of their ids."""
+        """The messages that were stored as leased, with their details, in order of their ids."""
         stored = self.stored or frozenset()
         leased: list[Message] = [
             (id - (message.priority << 56), message.payload, 0, _detail(id, message))
@@ -169,7 +169,7 @@ def _detail(id: int, message: Outgoing) -> Detail:
 
 @dataclass(slots=True)
 class Plan:
-    """What one transaction writes, and what becomes of the rest."""
+    """The contents of one transaction, and the messages that it does not store."""
 
     writes: list[Write] = field(default_factory=list)
     #: Queues with a maximum length, and the segments that go to one of them.
@@ -186,6 +186,52 @@ class Plan:
     answers: list[tuple[Write, int]] = field(default_factory=list)
     storing: list[LocalQueue] = field(default_factory=list)
 
+    def add(
+        self, segment: Segment, destination: Destination, targets: Targets, key: int | None,
+        policies: Mapping[int, QueuePolicy], buffers: Mapping[int, LocalQueue], now: float,
+    ) -> None:  # fmt: skip
+        """Add a segment."""
+        if destination.kind == "queue" and targets.own is None:
+            self.reject(segment, QueueNotFound(repr(destination.name.decode("utf-8", "replace"))))
+            return
+        stored = targets.stored
+        if targets.audited:
+            self.audited.update(targets.audited)
+        if segment.transient:  # subscribers get it in memory; a queue that a route feeds stores it
+            self.transient += [(len(self.writes), queue, segment.bodies) for queue in targets.subscribed]
+            stored = tuple(queue for queue in stored if queue not in targets.subscribed)
+        else:
+            self.transient += [(len(self.writes), queue, segment.bodies) for queue in targets.transient]
+        if not stored and not targets.subscribed:
+            self.unroutable += len(segment.bodies)
+        known = [policies[queue] for queue in stored if queue in policies]
+        plain = tuple(policy.id for policy in known if policy.message_ttl is None)
+        groups = [(plain, 0.0)] if plain else []
+        groups += [((policy.id,), policy.message_ttl) for policy in known if policy.message_ttl is not None]
+        limited = {policy.id for policy in known if policy.max_length is not None}
+        self.limited |= limited
+        self.drop_oldest |= {policy.id for policy in known if policy.id in limited and policy.overflow == "drop-oldest"}
+        for part in _parts(segment, max((len(queues) for queues, _ in groups), default=1)):
+            writes = []
+            for queues, ttl in groups:
+                for start in range(0, len(queues), ROWS_PER_STATEMENT):
+                    some = queues[start : start + ROWS_PER_STATEMENT]
+                    wanting = tuple(_wanting(buffers.get(queue), now, bool(ttl)) for queue in some)
+                    writes.append(Write(part, key, some, wanting, ttl))
+            self.writes += writes
+            if part.answered and targets.own is not None:
+                self.answers += [(write, targets.own) for write in writes if targets.own in write.queues]
+            if limited:
+                self.limited_segments.append((part, writes))
+
+    def reject(self, segment: Segment, error: EngineError) -> None:
+        """These messages are not stored."""
+        self.rejected.append((segment, error))
+
+    def drop_empty(self) -> None:
+        """Forget writes that have no messages left."""
+        self.writes = [write for write in self.writes if write.segment.bodies]
+
     def begin(self) -> None:
         """Nothing is claimed for a buffer while messages may be leased to it: they would overtake each other."""
         self.storing = [buffer for write in self.writes for buffer in write.buffers if buffer is not None]
@@ -193,7 +239,7 @@ class Plan:
             buffer.begin_storing()
 
     def end(self) -> None:
-        """What was leased is about to be in memory, or nothing was."""
+        """Leased messages are about to be in memory, or there are none."""
         for buffer in self.storing:
             buffer.end_storing()
         self.storing = []
@@ -202,51 +248,6 @@ class Plan:
         """The producers of this have been told that its fate is unknown, and are told no more."""
         self.answers.clear()
         self.rejected.clear()
-
-
-def plan_segment(
-    plan: Plan,
-    segment: Segment,
-    destination: Destination,
-    targets: Targets,
-    key: int | None,
-    policies: Mapping[int, QueuePolicy],
-    buffers: Mapping[int, LocalQueue],
-    now: float,
-) -> None:
-    """Add a segment to a plan."""
-    if destination.kind == "queue" and targets.own is None:
-        plan.rejected.append((segment, QueueNotFound(repr(destination.name.decode("utf-8", "replace")))))
-        return
-    stored = targets.stored
-    if targets.audited:
-        plan.audited.update(targets.audited)
-    if segment.transient:  # subscribers get it in memory; a queue that a route feeds keeps what it is given
-        plan.transient += [(len(plan.writes), queue, segment.bodies) for queue in targets.subscribed]
-        stored = tuple(queue for queue in stored if queue not in targets.subscribed)
-    else:
-        plan.transient += [(len(plan.writes), queue, segment.bodies) for queue in targets.transient]
-    if not stored and not targets.subscribed:
-        plan.unroutable += len(segment.bodies)
-    known = [policies[queue] for queue in stored if queue in policies]
-    plain = tuple(policy.id for policy in known if policy.message_ttl is None)
-    groups = [(plain, 0.0)] if plain else []
-    groups += [((policy.id,), policy.message_ttl) for policy in known if policy.message_ttl is not None]
-    limited = {policy.id for policy in known if policy.max_length is not None}
-    plan.limited |= limited
-    plan.drop_oldest |= {policy.id for policy in known if policy.id in limited and policy.overflow == "drop-oldest"}
-    for part in _parts(segment, max((len(queues) for queues, _ in groups), default=1)):
-        writes = []
-        for queues, ttl in groups:
-            for start in range(0, len(queues), ROWS_PER_STATEMENT):
-                some = queues[start : start + ROWS_PER_STATEMENT]
-                wanting = tuple(_wanting(buffers.get(queue), now, bool(ttl)) for queue in some)
-                writes.append(Write(part, key, some, wanting, ttl))
-        plan.writes += writes
-        if part.answered and targets.own is not None:
-            plan.answers += [(write, targets.own) for write in writes if targets.own in write.queues]
-        if limited:
-            plan.limited_segments.append((part, writes))
 
 
 def _parts(segment: Segment, width: int) -> list[Segment]:
@@ -259,5 +260,5 @@ def _parts(segment: Segment, width: int) -> list[Segment]:
 
 
 def _wanting(buffer: LocalQueue | None, now: float, expires: bool) -> LocalQueue | None:
-    """The buffer, if new messages should be leased to it. What expires waits in the store, where it is swept."""
+    """The buffer, if new messages should be leased to it. Messages that expire wait in the store, for the sweep."""
     return buffer if buffer is not None and not expires and buffer.wants(now) else None

@@ -14,7 +14,7 @@ from queues.engine.errors import EngineError
 from queues.engine.message import Outgoing
 from queues.engine.publish.destination import Destination
 
-#: What a producer knows a message by; the engine only passes it back.
+#: A producer's own reference to a message; the engine only passes it back.
 Token = Any
 
 
@@ -66,6 +66,12 @@ class Segment:
             and not (self.detailed or self.transient)
         )
 
+    def extend(self, bodies: list[bytes], producer: Producer, tokens: list[Token]) -> None:
+        """Add messages of one producer."""
+        self.bodies += bodies
+        self.producers += [producer] * len(bodies)
+        self.tokens += tokens
+
     def cut(self, start: int, stop: int | None = None) -> Segment:
         """A part of it."""
         part = slice(start, stop)
@@ -76,7 +82,7 @@ class Segment:
 
 
 class OpenBatch:
-    """What is published and not taken by the writer yet; `filled()` is called for each publisher that joins."""
+    """Publishes that the writer has not taken yet; `filled()` is called for each publisher that joins."""
 
     __slots__ = ("_filled", "bytes", "number", "publishers")
 
@@ -179,9 +185,7 @@ class Publisher:
         return self._batch.add(len(body))
 
     def _add_many(self, segment: Segment, bodies: list[bytes], producer: Producer, tokens: list[Token]) -> int:
-        segment.bodies += bodies
-        segment.producers += [producer] * len(bodies)
-        segment.tokens += tokens
+        segment.extend(bodies, producer, tokens)
         return self._batch.add(sum(map(len, bodies)))
 
     def _new_segment(self, segment: Segment) -> Segment:
@@ -192,6 +196,6 @@ class Publisher:
         return segment
 
     def take(self) -> list[Segment]:
-        """What waits, leaving nothing."""
+        """Take all segments that wait."""
         segments, self.segments, self._open = self.segments, [], None
         return segments

@@ -19,7 +19,7 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What a destination reaches at one version: queues that store, and QoS 0 subscriptions' queues that do not."""
+    """The targets of a destination at one version: queues that store, and QoS 0 subscriptions' queues that do not."""
 
     version: int
     stored: tuple[int, ...]
@@ -49,12 +49,12 @@ class Routing:
         self.version = UNKNOWN
 
     def targets(self, destination: Destination) -> Targets | None:
-        """What is known of a destination at the current version, or None."""
+        """The known targets of a destination at the current version, or None."""
         found = self._targets.get(destination)
         return found if found is not None and found.version == self.version else None
 
     async def resolve(self, connection: Connection, destinations: Iterable[Destination]) -> None:
-        """Read what these destinations reach now."""
+        """Read the targets of these destinations."""
         asked = list(dict.fromkeys(destinations))
         kinds, names = [one.kind for one in asked], [one.name for one in asked]
         cursor = await connection.execute(statement("resolve"), {"kinds": kinds, "names": names})

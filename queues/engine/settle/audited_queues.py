@@ -143,6 +143,10 @@ class Work:
                 getattr(work, kind).append(one)
         return work
 
+    def hand_back(self, taken: Iterable[tuple[int, int | None, int | None]]) -> None:
+        """Make delivered messages ready again in their places: id, tag to keep, API key that had it."""
+        self.handed_back += taken
+
     def forget_leases(self) -> None:
         """Keep only acknowledgements, as late ones: they hold without the leases."""
         self.acks = [ack._replace(late=True) for ack in self.acks]
@@ -161,6 +165,14 @@ class Outcome:
     dead: list[int] = field(default_factory=list)
     #: Queues that may hold more than they should now.
     overfull: list[int] = field(default_factory=list)
+
+    def record(self, events: Iterable[Event]) -> None:
+        """Rows of the audit chain."""
+        self.events += events
+
+    def postpone(self, acks: list[Ack]) -> None:
+        """Late acknowledgements to try again, since another transaction has locked their messages."""
+        self.busy = acks
 
 
 class Settlements(Protocol):
@@ -254,7 +266,7 @@ class AuditedQueue:
 
     def hand_back(self, taken: Iterable[tuple[int, int | None]]) -> None:
         """Make delivered messages (id, tag to keep) ready again in their places."""
-        self._work.handed_back += [(id, tag, self._consumers.pop(id, None)) for id, tag in taken]
+        self._work.hand_back((id, tag, self._consumers.pop(id, None)) for id, tag in taken)
         self._settlements.record(self)
 
     def forget_leases(self) -> None:
@@ -377,9 +389,9 @@ class AuditedQueue:
 
     async def _write(self, connection: Connection, work: Work, outcome: Outcome, names: KeyNames) -> None:
         if self.recording:
-            outcome.events += [
+            outcome.record(
                 Event("deliver", str(first), self.name, names[consumer]) for first, consumer in work.deliveries
-            ]
+            )
         current = [ack for ack in work.acks if not ack.late]
         if current:
             await self._settle(connection, current, outcome, names)
@@ -399,7 +411,7 @@ class AuditedQueue:
         mine, busy = await lock_late(connection, ids, times, self._settlements.clock.offset)
         if mine:
             await self._settle(connection, [ack for ack in acks if ack.id in mine], outcome, names)
-        outcome.busy = [ack for ack in acks if ack.id in busy]
+        outcome.postpone([ack for ack in acks if ack.id in busy])
 
     async def _settle(self, connection: Connection, acks: list[Ack], outcome: Outcome, names: KeyNames) -> None:
         once = {ack.id: ack for ack in acks}  # acknowledged late, and again after another delivery
@@ -414,10 +426,10 @@ class AuditedQueue:
         }
         cursor = await connection.execute(statement("settle_audited"), parameters)
         gone: dict[int, int] = dict(await cursor.fetchall())
-        outcome.events += [
+        outcome.record(
             Event("settle", str(gone[id]), self._name_of(ack.consumer, names), "")
             for id, ack in once.items() if id in gone
-        ]  # fmt: skip
+        )  # fmt: skip
 
     async def _return(
         self, connection: Connection, returns: Sequence[Return], outcome: Outcome, names: KeyNames
@@ -452,9 +464,9 @@ class AuditedQueue:
                 rows.append(("", ids, first_ids))
         for name, ids, first_ids in rows:
             gone = dict(zip(ids, first_ids, strict=True))
-            outcome.events += [
+            outcome.record(
                 Event("dead-letter", str(gone[one.id]), self.name, name) for one in failures if one.id in gone
-            ]
+            )
 
     async def _hand_back(
         self, connection: Connection, taken: Sequence[tuple[int, int | None, int | None]], outcome: Outcome,
@@ -479,10 +491,10 @@ class AuditedQueue:
         self, deliveries: Iterable[tuple[int, int | None]], gone: dict[int, int], outcome: Outcome, names: KeyNames
     ) -> None:
         """Record the deliveries that went back."""
-        outcome.events += [
+        outcome.record(
             Event("return", str(gone[id]), self._name_of(consumer, names), self.name)
             for id, consumer in deliveries if id in gone
-        ]  # fmt: skip
+        )  # fmt: skip
 
     def _name_of(self, consumer: int | None, names: KeyNames) -> str:
         return names[consumer] if self.recording else ""

@@ -1,13 +1,13 @@
 """Acknowledgements that one statement settles, and the arrays that the statements of settling take.
 
-A local queue adds to a batch; the settlement writer, a batch's owner, takes what was gathered (`take`) and writes it.
+A local queue adds to a batch; the settlement writer, a batch's owner, takes the gathered ones (`take`) and writes them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple, Protocol
 
@@ -99,7 +99,7 @@ class AckBatch:
         self.times += delivered
 
     def take(self) -> Taken:
-        """Take what was gathered."""
+        """Take the gathered acknowledgements."""
         taken = Taken(self, self.ids, self.times, self.late)
         self.ids, self.times = [], []
         return taken
@@ -134,10 +134,9 @@ class JobBatch(AckBatch):
             self.completions.append(completion)
 
     def take(self) -> Taken:
-        taken = super().take()
-        taken.results, self.results = self.results, []
-        taken.completions, self.completions = self.completions, []
-        return taken
+        results, self.results = self.results, []
+        completions, self.completions = self.completions, []
+        return replace(super().take(), results=results, completions=completions)
 
 
 @dataclass(slots=True)
@@ -151,6 +150,10 @@ class Taken:
     results: list[bytes | None] = field(default_factory=list)
     #: Told of acknowledgements that cannot be settled; they may name others too.
     completions: list[Completion] = field(default_factory=list)
+
+    def lose_leases(self) -> None:
+        """The messages may be leased to others by now."""
+        self.late = True
 
     def refuse(self) -> None:
         """None of the acknowledgements can be settled."""

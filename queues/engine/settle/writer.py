@@ -3,7 +3,7 @@
 Local queues call the methods of the first section; `run` writes, on a connection of its own, in rounds. A round takes
 all that is gathered, one statement for many messages; acknowledgements grow for GROWTH seconds unless `hurry` is
 called. Acknowledgements are committed asynchronously: only barrier replies wait, once more than `most_unsettled` are
-pending. `round` is the number of the round that will write whatever is given now; it is durable once `settled` has
+pending. `round` is the number of the round that will write the settlements given now; it is durable once `settled` has
 reached that number. A part that cannot be written is halved until the message to blame is alone, which is set aside as
 a dead letter. Messages of an audited queue are written by `AuditedQueue`, in one transaction with their record.
 """
@@ -93,7 +93,7 @@ class SettlementWriter:
         self._audited: dict[int, AuditedQueue] = {}
         self._recording: dict[AuditedQueue, None] = {}
         self._names = KeyNames()
-        #: The round that writes what is given now; the last durable round.
+        #: The round that writes settlements given now; the last durable round.
         self.round = 1
         self.settled = 0
         #: The last round whose hand-backs are in the store.
@@ -215,7 +215,7 @@ class SettlementWriter:
         """The leases were lost: the node that reaps them returns the messages, and every acknowledgement is late."""
         self._take()
         for taken in self._writing:
-            taken.late = True
+            taken.lose_leases()
         for left in (self._failures, self._returning, self._buried, self._burying, self._handed_back, self._handing):
             left.clear()
         self.returns.forget()

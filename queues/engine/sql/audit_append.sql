@@ -1,5 +1,5 @@
 -- Append rows to a chain whose head this transaction has locked, and move the head. Fails, and with it the transaction,
--- if the head is not at its place: nobody needs to look at what it returns. Time never falls as seq grows, whatever the clock does.
+-- if the head is not at its place: its result needs no check. Time never falls as seq grows, even if the clock does.
 with head as materialized (
     update queues_audithead set next_seq = next_seq + %(count)s::bigint, hash = %(last)s::bytea,
         last_at = greatest(clock_timestamp(), last_at)

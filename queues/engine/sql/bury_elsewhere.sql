@@ -1,4 +1,4 @@
--- Move dead letters to the tail of the queue named for them; what happened stands in the header "dead-letter".
+-- Move dead letters to the tail of the queue named for them; the header "dead-letter" tells the cause.
 -- The key stands there too: it was unique in the old queue and might be taken in the new one.
 -- Of a target that is full and rejects only as many are moved as it has room for. They expire as its other messages do.
 -- An audited target's chain is told by the journal.

@@ -1,7 +1,7 @@
 -- Lease the oldest ready messages of a queue to this node, looking above `low` only. In order of id.
 -- With `limited`, never more are leased over all nodes than the queue's concurrency limit allows: claims of one queue
 -- then wait for each other. Positions are compared as rows, so that only the index of ready messages can give the
--- order, whatever the statistics say.
+-- order, with any statistics.
 -- Before the messages comes one row with id -1: the transactions that were under way (pg_current_snapshot) as payload
 -- and, as attempts, 1 when there may be more than were picked.
 with allowed as materialized (

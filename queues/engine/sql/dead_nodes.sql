@@ -1,4 +1,4 @@
--- Nodes whose advisory lock nobody holds: their sessions have ended, and so have they.
+-- Nodes whose advisory lock is free: their sessions have ended, and so have they.
 select id from queues_node n where not exists (
     select from pg_locks l
     where l.locktype = 'advisory' and l.granted and l.objsubid = 2

@@ -1,4 +1,4 @@
--- Connections of this node have ended: what they had and did not acknowledge is ready again, where it was. Those that
+-- Connections of this node have ended: letters that they did not acknowledge are ready again, in their places. Those that
 -- were taken over meanwhile are left alone. One row a mailbox: its queue.
 with ended as materialized (
     select queue_id from (

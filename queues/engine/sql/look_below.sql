@@ -1,4 +1,4 @@
--- Whether queues have anything ready among the ids that claims have passed already, and what transactions are under way.
+-- Whether queues have anything ready among the ids that claims have passed already, and the transactions under way.
 select pg_current_snapshot()::text, queue, exists (
     select from queues_message m
     where m.state = 0 and (m.queue_id, m.id) > (queue, low) and (m.queue_id, m.id) <= (queue, high))

@@ -1,4 +1,4 @@
--- Store messages on a connection that is not the engine's, in whatever transaction it is in: nodes hear of it at commit.
+-- Store messages on a connection that is not the engine's, in that connection's transaction: nodes hear of it at commit.
 -- Routes as resolve.sql does, by what the statement sees. It takes no lock that a publish of the engine waits for: a
 -- shared lock on the rows of the target queues only keeps them from being deleted until commit. With `exact`, which is
 -- for transactions that end at once, it also locks the counts of queues with a maximum length, as admit.sql does.
@@ -23,7 +23,7 @@ with recursive reached as (
     from queues_queue where id in (select queue_id from found where qos is distinct from 0)
     order by id for key share
 ), addressed as materialized (
-    -- What was deleted while the statement waited for its row is not among the targets.
+    -- A target that was deleted while the statement waited for its row is left out.
     select 1 where %(kind)s = 'topic' or exists (select from target where name = %(name)s)
 ), locked as materialized (
     select queue_id from queues_queuecount

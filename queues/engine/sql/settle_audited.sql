@@ -1,5 +1,5 @@
 -- As settle_jobs.sql, for acknowledged messages of an audited queue, each with its own consumer; `jobs` says which were
--- jobs, `kept` and `whole` what the archive keeps. The arrays are in the order of the ids, of which none may be there twice.
+-- jobs, `kept` and `whole` the retention. The arrays are in the order of the ids, of which none may be there twice.
 -- One row a message that was there: its id, and its first one.
 with given as materialized (
     select * from unnest(

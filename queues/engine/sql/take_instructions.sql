@@ -1,4 +1,4 @@
--- Take what this node was told to do from an id on, the first `limit`. One row an instruction: id, text.
+-- Take this node's instructions from an id on, the first `limit`. One row an instruction: id, text.
 with told as materialized (
     select id from queues_instruction where node_id = %(node)s and id >= %(first)s order by id limit %(limit)s
 )

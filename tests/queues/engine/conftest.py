@@ -12,6 +12,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from queues.engine import Delivery, Destination, Engine, EngineError, LocalQueue, Outgoing, Push, options_from_settings
+from queues.engine import Worker as PushedWorker
 from tests.waiting import PATIENCE, Changes, until
 
 
@@ -105,14 +106,12 @@ class Consumer:
         return False
 
 
-class Worker:
-    """A consumer that is pushed to."""
-
-    key: int | None = None
+class Worker(PushedWorker):
+    """A consumer that is pushed to, without an API key."""
 
     def __init__(self, buffer: LocalQueue) -> None:
+        super().__init__(key=None)
         self.buffer = buffer
-        self.credits = 0
         self.pushed: list[Push] = []
         self.deadlines: list[float | None] = []
         self.lost: list[int] = []

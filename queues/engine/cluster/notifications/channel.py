@@ -59,7 +59,7 @@ Handler = Callable[[Any], None]
 
 
 class Announcer:
-    """Tells other nodes what happened, at most every few milliseconds."""
+    """Tells other nodes of events, at most every few milliseconds."""
 
     def __init__(self, health: Health) -> None:
         self._health = health
@@ -117,7 +117,7 @@ class Announcer:
             await asyncio.sleep(GATHER)
 
     async def ask(self, connection: Connection, node: int) -> None:
-        """Announce, for ever, what became ready in queues that turn out to be served by others than `node`."""
+        """Announce, for ever, ready messages of queues that turn out to be served by others than `node`."""
         while True:
             await self._asked.wait()
             self._asked.clear()
@@ -218,7 +218,7 @@ class Listener:
             self.hear(notification.payload)
 
     async def obey(self, connection: Connection, node: int) -> None:
-        """Carry out, for ever, what this node is told to do."""
+        """Carry out, for ever, the instructions for this node."""
         await connection.execute(statement("drop_instructions"))
         self._first = 0
         while True:

@@ -1,9 +1,9 @@
 """The notifications that nodes and operators send each other: their types, their texts and the one reader of both.
 
 The channel is open to every role that may connect to the database, to speak and to listen. So a text is a claim, not a
-fact: `parse` takes it only with the members, types and ranges of its type, a handler acts only on what its node knows
-already, and all that it does is to look into the tables. What is more than a hint is an instruction: its text goes
-through a table that other roles can neither write nor read, and a notification says only that there is one.
+fact: `parse` takes it only with the members, types and ranges of its type, a handler acts only on queues that its node
+knows already, and only looks into the tables. Instructions are more than a hint: their texts go through a table that
+other roles can neither write nor read, and a notification says only that there is one.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """An operator purged a queue of what has ids up to `high`, without their priorities."""
+    """An operator purged a queue of the messages with ids up to `high`, without their priorities."""
 
     queue: int
     by: str

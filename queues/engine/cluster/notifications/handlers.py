@@ -1,4 +1,4 @@
-"""What this node does about each notification of other nodes and of operators.
+"""This node's handlers of the notifications of other nodes and of operators.
 
 A notification says where to look: a changed queue, and a node that serves it or no longer does, are read anew from
 the tables, all that changed meanwhile at once.
@@ -140,7 +140,7 @@ class Handlers:
                 local.ack(tag, ack.consumer)
 
     def _mailbox_taken(self, taken: MailboxTaken) -> None:
-        """A mailbox was taken. What this node does itself it knows already, or will in a moment."""
+        """A mailbox was taken. This node knows its own takes already, or will in a moment."""
         if self._mailboxes is not None and taken.node != self._node.id:
             self._mailboxes.hear_taken(taken.queue, taken.connection)
 
@@ -150,6 +150,6 @@ class Handlers:
             self._mailboxes.hear_evicted(evicted.queue, evicted.connection)
 
     def _purge(self, purge: Purge) -> None:
-        """An operator purged the queue: what is in memory, was there then, and is not delivered goes too."""
+        """An operator purged the queue: messages that were in memory then and are not delivered go too."""
         if (local := self._local_queues.queues.get(purge.queue)) is not None:
             local.purge(purge.high, purge.by)

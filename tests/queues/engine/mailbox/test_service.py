@@ -11,7 +11,7 @@ import pytest
 from queues.engine import Destination, Engine
 from queues.engine.errors import EngineError, MailboxClaimed, TooManyNames, Undeliverable
 from queues.engine.mailbox import service
-from queues.engine.mailbox.mailbox import Letter, Mailbox
+from queues.engine.mailbox.mailbox import Mailbox, PeerMessage
 from queues.operations.keys import create_key
 from tests.queues.engine.conftest import Producer, Store
 from tests.waiting import Changes
@@ -30,7 +30,7 @@ class Peer:
         self.name = name
         self.room_bytes = 1 << 20
         self.told: list[str] = []
-        self.letters: list[Letter] = []
+        self.letters: list[PeerMessage] = []
         self.names: list[list[str]] = []
         self.error: EngineError | None = None
         self._news = Changes()
@@ -55,11 +55,11 @@ class Peer:
     def crowd(self, crowded: bool) -> None:
         self._tell("crowded" if crowded else "free")
 
-    def deliver(self, letters: list[Letter]) -> None:
+    def deliver(self, letters: list[PeerMessage]) -> None:
         self.letters += letters
         self._tell("deliver")
 
-    def wrap(self, letter: Letter) -> bytes:
+    def wrap(self, letter: PeerMessage) -> bytes:
         if letter.payload == b"bad":
             raise Undeliverable("it is bad")
         return b"wrapped " + letter.payload
