@@ -185,6 +185,10 @@ class RetentionSettings(Options):
     BROKER_ETL_RUN_DAYS = integer(
         90, "Days that ETL runs which have ended stay in the admin, with their logs.", minimum=1, maximum=36_500
     )
+    BROKER_HISTORY_DAYS = integer(
+        31, "Days that the history of queues stays, their rates and depths: by the minute, after a day by the hour; "
+        "0: none is kept.", maximum=3660,
+    )  # fmt: skip
     BROKER_ROLLUP_DAYS = integer(
         400, "Days that the hourly figures of queues stay, from which charts are drawn.", minimum=8, maximum=36_500
     )

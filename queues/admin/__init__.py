@@ -8,6 +8,7 @@ from queues.admin.audit_rows import AuditRowAdmin
 from queues.admin.credential import ApiKeyAdmin
 from queues.admin.etl import EtlRunAdmin
 from queues.admin.etl_schedule import EtlScheduleAdmin
+from queues.admin.history import QueueSampleAdmin
 from queues.admin.mailbox import MailboxAdmin
 from queues.admin.message import MessageAdmin
 from queues.admin.node import NodeAdmin
@@ -30,6 +31,7 @@ __all__ = [
     "NodeAdmin",
     "PeriodicJobAdmin",
     "QueueAdmin",
+    "QueueSampleAdmin",
     "RecordedGroupAdmin",
     "RecordedUserAdmin",
     "RollupAdmin",

@@ -11,10 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from django.template.loader import render_to_string
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 WIDTH, HEIGHT = 720, 220
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 28
+#: Of the line behind a queue's name.
+SPARK_WIDTH, SPARK_HEIGHT = 120, 24
 #: Of a bar with a name; names stand left of bars.
 BAR, GAP, NAMES = 18, 8, 200
 #: Lines across the chart, and moments named below it, at most.
@@ -25,6 +28,18 @@ DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2", "10 4")
 LONGEST_NAME = 26
 
 Format = Callable[[float], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The size of a chart with axes, and how many moments are named below it."""
+
+    width: int
+    height: int
+    moments: int
+
+
+LARGE, SMALL = Frame(WIDTH, HEIGHT, MOMENTS), Frame(400, 170, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +98,10 @@ class Chart:
     labels: list[Label] = field(default_factory=list)
     left: float = LEFT
     width: float = WIDTH
-    right: float = WIDTH - RIGHT
+
+    @property
+    def right(self) -> float:
+        return self.width - RIGHT
 
     def __html__(self) -> SafeString:
         return render_to_string("admin/queues/chart.html", {"chart": self})
@@ -97,6 +115,19 @@ def number(value: float) -> str:
         if value >= size:
             return f"{value / (1000 if sign == ' k' else size):,.1f}".rstrip("0").rstrip(".") + sign
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+def rate(value: float) -> str:
+    """Messages a second."""
+    return f"{number(value)}/s" if value >= 0.1 or not value else "under 0.1/s"
+
+
+def size(value: float) -> str:
+    """Bytes: 512 kB, 1.3 GB."""
+    for unit, sign in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= unit:
+            return f"{value / unit:.3g} {sign}"
+    return f"{value:.0f} bytes"
 
 
 def seconds(value: float) -> str:
@@ -129,20 +160,23 @@ def columns(id: str, title: str, places: Sequence[str], series: Sequence[Series]
     )  # fmt: skip
 
 
-def lines(id: str, title: str, places: Sequence[str], series: Sequence[Series], form: Format = seconds) -> Chart:
+def lines(
+    id: str, title: str, places: Sequence[str], series: Sequence[Series], form: Format = seconds, frame: Frame = LARGE
+) -> Chart:
     """A line for each series."""
     shown = _used(series)
     levels = scale(max((value for one in series for value in one.values if value is not None), default=0))
-    step = (WIDTH - LEFT - RIGHT) / max(1, len(places))
+    step = (frame.width - LEFT - RIGHT) / max(1, len(places))
     drawn = [
         Line(piece, colour, dash)
         for _, colour, dash, values in shown
-        for piece in _pieces([None if value is None else _height(value, levels) for value in values], step)
+        for piece in _pieces([None if value is None else _height(value, levels, frame) for value in values], step)
     ]
     return Chart(
-        id, title, _words(title, places, series, form), HEIGHT, [one[:3] for one in shown],
+        id, title, _words(title, places, series, form), frame.height, [one[:3] for one in shown],
         ["", *(one.label for one in series)], _table(places, series, form), lines=drawn,
-        levels=[_height(level, levels) for level in levels], labels=_axes(places, levels, step, form),
+        levels=[_height(level, levels, frame) for level in levels], labels=_axes(places, levels, step, form, frame),
+        width=frame.width,
     )  # fmt: skip
 
 
@@ -168,6 +202,23 @@ def bars(id: str, title: str, names: Sequence[str], series: Sequence[Series], fo
     )  # fmt: skip
 
 
+def sparkline(words: str, values: Sequence[float | None]) -> SafeString:
+    """A line without axes; `words` say what it shows. Nothing for figures that are all missing."""
+    highest = max((value for value in values if value is not None), default=None)
+    if highest is None:
+        return SafeString("")
+    step, room = SPARK_WIDTH / max(1, len(values)), SPARK_HEIGHT - 4
+    heights = [None if one is None else round(SPARK_HEIGHT - 2 - one / (highest or 1) * room, 1) for one in values]
+    return format_html(
+        '<svg class="spark" viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">{}</svg>',
+        SPARK_WIDTH, SPARK_HEIGHT, SPARK_WIDTH, SPARK_HEIGHT, f"{words}, at most {number(highest)}",
+        format_html_join(
+            "", '<polyline points="{}" fill="none" stroke="{}" stroke-width="1.5"/>',
+            ((piece, COLOURS[0]) for piece in _pieces(heights, step, 0)),
+        ),
+    )  # fmt: skip
+
+
 def scale(highest: float) -> list[float]:
     """Round levels from 0 to one that is as high as the highest figure, five at most."""
     if not highest > 0:
@@ -184,8 +235,8 @@ def _used(series: Sequence[Series]) -> list[tuple[str, str, str, Sequence[float 
     return [(one.label, colour, dash, one.values) for one, colour, dash in dressed if any(one.values)]
 
 
-def _height(value: float, levels: Sequence[float]) -> float:
-    return round(HEIGHT - BOTTOM - value / levels[-1] * (HEIGHT - TOP - BOTTOM), 2)
+def _height(value: float, levels: Sequence[float], frame: Frame = LARGE) -> float:
+    return round(frame.height - BOTTOM - value / levels[-1] * (frame.height - TOP - BOTTOM), 2)
 
 
 def _inner(step: float) -> float:
@@ -193,25 +244,27 @@ def _inner(step: float) -> float:
     return round(max(step - 2, step * 0.8), 2)
 
 
-def _pieces(heights: Sequence[float | None], step: float) -> list[str]:
+def _pieces(heights: Sequence[float | None], step: float, left: float = LEFT) -> list[str]:
     """Runs of figures as points; one that stands alone is a short line."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for n, height in enumerate(heights):
         if height is None:
             pieces.append([])
         else:
-            pieces[-1].append((LEFT + (n + 0.5) * step, height))
+            pieces[-1].append((left + (n + 0.5) * step, height))
     long = [piece if len(piece) > 1 else [(piece[0][0] - 3, piece[0][1]), (piece[0][0] + 3, piece[0][1])]
             for piece in pieces if piece]  # fmt: skip
     return [" ".join(f"{x:.2f},{y:g}" for x, y in piece) for piece in long]
 
 
-def _axes(places: Sequence[str], levels: Sequence[float], step: float, form: Format) -> list[Label]:
-    across = [Label(LEFT - 6, _height(level, levels) + 4, form(level) if level else "0", "end") for level in levels]
-    every = max(1, math.ceil(len(places) / MOMENTS))
-    below = [
-        Label(round(LEFT + (n + 0.5) * step, 2), HEIGHT - 8, places[n]) for n in range(every // 2, len(places), every)
+def _axes(
+    places: Sequence[str], levels: Sequence[float], step: float, form: Format, frame: Frame = LARGE
+) -> list[Label]:
+    across = [
+        Label(LEFT - 6, _height(level, levels, frame) + 4, form(level) if level else "0", "end") for level in levels
     ]
+    every, foot = max(1, math.ceil(len(places) / frame.moments)), frame.height - 8
+    below = [Label(round(LEFT + (n + 0.5) * step, 2), foot, places[n]) for n in range(every // 2, len(places), every)]
     return across + below
 
 

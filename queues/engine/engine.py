@@ -137,6 +137,8 @@ class Engine:
             jobs += [Job("mailroom", "mailroom", self.mailboxes.run), Job("lookout", "lookout", self.mailboxes.watch)]
         if self.options.look_after_audit is not None:
             jobs.append(Job("audit", "requests", keep.keep_audit))
+        if self.options.take_sample is not None:
+            jobs.append(Job("samples", "requests", keep.keep_samples))
         return jobs
 
     # Used by sessions.

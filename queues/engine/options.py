@@ -54,6 +54,8 @@ class EngineOptions:
     #: Their anchoring, in a thread, when the engine has written its last row and stops.
     anchor_audit: Callable[[], None] | None = None
     audit_interval: float = 60.0
+    #: What is called once a minute, in a thread, to note what queues hold; None: nothing.
+    take_sample: Callable[[], None] | None = None
 
 
 def options_from_settings(name: str) -> EngineOptions:
@@ -62,6 +64,7 @@ def options_from_settings(name: str) -> EngineOptions:
 
     from queues.audit.upkeep import anchor_at_stop, look_after
     from queues.database import connection_parameters
+    from queues.samples import Sampler
     from queues.settings import settings
 
     return EngineOptions(
@@ -95,4 +98,5 @@ def options_from_settings(name: str) -> EngineOptions:
         look_after_audit=look_after,
         anchor_audit=anchor_at_stop,
         audit_interval=settings.BROKER_AUDIT_ANCHOR_INTERVAL,
+        take_sample=Sampler(),
     )

@@ -23,6 +23,7 @@ from queues.models.message import Content, Message, State
 from queues.models.node import Interest, Node
 from queues.models.periodic import PeriodicJob
 from queues.models.queue import Overflow, Queue, QueueCount, QueueKind, QueueTally, Retention
+from queues.models.sample import QueueSample, SampleMark
 from queues.models.taskrun import TaskRun, TaskStatus
 from queues.models.topology import Route, Subscription, Topology
 from queues.models.worker import Worker
@@ -56,10 +57,12 @@ __all__ = [
     "Queue",
     "QueueCount",
     "QueueKind",
+    "QueueSample",
     "QueueTally",
     "Retention",
     "Rollup",
     "Route",
+    "SampleMark",
     "SeenLetter",
     "State",
     "Subscription",

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +36,8 @@ EVER = "-infinity"
 SEAL = 0.5
 #: The trouble of /readyz while a chain is broken that the journal waits for.
 SEALING = Trouble("The audit journal is not sealed", "journal")
+#: Seconds between two samples of the queues, and within which nodes come one after the other.
+SAMPLES, SPREAD = 60.0, 1.0
 PARTITIONS = 3600.0
 PARTITIONS_AGAIN = 60.0
 #: Ids of letters, and lines of workers, forgotten in one transaction.
@@ -103,6 +107,16 @@ class Maintenance:
                 await asyncio.to_thread(look_after)
             except Exception as error:  # the next turn does the rest
                 logger.error("the audit chains were not looked after: %s", error)
+
+    async def keep_samples(self, _: Connection) -> None:
+        """Have the queues' history noted at the beginning of each minute, in a thread."""
+        take_sample = self.options.take_sample
+        while take_sample is not None:
+            await asyncio.sleep(SAMPLES - time.time() % SAMPLES + random.uniform(0, SPREAD))
+            try:
+                await asyncio.to_thread(take_sample)
+            except Exception as error:  # the next minute's sample covers this one too
+                logger.warning("no sample of the queues was taken: %s", str(error).strip() or type(error).__name__)
 
     async def sweep(self, connection: Connection) -> None:
         """Every second: remove expired messages, fold tallies."""

@@ -184,3 +184,20 @@ async def test_commits_are_durable_in_the_engines_sessions_but_for_claims(engine
 
 def test_statements_travel_without_their_comments() -> None:
     assert b"--" not in statement("publish")
+
+
+async def test_samples_of_the_queues_are_taken_by_the_clock_also_after_one_has_failed(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.cluster.periodic.SAMPLES", 0.05)
+    monkeypatch.setattr("queues.engine.cluster.periodic.SPREAD", 0.0)
+    taken: list[int] = []
+
+    def take() -> None:
+        taken.append(len(taken))
+        if len(taken) == 1:
+            raise OSError("the database is away")
+
+    engine = await make_engine(take_sample=take)
+    await store.until(lambda: len(taken) >= 3, "the third sample")
+    assert engine.counts.reconnects == 0

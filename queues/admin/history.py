@@ -1,0 +1,90 @@
+"""The history of queues as charts: rates, depths and dead letters over an hour, a day or a month."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+
+from queues.admin.charts import LARGE, Chart, Frame, Series, columns, lines, number, rate, size
+from queues.admin.recorded import RecordedAdmin
+from queues.models import Queue, QueueSample
+from queues.samples import ALL_QUEUES, SPANS, Span, read_series, span_start
+
+DEFAULT_SPAN = "hour"
+
+
+def asked_span(request: HttpRequest) -> str:
+    """The span that `?span=` names, or the hour."""
+    given = request.GET.get("span", "")
+    return given if given in SPANS else DEFAULT_SPAN
+
+
+def history_charts(queue: int, span: str, frame: Frame = LARGE) -> list[Chart]:
+    """The charts of one queue, or of all; one query."""
+    shown, now = SPANS[span], time.time()
+    series = read_series([queue], shown, now)[queue]
+    places = _places(shown, now)
+    return [
+        lines(
+            "rates", f"Messages in and out a second, {shown.label} (UTC)", places,
+            [Series("in", series.incoming), Series("out", series.outgoing)], rate, frame,
+        ),
+        lines(
+            "depth", f"Messages held, {shown.label}", places,
+            [
+                Series("ready", series.ready), Series("unacknowledged", series.leased),
+                Series("delayed", series.delayed), Series("dead letters", series.dead),
+            ],
+            number, frame,
+        ),
+    ]  # fmt: skip
+
+
+def further_charts(queue: int, span: str) -> list[Chart]:
+    """What the page of the history shows beside: dead letters that came, and of all queues the size of the database."""
+    shown, now = SPANS[span], time.time()
+    series = read_series([queue], shown, now)[queue]
+    places = _places(shown, now)
+    charts = [columns("died", "Messages that became dead letters", places, [Series("dead letters", series.died)])]
+    if queue == ALL_QUEUES:
+        charts.append(lines("size", "Size of the database", places, [Series("bytes", series.database_bytes)], size))
+    return charts
+
+
+def _places(span: Span, now: float) -> list[str]:
+    start = span_start(span, now)
+    ends = (datetime.fromtimestamp(start + (n + 1) * span.width, UTC) for n in range(span.places))
+    return [end.strftime(span.form) for end in ends]
+
+
+@admin.register(QueueSample)
+class QueueSampleAdmin(RecordedAdmin):
+    """Read only; its list is a page of charts."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        span, name = asked_span(request), request.GET.get("queue", "").strip()
+        queue = Queue.objects.filter(name=name).values_list("pk", flat=True).first() if name else ALL_QUEUES
+        charts = [] if queue is None else [*history_charts(queue, span), *further_charts(queue, span)]
+        context = {
+            **self.admin_site.each_context(request), "title": "History", "opts": self.opts, "queue": name,
+            "found": queue is not None, "spans": {key: one.label for key, one in SPANS.items()}, "span": span,
+            "charts": charts, **(extra_context or {}),
+        }  # fmt: skip
+        return TemplateResponse(request, "admin/queues/history.html", context)
