@@ -39,12 +39,16 @@ def time_limit(milliseconds: int, using: str) -> Iterator[None]:
 
     What a page looks for without a fitting index must not hold a snapshot for long.
     """
+    inner = connections[using].in_atomic_block
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        cursor.execute("select current_setting('statement_timeout')")
+        cursor.execute(
+            "select current_setting('statement_timeout'), set_config('statement_timeout', %s, true)",
+            [str(milliseconds)],
+        )
         before = cursor.fetchone()[0]
-        cursor.execute("select set_config('statement_timeout', %s, true)", [str(milliseconds)])
         yield
-        cursor.execute("select set_config('statement_timeout', %s, true)", [before])
+        if inner:
+            cursor.execute("select set_config('statement_timeout', %s, true)", [before])
 
 
 def notify(using: str, notification: Sendable) -> None:

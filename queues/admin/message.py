@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import BinaryField, F, Func, IntegerField, QuerySet, Value
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import URLPattern, re_path, reverse
+from django.urls import URLPattern, path, re_path, reverse
 from django.utils.html import format_html
 
 from queues.admin import payload
 from queues.admin.audit_links import audit_links
 from queues.admin.confirm import REFUSALS, confirm_page, confirmed
 from queues.admin.filters import QueueFilter, StateFilter
+from queues.admin.find import find_view
 from queues.admin.keyset import KeysetAdmin
 from queues.admin.life import ID, archived_page, life_shown
 from queues.admin.recorded import operator
@@ -38,6 +40,7 @@ class MessageAdmin(KeysetAdmin):
     list_filter = (QueueFilter, StateFilter)
     list_select_related = ("queue",)
     list_per_page = 50
+    change_list_template = "admin/queues/message_change_list.html"
     actions = ("put_back", "remove")
     fields = (
         "number", "queue", "state", "attempts", "max_attempts", "priority", "published_at", "due_at", "expires_at",
@@ -65,8 +68,12 @@ class MessageAdmin(KeysetAdmin):
         return archived_page(object_id) or super()._get_obj_does_not_exist_redirect(request, opts, object_id)  # type: ignore[misc]
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.payload_view)
-        return [re_path(r"^(?P<id>-?[0-9]{1,19})/payload/$", view, name="queues_message_payload"), *super().get_urls()]
+        view = self.admin_site.admin_view
+        return [
+            re_path(r"^(?P<id>-?[0-9]{1,19})/payload/$", view(self.payload_view), name="queues_message_payload"),
+            path("find/", view(partial(find_view, self)), name="queues_message_find"),
+            *super().get_urls(),
+        ]
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Whether the user may act on dead letters."""

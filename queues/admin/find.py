@@ -1,0 +1,122 @@
+"""The page on which messages are found: what is looked for, what a search has found, how far it has looked."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django import forms
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+
+from queues.admin import payload
+from queues.admin.confirm import REFUSALS, ModelAdmin
+from queues.admin.life import ID
+from queues.models import ArchivedMessage, Message, Outcome, Queue
+from queues.operations.keys import PROTOCOLS
+from queues.operations.search import FINISHED, STATES, Criteria, Look, Search
+
+#: Messages on one page.
+PAGE = 50
+CURSOR, LOOKED = "after", "looked"
+
+
+class FindForm(forms.Form):
+    """What is looked for, as fields of `Criteria`."""
+
+    id = forms.RegexField(ID, required=False, label="Message", help_text="Its number: leads to its page.")
+    queue = forms.CharField(required=False, max_length=255, help_text="Its name.")
+    state = forms.ChoiceField(
+        choices=[("", "not finished"), *((name, name) for name in STATES), (FINISHED, "finished: in the archive")],
+        required=False,
+    )
+    since = forms.DateTimeField(required=False, help_text="UTC; of publishing, in the archive of the end.")
+    until = forms.DateTimeField(required=False, label="Before")
+    key = forms.CharField(required=False, max_length=1024, help_text="Exactly.")
+    producer = forms.CharField(required=False, max_length=100, help_text="The name of an API key.")
+    protocol = forms.ChoiceField(
+        choices=[("", "any"), *((name, name) for name in sorted({*PROTOCOLS, "celery"} - {"http"}))], required=False,
+        help_text="As the content, or a key that is good for one protocol, tells.",
+    )  # fmt: skip
+    header = forms.CharField(required=False, max_length=255, help_text="Its name.")
+    value = forms.CharField(required=False, max_length=1000, label="Value of the header")
+    text = forms.CharField(
+        required=False, max_length=1000, strip=False, label="Text in the body", help_text="In its first 64 KiB."
+    )
+
+    def criteria(self) -> Criteria:
+        """What a valid form asks for."""
+        given = {name: value for name, value in self.cleaned_data.items() if value and name != "id"}
+        return Criteria(**given)
+
+
+def find_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
+    """The page: a form, and once something is asked for, what was found."""
+    if not model_admin.has_view_permission(request):
+        raise PermissionDenied
+    asked = any(name in request.GET for name in FindForm.base_fields)
+    form = FindForm(request.GET if asked else None)
+    context: dict[str, Any] = {
+        **model_admin.admin_site.each_context(request), "opts": model_admin.opts, "title": "Find messages",
+        "form": form, "media": form.media,
+    }  # fmt: skip
+    if asked and form.is_valid():
+        if id := form.cleaned_data["id"]:
+            return HttpResponseRedirect(reverse("admin:queues_message_change", args=[id]))
+        try:
+            context |= _found(request, form.criteria())
+        except REFUSALS as error:
+            context["refusal"] = str(error)
+    return TemplateResponse(request, "admin/queues/message_find.html", context)
+
+
+def _found(request: HttpRequest, criteria: Criteria) -> dict[str, Any]:
+    """What the page shows of a search."""
+    search = Search(criteria)
+    look = search.find(request.GET.get(CURSOR, ""), PAGE)
+    before = request.GET.get(LOOKED, "")
+    looked = look.looked + (int(before) if before.isascii() and before.isdigit() and len(before) < 16 else 0)
+    rows = archived_rows(look) if search.is_archive else live_rows(look.ids)
+    further = ""
+    if look.cursor:
+        kept = {name: value for name, value in request.GET.items() if name in FindForm.base_fields and value}
+        further = f"?{urlencode(kept | {CURSOR: look.cursor, LOOKED: str(looked)})}"
+    return {"rows": rows, "looked": looked, "further": further, "finished": search.is_archive, "asked": str(criteria)}
+
+
+def live_rows(ids: list[int]) -> list[dict[str, Any]]:
+    """Messages of the store for a table, in this order; those that have left it meanwhile are missing."""
+    from queues.admin.message import head, size
+
+    found = Message.objects.filter(pk__in=ids).select_related("queue").defer("payload", "headers")
+    by_id = {row.pk: row for row in found.annotate(payload_size=size(), payload_head=head(payload.PREVIEW + 1))}
+    return [
+        {
+            "id": row.origin_id or row.pk, "page": reverse("admin:queues_message_change", args=[row.pk]),
+            "queue": row.queue.name, "state": row.get_state_display(), "attempts": row.attempts,
+            "at": row.published_at, "key": row.key or "", "size": row.payload_size,
+            "preview": payload.preview(bytes(row.payload_head), row.payload_size, row.content),
+        }
+        for row in (by_id[id] for id in ids if id in by_id)
+    ]  # fmt: skip
+
+
+def archived_rows(look: Look) -> list[dict[str, Any]]:
+    """The same for finished messages."""
+    if not look.ids:
+        return []
+    kept = ArchivedMessage.objects.filter(
+        pk__in=look.ids, finished_at__gte=min(look.times), finished_at__lte=max(look.times)
+    ).defer("payload", "result", "headers")
+    found = {(row.finished_at, row.pk): row for row in kept.order_by()}
+    names = dict(Queue.objects.filter(pk__in={row.queue_id for row in found.values()}).values_list("pk", "name"))
+    return [
+        {
+            "id": row.pk, "page": reverse("admin:queues_archivedmessage_change", args=[row.pk]),
+            "queue": names.get(row.queue_id, f"deleted ({row.queue_id})"), "state": Outcome(row.outcome).label,
+            "attempts": row.attempts, "at": row.finished_at, "key": row.key or "", "size": row.size, "preview": "",
+        }
+        for row in (found[pair] for pair in zip(look.times, look.ids, strict=True) if pair in found)
+    ]  # fmt: skip

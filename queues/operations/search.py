@@ -1,0 +1,262 @@
+"""Finding messages in the store and in the archive, a bounded number of rows at a time.
+
+A search goes through the rows in an order that an index gives: of one queue and state by theirs, by a key, by given
+ids, else by the place of every message; of the archive from the newest back, a span of time at a time. A look goes so
+far and says how far; its cursor is where the next one goes on. Nothing is counted, locked or changed.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any, Final
+
+from django.db import DEFAULT_DB_ALIAS, OperationalError
+from django.utils import timezone
+from psycopg.errors import QueryCanceled
+
+from queues.counts import queue_counts
+from queues.models import ApiKey, Content, Queue, State
+from queues.operations.messages import OperationError, get_queue
+from queues.settings import settings
+from queues.store import query, time_limit
+
+#: Rows that one statement looks at; with bodies to search, fewer.
+ROWS, ROWS_WITH_BODIES = 20_000, 2_000
+#: Statements of one search, and milliseconds for each.
+LOOKS = 3
+TIMEOUT = 900
+LEAST_ID, HIGHEST = -(1 << 63), (1 << 56) - 1
+#: Seconds of the archive that are looked at first, and how many times wider the next look is if there were few rows.
+SPAN, WIDER = 60.0, 8
+#: How many times less the second try of a look that took too long takes.
+NARROWER = 50
+#: Rows of the archive in one span after which the next one is no wider.
+ENOUGH = 2_000
+#: Days that are searched of an archive that is kept for ever.
+LONGEST_ARCHIVE = 3650
+
+STATES: Final[Mapping[str, tuple[State, ...]]] = {
+    "ready": (State.READY,), "delayed": (State.DELAYED,), "dead": (State.DEAD,),
+    "leased": (State.LEASED, State.DEAD_LEASED),
+}  # fmt: skip
+FINISHED: Final = "finished"
+#: Protocols whose messages are known by their content.
+CONTENTS: Final[Mapping[str, Content]] = {"celery": Content.CELERY, "peerbus": Content.LETTER}
+
+
+class SearchTooSlow(OperationError):
+    """The rows that come next cannot be looked at in time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Criteria:
+    """What is looked for; all of it has to fit, and what is empty fits all.
+
+    `state` is one of STATES, or FINISHED for the archive. Times are those of publishing, in the archive those of the
+    end. `value` is the text of the header. `producer` is the name of an API key. `protocol` is known for letters, for
+    Celery's tasks, and for keys that are good for no other. `ids` are places or first ids.
+    """
+
+    queue: str = ""
+    state: str = ""
+    since: datetime.datetime | None = None
+    until: datetime.datetime | None = None
+    key: str = ""
+    header: str = ""
+    value: str = ""
+    producer: str = ""
+    protocol: str = ""
+    text: str = ""
+    ids: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The criteria that are set, as JSON can have them."""
+        given = {name: value for name, value in asdict(self).items() if value}
+        return {name: value.isoformat() if hasattr(value, "isoformat") else value for name, value in given.items()}
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Criteria:
+        """What `to_json` gave. Raises ValueError."""
+        known = {field.name for field in fields(cls)}
+        if unknown := set(given) - known:
+            raise ValueError(f"there is no {unknown.pop()!r}")
+        values = dict(given)
+        for name in {"since", "until"} & set(values):
+            values[name] = datetime.datetime.fromisoformat(values[name])
+        if "ids" in values:
+            values["ids"] = tuple(map(int, values["ids"]))
+        return cls(**values)
+
+    def __str__(self) -> str:
+        """In words, for people and the audit chain; of the ids only how many."""
+        words = self.to_json()
+        if self.ids:
+            words["ids"] = f"{len(self.ids):,} selected"
+        return ", ".join(f"{name} {value}" for name, value in words.items()) or "all messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look has found: places, in the archive first ids with their times; how many rows it saw; where the next
+    one goes on, empty when everything was looked at."""
+
+    ids: list[int]
+    looked: int
+    cursor: str
+    times: tuple[datetime.datetime, ...] = ()
+
+
+class Search:
+    """A search with its names read; `look` may be called any number of times.
+
+    Raises QueueNotFound or OperationError for names that there are not.
+    """
+
+    def __init__(self, criteria: Criteria, high: int = HIGHEST, using: str = DEFAULT_DB_ALIAS) -> None:
+        """Messages that arrive after `newest` gave `high` are passed over."""
+        if criteria.state and criteria.state != FINISHED and criteria.state not in STATES:
+            raise OperationError(f"There is no state {criteria.state!r}.")
+        if criteria.value and not criteria.header:
+            raise OperationError("A header's value needs its name.")
+        self.criteria = criteria
+        self.using = using
+        self.queue: Queue | None = get_queue(criteria.queue, using) if criteria.queue else None
+        self.rows = ROWS_WITH_BODIES if criteria.text else ROWS
+        self._filters: dict[str, Any] = {
+            "queue": self.queue.pk if self.queue else None, "key": criteria.key or None,
+            "header": criteria.header or None, "value": criteria.value or None, "producers": self._producers(),
+            "content": CONTENTS.get(criteria.protocol), "text": criteria.text.encode() or None,
+        }  # fmt: skip
+        self._high = high
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether the archive is searched."""
+        return self.criteria.state == FINISHED
+
+    def find(self, cursor: str = "", most: int = 50) -> Look:
+        """Look on from a cursor until so many are found, or for as long as a page may take. Raises SearchTooSlow."""
+        found = Look([], 0, cursor)
+        for narrower in (1, NARROWER):
+            try:
+                with time_limit(TIMEOUT, self.using):
+                    for _ in range(LOOKS):
+                        part = self.look(found.cursor, most - len(found.ids), narrower=narrower)
+                        found = Look(
+                            found.ids + part.ids, found.looked + part.looked, part.cursor, found.times + part.times
+                        )
+                        if not found.cursor or len(found.ids) == most:
+                            break
+                break
+            except OperationalError as error:
+                if not isinstance(error.__cause__, QueryCanceled):
+                    raise
+                if found.cursor != cursor:
+                    break
+                if narrower == NARROWER:
+                    raise SearchTooSlow("It takes too long: ask for one queue and state, or for less time.") from error
+        return found
+
+    def look(self, cursor: str, most: int, narrower: int = 1) -> Look:
+        """One statement: at most so many messages that fit, among the next rows; `narrower` times fewer than usual.
+
+        Raises OperationError for a cursor that is none.
+        """
+        try:
+            if self.is_archive:
+                return self._look_in_archive(cursor, most, narrower)
+            return self._look_in_store(cursor, most, max(1, self.rows // narrower))
+        except (ValueError, OverflowError) as error:  # the latter for a time before the first year
+            raise OperationError(f"There is no such place: {cursor or self.criteria.until!r}.") from error
+
+    def _look_in_store(self, cursor: str, most: int, rows: int) -> Look:
+        walks = self._walks
+        stage, _, place = cursor.partition(":")
+        number, after = (int(stage), int(place)) if cursor else (self._next_walk(0), LEAST_ID)
+        if not 0 <= number < len(walks):
+            return Look([], 0, "")
+        [(ids, looked, last)] = query(
+            "find_messages", self.using, **self._filters, **walks[number], after=after, rows=rows, most=most,
+            high=self._high, since=self.criteria.since, until=self.criteria.until, ids=list(self.criteria.ids),
+        )  # fmt: skip
+        found = list(ids or ())
+        if looked == rows or len(found) == most:
+            cursor = f"{number}:{last}"
+        else:
+            following = self._next_walk(number + 1)
+            cursor = f"{following}:{LEAST_ID}" if following < len(walks) else ""
+        return Look(found, looked, cursor)
+
+    def _next_walk(self, number: int) -> int:
+        """The next way that is not known to lead to nothing. A cursor has its number: the ways stay the same."""
+        while number < len(self._walks) and number in self._empty:
+            number += 1
+        return number
+
+    @cached_property
+    def _empty(self) -> set[int]:
+        """The ways by states of a queue in which it has no message."""
+        if len(self._walks) < 2 or self.queue is None:
+            return set()
+        counts = queue_counts(self.queue.pk, self.using)
+        return {n for n, name in enumerate(STATES) if not getattr(counts, name)}
+
+    @cached_property
+    def _walks(self) -> list[dict[str, Any]]:
+        """The ways to go, one after the other. Of a queue each state has its index but leases."""
+        wanted = STATES.get(self.criteria.state)
+        common = {"state": None, "states": wanted and list(map(int, wanted)), "queues": None}
+        if self.criteria.ids:
+            return [common | {"way": "ids"}]
+        if self.criteria.key:
+            every = Queue.objects.using(self.using).values_list("pk", flat=True)
+            return [common | {"way": "key", "queues": [self.queue.pk] if self.queue else list(every)}]
+        if self.queue is None or wanted == STATES["leased"]:
+            return [common | {"way": "all"}]
+        if wanted is not None:
+            return [common | {"way": "queue", "state": int(wanted[0])}]
+        leases = common | {"way": "all", "states": list(map(int, STATES["leased"]))}
+        return [
+            leases if name == "leased" else common | {"way": "queue", "state": int(states[0])}
+            for name, states in STATES.items()
+        ]
+
+    def _look_in_archive(self, cursor: str, most: int, narrower: int) -> Look:
+        now = timezone.now()
+        if cursor:
+            time, id, seconds = cursor.split(",")
+            high, below, span = datetime.datetime.fromisoformat(time), int(id), float(seconds)
+        else:
+            high, below, span = self.criteria.until or now, LEAST_ID, SPAN
+        if high.tzinfo is None or not 0 < span < 1e12:
+            raise ValueError
+        span /= narrower
+        first = self.criteria.since or now - datetime.timedelta(days=settings.BROKER_ARCHIVE_DAYS or LONGEST_ARCHIVE)
+        low = max(first, high - datetime.timedelta(seconds=min(span, LONGEST_ARCHIVE * 86_400.0)))
+        [(times, ids, looked)] = query(
+            "find_archived", self.using, **self._filters, low=low, high=high, below=below, most=most
+        )
+        found = list(ids or ())
+        if len(found) == most:
+            cursor = f"{times[-1].isoformat()},{found[-1]},{span}"
+        else:
+            wider = span * WIDER if looked < ENOUGH else span
+            cursor = f"{low.isoformat()},{LEAST_ID},{wider}" if low > first else ""
+        return Look(found, looked, cursor, tuple(times or ()))
+
+    def _producers(self) -> list[int] | None:
+        """The API keys that may have published it; None for any."""
+        keys = ApiKey.objects.using(self.using)
+        if self.criteria.producer:
+            keys = keys.filter(name=self.criteria.producer)
+        if self.criteria.protocol and self.criteria.protocol not in CONTENTS:
+            keys = keys.filter(protocols=[self.criteria.protocol])
+        elif not self.criteria.producer:
+            return None
+        found = list(keys.values_list("pk", flat=True))
+        if self.criteria.producer and not found:
+            raise OperationError(f"There is no such API key {self.criteria.producer!r}, or not for this protocol.")
+        return found

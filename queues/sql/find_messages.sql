@@ -1,0 +1,39 @@
+-- Look at the next `rows` messages beyond the id `after` for those that fit, and return the first `most` of them. `way` says
+-- where: 'queue' (those of one queue in one state, by the index of that state), 'key' (by the index of keys), 'ids' (these,
+-- by their places or first ids) or 'all' (every message, by its place). What has an id above `high`, without the priority in
+-- its highest byte, is passed over. Of a body the first 64 KiB are searched. What is null fits all.
+-- One row: the places of those that fit, how many were looked at, the last place that was.
+with looked as materialized (
+    select id, (id & 72057594037927935) <= %(high)s
+        and (%(states)s::smallint[] is null or state = any(%(states)s::smallint[]))
+        and (%(queue)s::int is null or queue_id = %(queue)s::int)
+        and (%(since)s::timestamptz is null or published_at >= %(since)s::timestamptz)
+        and (%(until)s::timestamptz is null or published_at < %(until)s::timestamptz)
+        and (%(key)s::text is null or key = %(key)s::text)
+        and (%(header)s::text is null or (jsonb_typeof(headers) = 'object' and headers ? %(header)s::text))
+        and (%(value)s::text is null or headers ->> %(header)s::text = %(value)s::text)
+        and (%(producers)s::bigint[] is null or producer_id = any(%(producers)s::bigint[]))
+        and (%(content)s::smallint is null or content = %(content)s::smallint)
+        and (%(text)s::bytea is null or position(%(text)s::bytea in substring(payload from 1 for 65536)) > 0) as fits
+    from (
+        (select * from queues_message
+        where %(way)s = 'queue' and state = %(state)s and (queue_id, id) > (%(queue)s, %(after)s)
+            and (queue_id, id) <= (%(queue)s, 9223372036854775807)
+        order by queue_id, id limit %(rows)s)
+        union all
+        (select * from queues_message
+        where %(way)s = 'key' and queue_id = any(%(queues)s::int[]) and key = %(key)s and key is not null
+            and id > %(after)s
+        order by id limit %(rows)s)
+        union all
+        (select * from queues_message
+        where %(way)s = 'ids' and (id = any(%(ids)s::bigint[]) or origin_id = any(%(ids)s::bigint[])) and id > %(after)s
+        order by id limit %(rows)s)
+        union all
+        (select * from queues_message where %(way)s = 'all' and id > %(after)s order by id limit %(rows)s)
+    ) as near
+), fitting as materialized (
+    select id from looked where fits order by id limit %(most)s
+)
+select (select array_agg(id order by id) from fitting), count(*), max(id) from looked
+where (select count(*) from fitting) < %(most)s or id <= (select max(id) from fitting)
