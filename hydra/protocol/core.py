@@ -136,7 +136,7 @@ class Core:
         """Give no pledge for MAX_PING."""
         self.promise_until = self.now + self.times.max_ping
 
-    # What is on disk.
+    # Stored state.
 
     def found(self) -> None:
         """Begin a network: an electorate of this node alone."""

@@ -1,4 +1,4 @@
-"""The order of effects: no message leaves before the row that it rests on (docs/protocols/hydra.md, "What is on disk").
+"""The order of effects: no message leaves before the row that it rests on (docs/protocols/hydra.md, "Stored state").
 
 No I/O. Until a write is answered, own messages after it are held back. Other nodes' messages are relayed meanwhile, and
 leaving IRC never waits.

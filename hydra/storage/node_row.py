@@ -1,4 +1,4 @@
-"""The store of a running node: its row and its status for operators (docs/protocols/hydra.md, "What is on disk").
+"""The store of a running node: its row and its status for operators (docs/protocols/hydra.md, "Stored state").
 
     store = await NodeStore.open("alpha", conninfo_from_settings(), on_lost=..., on_back=..., ...)
     node = Node(name="alpha", stored=store.stored, position=store.lease.position, ...)
