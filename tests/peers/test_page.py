@@ -15,6 +15,8 @@ from peers.codec.frames import Ack, Deliver, Envelope, Peers, Register
 from tests.peers.vectors import FIELDS, SECRET, SIGNED
 
 PAGE = (Path(CHECKOUT) / "docs/protocols/peerbus.md").read_text()
+#: The page without its line breaks.
+WORDS = " ".join(PAGE.split())
 JSON = [line for block in re.findall(r"^```json\n(.*?)^```$", PAGE, re.M | re.S) for line in block.splitlines()]
 
 
@@ -47,7 +49,7 @@ def test_the_signatures_on_the_page_are_right() -> None:
     for body, signature in rows:
         assert signing.sign(FIELDS, body.encode(), SECRET) == signature
     broadcast = SIGNED[3]
-    assert f"`{broadcast.body.decode()}` has `{broadcast.hmac}`" in PAGE
+    assert f"`{broadcast.body.decode()}` has `{broadcast.hmac}`" in WORDS
 
 
 @pytest.mark.parametrize(
@@ -65,8 +67,8 @@ def test_every_close_is_on_the_page(rejection: frames.Rejection) -> None:
 def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     id = new_id()
     direct, broadcast = (MAX_FRAME - delivered_size(id, each, 0) for each in (False, True))
-    assert f"{direct}\nbytes, a broadcast for {broadcast}." in PAGE
-    assert f"up to {direct - broadcast} bytes" in PAGE.replace("\n", " ")
+    assert f"{direct} bytes, a broadcast for {broadcast}." in WORDS
+    assert f"up to {direct - broadcast} bytes" in WORDS
     assert f"{MAX_FRAME} bytes (1 MiB)" in PAGE
     assert f"up to {frames.MAX_ID} bytes of UTF-8" in PAGE
     assert f"over {frames.MAX_NAME} characters" in PAGE
