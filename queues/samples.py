@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from queues.settings import settings
-from queues.store import query
+from queues.store import query, query_within
 
 #: Stands for all queues together.
 ALL_QUEUES = 0
 #: Hours for which there is a sample a minute.
 MINUTES_KEPT = 25
 MINUTE, HOUR = 60.0, 3600.0
+#: Milliseconds that reading may take.
+READ_LIMIT = 2000
 
 
 def take_sample(using: str = DEFAULT_DB_ALIAS) -> int:
@@ -109,15 +111,14 @@ def span_start(span: Span, now: float) -> float:
     return ((now - MINUTE) // span.width + 1 - span.places) * span.width
 
 
-def read_series(
-    queues: Iterable[int], span: Span, now: float | None = None, using: str = DEFAULT_DB_ALIAS
-) -> dict[int, Series]:
-    """The series of these queues over a span that ends now (or at a Unix time); one query."""
+def read_series(queues: Iterable[int], span: Span, now: float, using: str = DEFAULT_DB_ALIAS) -> dict[int, Series]:
+    """The series of these queues over a span that ends at a Unix time; one query. Raises django.db.OperationalError
+    when it takes more than two seconds."""
     ids = list(queues)
-    start = span_start(span, time.time() if now is None else now)
+    start = span_start(span, now)
     rows: dict[int, dict[int, Sequence[float | None]]] = {id: {} for id in (ALL_QUEUES, *ids)}
-    for queue, place, *values in query(
-        "sample_series", using, queues=list(rows), start=start, width=span.width, places=span.places
+    for queue, place, *values in query_within(
+        "sample_series", using, READ_LIMIT, queues=list(rows), start=start, width=span.width, places=span.places
     ):
         rows[queue][place] = values
     taken = rows[ALL_QUEUES]

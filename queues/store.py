@@ -33,6 +33,21 @@ def query(name: str, using: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
     return rows
 
 
+def query_within(name: str, using: str, milliseconds: int, /, **parameters: Any) -> list[tuple[Any, ...]]:
+    """As `query`, for at most so long (0: no limit). Raises django.db.OperationalError when it takes longer.
+
+    The limit goes with the statement, which then is a transaction of its own, or lasts to the end of the current one.
+    """
+    if not milliseconds or connections[using].settings_dict["OPTIONS"].get("server_side_binding"):
+        return query(name, using, **parameters)
+    with connections[using].cursor() as cursor:
+        limit = f"select set_config('statement_timeout', '{milliseconds:d}', true);\n"
+        cursor.execute(limit + text(name), parameters)
+        cursor.nextset()
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows
+
+
 @contextmanager
 def time_limit(milliseconds: int, using: str) -> Iterator[None]:
     """A transaction, or a part of the caller's, each of whose statements is cancelled after so long: OperationalError.

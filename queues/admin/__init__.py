@@ -1,7 +1,5 @@
 """The operators' pages: Django's admin, without counting a large table anywhere."""
 
-from django.contrib import admin
-
 from queues.admin.archive import ArchivedMessageAdmin
 from queues.admin.audit import AuditChainAdmin
 from queues.admin.audit_rows import AuditRowAdmin
@@ -39,6 +37,3 @@ __all__ = [
     "SubscriptionAdmin",
     "WorkerAdmin",
 ]
-
-admin.site.site_header = admin.site.site_title = "Fivewire"
-admin.site.index_title = "Control room"

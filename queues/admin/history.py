@@ -15,6 +15,7 @@ from queues.admin.charts import LARGE, Chart, Frame, Series, columns, lines, num
 from queues.admin.recorded import RecordedAdmin
 from queues.models import Queue, QueueSample
 from queues.samples import ALL_QUEUES, SPANS, Span, read_series, span_start
+from queues.samples import Series as TimeSeries
 
 DEFAULT_SPAN = "hour"
 
@@ -25,18 +26,16 @@ def asked_span(request: HttpRequest) -> str:
     return given if given in SPANS else DEFAULT_SPAN
 
 
-def history_charts(queue: int, span: str, frame: Frame = LARGE) -> list[Chart]:
-    """The charts of one queue, or of all; one query."""
-    shown, now = SPANS[span], time.time()
-    series = read_series([queue], shown, now)[queue]
-    places = _places(shown, now)
+def history_charts(series: TimeSeries, span: Span, now: float, frame: Frame = LARGE) -> list[Chart]:
+    """The charts of a series that was read over this span at a Unix time."""
+    places = _places(span, now)
     return [
         lines(
-            "rates", f"Messages in and out a second, {shown.label} (UTC)", places,
+            "rates", f"Messages in and out a second, {span.label} (UTC)", places,
             [Series("in", series.incoming), Series("out", series.outgoing)], rate, frame,
         ),
         lines(
-            "depth", f"Messages held, {shown.label}", places,
+            "depth", f"Messages held, {span.label}", places,
             [
                 Series("ready", series.ready), Series("unacknowledged", series.leased),
                 Series("delayed", series.delayed), Series("dead letters", series.dead),
@@ -46,12 +45,12 @@ def history_charts(queue: int, span: str, frame: Frame = LARGE) -> list[Chart]:
     ]  # fmt: skip
 
 
-def further_charts(queue: int, span: str) -> list[Chart]:
-    """What the page of the history shows beside: dead letters that came, and of all queues the size of the database."""
-    shown, now = SPANS[span], time.time()
-    series = read_series([queue], shown, now)[queue]
-    places = _places(shown, now)
-    charts = [columns("died", "Messages that became dead letters", places, [Series("dead letters", series.died)])]
+def _all_charts(queue: int, span: Span) -> list[Chart]:
+    """What the page of the history shows: dead letters that came, too, and of all queues the size of the database."""
+    now = time.time()
+    series, places = read_series([queue], span, now)[queue], _places(span, now)
+    charts = history_charts(series, span, now)
+    charts.append(columns("died", "Messages that became dead letters", places, [Series("dead letters", series.died)]))
     if queue == ALL_QUEUES:
         charts.append(lines("size", "Size of the database", places, [Series("bytes", series.database_bytes)], size))
     return charts
@@ -81,7 +80,7 @@ class QueueSampleAdmin(RecordedAdmin):
             raise PermissionDenied
         span, name = asked_span(request), request.GET.get("queue", "").strip()
         queue = Queue.objects.filter(name=name).values_list("pk", flat=True).first() if name else ALL_QUEUES
-        charts = [] if queue is None else [*history_charts(queue, span), *further_charts(queue, span)]
+        charts = [] if queue is None else _all_charts(queue, SPANS[span])
         context = {
             **self.admin_site.each_context(request), "title": "History", "opts": self.opts, "queue": name,
             "found": queue is not None, "spans": {key: one.label for key, one in SPANS.items()}, "span": span,

@@ -18,6 +18,7 @@ class Node(models.Model):
 
     class Meta:
         ordering = ("id",)
+        permissions = (("end_backend", "Can end a database session that holds back vacuum"),)
 
     def __str__(self) -> str:
         return f"{self.name} ({self.host}:{self.pid})"

@@ -32,6 +32,7 @@ class QueueSample(models.Model):
         verbose_name = "history"
         verbose_name_plural = "history"
         constraints = (models.UniqueConstraint(fields=("queue", "at", "hourly"), name="queuesample_once"),)
+        indexes = (models.Index(fields=("at",), name="queuesample_at"),)
 
     def __str__(self) -> str:
         return f"queue {self.queue} until {self.at:%Y-%m-%d %H:%M}"

@@ -1,18 +1,24 @@
-"""The state of the broker as figures: what each queue holds, what went through it, who serves it."""
+"""The state of the broker as figures: what each queue holds, what goes through it, who serves it."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS
 from django.utils import timezone
 
-from queues.counts import QueueCounts, many_counts
-from queues.models import Interest, Node, Queue, Worker
-from queues.store import query
+from queues.counts import QueueCounts
+from queues.store import query_within
+
+#: Seconds after which an earlier look, and a sample, say nothing of the rates now.
+STALE, STALE_SAMPLE = 30.0, 180.0
+#: Seconds, and transactions, after which something that holds back vacuum is worth a word.
+HELD_SECONDS, HELD_XIDS = 60, 10_000_000
+#: Minutes within which nodes count as new.
+NEW_NODES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,26 @@ class QueueState:
     nodes: int
     in_rate: float = 0.0
     out_rate: float = 0.0
+    #: Dead letters at the last sample.
+    sampled_dead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What holds back vacuum: a `backend` (`name` is its pid), a `prepared` transaction or a replication `slot`."""
+
+    kind: str
+    name: str
+    #: When the backend began, exactly: a pid is used again.
+    started: str
+    user: str
+    application: str
+    query: str
+    state: str
+    #: Since when its transaction is open; None: the site may not know.
+    seconds: float | None
+    #: Transactions that began since the oldest that it needs.
+    xids: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +65,18 @@ class Overview:
     workers: int
     connections: int
     queues: list[QueueState] = field(default_factory=list)
+    #: Peers that are connected.
+    peers: int = 0
+    #: Transactions that the database has ever committed, and a second since the moment compared with.
+    commits: int = 0
+    commit_rate: float | None = None
+    standbys: int = 0
+    #: Seconds that the slowest standby is behind; None: there is none, or the site may not know.
+    lag: float | None = None
+    #: The id of the last node, and how many of those that live began in the last minutes.
+    last_node: int = 0
+    new_nodes: int = 0
+    holders: list[Holder] = field(default_factory=list)
 
     @property
     def in_rate(self) -> float:
@@ -53,28 +91,55 @@ class Overview:
         return sum(getattr(queue.counts, count) for queue in self.queues)
 
 
-def take_overview(before: Overview | None = None, using: str = DEFAULT_DB_ALIAS) -> Overview:
-    """The broker now, with rates since `before`. Six queries, with any number of queues and messages."""
-    at, counts = timezone.now(), many_counts(using=using)
-    serving = Counter(Interest.objects.using(using).values_list("queue_id", flat=True))
-    past = {} if before is None else {queue.name: queue.counts for queue in before.queues}
-    seconds = 0.0 if before is None else max((at - before.at).total_seconds(), 1e-3)
-    queues = []
-    for id, name, kind, paused in Queue.objects.using(using).values_list("id", "name", "kind", "paused"):
-        now = counts.get(id, QueueCounts())
-        then = past.get(name, now)
-        passed = (now.published - then.published, now.settled - then.settled)
-        rates = [number / seconds if seconds else 0.0 for number in passed]
-        queues.append(QueueState(id, name, kind, paused, now, serving[id], *rates))
-    with connections[using].cursor() as cursor:
-        cursor.execute("select count(*) from pg_stat_activity where datname = current_database()")
-        (connected,) = cursor.fetchone()
-    nodes, workers = Node.objects.using(using).count(), Worker.objects.using(using).count()
-    return Overview(at, nodes, workers, connected, queues)
+def take_overview(before: Overview | None = None, using: str = DEFAULT_DB_ALIAS, limit: int = 0) -> Overview:
+    """The broker now, with rates since `before`, or since the last sample. Two queries, whatever the store holds.
+
+    With a `limit`, raises django.db.OperationalError when one of them takes more milliseconds.
+    """
+    rows = query_within("state_queues", using, limit)
+    [figures] = query_within(
+        "state_broker", using, limit, minutes=NEW_NODES, seconds=HELD_SECONDS, xids=HELD_XIDS
+    )
+    nodes, workers, peers, connections, commits, standbys, lag, last_node, new_nodes, sampled, holders = figures
+    at = timezone.now()
+    if before is not None and (at - before.at).total_seconds() > STALE:
+        before = None
+    queues = _queue_states(rows, at, before, sampled)
+    passed = None if before is None else max((at - before.at).total_seconds(), 1e-3)
+    return Overview(
+        at, nodes, workers, connections, queues, peers, commits,
+        None if before is None or passed is None else max(commits - before.commits, 0) / passed,
+        standbys, lag, last_node, new_nodes, [Holder(**holder) for holder in holders],
+    )  # fmt: skip
 
 
-def oldest_ready(queues: Iterable[int], using: str = DEFAULT_DB_ALIAS) -> dict[int, float]:
-    """Seconds since the first message that is ready was published, by queue id; queues without one are left out."""
+def _queue_states(
+    rows: list[tuple[Any, ...]], at: datetime, before: Overview | None, sampled: datetime | None
+) -> list[QueueState]:
+    since = before.at if before is not None else sampled
+    seconds = 0.0 if since is None else (at - since).total_seconds()
+    if before is None and not 1.0 <= seconds <= STALE_SAMPLE:
+        seconds = 0.0
+    past = {} if before is None else {queue.id: queue.counts for queue in before.queues}
+    states = []
+    for id, name, kind, paused, nodes, *figures in rows:
+        *now, published, settled, dead = map(int, figures)
+        counts = QueueCounts(*now)
+        if before is not None:
+            then = past.get(id, counts)
+            published, settled = then.published, then.settled
+        passed = (counts.published - published, counts.settled - settled)
+        came, went = (max(number, 0) / seconds if seconds > 0 else 0.0 for number in passed)
+        states.append(QueueState(id, name, kind, paused, counts, nodes, came, went, dead))
+    return states
+
+
+def oldest_ready(queues: Iterable[int], using: str = DEFAULT_DB_ALIAS, limit: int = 0) -> dict[int, float]:
+    """Seconds since the first message that is ready was published, by queue id; queues without one are left out.
+
+    With a `limit`, raises django.db.OperationalError when it takes more milliseconds: while vacuum is held back, the
+    dead entries before the first message may be many.
+    """
     now = timezone.now()
-    rows = query("oldest", using, queues=list(queues))
+    rows = query_within("oldest", using, limit, queues=list(queues))
     return {queue: max((now - published).total_seconds(), 0.0) for queue, published in rows}

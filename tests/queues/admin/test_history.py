@@ -29,7 +29,7 @@ def test_the_history_of_a_queue_is_drawn(
     queue = make_queue().pk
     sample(queue, published=120, settled=60, ready=77, died=3)
     sample(ALL_QUEUES, published=600)
-    with django_assert_num_queries(LOGIN + 3):
+    with django_assert_num_queries(LOGIN + 2):
         text = text_of(admin_client.get(address("queuesample"), {"queue": "orders", "span": span}))
     assert "in is highest at" in text
     assert "with 2/s" in text

@@ -1,0 +1,184 @@
+"""The front page: the state of the broker, refreshed in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db import DatabaseError
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.template.loader import render_to_string
+from django.template.response import TemplateResponse
+from django.urls import reverse
+
+from queues.admin.charts import SMALL, number, rate, seconds, size
+from queues.admin.confirm import REFUSALS
+from queues.admin.history import history_charts
+from queues.admin.recorded import operator
+from queues.models import State
+from queues.operations.backends import end_backend
+from queues.operations.monitor import reader
+from queues.operations.overview import Holder
+from queues.operations.state import BrokerState, Problem
+from queues.samples import SPANS
+
+VIEW, END_BACKEND = "queues.view_queue", "queues.end_backend"
+#: Queues with a line of their own.
+MOST_QUEUES = 10
+SECTIONS = ("problems", "figures", "busiest", "charts")
+#: Pages where problems are dealt with: the words of the link, the page, and what it is asked for besides.
+PAGES: Mapping[str, tuple[str, str]] = {
+    "chain": ("Chain", "auditchain_change"), "run": ("Run", "etlrun_change"),
+    "schedule": ("Schedule", "etlschedule_change"),
+    **dict.fromkeys(("deserted", "growing", "paused"), ("Queue", "queue_change")),
+}  # fmt: skip
+
+
+def front_context(request: HttpRequest) -> dict[str, Any]:
+    """What the index page shows besides the models."""
+    if not request.user.has_perm(VIEW):
+        return {"may_see": False}
+    return {"may_see": True, "sections": [Section(name, html) for name, html in _sections(request).items()]}
+
+
+class Section:
+    """A part of the page that is replaced when its version changes."""
+
+    def __init__(self, name: str, html: str) -> None:
+        self.name = name
+        self.html = html
+        self.version = blake2b(html.encode(), digest_size=8).hexdigest()
+
+
+def state_view(request: HttpRequest) -> HttpResponse:
+    """The sections that differ from the versions that the browser has, as JSON: `{name: {"html", "version"}}`."""
+    if not request.user.has_perm(VIEW):
+        raise PermissionDenied
+    sections = (Section(name, html) for name, html in _sections(request).items())
+    changed = {one.name: {"html": one.html, "version": one.version} for one in sections
+               if request.GET.get(one.name) != one.version}  # fmt: skip
+    answer = JsonResponse(changed)
+    answer.headers["Cache-Control"] = "no-store"
+    return answer
+
+
+class _Rendered:
+    """The sections of the last state: browsers with the same rights get the same."""
+
+    state: BrokerState | None = None
+    #: By whether they have the button that ends a session.
+    sections: Mapping[bool, dict[str, str]] = {}
+
+
+def _sections(request: HttpRequest) -> dict[str, str]:
+    """The sections' HTML, drawn once for each state and right."""
+    may_end = request.user.has_perm(END_BACKEND)
+    try:
+        state = reader.read()
+    except DatabaseError as error:
+        problem = Problem("away", f"The state of the broker could not be read: {error}", "Look at the database.")
+        return {"problems": _problems([problem], may_end)}
+    if _Rendered.state is not state:
+        _Rendered.state, _Rendered.sections = state, {}
+    if may_end not in _Rendered.sections:
+        _Rendered.sections = {**_Rendered.sections, may_end: _draw(state, may_end)}
+    return _Rendered.sections[may_end]
+
+
+def _draw(state: BrokerState, may_end: bool) -> dict[str, str]:
+    charts = [] if state.series is None else history_charts(state.series, SPANS["hour"], state.series_at, SMALL)
+    return {
+        "problems": _problems(state.problems, may_end),
+        "figures": render_to_string("admin/queues/front_figures.html", {"figures": _figures(state)}),
+        "busiest": render_to_string("admin/queues/front_queues.html", {"queues": _busiest(state)}),
+        "charts": render_to_string("admin/queues/front_charts.html", {"charts": charts}),
+    }
+
+
+def _problems(problems: list[Problem], may_end: bool) -> str:
+    shown = [(problem, _link(problem, may_end)) for problem in problems]
+    return render_to_string("admin/queues/front_problems.html", {"problems": shown})
+
+
+def _link(problem: Problem, may_end: bool) -> tuple[str, str] | None:
+    """The words and the address of a problem's page."""
+    if problem.holder is not None:
+        address = reverse("admin:end_backend", args=[problem.holder.name])
+        return ("End the session", f"{address}?{urlencode({'started': problem.holder.started})}") if may_end else None
+    if problem.kind == "dead" and problem.id is not None:
+        asked = urlencode({"queue": problem.id, "state": int(State.DEAD)})
+        return "Dead letters", f"{reverse('admin:queues_message_changelist')}?{asked}"
+    if problem.kind in PAGES and problem.id is not None:
+        words, page = PAGES[problem.kind]
+        return words, reverse(f"admin:queues_{page}", args=[problem.id])
+    return None
+
+
+def _figures(state: BrokerState) -> list[tuple[str, str, str]]:
+    """Name, figure and what to add to it."""
+    now, total = state.overview, state.overview.total
+    lag = "" if not now.standbys else f"standbys: {now.standbys}, " + (
+        "lag unknown" if now.lag is None else f"{seconds(now.lag)} behind"
+    )  # fmt: skip
+    commits = "" if now.commit_rate is None else f"{number(round(now.commit_rate))} commits/s"
+    return [
+        ("In", rate(now.in_rate), "messages stored"),
+        ("Out", rate(now.out_rate), "messages that left"),
+        ("Ready", number(total("ready")), f"{number(total('delayed'))} delayed"),
+        ("Oldest", "-" if state.oldest_age is None else seconds(round(state.oldest_age)), "first ready message"),
+        ("Unacknowledged", number(total("leased")), "with consumers"),
+        ("Dead letters", number(total("dead")), f"queues with some: {sum(1 for one in now.queues if one.counts.dead)}"),
+        ("Consumers", number(now.workers + now.peers), f"workers: {now.workers}, peers: {now.peers}"),
+        ("Nodes", number(now.nodes), f"database connections: {now.connections}"),
+        (
+            "Database", "-" if state.database_bytes is None else size(state.database_bytes),
+            ", ".join(filter(None, (commits, lag))) or "no standby",
+        ),
+        ("Queues", number(len(now.queues)), f"{sum(one.paused for one in now.queues)} paused"),
+    ]  # fmt: skip
+
+
+def _busiest(state: BrokerState) -> list[dict[str, Any]]:
+    def busy(queue: Any) -> tuple[float, int, str]:
+        return -queue.in_rate - queue.out_rate, -queue.counts.held, queue.name
+
+    return [
+        {
+            "queue": queue, "in": rate(queue.in_rate), "out": rate(queue.out_rate),
+            "oldest": seconds(round(state.oldest[queue.id])) if queue.id in state.oldest else "-",
+        }
+        for queue in sorted(state.overview.queues, key=busy)[:MOST_QUEUES]
+    ]  # fmt: skip
+
+
+def end_backend_view(request: HttpRequest, pid: int) -> HttpResponse:
+    """Ask whether a session that holds back vacuum is to be ended, and end it."""
+    if not request.user.has_perm(END_BACKEND):
+        raise PermissionDenied
+    reader.forget()
+    holder = _holder(pid, request.GET.get("started", ""))
+    if holder is None:
+        messages.warning(request, "The session does not hold back vacuum any more.")
+        return HttpResponseRedirect(reverse("admin:index"))
+    if request.method == "POST":
+        try:
+            end_backend(holder, operator(request))
+        except REFUSALS as error:
+            messages.error(request, str(error))
+        else:
+            messages.success(request, f"Ended the session {pid}.")
+        reader.forget()
+        return HttpResponseRedirect(reverse("admin:index"))
+    context = {**admin.site.each_context(request), "title": "End a session of the database", "holder": holder}
+    return TemplateResponse(request, "admin/queues/end_backend.html", context)
+
+
+def _holder(pid: int, started: str) -> Holder | None:
+    if not started:
+        raise Http404
+    held = (one for one in reader.read().overview.holders if one.kind == "backend")
+    return next((one for one in held if (one.name, one.started) == (str(pid), started)), None)

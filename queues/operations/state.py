@@ -1,0 +1,107 @@
+"""The broker at a moment: its figures, what the last hour says, and what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from queues.operations.overview import NEW_NODES, Holder, Overview
+from queues.samples import SPANS, Series
+
+
+class Trend(NamedTuple):
+    """What the last hour's samples say of a queue; of its last minutes the samples, depths and messages in and out."""
+
+    settled: int = 0
+    died: int = 0
+    samples: int = 0
+    first_ready: int = 0
+    last_ready: int = 0
+    most_ready: int = 0
+    came: int = 0
+    went: int = 0
+
+
+class Disk(NamedTuple):
+    """The disk of the database, in bytes, where it is this machine's."""
+
+    total: int
+    free: int
+
+
+class Growth(NamedTuple):
+    """How the database has grown, in bytes, within so many seconds."""
+
+    bytes: float
+    seconds: float
+
+    @property
+    def hourly(self) -> float:
+        """Bytes an hour."""
+        return self.bytes * 3600.0 / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong. `kind` and `id` name a page where it is dealt with: of a queue, a chain, a run, a holder."""
+
+    kind: str
+    text: str
+    advice: str
+    id: object = None
+    holder: Holder | None = None
+    #: Worth knowing, and possibly as it is meant to be.
+    notice: bool = field(default=False, kw_only=True)
+
+    @property
+    def key(self) -> str:
+        """Tells it from others on the page."""
+        return f"{self.kind}-{self.id if self.holder is None else self.holder.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """The broker at a moment. Ages are seconds."""
+
+    overview: Overview
+    #: The age of the first message that is ready, by queue.
+    oldest: dict[int, float]
+    trends: dict[int, Trend] = field(default_factory=dict)
+    #: What is wrong with chains and ETL: kind, id, name, text.
+    records: list[tuple[str, int, str, str]] = field(default_factory=list)
+    #: The last hour of all queues.
+    series: Series | None = None
+    #: The Unix time at which they were read.
+    series_at: float = 0.0
+    disk: Disk | None = None
+    #: Why this process's engines take no work, and what else they say.
+    unready: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def oldest_age(self) -> float | None:
+        """The age of the first ready message of all queues; None: nothing is ready."""
+        return max(self.oldest.values(), default=None)
+
+    @property
+    def database_bytes(self) -> float | None:
+        """The size of the database at the last sample."""
+        sizes = [] if self.series is None else [size for size in self.series.database_bytes if size is not None]
+        return sizes[-1] if sizes else None
+
+    @property
+    def growth(self) -> Growth | None:
+        """How the database has grown within the hour."""
+        sizes = [] if self.series is None else self.series.database_bytes
+        known = [(n, size) for n, size in enumerate(sizes) if size is not None]
+        if len(known) < 2:
+            return None
+        (begin, first), (end, last) = known[0], known[-1]
+        return Growth(last - first, (end - begin) * SPANS["hour"].width)
+
+    @property
+    def restarts(self) -> int:
+        """Nodes that began within the last minutes and are gone."""
+        ids = [] if self.series is None else [id for id in self.series.last_node[:-NEW_NODES] if id is not None]
+        return max(self.overview.last_node - int(ids[-1]) - self.overview.new_nodes, 0) if ids else 0

@@ -1,0 +1,32 @@
+-- One row: nodes, workers, peers that are connected; connections of the database; its commits so far;
+-- standbys and the longest lag of one in seconds; the last node's id and how many live nodes began within `minutes`; when
+-- the last sample was taken; what holds back vacuum for longer than so many seconds or transactions, as JSON.
+select (select count(*) from queues_node), (select count(*) from queues_worker),
+    (select count(*) from queues_mailbox where node_id is not null),
+    (select count(*) from pg_stat_activity where datname = current_database()),
+    (select xact_commit from pg_stat_database where datname = current_database()),
+    (select count(*) from pg_stat_replication),
+    (select extract(epoch from max(replay_lag))::float8 from pg_stat_replication),
+    coalesce(pg_sequence_last_value('queues_node_id_seq'), 0),
+    (select count(*) from queues_node where started_at > now() - make_interval(mins => %(minutes)s)),
+    (select at from queues_samplemark where queue = 0),
+    (select coalesce(json_agg(h order by h.xids desc), '[]') from (
+        select 'backend' as kind, pid::text as name, extract(epoch from backend_start)::text as started,
+            coalesce(usename, '') as user, application_name as application, left(query, 300) as query,
+            coalesce(state, '') as state, extract(epoch from clock_timestamp() - xact_start)::float8 as seconds,
+            greatest(age(backend_xmin), age(backend_xid)) as xids
+        from pg_stat_activity
+        where datname = current_database() and pid <> pg_backend_pid() and backend_type <> 'autovacuum worker'
+            and (backend_xmin is not null or backend_xid is not null)
+            and (xact_start < clock_timestamp() - make_interval(secs => %(seconds)s)
+                or greatest(age(backend_xmin), age(backend_xid)) > %(xids)s)
+        union all
+        select 'prepared', gid, '', owner, '', '', 'prepared',
+            extract(epoch from clock_timestamp() - prepared)::float8, age(transaction)
+        from pg_prepared_xacts
+        where database = current_database() and prepared < clock_timestamp() - make_interval(secs => %(seconds)s)
+        union all
+        select 'slot', slot_name, '', '', coalesce(plugin, ''), '', case when active then 'active' else 'inactive' end,
+            null, greatest(age(xmin), age(catalog_xmin))
+        from pg_replication_slots where greatest(age(xmin), age(catalog_xmin)) > %(xids)s
+    ) as h)

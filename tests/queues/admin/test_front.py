@@ -1,0 +1,389 @@
+"""The front page: the state of the broker, what is wrong, and ending what holds back vacuum."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+from pytest_django.fixtures import DjangoAssertNumQueries
+
+from queues.database import connection_parameters
+from queues.models import (
+    AuditChain,
+    AuditJournalEntry,
+    AuditVerification,
+    EtlRun,
+    EtlSchedule,
+    Interest,
+    QueueSample,
+    SampleMark,
+    State,
+)
+from queues.operations import monitor, overview
+from queues.operations.monitor import reader
+from queues.operations.overview import Holder
+from queues.operations.problems import find_problems
+from queues.operations.state import BrokerState, Disk
+from queues.samples import ALL_QUEUES
+from tests.queues.admin.test_admin import address, anybody, text_of
+from tests.queues.store import make_node, make_queue, store
+
+__all__ = ["anybody"]
+pytestmark = pytest.mark.django_db
+
+#: No page takes more.
+MOST_QUERIES = 12
+
+
+@pytest.fixture(autouse=True)
+def _a_look_at_once() -> Iterator[None]:
+    reader.forget()
+    yield
+    reader.forget()
+
+
+def user_with(*permissions: str) -> User:
+    user = User.objects.create_user("operator", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    return user
+
+
+def sample(queue: int, minutes_ago: float = 0, **fields: int) -> None:
+    values = dict.fromkeys(("ready", "leased", "delayed", "dead", "peak", "published", "settled", "died"), 0)
+    at = timezone.now().replace(second=0, microsecond=0) - timedelta(minutes=minutes_ago)
+    QueueSample.objects.create(queue=queue, at=at, seconds=60, **values | fields)
+
+
+def problems() -> dict[str, str]:
+    """The texts of the problems by kind, as they are now."""
+    reader.forget()
+    return {problem.kind: problem.text for problem in reader.read().problems}
+
+
+# The page.
+
+
+def test_the_front_page_shows_figures_and_nothing_wrong(
+    admin_client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    make_node()
+    queue = make_queue("orders")
+    store(queue, count=1234)
+    store(queue, State.DELAYED, 5)
+    with django_assert_max_num_queries(MOST_QUERIES):
+        text = " ".join(text_of(admin_client.get(reverse("admin:index"))).split())
+    assert "Nothing is wrong." in text
+    assert "Ready 1,234 5 delayed" in text
+    assert "Nodes 1" in text
+    assert "Busiest queues" in text
+    assert text.index("Nothing is wrong.") < text.index("Busiest queues") < text.rindex("Subscriptions")
+
+
+def test_the_models_stand_in_groups_that_follow_the_work(admin_client: Client) -> None:
+    groups = {
+        group["name"]: [model["model"]._meta.label for model in group["models"]]
+        for group in admin_client.get(reverse("admin:index")).context["app_list"]
+    }
+    assert list(groups) == ["Messages", "Consumers", "Access", "History", "System"]
+    assert groups["Access"] == ["queues.ApiKey", "auth.User", "auth.Group"]
+    assert {"queues.Queue", "queues.Message"} <= set(groups["Messages"])
+    assert {"queues.Node", "hydra.Node"} <= set(groups["System"]), "what is not named stands last"
+    everything = [name for names in groups.values() for name in names]
+    registered = {model._meta.label for model in admin.site._registry}
+    assert len(everything) == len(set(everything))
+    assert set(everything) <= registered
+    assert registered - set(everything) <= {"queues.AuditRow"}, "its pages are reached from the chains"
+
+
+def test_a_refresh_brings_what_has_changed_only(
+    admin_client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    make_node()
+    first = admin_client.get(reverse("admin:state")).json()
+    assert set(first) == {"problems", "figures", "busiest", "charts"}
+    known = {name: section["version"] for name, section in first.items()}
+    with django_assert_max_num_queries(2):  # session and user: the state is not a second old
+        assert admin_client.get(reverse("admin:state"), known).json() == {}
+    store(make_queue("orders"), State.DEAD)
+    reader.forget()
+    with django_assert_max_num_queries(MOST_QUERIES):
+        changed = admin_client.get(reverse("admin:state"), known).json()
+    assert set(changed) == {"problems", "figures", "busiest"}
+    assert "orders has a dead letter" in changed["problems"]["html"]
+
+
+def test_ten_browsers_cost_one_look(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    def take(*given: Any) -> overview.Overview:
+        looks.append(1)
+        return overview.take_overview(*given)
+
+    monkeypatch.setattr(monitor, "AGE", 3600.0)
+    monkeypatch.setattr(monitor, "take_overview", take)
+    for _ in range(10):
+        assert admin_client.get(reverse("admin:state")).status_code == 200
+    assert len(looks) == 1
+
+
+def test_who_may_not_see_queues_sees_no_state(anybody: Client) -> None:
+    assert anybody.get(reverse("admin:state")).status_code == 403
+    page = anybody.get(reverse("admin:index"))
+    assert page.status_code == 200
+    assert b'id="broker"' not in page.content
+
+
+def test_who_is_logged_out_is_sent_to_the_login(client: Client) -> None:
+    assert client.get(reverse("admin:state")).status_code == 302
+
+
+def test_a_database_that_does_not_answer_in_time_is_said_so(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch, transactional_db: None
+) -> None:
+    monkeypatch.setattr(monitor, "LIMIT", 200)
+    with psycopg.connect(**connection_parameters()) as other:
+        other.execute("lock table queues_queue")
+        page = admin_client.get(reverse("admin:index"))
+    assert "could not be read" in text_of(page)
+    assert "canceling statement due to statement timeout" in text_of(page)
+    with connection.cursor() as cursor:
+        cursor.execute("show statement_timeout")
+        assert cursor.fetchone() == ("0",), "the limit ended with the statement"
+
+
+def test_while_first_messages_are_hard_to_find_the_rest_is_shown(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch, transactional_db: None
+) -> None:
+    store(make_queue(), count=7)
+    monkeypatch.setattr(monitor, "OLDEST_LIMIT", 200)
+    with psycopg.connect(**connection_parameters()) as other:
+        other.execute("lock table queues_message")
+        text = " ".join(text_of(admin_client.get(reverse("admin:index"))).split())
+    assert "Ready 7" in text
+    assert "Oldest - first ready message" in text
+
+
+def test_what_queues_are_called_is_text(admin_client: Client) -> None:
+    store(make_queue("<script>alert(1)</script>"), State.DEAD)
+    page = admin_client.get(reverse("admin:index")).content.decode()
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
+
+
+def test_rates_are_those_since_the_last_look_or_the_last_sample() -> None:
+    queue = make_queue()
+    SampleMark.objects.create(
+        queue=ALL_QUEUES, at=timezone.now() - timedelta(seconds=50),
+        **dict.fromkeys(("ready", "leased", "delayed", "dead", "published", "settled"), 0),
+    )  # fmt: skip
+    store(queue, count=100)
+    first = overview.take_overview()
+    assert first.in_rate == pytest.approx(2, rel=0.2)
+    assert overview.take_overview(first).in_rate == 0
+
+
+# What is wrong.
+
+
+def test_dead_letters_that_came_are_a_problem_until_they_are_gone() -> None:
+    queue = make_queue("orders")
+    assert "dead" not in problems()
+    [message] = store(queue, State.DEAD)
+    assert problems()["dead"] == "orders has a dead letter that came within the hour."
+    SampleMark.objects.create(
+        queue=queue.pk, at=timezone.now(), dead=1,
+        **dict.fromkeys(("ready", "leased", "delayed", "published", "settled"), 0),
+    )  # fmt: skip
+    assert "dead" not in problems(), "they were there before the samples of this hour"
+    sample(queue.pk, died=1, dead=1)
+    assert "dead" in problems()
+    with connection.cursor() as cursor:
+        cursor.execute("insert into queues_queuetally (queue_id, dead) values (%s, -1)", [queue.pk])
+    assert "dead" not in problems(), message
+
+
+def test_a_queue_that_grows_is_a_problem_and_one_that_shrinks_is_not() -> None:
+    queue, shrinks = make_queue("orders"), make_queue("shrinks")
+    store(queue, count=1000), store(shrinks, count=1000)
+    for minute in range(5):
+        sample(queue.pk, minute, ready=1000 - 200 * minute, published=200, settled=10)
+        sample(shrinks.pk, minute, ready=1000 + 200 * minute, published=20, settled=100)
+    assert problems()["growing"] == "orders grows: 1,000 messages wait, 800 more than 10 minutes ago."
+    with connection.cursor() as cursor:
+        cursor.execute("insert into queues_queuetally (queue_id, ready) values (%s, -1000)", [queue.pk])
+    assert "growing" not in problems(), "it was purged"
+
+
+def test_a_queue_whose_consumers_went_is_a_problem_until_one_is_back() -> None:
+    queue = make_queue("orders")
+    store(queue, published_at=timezone.now() - timedelta(minutes=2))
+    assert "deserted" not in problems(), "it never had any"
+    sample(queue.pk, 5, settled=10)
+    assert problems()["deserted"].startswith("orders has lost its consumers")
+    Interest.objects.create(queue=queue, node=make_node())
+    assert "deserted" not in problems()
+
+
+def test_a_paused_queue_with_messages_is_a_notice() -> None:
+    store(make_queue("orders", paused=True))
+    reader.forget()
+    [notice] = [one for one in reader.read().problems if one.kind == "paused"]
+    assert notice.notice
+    assert notice.text == "orders is paused, and messages wait in it."
+
+
+def test_a_broken_chain_is_a_problem_until_it_verifies() -> None:
+    chain = AuditChain.objects.create(name="peerbus")
+    AuditVerification.objects.create(chain=chain, ok=False, rows=3, broken_seq=3, finding="row 3 is missing", seconds=1)
+    assert problems()["chain"] == "The audit chain “peerbus” is broken: row 3 is missing"
+    AuditVerification.objects.create(chain=chain, ok=True, rows=4, seconds=1, at=timezone.now() + timedelta(seconds=1))
+    assert "chain" not in problems()
+
+
+def test_a_run_that_is_late_or_failed_is_a_problem() -> None:
+    past = timezone.now() - timedelta(minutes=30)
+    schedule = EtlSchedule.objects.create(name="nightly", cron="0 3 * * *", next_run_at=past)
+    EtlRun.objects.create(state="failed", trigger="x", output="/o", error="no space", ended_at=past)
+    found = problems()
+    assert found["schedule"] == f"The ETL run “nightly” is late: it was due at {past:%Y-%m-%d %H:%M} UTC."
+    assert found["run"] == "The last ETL run failed: no space"
+    EtlSchedule.objects.filter(pk=schedule.pk).update(enabled=False)
+    EtlRun.objects.create(state="succeeded", trigger="x", output="/o", ended_at=timezone.now())
+    assert not {"schedule", "run"} & set(problems())
+
+
+def test_nodes_that_restart_are_a_problem() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("select setval('queues_node_id_seq', 100)")
+    sample(ALL_QUEUES, 15, last_node=100)
+    make_node()
+    assert "restarts" not in problems(), "a node that began and is there"
+    for _ in range(3):
+        make_node().delete()
+    assert problems()["restarts"] == "Nodes restart: 3 that began within 10 minutes are gone again."
+
+
+def test_a_disk_that_fills_is_a_problem_with_the_hours_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "database_disk", lambda using: Disk(1000 << 30, 500 << 30))
+    sample(ALL_QUEUES, 31, database_bytes=10 << 30)
+    sample(ALL_QUEUES, 1, database_bytes=11 << 30)
+    assert "disk" not in problems(), "2 GiB an hour: for ten days"
+    sample(ALL_QUEUES, 0, database_bytes=60 << 30)
+    assert problems()["disk"] == "The database's disk has 500.0 GiB left, for about 5 h at the pace of the last hour."
+    monkeypatch.setattr(monitor, "database_disk", lambda using: None)
+    assert problems()["disk"].startswith("The database grows by")
+
+
+def test_without_a_node_nothing_works_and_the_page_says_so() -> None:
+    assert problems()["nodes"] == "No node of the broker runs."
+    make_node()
+    assert "nodes" not in problems()
+
+
+def test_many_problems_of_a_kind_are_shortened() -> None:
+    for n in range(8):
+        store(make_queue(f"orders.{n}"), State.DEAD)
+    reader.forget()
+    dead = [one for one in reader.read().problems if one.kind.startswith("dead")]
+    assert [one.kind for one in dead] == ["dead"] * 4 + ["dead-more"]
+    assert dead[-1].text == "4 more like this."
+
+
+def test_what_no_session_holds_has_words_of_its_own() -> None:
+    held = [
+        Holder("prepared", "tx-1", "", "app", "", "", "prepared", 300.0, 5),
+        Holder("slot", "standby", "", "", "", "", "inactive", None, 20_000_000),
+    ]
+    state = BrokerState(overview.Overview(timezone.now(), 1, 0, 1, holders=held), {})
+    assert [problem.text for problem in find_problems(state)] == [
+        "Vacuum is held back by the prepared transaction tx-1.",
+        "Vacuum is held back by the inactive replication slot standby.",
+    ]
+
+
+# The horizon guard.
+
+
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> Iterator[psycopg.Connection[Any]]:
+    """A session that holds back vacuum, with a limit of no time."""
+    monkeypatch.setattr(overview, "HELD_SECONDS", 0)
+    with psycopg.connect(**connection_parameters(), application_name="report") as other:
+        other.execute("set transaction isolation level repeatable read")
+        other.execute("select count(*) from queues_queue where name <> 'a secret'")
+        yield other
+
+
+def holder() -> Holder:
+    reader.forget()
+    return next(one for one in reader.read().overview.holders if one.application == "report")
+
+
+def test_the_session_that_holds_back_vacuum_is_named_and_ended(
+    admin_client: Client, pinned: psycopg.Connection[Any]
+) -> None:
+    found = holder()
+    page = admin_client.get(reverse("admin:index")).content.decode()
+    assert f"report of {found.user}, pid {found.name}" in page
+    assert "a secret" in page
+    where = f"{reverse('admin:end_backend', args=[found.name])}?started={found.started}"
+    assert where.replace("&", "&amp;") in page
+    asked = admin_client.get(where)
+    assert "This ends the session" in text_of(asked)
+    assert pinned.execute("select 1").fetchone() == (1,), "asking ends nothing"
+    ended = admin_client.post(where, follow=True)
+    assert f"Ended the session {found.name}." in text_of(ended)
+    with pytest.raises(psycopg.OperationalError):
+        pinned.execute("select 1")
+    [entry] = AuditJournalEntry.objects.filter(event="end-backend")
+    assert (entry.chain, entry.record_id, entry.sender) == ("operators", f"backend:{found.name}", "admin")
+    assert "secret" not in entry.recipient
+    assert "holder" not in problems()
+
+
+def test_another_session_with_the_same_process_id_is_not_ended(
+    admin_client: Client, pinned: psycopg.Connection[Any]
+) -> None:
+    where = reverse("admin:end_backend", args=[holder().name])
+    answer = admin_client.post(f"{where}?started=1.5", follow=True)
+    assert "does not hold back vacuum any more" in text_of(answer)
+    assert admin_client.post(where).status_code == 404
+    assert pinned.execute("select 1").fetchone() == (1,)
+
+
+def test_only_those_who_may_end_a_session(client: Client, pinned: psycopg.Connection[Any]) -> None:
+    found = holder()
+    where = f"{reverse('admin:end_backend', args=[found.name])}?started={found.started}"
+    client.force_login(user_with("view_queue", "change_queue", "delete_queue"))
+    assert client.post(where).status_code == 403
+    page = client.get(reverse("admin:index")).content.decode()
+    assert "Vacuum is held back" in page
+    assert "End the session" not in page
+    assert pinned.execute("select 1").fetchone() == (1,)
+    client.force_login(User.objects.create_user("ender", is_staff=True))
+    User.objects.get(username="ender").user_permissions.set(Permission.objects.filter(codename="end_backend"))
+    assert client.post(where).status_code == 302
+    with pytest.raises(psycopg.OperationalError):
+        pinned.execute("select 1")
+
+
+def test_every_query_of_a_look_for_a_user_with_groups_is_within_the_limit(
+    client: Client, django_assert_max_num_queries: DjangoAssertNumQueries, transactional_db: None
+) -> None:
+    make_node()
+    store(make_queue())
+    client.force_login(user_with("view_queue"))
+    with django_assert_max_num_queries(MOST_QUERIES):
+        assert client.get(reverse("admin:state")).status_code == 200
+    assert json.loads(client.get(reverse("admin:state")).content)["figures"]["html"]
+    assert address("queue")
