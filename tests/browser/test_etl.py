@@ -32,6 +32,7 @@ def worker(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) ->
     """A Celery worker with the real job, which never pauses, its heap small enough for any machine."""
     need(request.config, "Java")
     environment = {"SPARK_MASTER": "local[2]", "SPARK_LOCAL_IP": "127.0.0.1", "BROKER_ETL_BUSY_PERCENT": "100"}
+    forget_connections()
     started = Worker("worker", database_url, tmp_path, **environment)
     yield started
     started.stop()

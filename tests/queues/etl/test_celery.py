@@ -30,6 +30,7 @@ OTHERS = """pg_stat_activity
 @pytest.fixture
 def start_worker(database_url: str, tmp_path: Path) -> Iterator[StartWorker]:
     """Starts workers whose jobs are without Spark."""
+    forget_connections()
     started: list[Worker] = []
 
     def start(*options: str) -> Worker:

@@ -38,6 +38,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def broker(transactional_db: None) -> Iterator[None]:
+    forget_connections()
     yield
     forget_connections()
 

@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 
 
 def forget_connections() -> None:
-    """Close what this process has published over: the next test's database has none of this one's queues."""
+    """Close the connections of publishes: kombu declares a queue once on each, and each test begins without queues."""
     pools.reset()
     app._after_fork()
 
