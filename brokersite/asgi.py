@@ -18,6 +18,10 @@ from peers.server import lifespan  # noqa: E402
 from peers.server.consumer import PeerbusConsumer  # noqa: E402
 from peers.service import Office, options_from_settings  # noqa: E402
 from peers.session import PeerSession  # noqa: E402
+from queues import extras  # noqa: E402
+
+if extras.installed("celery"):
+    import brokersite.celery  # noqa: F401  # the application of the tasks that the admin publishes
 
 if "daphne.server" in sys.modules:
     from peers.server.daphne import install

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from types import TracebackType
 
 from django.core.exceptions import ValidationError
-from django.db import DataError, ProgrammingError
+from django.db import DataError, IntegrityError, ProgrammingError
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
 
 logger = logging.getLogger(__name__)
 
-#: What says of itself that a value is at fault.
-REFUSALS = (DataError, UnicodeEncodeError, ValidationError)
+#: What says of itself that a value is at fault; a form may look for one that another request stores meanwhile.
+REFUSALS = (DataError, IntegrityError, UnicodeEncodeError, ValidationError)
 #: What says so where lookups are made into SQL, and only there.
 IN_LOOKUPS = (ValueError, TypeError, IndexError, OverflowError, ProgrammingError)
 #: The packages whose code makes them.

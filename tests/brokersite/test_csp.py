@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 import re
-from uuid import uuid4
 
 import pytest
 from django.contrib import admin
-from django.contrib.auth.models import Group, User
-from django.db.models import Model
 from django.test import AsyncClient, Client
 from django.urls import NoReverseMatch, reverse
-from django.utils import timezone
-from django_celery_results.models import GroupResult, TaskResult
 
 from brokersite.csp import POLICY
-from hydra.models import Event as HydraEvent
-from hydra.models import Node as HydraNode
-from queues.audit.chains import append
-from queues.audit.events import Event as AuditEvent
-from queues.models import (
-    ArchivedMessage,
-    AuditChain,
-    AuditRow,
-    EtlRun,
-    EtlSchedule,
-    Mailbox,
-    PeriodicJob,
-    Rollup,
-    Route,
-    State,
-    Subscription,
-    Worker,
-)
-from queues.operations import keys
-from tests.queues.store import make_node, make_queue, store
+from tests.brokersite.one_of_each import one_of_each
 
 #: What a browser would not run or apply.
 INLINE = re.compile(r"<script(?![^>]*(\bsrc=|application/json))|<style|\sstyle=|\son[a-z]+=\"|javascript:", re.I)
@@ -72,36 +48,6 @@ def test_files_have_it_too(client: Client) -> None:
     response = client.get("/static/queues/site.css")
     assert b".chart" in response.getvalue()
     assert response["Content-Security-Policy"] == POLICY
-
-
-def one_of_each() -> list[Model]:
-    """An object of every model that the admin shows."""
-    now, owner = timezone.now(), keys.create_key("an owner")[0]
-    queue, topic = make_queue(), make_queue("_subscription/1", kind="subscription")
-    mailbox = make_queue("_peer/bob", kind="mailbox", max_attempts=0)
-    append("peerbus", [AuditEvent("send", "m1", "alice", "bob")])
-    broker_node, node = make_node(), HydraNode.objects.create(name="alpha", voter="0" * 16)
-    archived = ArchivedMessage(
-        id=1, queue=queue, outcome=0, attempts=1, published_at=now, finished_at=now, size=3, payload=b"<b>"
-    )
-    ArchivedMessage.objects.bulk_create([archived])
-    return [
-        queue, archived, broker_node, node, owner,
-        store(queue, State.DEAD, payload=b'{"a":"<script>"}', error="<b>", headers={"x": "y"})[0],
-        Mailbox.objects.create(queue=mailbox, name="bob", owner=owner),
-        Subscription.objects.create(topic=b"prices", qos=1, queue=topic, owner=owner),
-        Route.objects.create(source="queue:a", target="topic:t"),
-        Worker.objects.create(wid=uuid4(), node=broker_node, address="192.0.2.7:1", connected_at=now),
-        AuditChain.objects.get(), AuditRow.objects.get(),
-        PeriodicJob.objects.create(name="nightly", cron="0 3 * * *", queue=queue),
-        EtlRun.objects.create(trigger="test", output="/elsewhere"),
-        EtlSchedule.objects.create(name="hourly", cron="0 * * * *"),
-        Rollup.objects.create(queue=queue.name, hour=now, acknowledged=1),
-        HydraEvent.objects.create(node=node, at=now, kind="fault", term=1, text="<i>"),
-        TaskResult.objects.create(task_id="t", content_type="application/json", content_encoding="utf-8"),
-        GroupResult.objects.create(group_id="g", content_type="application/json", content_encoding="utf-8"),
-        User.objects.create_user("someone"), Group.objects.create(name="some"),
-    ]  # fmt: skip
 
 
 @pytest.mark.django_db

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from peers.codec.envelope import MAX_FRAME, MAX_ID, MAX_KEY, MAX_NAME, MAX_RECIPIENT
 from tests.hostile.pulse import Pulse
-from tests.hostile.unharmed import drawn, unharmed
+from tests.hostile.unharmed import PeerNeighbour, drawn, unharmed
 from tests.hostile.values import ODD, TIMES, integers, octets, texts
-from tests.peers.running import PEERS, Daphne, Peer, ack, envelope, register
+from tests.peers.running import PEERS, Daphne, ack, envelope, register
 from tests.peers.vectors import SECRET
 from tests.peers.web.serving import BINARY, CLOSE, CONTINUATION, TEXT, Raw, frame
 from tests.wire.broker import Database
@@ -149,42 +149,23 @@ def broker(store: Database) -> Iterator[Daphne]:
         yield running
 
 
-class Neighbour:
-    """A peer that was there before, and writes to itself."""
-
-    def __init__(self, broker: Daphne, name: str = "neighbour") -> None:
-        self._peer = Peer(broker, name)
-
-    def served(self) -> None:
-        """Send a message, get it and acknowledge it, on the connection that was there before."""
-        sent = self._peer.say(self._peer)
-        self._peer.peers()
-        while (letter := self._peer.get()).id != sent:
-            self._peer.ack(letter.key)
-        self._peer.ack(letter.key)
-        self._peer.peers()
-
-    def close(self) -> None:
-        self._peer.close()
-
-
 @pytest.fixture(scope="module")
-def neighbour(broker: Daphne) -> Iterator[Neighbour]:
-    made = Neighbour(broker)
+def neighbour(broker: Daphne) -> Iterator[PeerNeighbour]:
+    made = PeerNeighbour(broker)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def pulsing(broker: Daphne) -> Iterator[Neighbour]:
-    made = Neighbour(broker, "pulse")
+def pulsing(broker: Daphne) -> Iterator[PeerNeighbour]:
+    made = PeerNeighbour(broker, "pulse")
     yield made
     made.close()
 
 
 @pytest.fixture
 def nothing_else_harmed(
-    broker: Daphne, neighbour: Neighbour, pulsing: Neighbour, store: Database
+    broker: Daphne, neighbour: PeerNeighbour, pulsing: PeerNeighbour, store: Database
 ) -> Iterator[None]:
     with unharmed(store, lambda: broker.log, neighbour.served), Pulse(pulsing.served, store, broker.process.pid):
         yield
@@ -231,6 +212,6 @@ def test_a_character_that_is_treated_in_its_own_way_harms_nothing_else(broker: D
 
 @drawn
 @given(sessions())
-def test_a_drawn_session_harms_nothing_else(broker: Daphne, neighbour: Neighbour, messages: list[bytes]) -> None:
+def test_a_drawn_session_harms_nothing_else(broker: Daphne, neighbour: PeerNeighbour, messages: list[bytes]) -> None:
     converse(broker, messages)
     neighbour.served()

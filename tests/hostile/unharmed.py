@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import hypothesis
 
+from tests.peers.running import Daphne, Peer
 from tests.waiting import PATIENCE
 from tests.wire.broker import Address, Blip, Broker, Database
 
@@ -46,6 +47,25 @@ class Neighbour:
 
     def close(self) -> None:
         self._client.close()
+
+
+class PeerNeighbour:
+    """A peer that was there before, and writes to itself."""
+
+    def __init__(self, broker: Daphne, name: str = "neighbour") -> None:
+        self._peer = Peer(broker, name)
+
+    def served(self) -> None:
+        """Send a message, get it and acknowledge it, on the connection that was there before."""
+        sent = self._peer.say(self._peer)
+        self._peer.peers()
+        while (letter := self._peer.get()).id != sent:
+            self._peer.ack(letter.key)
+        self._peer.ack(letter.key)
+        self._peer.peers()
+
+    def close(self) -> None:
+        self._peer.close()
 
 
 @contextlib.contextmanager
