@@ -6,7 +6,7 @@ from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict
 
-from brokersite.embedded import Database
+from brokersite.embedded import EmbeddedServer
 from queues.database import defaults_for_hosts
 
 ENGINE = "django.db.backends.postgresql"
@@ -30,7 +30,7 @@ def database_settings(url: str) -> dict[str, Any]:
     }
 
 
-def embedded_database_settings(database: Database) -> dict[str, Any]:
+def embedded_database_settings(database: EmbeddedServer) -> dict[str, Any]:
     """The entry for the embedded server, over TCP on 127.0.0.1."""
     return {
         "ENGINE": ENGINE,

@@ -29,7 +29,7 @@ from brokersite import embedded_home
 from brokersite.embedded_home import EmbeddedPostgresError, Home
 from queues.secretfiles import kept_secret, read_secret
 
-__all__ = ["Database", "EmbeddedPostgresError", "ensure_running", "is_running", "remove", "stop"]
+__all__ = ["EmbeddedPostgresError", "EmbeddedServer", "ensure_running", "is_running", "remove", "stop"]
 
 HOST = "127.0.0.1"
 USER = DATABASE = "fivewire"
@@ -84,7 +84,7 @@ host  all all 127.0.0.1/32 scram-sha-256
 
 
 @dataclass(frozen=True)
-class Database:
+class EmbeddedServer:
     """How to reach the database. ``socket_directory`` is a quicker way than ``host`` where there is one."""
 
     host: str
@@ -107,7 +107,7 @@ class Postmaster:
     ready: bool
 
 
-def ensure_running(data_dir: Path) -> Database:
+def ensure_running(data_dir: Path) -> EmbeddedServer:
     """Join the server of ``data_dir``, starting it when it does not run; returns when it accepts connections.
 
     Raises EmbeddedPostgresError, with the end of the server's log, when it does not start.
@@ -126,7 +126,7 @@ def ensure_running(data_dir: Path) -> Database:
             f"The embedded PostgreSQL in {root} cannot be used: {error}. "
             "Work as the user who made it, choose another DATA_DIR, or set DATABASE_URL."
         ) from error
-    return Database(HOST, server.port, USER, password, DATABASE, server.socket_directory, started)
+    return EmbeddedServer(HOST, server.port, USER, password, DATABASE, server.socket_directory, started)
 
 
 def is_running(data_dir: Path) -> bool:

@@ -119,7 +119,7 @@ class HttpLimits(Options):
     )  # fmt: skip
 
 
-class ListenerOptions(Options):
+class ListenerSettings(Options):
     """The listeners"""
 
     BROKER_MAX_CONNECTIONS = integer(
@@ -169,7 +169,7 @@ class ListenerOptions(Options):
     BROKER_SSPQ_QUEUE = text("sspq", "The queue that SSPQ's clients share.")
 
 
-class OverhopOptions(Options):
+class OverhopSettings(Options):
     """Overhop"""
 
     BROKER_OVERHOP_MAX_ENVELOPE = size(
@@ -222,7 +222,7 @@ class PeerbusOptions(Options):
     )
 
 
-class HydraOptions(Options):
+class HydraSettings(Options):
     """Hydra"""
 
     BROKER_HYDRA_MAX_PING = seconds(
@@ -298,8 +298,8 @@ def _tls_files_go_together(env: Environment) -> Iterator[str]:
 
 
 class Environment(
-    EtlSettings, AuditSettings, RetentionSettings, CeleryOptions, QueueSettings, EngineSettings, HydraOptions,
-    MailboxSettings, PeerbusOptions, OverhopOptions, SubscriptionSettings, ListenerOptions, HttpLimits, KeySettings,
+    EtlSettings, AuditSettings, RetentionSettings, CeleryOptions, QueueSettings, EngineSettings, HydraSettings,
+    MailboxSettings, PeerbusOptions, OverhopSettings, SubscriptionSettings, ListenerSettings, HttpLimits, KeySettings,
     SiteOptions,
 ):  # fmt: skip
     """Every option, with its value once read."""

@@ -14,7 +14,7 @@ if foreign := foreign_package():  # before any of them is imported
     raise ImproperlyConfigured(foreign)
 
 from brokersite.databases import database_settings, embedded_database_settings
-from brokersite.embedded import Database, ensure_running
+from brokersite.embedded import EmbeddedServer, ensure_running
 from brokersite.environment import Environment
 from queues import extras
 
@@ -29,7 +29,7 @@ ALLOWED_HOSTS: list[str] = list(env.ALLOWED_HOSTS)
 globals().update({name: value for name, value in env.values.items() if name not in globals()})
 
 #: The embedded PostgreSQL this process has joined or started; None with DATABASE_URL.
-EMBEDDED_DATABASE: Database | None = None if env.DATABASE_URL else ensure_running(env.DATA_DIR)
+EMBEDDED_DATABASE: EmbeddedServer | None = None if env.DATABASE_URL else ensure_running(env.DATA_DIR)
 
 DATABASES: dict[str, dict[str, Any]] = {
     "default": (

@@ -66,7 +66,7 @@ def refuse_taken(addresses: Sequence[HostPort]) -> None:
             raise SupervisorError(f"{address} cannot be listened on: {error.strerror or error}.") from error
 
 
-class Supervisor:
+class ProcessSupervisor:
     """Runs ``programs`` from :meth:`start` to :meth:`stop`; ``say`` is given a line when one of them dies."""
 
     def __init__(self, programs: Sequence[Program], say: Callable[[str], None]) -> None:

@@ -21,18 +21,18 @@ from hydra.errors import StoreError
 from hydra.open_links import OpenLinks
 from hydra.protocol.codec import MessageTooLong, encode
 from hydra.protocol.effects import (
-    Changed,
     CloseLink,
     ConnectIrc,
-    Deliver,
+    DeliverLine,
     Dial,
     Effect,
     LeaveIrc,
     Missed,
     Persist,
     Refused,
+    RoleChanged,
     Say,
-    Stored,
+    StoredNode,
     Transmit,
 )
 from hydra.protocol.lines import E_RECV, passes
@@ -52,7 +52,7 @@ FAULTS: Final = 60.0
 class Disk(Protocol):
     """The place of a node's row."""
 
-    async def write(self, stored: Stored) -> None:
+    async def write(self, stored: StoredNode) -> None:
         """Return when the row is committed, however long the database is away.
 
         Raises StoreError for a row that can never be written; the disk's owner is told too, and stops the driver.
@@ -276,13 +276,13 @@ class Driver:
             case LeaveIrc(reason) if self._irc is not None:
                 self._irc.leave(reason)
                 self._watcher.happened("irc", f"left: {reason}")
-            case Deliver(term, idx, line):
+            case DeliverLine(term, idx, line):
                 self._watcher.delivered(term, idx, line)
             case Missed(term, first, last):
                 self._watcher.happened("lines missed", f"term {term}, {first} to {last}")
             case Refused(message, reason):
                 self._watcher.happened("line refused", f"{message}: {reason}")
-            case Changed(role, term, leader):
+            case RoleChanged(role, term, leader):
                 self._watcher.changed(role, term, leader)
 
     def _transmit(self, effect: Transmit) -> None:

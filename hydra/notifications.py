@@ -14,7 +14,7 @@ from uuid import UUID
 CHANNEL: Final = "hydra_control"
 
 
-class Action(StrEnum):
+class CommandAction(StrEnum):
     """What a node may be asked to do."""
 
     RESIGN = "resign"
@@ -26,21 +26,21 @@ class Action(StrEnum):
 
 
 _TEXTS: Final = {
-    Action.RESIGN: "stop leading",
-    Action.DROP: "drop node {}",
-    Action.DISCONNECT_LINK: "close link {}",
+    CommandAction.RESIGN: "stop leading",
+    CommandAction.DROP: "drop node {}",
+    CommandAction.DISCONNECT_LINK: "close link {}",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class OperatorCommand:
     """An operator's command to a node."""
 
     node: str
     """The node's stable name."""
     run: UUID
     """The node's process: `hydra.models.Node.run`."""
-    action: Action
+    action: CommandAction
     by: str
     """The operator."""
     number: int | None = None
@@ -55,17 +55,17 @@ class Command:
         return json.dumps({name: value for name, value in asdict(self).items() if value is not None}, default=str)
 
 
-def parse_command(payload: str) -> Command:
-    """Read a `Command.payload`. Raises ValueError, which says what is wrong."""
+def parse_command(payload: str) -> OperatorCommand:
+    """Read a `OperatorCommand.payload`. Raises ValueError, which says what is wrong."""
     fields = json.loads(payload)
     if not isinstance(fields, dict):
         raise ValueError("a command is a JSON object")
     number, by = fields.get("number"), fields.get("by", "")
-    action = Action(str(fields.get("action")))
+    action = CommandAction(str(fields.get("action")))
     if isinstance(number, bool) or not isinstance(number, int | None):
         raise ValueError(f"number is {number!r}")
-    if (number is None) != (action is Action.RESIGN):
+    if (number is None) != (action is CommandAction.RESIGN):
         raise ValueError(f"{action} with number {number!r}")
     if not (isinstance(fields.get("node"), str) and isinstance(fields.get("run"), str) and isinstance(by, str)):
         raise ValueError("node, run and by are strings")
-    return Command(node=fields["node"], run=UUID(fields["run"]), action=action, by=by, number=number)
+    return OperatorCommand(node=fields["node"], run=UUID(fields["run"]), action=action, by=by, number=number)

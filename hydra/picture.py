@@ -49,7 +49,7 @@ class Dot(NamedTuple):
         return name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 1]}…"
 
 
-class Line(NamedTuple):
+class PictureLine(NamedTuple):
     """A link, or, if not `direct`, a way over unknown links."""
 
     x1: float
@@ -65,7 +65,7 @@ class Picture(NamedTuple):
     width: int
     height: int
     dots: list[Dot]
-    lines: list[Line]
+    lines: list[PictureLine]
     left_out: int
     """Number of nodes without room."""
 
@@ -81,7 +81,7 @@ def draw(stations: Sequence[Station], links: Collection[Edge], ways: Collection[
     for edge in sorted({*links, *ways}, key=sorted):
         if len(edge) == 2 and edge <= dots.keys():
             one, other = (dots[id] for id in sorted(edge))
-            lines.append(Line(one.x, one.y, other.x, other.y, edge in links))
+            lines.append(PictureLine(one.x, one.y, other.x, other.y, edge in links))
     return Picture(WIDTH, HEIGHT, [*dots.values()], lines, len(stations) - len(shown))
 
 

@@ -19,7 +19,7 @@ from hydra import clock
 from hydra.driver import Driver
 from hydra.errors import StoreError
 from hydra.irc.pace import Pace
-from hydra.notifications import Action, Command
+from hydra.notifications import CommandAction, OperatorCommand
 from hydra.options import HydraOptions
 from hydra.protocol.node import Node
 from hydra.protocol.roles import Role
@@ -268,14 +268,14 @@ class Runner:
         self.error = error
         self._stop.set()
 
-    def _command(self, command: Command) -> None:
+    def _command(self, command: OperatorCommand) -> None:
         node, number, by = self.driver.node, command.number or 0, command.by
         match command.action:
-            case Action.RESIGN:
+            case CommandAction.RESIGN:
                 self.driver.tell(node.step_down)
-            case Action.DROP:
+            case CommandAction.DROP:
                 self.driver.tell_of("an operator's command", node.drop, number, f"dropped by {by}")
-            case Action.DISCONNECT_LINK:
+            case CommandAction.DISCONNECT_LINK:
                 self.driver.tell_of("an operator's command", node.disconnect, number, f"closed by {by}")
 
     # Called by the driver (`Watcher`).

@@ -58,7 +58,7 @@ class MemberStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class NodeSnapshot:
     """A node at one moment."""
 
     now: float
@@ -87,11 +87,11 @@ class Snapshot:
         return self.role, self.term, self.leader, self.irc
 
 
-def snapshot(node: Node, now: float, faults: int = 0) -> Snapshot:
+def snapshot(node: Node, now: float, faults: int = 0) -> NodeSnapshot:
     """Take a node's snapshot; `now` is its clock's time, `faults` are those of its process."""
     core, leader_term = node.core, node.heartbeat.leader_term
     leader = node.members.get(node.leader)
-    return Snapshot(
+    return NodeSnapshot(
         now=now,
         name=core.name,
         id=node.id,
@@ -152,7 +152,7 @@ class Occurrence(NamedTuple):
     text: str
 
 
-def occurrences(before: Snapshot | None, after: Snapshot) -> list[Occurrence]:
+def occurrences(before: NodeSnapshot | None, after: NodeSnapshot) -> list[Occurrence]:
     """The occurrences between two snapshots: roles, leaders, members and the electorate.
 
     Links and IRC are not included: their events carry reasons.
@@ -168,7 +168,7 @@ def occurrences(before: Snapshot | None, after: Snapshot) -> list[Occurrence]:
     return [Occurrence(kind, after.term, text) for kind, text in found]
 
 
-def _role(node: Snapshot) -> str:
+def _role(node: NodeSnapshot) -> str:
     if node.role == "leading":
         return f"leads term {node.term}"
     if node.role == "following":
@@ -180,7 +180,7 @@ def _role(node: Snapshot) -> str:
     return f"stands for election in term {node.term}" + (", calls for the votes" if node.role == "calling" else "")
 
 
-def _comings_and_goings(before: Snapshot | None, after: Snapshot) -> Iterator[tuple[str, str]]:
+def _comings_and_goings(before: NodeSnapshot | None, after: NodeSnapshot) -> Iterator[tuple[str, str]]:
     known = {} if before is None else {member.id: member for member in before.members}
     here = {member.id: member for member in after.members}
     for id, member in here.items():
@@ -191,7 +191,7 @@ def _comings_and_goings(before: Snapshot | None, after: Snapshot) -> Iterator[tu
             yield "left", f"{member} is no node of the network any more"
 
 
-def _electorate(before: Snapshot | None, after: Snapshot) -> str:
+def _electorate(before: NodeSnapshot | None, after: NodeSnapshot) -> str:
     if not after.electorate:
         return "no electorate is agreed"
     electorate = parse_electorate(after.electorate)

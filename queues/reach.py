@@ -54,7 +54,7 @@ class Protocol(StrEnum):
     ROUTE = "route"
 
 
-class Kind(StrEnum):
+class AddressKind(StrEnum):
     """Kinds of addresses."""
 
     QUEUE = "queue"
@@ -93,43 +93,47 @@ _OPERATE = frozenset({_SEE, _READ, _MANAGE})
 _BOTH = frozenset({_PUBLISH, _CONSUME})
 
 #: What is not here is refused.
-REACH: Final[Mapping[Protocol, Mapping[Kind, frozenset[Operation]]]] = MappingProxyType(
+REACH: Final[Mapping[Protocol, Mapping[AddressKind, frozenset[Operation]]]] = MappingProxyType(
     {
         Protocol.OVERHOP: {
-            Kind.QUEUE: _ALL,
-            Kind.SYSTEM: frozenset({_SEE, _READ, _CONSUME}),
+            AddressKind.QUEUE: _ALL,
+            AddressKind.SYSTEM: frozenset({_SEE, _READ, _CONSUME}),
             # Only a Celery client publishes there: the message would be executed.
-            Kind.CELERY: frozenset({_SEE, _READ, _CONSUME, _MANAGE}),
+            AddressKind.CELERY: frozenset({_SEE, _READ, _CONSUME, _MANAGE}),
         },
-        Protocol.BLIPMQ: {Kind.TOPIC: _BOTH, Kind.RESERVED_TOPIC: _BOTH},
-        Protocol.SSPQ: {Kind.QUEUE: _BOTH},
-        Protocol.PEERBUS: {Kind.QUEUE: frozenset({_PUBLISH}), Kind.TOPIC: frozenset({_PUBLISH}), Kind.PEER: _BOTH},
-        Protocol.HYDRA: {Kind.QUEUE: _BOTH},
-        Protocol.CELERY: {Kind.QUEUE: _ALL, Kind.CELERY: _ALL},
+        Protocol.BLIPMQ: {AddressKind.TOPIC: _BOTH, AddressKind.RESERVED_TOPIC: _BOTH},
+        Protocol.SSPQ: {AddressKind.QUEUE: _BOTH},
+        Protocol.PEERBUS: {
+            AddressKind.QUEUE: frozenset({_PUBLISH}),
+            AddressKind.TOPIC: frozenset({_PUBLISH}),
+            AddressKind.PEER: _BOTH,
+        },
+        Protocol.HYDRA: {AddressKind.QUEUE: _BOTH},
+        Protocol.CELERY: {AddressKind.QUEUE: _ALL, AddressKind.CELERY: _ALL},
         Protocol.DJANGO: {
-            Kind.QUEUE: _ALL,
-            Kind.CELERY: _ALL,
-            Kind.TOPIC: frozenset({_PUBLISH}),
-            Kind.RESERVED_TOPIC: frozenset({_PUBLISH}),
+            AddressKind.QUEUE: _ALL,
+            AddressKind.CELERY: _ALL,
+            AddressKind.TOPIC: frozenset({_PUBLISH}),
+            AddressKind.RESERVED_TOPIC: frozenset({_PUBLISH}),
         },
         Protocol.OPERATOR: {
-            Kind.QUEUE: _ALL,
-            Kind.CELERY: _ALL,
-            Kind.TOPIC: _OPERATE | {_PUBLISH},
-            Kind.RESERVED_TOPIC: _OPERATE | {_PUBLISH},
-            Kind.PEER: _OPERATE,
-            Kind.SYSTEM: _OPERATE | {_PUBLISH},
+            AddressKind.QUEUE: _ALL,
+            AddressKind.CELERY: _ALL,
+            AddressKind.TOPIC: _OPERATE | {_PUBLISH},
+            AddressKind.RESERVED_TOPIC: _OPERATE | {_PUBLISH},
+            AddressKind.PEER: _OPERATE,
+            AddressKind.SYSTEM: _OPERATE | {_PUBLISH},
             # What is published there the gateway would sign; a route to peer:NAME is the way.
-            Kind.MAILBOX: _OPERATE,
-            Kind.SUBSCRIPTION: _OPERATE | {_PUBLISH},
-            Kind.RESERVED: _OPERATE | {_PUBLISH},
+            AddressKind.MAILBOX: _OPERATE,
+            AddressKind.SUBSCRIPTION: _OPERATE | {_PUBLISH},
+            AddressKind.RESERVED: _OPERATE | {_PUBLISH},
         },
         Protocol.ROUTE: {
-            Kind.QUEUE: _BOTH,
-            Kind.CELERY: _BOTH,
-            Kind.TOPIC: _BOTH,
-            Kind.RESERVED_TOPIC: _BOTH,
-            Kind.PEER: frozenset({_PUBLISH}),
+            AddressKind.QUEUE: _BOTH,
+            AddressKind.CELERY: _BOTH,
+            AddressKind.TOPIC: _BOTH,
+            AddressKind.RESERVED_TOPIC: _BOTH,
+            AddressKind.PEER: frozenset({_PUBLISH}),
         },
     }
 )
@@ -147,21 +151,21 @@ LISTS: Final[Mapping[Operation, tuple[str, ...]]] = MappingProxyType(
 )
 
 
-def kind_of(address: str, name: str) -> Kind:
+def kind_of(address: str, name: str) -> AddressKind:
     """The kind of an address: "queue", "topic" or "peer" and a name. Raises ValueError for another word."""
     if address == "topic":
-        return Kind.RESERVED_TOPIC if name.startswith(SYSTEM_PREFIX) else Kind.TOPIC
+        return AddressKind.RESERVED_TOPIC if name.startswith(SYSTEM_PREFIX) else AddressKind.TOPIC
     if address == "peer":
-        return Kind.PEER
+        return AddressKind.PEER
     if address != "queue":
         raise ValueError(f"{address!r} is no kind of address")
     if not name.startswith(SYSTEM_PREFIX):
-        return Kind.CELERY if is_celery(name) else Kind.QUEUE
+        return AddressKind.CELERY if is_celery(name) else AddressKind.QUEUE
     if name == SYSTEM_QUEUE:
-        return Kind.SYSTEM
+        return AddressKind.SYSTEM
     if name.startswith(MAILBOX_PREFIX):
-        return Kind.MAILBOX
-    return Kind.SUBSCRIPTION if name.startswith(SUBSCRIPTION_PREFIX) else Kind.RESERVED
+        return AddressKind.MAILBOX
+    return AddressKind.SUBSCRIPTION if name.startswith(SUBSCRIPTION_PREFIX) else AddressKind.RESERVED
 
 
 def is_celery(name: str) -> bool:
@@ -181,7 +185,7 @@ def covers(patterns: Iterable[str], address: str, name: str) -> bool:
     """
     text = f"peer:{name}" if address == "peer" else name
     found = (pattern for pattern in patterns if fnmatchcase(text, pattern))
-    if kind_of(address, name) is not Kind.CELERY:
+    if kind_of(address, name) is not AddressKind.CELERY:
         return any(True for _ in found)
     words = [word for word in CELERY_WORDS if word in name]
     return any(pattern == name or any(word in CLASS.sub("*", pattern) for word in words) for pattern in found)

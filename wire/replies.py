@@ -16,7 +16,7 @@ class Sink(Failing, Protocol):
         """Send these bytes."""
 
 
-class Held:
+class HeldReplies:
     """Replies that wait for the same commits. While `pending` the reply is not known yet."""
 
     __slots__ = ("barrier", "batch", "parts", "pending", "round")
@@ -52,7 +52,7 @@ class Replies:
     def __init__(self, engine: Engine, sink: Sink) -> None:
         self._engine = engine
         self.connection = sink
-        self._held: deque[Held] = deque()
+        self._held: deque[HeldReplies] = deque()
         self._now: list[bytes] = []
         self._holding = False
         #: The last batch and round that were followed.
@@ -82,21 +82,21 @@ class Replies:
             or (barrier and engine.behind)
         ):
             if barrier or last is None or last.pending or last.batch != self.batch or last.round != self.round:
-                last = Held(self.batch, self.round, barrier)
+                last = HeldReplies(self.batch, self.round, barrier)
                 self._held.append(last)
             self.out = last.parts
         elif last is None:
             self.out = self._now
         else:
             if last.pending:
-                last = Held(self.batch, self.round, False)
+                last = HeldReplies(self.batch, self.round, False)
                 self._held.append(last)
             self.out = last.parts
         return self.out
 
-    def begin_pending(self) -> Held:
+    def begin_pending(self) -> HeldReplies:
         """Return a place for a reply that is not known yet: `fill` it, then call `release`."""
-        held = Held(self.batch, self.round, False, pending=True)
+        held = HeldReplies(self.batch, self.round, False, pending=True)
         self._held.append(held)
         return held
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hydra.notifications import Action
+from hydra.notifications import CommandAction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class NodeCommand:
     """A command to a running node, and its question."""
 
-    action: Action
+    action: CommandAction
     question: str
     #: A line under the question: the node and the object.
     line: str
@@ -20,23 +20,23 @@ class Request:
 
 
 REQUESTS = {
-    "resign": Request(
-        action=Action.RESIGN,
+    "resign": NodeCommand(
+        action=CommandAction.RESIGN,
         question="The node leaves IRC and leads no longer. The nodes elect a leader, which may be the same again:",
         line="{node} leads term {node.term}",
         button="Yes, stop leading",
         done="Asked {node} to stop leading.",
     ),
-    "drop": Request(
-        action=Action.DROP,
+    "drop": NodeCommand(
+        action=CommandAction.DROP,
         question="All nodes close their links to it. A node that runs comes back by itself, with another id and the "
         "vote that it has; one that is gone loses its vote if that makes a majority smaller:",
         line="{name}, id {number}",
         button="Yes, drop it",
         done="Asked {node} to drop {name}.",
     ),
-    "disconnect_link": Request(
-        action=Action.DISCONNECT_LINK,
+    "disconnect_link": NodeCommand(
+        action=CommandAction.DISCONNECT_LINK,
         question="This closes the link. The node that has dialled it connects again by itself:",
         line="{node}, link {number}",
         button="Yes, close the link",

@@ -34,7 +34,7 @@ logger = logging.getLogger("hydra.irc")
 SOON: Final = 0.25
 
 
-class State(Enum):
+class AttemptState(Enum):
     """The state of an attempt."""
 
     CONNECTING = auto()
@@ -76,7 +76,7 @@ class Attempt:
         self._user = user
         self._handlers = handlers
         self._ended = ended
-        self.state = State.CONNECTING
+        self.state = AttemptState.CONNECTING
         self.loop = asyncio.get_running_loop()
         self.wire = Wire(self)
         self.channels = Channels(user.channels)
@@ -94,7 +94,7 @@ class Attempt:
     @property
     def welcomed(self) -> bool:
         """Whether the server has welcomed this client."""
-        return self.state in (State.JOINING, State.READY)
+        return self.state in (AttemptState.JOINING, AttemptState.READY)
 
     async def _connect(self) -> None:
         server = self._server
@@ -110,9 +110,9 @@ class Attempt:
 
     def _begin(self) -> None:
         """Wait for the welcome: NICK and USER are sent."""
-        if self.state is not State.CONNECTING:
+        if self.state is not AttemptState.CONNECTING:
             return
-        self.state = State.REGISTERING
+        self.state = AttemptState.REGISTERING
         self._heard = clock.now()
         self._ping_at = self._heard + self.times.ping
         seconds = self.times.register
@@ -148,7 +148,7 @@ class Attempt:
                 self._pong(event)
             case "error":
                 self.lose(f"{self._server} closes the connection: {event_text(event)}")
-            case "welcome" if self.state is State.REGISTERING:
+            case "welcome" if self.state is AttemptState.REGISTERING:
                 self._welcome()
             case "join" | "part" | "kick":
                 self._moved(event)
@@ -166,12 +166,12 @@ class Attempt:
     def _welcome(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self.state = State.JOINING
+        self.state = AttemptState.JOINING
         self._join()
         self._settle()
 
     def _refused(self, event: Event) -> None:
-        if self.state is State.REGISTERING:
+        if self.state is AttemptState.REGISTERING:
             self._registration_refused(event)
         elif (channel := self.channels.refused([event.target or "", *event.arguments])) is not None:
             logger.warning("%s does not let us into %s: %s", self._server, channel, event_text(event))
@@ -205,8 +205,8 @@ class Attempt:
             self._join()
 
     def _settle(self) -> None:
-        if self.state is State.JOINING and self.channels.settled():
-            self.state = State.READY
+        if self.state is AttemptState.JOINING and self.channels.settled():
+            self.state = AttemptState.READY
             self._handlers.on_connected()
 
     def _moved(self, event: Event) -> None:
@@ -225,7 +225,7 @@ class Attempt:
 
     def say(self, line: str) -> bool:
         """See `IrcConnection.say`."""
-        if self.state is not State.READY or any(each in line for each in "\r\n\0"):
+        if self.state is not AttemptState.READY or any(each in line for each in "\r\n\0"):
             return False
         if len(self._queue) >= self.times.queue:
             return False
@@ -258,7 +258,7 @@ class Attempt:
     @property
     def has_room(self) -> bool:
         """See `IrcConnection.has_room`."""
-        if self.state is not State.READY or self._queue or not self._may_send():
+        if self.state is not AttemptState.READY or self._queue or not self._may_send():
             return False
         return self._pace.wait(clock.now()) <= SOON
 
@@ -275,7 +275,7 @@ class Attempt:
         if self._queue:
             return self._queue.popleft()
         more = self._handlers.more
-        return more() if more is not None and self.state is State.READY else None
+        return more() if more is not None and self.state is AttemptState.READY else None
 
     # Time.
 
@@ -295,7 +295,7 @@ class Attempt:
 
     def lose(self, reason: str) -> None:
         """End the attempt, and report why."""
-        if self.state is not State.ENDED:
+        if self.state is not AttemptState.ENDED:
             self._end(None)
             self._handlers.on_lost(reason)
 
@@ -304,7 +304,7 @@ class Attempt:
         self._end(f"QUIT :{_one_line(reason)}" if self.welcomed else None)
 
     def _end(self, farewell: str | None) -> None:
-        self.state = State.ENDED
+        self.state = AttemptState.ENDED
         self._queue.clear()
         for timer in (self._drain_timer, self._watch_timer, self._join_timer, self._deadline):
             if timer is not None:

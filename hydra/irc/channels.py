@@ -14,7 +14,7 @@ def fold(name: str) -> str:
     return cast(str, lower(name))
 
 
-class State(Enum):
+class ChannelState(Enum):
     """The state of a channel."""
 
     ASKED = auto()
@@ -34,46 +34,46 @@ class Channels:
     def __init__(self, wanted: Iterable[str]) -> None:
         """`wanted` has `#name` or `#name key`."""
         self._joins = {fold(each.partition(" ")[0]): each for each in wanted}
-        self._states = dict.fromkeys(self._joins, State.REFUSED)
+        self._states = dict.fromkeys(self._joins, ChannelState.REFUSED)
 
     def settled(self) -> bool:
         """Whether every JOIN has its answer."""
-        return State.ASKED not in self._states.values()
+        return ChannelState.ASKED not in self._states.values()
 
     def ask(self) -> list[str]:
         """The JOINs of all refused channels."""
-        names = [name for name, state in self._states.items() if state is State.REFUSED]
+        names = [name for name, state in self._states.items() if state is ChannelState.REFUSED]
         for name in names:
-            self._states[name] = State.ASKED
+            self._states[name] = ChannelState.ASKED
         return [f"JOIN {self._joins[name]}" for name in names]
 
     def give_up(self) -> list[str]:
         """Count unanswered channels as refused; returns their names."""
-        names = [name for name, state in self._states.items() if state is State.ASKED]
+        names = [name for name, state in self._states.items() if state is ChannelState.ASKED]
         for name in names:
-            self._states[name] = State.REFUSED
+            self._states[name] = ChannelState.REFUSED
         return names
 
     def joined(self, channel: str) -> None:
         """The server has let this client into a channel."""
-        self._change(channel, State.JOINED)
+        self._change(channel, ChannelState.JOINED)
 
     def left(self, channel: str) -> None:
         """This client has left a channel by itself."""
-        self._change(channel, State.LEFT)
+        self._change(channel, ChannelState.LEFT)
 
     def removed(self, channel: str) -> None:
         """This client was removed from a channel."""
-        self._change(channel, State.REFUSED)
+        self._change(channel, ChannelState.REFUSED)
 
     def refused(self, words: Iterable[str]) -> str | None:
         """The channel if an error with these words answers its JOIN, else None."""
         for word in words:
-            if self._states.get(fold(word)) is State.ASKED:
-                self._change(word, State.REFUSED)
+            if self._states.get(fold(word)) is ChannelState.ASKED:
+                self._change(word, ChannelState.REFUSED)
                 return word
         return None
 
-    def _change(self, channel: str, state: State) -> None:
+    def _change(self, channel: str, state: ChannelState) -> None:
         if fold(channel) in self._states:
             self._states[fold(channel)] = state

@@ -15,10 +15,10 @@ discarded.
 
 from __future__ import annotations
 
-from hydra.irc.attempt import Attempt, IrcHandlers, State
+from hydra.irc.attempt import Attempt, AttemptState, IrcHandlers
 from hydra.irc.settings import IrcServer, IrcTimes, IrcUser
 
-__all__ = ["IrcConnection", "IrcHandlers", "State"]
+__all__ = ["AttemptState", "IrcConnection", "IrcHandlers"]
 
 
 class IrcConnection:
@@ -32,9 +32,9 @@ class IrcConnection:
         self._attempt: Attempt | None = None
 
     @property
-    def state(self) -> State:
+    def state(self) -> AttemptState:
         """The state of the present attempt; ENDED if there is none."""
-        return self._attempt.state if self._attempt is not None else State.ENDED
+        return self._attempt.state if self._attempt is not None else AttemptState.ENDED
 
     @property
     def nick(self) -> str:

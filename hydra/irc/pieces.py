@@ -37,7 +37,7 @@ _ESCAPED: Final = re.compile(rb"%([0-9A-F]{2})?")
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f%\udc80-\udcff]")
 
 
-class Kind(StrEnum):
+class PieceKind(StrEnum):
     """The kind of a message."""
 
     WHOLE = "."
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
     to: str
     """The receiver's."""
     number: int
-    kind: Kind
+    kind: PieceKind
     text: str
     """Escaped."""
 
@@ -68,7 +68,7 @@ def parse_piece(text: str) -> Piece | None:
     match = _FORM.fullmatch(text)
     if match is None:
         return None
-    return Piece(match[1], match[2], int(match[3]), Kind(match[4]), match[5])
+    return Piece(match[1], match[2], int(match[3]), PieceKind(match[4]), match[5])
 
 
 def escape(line: bytes) -> str:
@@ -114,10 +114,10 @@ class PiecePacker:
         self.session = session
         self.to = UNKNOWN
         """The other side's session, once it is known."""
-        self._size = size - len(str(Piece(session, session, 10**15 - 1, Kind.WHOLE, "%20")))
+        self._size = size - len(str(Piece(session, session, 10**15 - 1, PieceKind.WHOLE, "%20")))
         self._number = 0
         self._lines: deque[str] = deque()
-        self._pieces: deque[tuple[Kind, str]] = deque()
+        self._pieces: deque[tuple[PieceKind, str]] = deque()
         self._waiting = 0
 
     @property
@@ -145,7 +145,7 @@ class PiecePacker:
 
     def bye(self, reason: str) -> str:
         """The message that ends the link."""
-        return self._write(Kind.BYE, next(cut(escape(reason.encode()), self._size)))
+        return self._write(PieceKind.BYE, next(cut(escape(reason.encode()), self._size)))
 
     def _fill(self) -> bool:
         if not self._lines:
@@ -154,9 +154,9 @@ class PiecePacker:
         self._waiting -= len(text.encode())
         first, *rest = cut(text, self._size)
         if rest:
-            self._pieces.append((Kind.FIRST, first))
-            self._pieces.extend((Kind.MIDDLE, each) for each in rest[:-1])
-            self._pieces.append((Kind.LAST, rest[-1]))
+            self._pieces.append((PieceKind.FIRST, first))
+            self._pieces.extend((PieceKind.MIDDLE, each) for each in rest[:-1])
+            self._pieces.append((PieceKind.LAST, rest[-1]))
             return True
         length = len(text.encode())
         while self._lines and length + 3 + len(self._lines[0].encode()) <= self._size:
@@ -164,10 +164,10 @@ class PiecePacker:
             self._waiting -= len(line.encode())
             length += 3 + len(line.encode())
             text = f"{text}%0A{line}"
-        self._pieces.append((Kind.WHOLE, text))
+        self._pieces.append((PieceKind.WHOLE, text))
         return True
 
-    def _write(self, kind: Kind, text: str) -> str:
+    def _write(self, kind: PieceKind, text: str) -> str:
         if text.endswith(" "):
             text = f"{text[:-1]}%20"
         number, self._number = self._number, self._number + 1
@@ -197,15 +197,15 @@ class PieceUnpacker:
             return b""
         return self._lines(piece.kind, data)
 
-    def _lines(self, kind: Kind, data: bytes) -> bytes:
+    def _lines(self, kind: PieceKind, data: bytes) -> bytes:
         before, self._partial = self._partial, None
         match kind:
-            case Kind.WHOLE:
+            case PieceKind.WHOLE:
                 return b"".join(line + b"\r\n" for line in data.split(b"\n"))
-            case Kind.FIRST:
+            case PieceKind.FIRST:
                 self._partial = data
-            case Kind.MIDDLE if before is not None and len(before) + len(data) <= MAX_LINE:
+            case PieceKind.MIDDLE if before is not None and len(before) + len(data) <= MAX_LINE:
                 self._partial = before + data
-            case Kind.LAST if before is not None and len(before) + len(data) <= MAX_LINE:
+            case PieceKind.LAST if before is not None and len(before) + len(data) <= MAX_LINE:
                 return before + data + b"\r\n"
         return b""

@@ -42,7 +42,7 @@ FAULTS: Final = 60.0
 _FIRST: Final = -1000
 
 
-class Owner(Protocol):
+class LineReceiver(Protocol):
     """The receiver of a server's lines."""
 
     def line(self, line: str) -> None:
@@ -90,7 +90,7 @@ class Wire(AioConnection):  # type: ignore[misc]
     buffer_class = _Lines
     protocol_class = _Transport
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: LineReceiver) -> None:
         reactor = AioReactor(loop=asyncio.get_running_loop())
         reactor.add_global_handler("all_events", self._collect, _FIRST)
         super().__init__(reactor)

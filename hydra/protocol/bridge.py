@@ -12,7 +12,7 @@ from typing import Final
 
 from hydra.protocol.codec import is_word
 from hydra.protocol.core import Core
-from hydra.protocol.effects import ConnectIrc, Deliver, LeaveIrc, Missed, Refused, Say
+from hydra.protocol.effects import ConnectIrc, DeliverLine, LeaveIrc, Missed, Refused, Say
 from hydra.protocol.irclease import Action, Event, IrcLease, State
 from hydra.protocol.lines import E_RECV, E_SEND, passes
 from hydra.protocol.links import NodeLink
@@ -52,7 +52,7 @@ class Bridge:
         if self.irc.state is State.ON and passes(line, E_RECV):
             idx = self.log.append(core.term, line)
             core.say(Recv(idx, line, core.term))
-            core.outbox.say(Deliver(core.term, idx, line))
+            core.outbox.say(DeliverLine(core.term, idx, line))
 
     def on_recv(self, message: Recv, link: NodeLink) -> None:
         core = self.core
@@ -86,7 +86,7 @@ class Bridge:
 
     def _deliver(self, term: int, lines: list[Line]) -> None:
         for idx, line in lines:
-            self.core.outbox.say(Deliver(term, idx, line))
+            self.core.outbox.say(DeliverLine(term, idx, line))
 
     def follow(self, next_line: int | None, link: NodeLink) -> None:
         """Ask for the lines that a heartbeat shows to be missing, preferably the neighbour that it came from."""

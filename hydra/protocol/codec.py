@@ -64,15 +64,15 @@ class NotText(LinkError):
         return "a line is not UTF-8"
 
 
-class Ignored(ValueError):
+class IgnoredLine(ValueError):
     """The line is no message, and is ignored."""
 
 
-class UnknownCommand(Ignored):
+class UnknownCommand(IgnoredLine):
     """The line's command is unknown."""
 
 
-class MalformedMessage(Ignored):
+class MalformedMessage(IgnoredLine):
     """The line's fields do not fit its command."""
 
 

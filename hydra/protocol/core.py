@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 from hydra.protocol.codec import MAX_ID, MAX_NUMBER, join_tag
-from hydra.protocol.effects import Changed, CloseLink, Stored, Transmit
+from hydra.protocol.effects import CloseLink, RoleChanged, StoredNode, Transmit
 from hydra.protocol.electorate import NO_STAMP, Electorate, Stamp
 from hydra.protocol.links import Links, NodeLink
 from hydra.protocol.members import Member, Members
@@ -28,7 +28,7 @@ LAST_TERM: Final = MAX_NUMBER - MAX_LEAP
 class Core:
     """The state that the parts of one node share."""
 
-    def __init__(self, name: str, times: Times, rng: Random, stored: Stored, now: float, irc: bool = True) -> None:
+    def __init__(self, name: str, times: Times, rng: Random, stored: StoredNode, now: float, irc: bool = True) -> None:
         self.name = name
         self.times = times
         self.rng = rng
@@ -154,7 +154,7 @@ class Core:
 
     def persist(self) -> None:
         """Have term, pledge and electorate written before any further message is sent."""
-        self.outbox.persist(Stored(self.voter, self.term, self.pledge, self.electorate))
+        self.outbox.persist(StoredNode(self.voter, self.term, self.pledge, self.electorate))
 
     def adopt(self, term: int) -> None:
         """Go on to a later term. To be persisted."""
@@ -249,4 +249,4 @@ class Core:
         state = (self.role, self.term, self.leader)
         if state != self._changed:
             self._changed = state
-            self.outbox.at_once(Changed(*state))
+            self.outbox.at_once(RoleChanged(*state))

@@ -13,7 +13,7 @@ from hydra.protocol.messages import Message
 from hydra.protocol.roles import Role
 
 
-class Stored(NamedTuple):
+class StoredNode(NamedTuple):
     """A node's row on disk, under its stable name: what a restart must not forget."""
 
     voter: str
@@ -52,7 +52,7 @@ class Persist(NamedTuple):
     """
 
     number: int
-    stored: Stored
+    stored: StoredNode
 
 
 class ConnectIrc(NamedTuple):
@@ -72,7 +72,7 @@ class Say(NamedTuple):
     message: str
 
 
-class Deliver(NamedTuple):
+class DeliverLine(NamedTuple):
     """Deliver a line from IRC; a term's lines come in order and without a gap.
 
     `(term, idx)` stored with the line is the `position` that a restarted `Node` continues from.
@@ -98,7 +98,7 @@ class Refused(NamedTuple):
     reason: str
 
 
-class Changed(NamedTuple):
+class RoleChanged(NamedTuple):
     """The node's role, term or leader has changed. For logs and status pages."""
 
     role: Role
@@ -107,5 +107,5 @@ class Changed(NamedTuple):
 
 
 Effect = (
-    Transmit | Dial | CloseLink | Persist | ConnectIrc | LeaveIrc | Say | Deliver | Missed | Refused | Changed
+    Transmit | Dial | CloseLink | Persist | ConnectIrc | LeaveIrc | Say | DeliverLine | Missed | Refused | RoleChanged
 )  # fmt: skip

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from hydra.protocol.admission import AdmissionRules
 from hydra.protocol.bridge import Bridge
-from hydra.protocol.codec import Ignored, parse
+from hydra.protocol.codec import IgnoredLine, parse
 from hydra.protocol.core import Core
-from hydra.protocol.effects import Effect, Stored
+from hydra.protocol.effects import Effect, StoredNode
 from hydra.protocol.election import Election
 from hydra.protocol.electorate import Electorate
 from hydra.protocol.heartbeat import LEADER_LEAVES, Heartbeat
@@ -43,9 +43,9 @@ _STANDING: Final = (Role.NOMINEE, Role.CALLING)
 _ELECTING: Final = (Role.WAITING, *_STANDING)
 
 
-def new_stored(rng: Random) -> Stored:
+def new_stored(rng: Random) -> StoredNode:
     """The first row of a node, with a new lasting key."""
-    return Stored(voter=f"{rng.getrandbits(64):016x}")
+    return StoredNode(voter=f"{rng.getrandbits(64):016x}")
 
 
 class Node:
@@ -63,7 +63,7 @@ class Node:
         name: str,
         times: Times,
         rng: Random,
-        stored: Stored,
+        stored: StoredNode,
         now: float,
         targets: Iterable[str] = (),
         founder: bool = False,
@@ -198,7 +198,7 @@ class Node:
         for line in link.decoder.feed(data):
             try:
                 message = parse(line)
-            except Ignored:
+            except IgnoredLine:
                 self._neighbours.ignore(link, line)
             else:
                 link.begin()

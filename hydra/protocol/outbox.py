@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from hydra.protocol.effects import ConnectIrc, Effect, LeaveIrc, Persist, Say, Stored
+from hydra.protocol.effects import ConnectIrc, Effect, LeaveIrc, Persist, Say, StoredNode
 
 #: Effects held back for a disk that does not answer; then the node gives up its links.
 MAX_HELD: Final = 10_000
@@ -20,7 +20,7 @@ class Outbox:
 
     __slots__ = ("_answered", "_asked", "_held", "_ready", "_written")
 
-    def __init__(self, written: Stored) -> None:
+    def __init__(self, written: StoredNode) -> None:
         """`written` is the row on disk."""
         self._ready: list[Effect] = []
         self._held: deque[tuple[int, Effect]] = deque()
@@ -28,7 +28,7 @@ class Outbox:
         self._answered = 0
         self._written = written
 
-    def persist(self, stored: Stored) -> None:
+    def persist(self, stored: StoredNode) -> None:
         """Write the row before any effect added from now on by `say`. An unchanged row is not written again."""
         if stored == self._written:
             return

@@ -9,7 +9,7 @@ from pathlib import Path
 from hydra.protocol.node import Node
 from hydra.simulator.checker import Violation
 from hydra.simulator.faulty_nodes import FAULTY_NODES
-from hydra.simulator.runner import Report, run_seeds
+from hydra.simulator.runner import SimulationReport, run_seeds
 from hydra.simulator.scale import table
 from hydra.simulator.scenario import Scenario, draw_scenario, parse_scenario
 from hydra.simulator.world import World
@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _trace(parse_scenario(options.case.read_text()), options)
     if options.seed is not None:
         return _trace(draw_scenario(options.seed), options)
-    report = Report()
+    report = SimulationReport()
     first = options.first
     for outcome in run_seeds(range(first, first + options.seeds), faulty=options.faulty, jobs=options.jobs):
         report.add(outcome)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hydra.protocol.effects import ConnectIrc, Deliver, Effect, LeaveIrc, Missed, Say, Stored, Transmit
+from hydra.protocol.effects import ConnectIrc, DeliverLine, Effect, LeaveIrc, Missed, Say, StoredNode, Transmit
 from hydra.protocol.messages import Elect, Message, Nominate, Ping, Pledge, Pong
 from hydra.protocol.node import Node
 
@@ -78,7 +78,7 @@ class Checker:
                 if effect.message in self.said:
                     self.fail(SAID_ONCE, f"node {host} says {effect.message} again")
                 self.said.add(effect.message)
-            case Deliver():
+            case DeliverLine():
                 self._deliver(host, effect)
             case Missed():
                 self._next[host, effect.term] = effect.last + 1
@@ -119,7 +119,7 @@ class Checker:
         if mediation is not None and node.core.now > mediation.ends:
             self.fail(INDUCTION_ENDS, f"node {host} still asks for {mediation.ind}")
 
-    def written(self, stored: Stored) -> None:
+    def written(self, stored: StoredNode) -> None:
         """Check a row that has reached the disk. Raises Violation."""
         if stored.pledge is not None:
             self._vote(stored.voter, stored.term, stored.pledge)
@@ -170,7 +170,7 @@ class Checker:
         if not node.core.base.agrees(votes):
             self.fail(MAJORITY, f"{message.id} leads term {message.term} with {len(votes)} votes")
 
-    def _deliver(self, host: int, effect: Deliver) -> None:
+    def _deliver(self, host: int, effect: DeliverLine) -> None:
         if self.lines.setdefault((effect.term, effect.idx), effect.line) != effect.line:
             self.fail(SAME_LINES, f"node {host} has another line {effect.idx} of term {effect.term}")
         expected = self._next.get((host, effect.term), effect.idx)

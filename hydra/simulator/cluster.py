@@ -13,15 +13,15 @@ from typing import Any, Final
 
 from hydra.protocol.codec import encode
 from hydra.protocol.effects import (
-    Changed,
     CloseLink,
     ConnectIrc,
-    Deliver,
+    DeliverLine,
     Dial,
     Effect,
     LeaveIrc,
     Persist,
-    Stored,
+    RoleChanged,
+    StoredNode,
     Transmit,
 )
 from hydra.protocol.electorate import Electorate
@@ -77,7 +77,7 @@ class Cluster:
         if scenario.voters:
             formed = disks[: scenario.voters]
             electorate = Electorate(1, scenario.voters, frozenset(disk.voter for disk in formed))
-            disks[: scenario.voters] = [Stored(disk.voter, 1, None, electorate) for disk in formed]
+            disks[: scenario.voters] = [StoredNode(disk.voter, 1, None, electorate) for disk in formed]
         rates = scenario.rates or (1.0,) * scenario.nodes
         return [
             Host(index, disks[index], rates[index], tuple(str(b) for a, b in scenario.links if a == index))
@@ -199,7 +199,7 @@ class Cluster:
                 self._close(self.network.end(effect.link))
             case ConnectIrc():
                 self._after(IRC_TIME, self._irc_connected, host, host.epoch)
-            case Deliver():
+            case DeliverLine():
                 host.position = (effect.term, effect.idx)
             case _:
                 pass
@@ -307,7 +307,7 @@ class Cluster:
 
     def _log_effect(self, host: Host, effect: Effect) -> None:
         match effect:
-            case Changed():
+            case RoleChanged():
                 self.log(f"node {host.index} is {effect.role.name} in term {effect.term} of {effect.leader}")
             case LeaveIrc():
                 self.log(f"node {host.index} leaves IRC: {effect.reason}")
@@ -317,5 +317,5 @@ class Cluster:
                 self.log(f"node {host.index} {effect}")
 
 
-def _shown(stored: Stored) -> str:
+def _shown(stored: StoredNode) -> str:
     return f"voter {stored.voter}, term {stored.term}, pledge {stored.pledge}, electorate {stored.electorate}"

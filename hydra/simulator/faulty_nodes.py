@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from hydra.protocol.bridge import Bridge
 from hydra.protocol.core import Core
-from hydra.protocol.effects import Deliver, Effect, Say, Stored
+from hydra.protocol.effects import DeliverLine, Effect, Say, StoredNode
 from hydra.protocol.election import Election
 from hydra.protocol.electorate import Electorate
 from hydra.protocol.heartbeat import Heartbeat
@@ -61,7 +61,7 @@ class ShrinkingElectorate(Node):
 class ForgetfulVoter(Node):
     """2: a restart forgets the pledge."""
 
-    def __init__(self, *, stored: Stored, **rest: Any) -> None:
+    def __init__(self, *, stored: StoredNode, **rest: Any) -> None:
         super().__init__(stored=stored._replace(pledge=None), **rest)
 
 
@@ -73,7 +73,7 @@ class _HastyOutbox(Outbox):
 class HastyVoter(Node):
     """2, in part: a vote is sent before it is on disk."""
 
-    def __init__(self, *, stored: Stored, **rest: Any) -> None:
+    def __init__(self, *, stored: StoredNode, **rest: Any) -> None:
         super().__init__(stored=stored, **rest)
         self.core.outbox = _HastyOutbox(stored)
 
@@ -129,13 +129,13 @@ class PatientMediator(Node):
 
 class _TermlessOutbox(Outbox):
     def say(self, effect: Effect) -> None:
-        super().say(effect._replace(term=0) if isinstance(effect, Deliver) else effect)
+        super().say(effect._replace(term=0) if isinstance(effect, DeliverLine) else effect)
 
 
 class TermlessReader(Node):
     """6: lines are known by their index alone."""
 
-    def __init__(self, *, stored: Stored, **rest: Any) -> None:
+    def __init__(self, *, stored: StoredNode, **rest: Any) -> None:
         super().__init__(stored=stored, **rest)
         self.core.outbox = _TermlessOutbox(stored)
 

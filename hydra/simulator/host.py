@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from hydra.protocol.effects import Effect, Stored
+from hydra.protocol.effects import Effect, StoredNode
 from hydra.protocol.node import Node
 
 #: Seconds between the clocks of two hosts at the beginning.
@@ -23,7 +23,7 @@ class Host:
         "wake_at", "writes",
     )  # fmt: skip
 
-    def __init__(self, index: int, disk: Stored, rate: float, targets: tuple[str, ...]) -> None:
+    def __init__(self, index: int, disk: StoredNode, rate: float, targets: tuple[str, ...]) -> None:
         self.index = index
         self.disk = disk
         self.rate = rate
@@ -33,7 +33,7 @@ class Host:
         """The number of its starts: actions of an earlier one are void."""
         self.position: tuple[int, int] | None = None
         self.wake_at = inf
-        self.writes: dict[int, Stored] = {}
+        self.writes: dict[int, StoredNode] = {}
         """Rows on their way to the disk."""
         self.still_since: float | None = None
         """Since when it stands still, or None."""
@@ -75,14 +75,14 @@ class Host:
 
     # The disk.
 
-    def flush(self, count: int) -> list[Stored]:
+    def flush(self, count: int) -> list[StoredNode]:
         """Bring the first `count` of the rows on their way to the disk; returns them in order."""
         rows = [self.writes.pop(number) for number in sorted(self.writes)[:count]]
         if rows:
             self.disk = rows[-1]
         return rows
 
-    def lose_disk(self, fresh: Stored) -> None:
+    def lose_disk(self, fresh: StoredNode) -> None:
         """Forget everything."""
         self.disk = fresh
         self.position = None

@@ -20,7 +20,7 @@ CHUNK: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SeedOutcome:
     """The outcome of one seed."""
 
     seed: int
@@ -34,7 +34,7 @@ class Outcome:
     """Terms with a leader."""
 
 
-def run_seed(seed: int, faulty: str | None = None) -> Outcome:
+def run_seed(seed: int, faulty: str | None = None) -> SeedOutcome:
     """Run the scenario of one seed, with the faulty nodes of this name if one is given."""
     world = World(draw_scenario(seed), node_class=Node if faulty is None else FAULTY_NODES[faulty])
     violation = None
@@ -42,15 +42,15 @@ def run_seed(seed: int, faulty: str | None = None) -> Outcome:
         world.run()
     except Violation as error:
         violation = error
-    return Outcome(seed, violation, world.found_after, world.now, world.messages, len(world.checker.leaders))
+    return SeedOutcome(seed, violation, world.found_after, world.now, world.messages, len(world.checker.leaders))
 
 
 @dataclass(slots=True)
-class Report:
+class SimulationReport:
     """The outcomes of many seeds."""
 
     runs: int = 0
-    broken: list[Outcome] = field(default_factory=list)
+    broken: list[SeedOutcome] = field(default_factory=list)
     """Runs with a broken promise."""
     late: list[int] = field(default_factory=list)
     """Seeds without a leader in time."""
@@ -61,7 +61,7 @@ class Report:
     messages: int = 0
     terms: int = 0
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: SeedOutcome) -> None:
         """Count a run."""
         self.runs += 1
         self.seconds += outcome.seconds
@@ -97,7 +97,7 @@ class Report:
         return "\n".join(lines)
 
 
-def run_seeds(seeds: Iterable[int], *, faulty: str | None = None, jobs: int = 1) -> Iterator[Outcome]:
+def run_seeds(seeds: Iterable[int], *, faulty: str | None = None, jobs: int = 1) -> Iterator[SeedOutcome]:
     """Run many seeds in `jobs` processes; outcomes come in the order of the seeds."""
     run = partial(run_seed, faulty=faulty)
     if jobs == 1:

@@ -7,7 +7,7 @@ from itertools import combinations
 from statistics import median
 from typing import Final
 
-from hydra.simulator.scenario import Fault, Kind, Scenario
+from hydra.simulator.scenario import FaultKind, Scenario, ScenarioFault
 from hydra.simulator.world import World
 
 SIZES: Final = (3, 5, 7, 10, 20, 50)
@@ -33,7 +33,7 @@ def four_each(nodes: int) -> tuple[tuple[int, int], ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ScaleResult:
     """One size and shape of a network."""
 
     nodes: int
@@ -56,7 +56,7 @@ HEADER: Final = """\
 |---|---|---|---|---|---|---|"""
 
 
-def measure(nodes: int, shape: str, runs: int) -> Row:
+def measure(nodes: int, shape: str, runs: int) -> ScaleResult:
     """Measure networks of one size and shape, one run for each seed from 0 on."""
     links = mesh(nodes) if shape == "all" else four_each(nodes)
     rates, takeovers = [], []
@@ -64,7 +64,7 @@ def measure(nodes: int, shape: str, runs: int) -> Row:
         rate, takeover = _run(Scenario(seed, nodes, links, voters=nodes, end=1000.0))
         rates.append(rate)
         takeovers.append(takeover)
-    return Row(nodes, shape, len(links), median(rates), tuple(takeovers))
+    return ScaleResult(nodes, shape, len(links), median(rates), tuple(takeovers))
 
 
 def _run(scenario: Scenario) -> tuple[float, float]:
@@ -86,7 +86,7 @@ def _run(scenario: Scenario) -> tuple[float, float]:
 
     world.at(begin, count)
     world.at(end, count)
-    world.at(end, world.fault, Fault(end, Kind.CRASH_LEADER))
+    world.at(end, world.fault, ScenarioFault(end, FaultKind.CRASH_LEADER))
     world.at(end, look)
     world.run()
     return (counts[1] - counts[0]) / (end - begin), found[0]

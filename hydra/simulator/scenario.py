@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """A kind of fault, or its end."""
 
     CRASH = "crash"
@@ -45,11 +45,11 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ScenarioFault:
     """A fault, in seconds after the beginning."""
 
     at: float
-    kind: Kind
+    kind: FaultKind
     nodes: tuple[int, ...] = ()
     """The nodes that it hits; one group of a split."""
 
@@ -82,7 +82,7 @@ class Scenario:
     """Seconds that a write to disk takes."""
     rates: tuple[float, ...] = ()
     """The rate of each node's clock."""
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[ScenarioFault, ...] = ()
     end: float = 45.0
 
     def __str__(self) -> str:
@@ -141,7 +141,7 @@ def parse_scenario(text: str) -> Scenario:
         if not words or words[0].startswith("#"):
             continue
         if words[0] == "at":
-            faults.append(Fault(float(words[1]), Kind(words[2]), tuple(map(int, words[3:]))))
+            faults.append(ScenarioFault(float(words[1]), FaultKind(words[2]), tuple(map(int, words[3:]))))
         elif words[0] in _READERS:
             found[words[0].replace("-", "_")] = _READERS[words[0]](words[1:])
         else:
@@ -205,7 +205,7 @@ class _Draw:
         # The node that joins later dials.
         return tuple((b, a) for a, b in chosen)
 
-    def _faults(self, end: float) -> tuple[Fault, ...]:
+    def _faults(self, end: float) -> tuple[ScenarioFault, ...]:
         rng = self.rng
         times = [rng.uniform(2, end) for _ in range(rng.randint(1, round(end / 6)))]
         # Faults shortly after others, and shortly before the healing, find most errors.
@@ -219,67 +219,82 @@ class _Draw:
             faults += rng.choice((self._baton, self._return))(rng.uniform(2, max(end - 30, 3)))
         return tuple(sorted((fault for fault in faults if fault.at < end), key=lambda fault: fault.at))
 
-    def _baton(self, at: float) -> list[Fault]:
+    def _baton(self, at: float) -> list[ScenarioFault]:
         """One node is away until no promise binds it; when it returns, the leader is isolated."""
         rng = self.rng
         away, restarted = rng.sample(range(self.nodes), 2)
         back = at + rng.uniform(9, 20)
-        faults = [Fault(round(at, 2), Kind.SPLIT, (away,)), Fault(round(back, 2), Kind.ISOLATE_LEADER)]
+        faults = [
+            ScenarioFault(round(at, 2), FaultKind.SPLIT, (away,)),
+            ScenarioFault(round(back, 2), FaultKind.ISOLATE_LEADER),
+        ]
         if rng.random() < 0.5:
             faults += [
-                Fault(round(back - rng.uniform(0.1, 1), 2), Kind.CRASH, (restarted,)),
-                Fault(round(back + rng.uniform(0, 1), 2), Kind.RESTART, (restarted,)),
+                ScenarioFault(round(back - rng.uniform(0.1, 1), 2), FaultKind.CRASH, (restarted,)),
+                ScenarioFault(round(back + rng.uniform(0, 1), 2), FaultKind.RESTART, (restarted,)),
             ]
         return faults
 
-    def _standstill(self, at: float) -> list[Fault]:
+    def _standstill(self, at: float) -> list[ScenarioFault]:
         """A node, or the leader, stands still, mostly for longer than a lease."""
         rng = self.rng
-        kind = rng.choice((Kind.PAUSE, Kind.PAUSE_LEADER, Kind.SUSPEND, Kind.SUSPEND_LEADER, Kind.SUSPEND_LEADER))
-        nodes = () if kind in (Kind.PAUSE_LEADER, Kind.SUSPEND_LEADER) else (rng.randrange(self.nodes),)
-        return [Fault(round(at, 2), kind, nodes), Fault(round(at + rng.uniform(1, 25), 2), Kind.RESUME)]
+        kind = rng.choice(
+            (
+                FaultKind.PAUSE,
+                FaultKind.PAUSE_LEADER,
+                FaultKind.SUSPEND,
+                FaultKind.SUSPEND_LEADER,
+                FaultKind.SUSPEND_LEADER,
+            )
+        )
+        nodes = () if kind in (FaultKind.PAUSE_LEADER, FaultKind.SUSPEND_LEADER) else (rng.randrange(self.nodes),)
+        return [
+            ScenarioFault(round(at, 2), kind, nodes),
+            ScenarioFault(round(at + rng.uniform(1, 25), 2), FaultKind.RESUME),
+        ]
 
-    def _return(self, at: float) -> list[Fault]:
+    def _return(self, at: float) -> list[ScenarioFault]:
         """Some nodes are down until they have lost their votes; they return separated from all others but one."""
         rng = self.rng
         order = rng.sample(range(self.nodes), self.nodes)
         down = order[: max(self.nodes // 2, 1)]
         back = round(at + rng.uniform(15, 30), 2)
         return [
-            *[Fault(round(at, 2), Kind.CRASH, (node,)) for node in down],
-            Fault(back, Kind.SPLIT, tuple(sorted([*down, order[-1]]))),
-            *[Fault(back, Kind.RESTART, (node,)) for node in down],
+            *[ScenarioFault(round(at, 2), FaultKind.CRASH, (node,)) for node in down],
+            ScenarioFault(back, FaultKind.SPLIT, tuple(sorted([*down, order[-1]]))),
+            *[ScenarioFault(back, FaultKind.RESTART, (node,)) for node in down],
         ]
 
-    def _fault(self, at: float) -> Fault | None:
+    def _fault(self, at: float) -> ScenarioFault | None:
         rng = self.rng
         kind = rng.choice(_LIKELY)
-        if kind in (Kind.CRASH, Kind.LEAVE, Kind.LOSE):
+        if kind in (FaultKind.CRASH, FaultKind.LEAVE, FaultKind.LOSE):
             up = sorted(set(range(self.nodes)) - self.down)
-            if (kind is Kind.LOSE and self.losses == 0) or not up:
+            if (kind is FaultKind.LOSE and self.losses == 0) or not up:
                 return None
-            self.losses -= kind is Kind.LOSE
+            self.losses -= kind is FaultKind.LOSE
             node = rng.choice(up)
             self.down.add(node)
-            return Fault(at, kind, (node,))
-        if kind is Kind.RESTART:
+            return ScenarioFault(at, kind, (node,))
+        if kind is FaultKind.RESTART:
             if not self.down:
                 return None
             node = rng.choice(sorted(self.down))
             self.down.remove(node)
-            return Fault(at, kind, (node,))
-        if kind is Kind.SPLIT:
+            return ScenarioFault(at, kind, (node,))
+        if kind is FaultKind.SPLIT:
             group = rng.sample(range(self.nodes), rng.randint(1, self.nodes - 1))
-            return Fault(at, kind, tuple(sorted(group)))
-        if kind in (Kind.FORGE, Kind.GHOST):
-            return Fault(at, kind, (rng.randrange(self.nodes),))
-        if kind is Kind.HEAL:
+            return ScenarioFault(at, kind, tuple(sorted(group)))
+        if kind in (FaultKind.FORGE, FaultKind.GHOST):
+            return ScenarioFault(at, kind, (rng.randrange(self.nodes),))
+        if kind is FaultKind.HEAL:
             self.down.clear()
-        return Fault(at, kind)
+        return ScenarioFault(at, kind)
 
 
+#: Kinds of faults, as often as they are drawn.
 _LIKELY: Final = (
-    *[Kind.CRASH] * 4, Kind.LOSE, *[Kind.RESTART] * 4, Kind.LEAVE, *[Kind.SPLIT] * 4, *[Kind.ISOLATE_LEADER] * 3,
-    *[Kind.CRASH_LEADER] * 3, *[Kind.HEAL] * 4, Kind.CUT, Kind.IRC_LOST,
-    *[Kind.FORGE] * 3, Kind.GHOST,
+    *[FaultKind.CRASH] * 4, FaultKind.LOSE, *[FaultKind.RESTART] * 4, FaultKind.LEAVE, *[FaultKind.SPLIT] * 4,
+    *[FaultKind.ISOLATE_LEADER] * 3, *[FaultKind.CRASH_LEADER] * 3, *[FaultKind.HEAL] * 4, FaultKind.CUT,
+    FaultKind.IRC_LOST, *[FaultKind.FORGE] * 3, FaultKind.GHOST,
 )  # fmt: skip

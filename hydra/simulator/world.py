@@ -19,7 +19,7 @@ from hydra.protocol.times import Times
 from hydra.simulator.checker import BOUNDED, LEADER_FOUND, Checker
 from hydra.simulator.cluster import Cluster, Trace
 from hydra.simulator.host import Host
-from hydra.simulator.scenario import Fault, Kind, Scenario
+from hydra.simulator.scenario import FaultKind, Scenario, ScenarioFault
 from hydra.simulator.schedule import Schedule
 
 #: Seconds after healing in which a leader must be found.
@@ -119,56 +119,56 @@ class World:
 
     # Faults.
 
-    def fault(self, fault: Fault) -> None:
+    def fault(self, fault: ScenarioFault) -> None:
         """Carry out a fault now."""
         cluster = self._cluster
         cluster.log(str(fault))
         match fault.kind:
-            case Kind.RESTART:
+            case FaultKind.RESTART:
                 for index in fault.nodes:
                     cluster.start(self.hosts[index])
-            case Kind.RESUME:
+            case FaultKind.RESUME:
                 for host in self.hosts:
                     cluster.go_on(host)
-            case Kind.SPLIT:
+            case FaultKind.SPLIT:
                 cluster.network.split(set(fault.nodes))
-            case Kind.ISOLATE_LEADER:
+            case FaultKind.ISOLATE_LEADER:
                 cluster.network.split({host.index for host in cluster.leaders()})
-            case Kind.HEAL:
+            case FaultKind.HEAL:
                 self._heal(False)
-            case Kind.CUT:
+            case FaultKind.CUT:
                 cluster.cut_links()
-            case Kind.IRC_LOST:
+            case FaultKind.IRC_LOST:
                 if self.checker.on_irc is not None:
                     cluster.lose_irc(self.hosts[self.checker.on_irc])
             case _:
                 for host in self._hit(fault):
                     self._fault_of_node(host, fault.kind)
 
-    def _hit(self, fault: Fault) -> list[Host]:
+    def _hit(self, fault: ScenarioFault) -> list[Host]:
         hosts = [self.hosts[index] for index in fault.nodes]
-        if fault.kind in (Kind.CRASH_LEADER, Kind.PAUSE_LEADER, Kind.SUSPEND_LEADER):
+        if fault.kind in (FaultKind.CRASH_LEADER, FaultKind.PAUSE_LEADER, FaultKind.SUSPEND_LEADER):
             hosts = self._cluster.leaders()
         return [host for host in hosts if host.node is not None]
 
-    def _fault_of_node(self, host: Host, kind: Kind) -> None:
+    def _fault_of_node(self, host: Host, kind: FaultKind) -> None:
         match kind:
-            case Kind.CRASH | Kind.LOSE | Kind.CRASH_LEADER:
-                self._cluster.crash(host, lose=kind is Kind.LOSE)
-            case Kind.LEAVE if host.up:
+            case FaultKind.CRASH | FaultKind.LOSE | FaultKind.CRASH_LEADER:
+                self._cluster.crash(host, lose=kind is FaultKind.LOSE)
+            case FaultKind.LEAVE if host.up:
                 self._cluster.leave(host)
-            case Kind.LEAVE:  # it stands still, and gets no signal
+            case FaultKind.LEAVE:  # it stands still, and gets no signal
                 self._cluster.crash(host, lose=False)
-            case Kind.PAUSE | Kind.SUSPEND | Kind.PAUSE_LEADER | Kind.SUSPEND_LEADER:
-                self._cluster.stand_still(host, timers_stop=kind in (Kind.SUSPEND, Kind.SUSPEND_LEADER))
-            case Kind.FORGE | Kind.GHOST:
+            case FaultKind.PAUSE | FaultKind.SUSPEND | FaultKind.PAUSE_LEADER | FaultKind.SUSPEND_LEADER:
+                self._cluster.stand_still(host, timers_stop=kind in (FaultKind.SUSPEND, FaultKind.SUSPEND_LEADER))
+            case FaultKind.FORGE | FaultKind.GHOST:
                 self._mislead(host, kind)
 
-    def _mislead(self, host: Host, kind: Kind) -> None:
+    def _mislead(self, host: Host, kind: FaultKind) -> None:
         """FORGE: a member tells its neighbours that the leader is dropped. GHOST: it knows a member that is none."""
         node = host.node
         assert node is not None
-        if kind is Kind.GHOST:
+        if kind is FaultKind.GHOST:
             key = self.rng.randint(1, MAX_ID), f"{self.rng.getrandbits(64):016x}"
             node.members.register(*key, host.local(self.now))
             return

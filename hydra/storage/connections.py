@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from hydra.notifications import CHANNEL
-from hydra.protocol.effects import Stored
+from hydra.protocol.effects import StoredNode
 from hydra.storage.database import LOST, Connection, connect, session_name
 from hydra.storage.node_lease import NodeLease, take_again
 
@@ -74,7 +74,7 @@ class StoreConnections:
 
 async def reconnect(
     conninfo: str, lease: NodeLease, lost: list[int], patience: float
-) -> tuple[StoreConnections, Stored]:
+) -> tuple[StoreConnections, StoredNode]:
     """Connect again, however long it takes; `lost` are the `pids` of the last session.
 
     Also returns the row on disk. Raises NodeNameTaken or NodeForgotten.

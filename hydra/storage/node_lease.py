@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 from hydra import clock
 from hydra.errors import NodeForgotten, NodeNameTaken, UnreadableRow
 from hydra.locks import LOCK_CLASS
-from hydra.protocol.effects import Stored
+from hydra.protocol.effects import StoredNode
 from hydra.protocol.electorate import Electorate, parse_electorate
 from hydra.protocol.node import new_stored
 from hydra.storage.database import Connection, session_name
@@ -34,7 +34,7 @@ class NodeLease:
     """Whether the row is new."""
     first: bool
     """Whether this database has never known another node or a vote: then no network has lost this node's row."""
-    stored: Stored
+    stored: StoredNode
     position: tuple[int, int] | None
     """Term and index of the last delivered line."""
 
@@ -79,7 +79,7 @@ async def _take(connection: Connection, name: str, voter: str) -> NodeLease:
     return NodeLease(id=id, name=name, run=run, new=new, first=first, stored=stored, position=position)
 
 
-async def take_again(connection: Connection, lease: NodeLease, lost: list[int], patience: float) -> Stored:
+async def take_again(connection: Connection, lease: NodeLease, lost: list[int], patience: float) -> StoredNode:
     """Take the lease again after a lost connection; `lost` are the backends of the former connections.
 
     Returns the row on disk: the last write's answer may be lost. Raises NodeNameTaken if another process runs the node
@@ -98,7 +98,7 @@ async def take_again(connection: Connection, lease: NodeLease, lost: list[int], 
         await asyncio.sleep(LOOK)
 
 
-async def check(connection: Connection, lease: NodeLease) -> Stored:
+async def check(connection: Connection, lease: NodeLease) -> StoredNode:
     """Return the row on disk.
 
     Raises NodeForgotten without a row, NodeNameTaken if another process runs the node or has run it.
@@ -122,9 +122,9 @@ async def _try_lock(connection: Connection, id: int) -> bool:
     return row is not None and bool(row[0])
 
 
-def _stored(name: str, voter: str, term: int, pledge: int | None, electorate: str) -> Stored:
+def _stored(name: str, voter: str, term: int, pledge: int | None, electorate: str) -> StoredNode:
     try:
         known: Electorate | None = parse_electorate(electorate) if electorate else None
     except ValueError as error:
         raise UnreadableRow(f"The row of the node {name!r}: {error}, not {electorate[:100]!r}.") from error
-    return Stored(voter=voter, term=term, pledge=pledge, electorate=known)
+    return StoredNode(voter=voter, term=term, pledge=pledge, electorate=known)

@@ -22,9 +22,9 @@ from typing import Final
 
 from hydra import clock
 from hydra.errors import StoreBroken, StoreClosed, StoreError
-from hydra.notifications import Command, parse_command
-from hydra.protocol.effects import Stored
-from hydra.snapshot import Occurrence, Snapshot
+from hydra.notifications import OperatorCommand, parse_command
+from hydra.protocol.effects import StoredNode
+from hydra.snapshot import NodeSnapshot, Occurrence
 from hydra.storage import node_lease
 from hydra.storage.connections import StoreConnections, reconnect
 from hydra.storage.database import LONGEST, LOST, Connection, connect, session_name
@@ -48,7 +48,7 @@ class NodeStore:
         on_lost: Callable[[str], None],
         on_back: Callable[[], None],
         on_failed: Callable[[StoreError], None],
-        on_command: Callable[[Command], None],
+        on_command: Callable[[OperatorCommand], None],
     ) -> None:
         """Use `open`."""
         self.lease = lease
@@ -76,7 +76,7 @@ class NodeStore:
         on_lost: Callable[[str], None],
         on_back: Callable[[], None],
         on_failed: Callable[[StoreError], None],
-        on_command: Callable[[Command], None],
+        on_command: Callable[[OperatorCommand], None],
         rng: random.Random | None = None,
         patience: float = PATIENCE,
         answer: float = LONGEST,
@@ -102,7 +102,7 @@ class NodeStore:
         return store
 
     @property
-    def stored(self) -> Stored:
+    def stored(self) -> StoredNode:
         """The row on disk."""
         return self._vote_log.stored
 
@@ -123,7 +123,7 @@ class NodeStore:
 
     # Called by the node.
 
-    async def write(self, stored: Stored) -> None:
+    async def write(self, stored: StoredNode) -> None:
         """Return when the row is committed, however long the database is away.
 
         Waiting writes are made as one. Raises StaleWrite for a lower term or a second pledge of a term, NodeNameTaken,
@@ -135,7 +135,7 @@ class NodeStore:
         self._wake.set()
         await written
 
-    async def settled(self) -> Stored:
+    async def settled(self) -> StoredNode:
         """Return the row on disk once no write is under way, for a node that begins anew after `on_back`.
 
         A cancelled write may have been made. Raises StoreError if the store has ended.
@@ -145,7 +145,7 @@ class NodeStore:
             raise self._error
         return self.stored
 
-    def publish_status(self, status: Snapshot) -> None:
+    def publish_status(self, status: NodeSnapshot) -> None:
         """Show a snapshot, a changed role, term, leader or IRC state at once; its occurrences become events."""
         self._status_writer.publish(status)
         self._wake.set()

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, Final
 
-from hydra.snapshot import LinkStatus, MemberStatus, Occurrence, Snapshot, occurrences
+from hydra.snapshot import LinkStatus, MemberStatus, NodeSnapshot, Occurrence, occurrences
 from hydra.storage.database import Connection
 from hydra.storage.node_lease import NodeLease
 from hydra.storage.statements import statement
@@ -40,8 +40,8 @@ class StatusWriter:
 
     def __init__(self) -> None:
         self.listen: tuple[str, ...] = ()
-        self._status: Snapshot | None = None
-        self._shown: Snapshot | None = None
+        self._status: NodeSnapshot | None = None
+        self._shown: NodeSnapshot | None = None
         self._shown_listen: tuple[str, ...] = ()
         self._shown_at = -SIGN_OF_LIFE
         self._pruned_at = -PRUNING
@@ -52,7 +52,7 @@ class StatusWriter:
 
     # From the node.
 
-    def publish(self, status: Snapshot) -> None:
+    def publish(self, status: NodeSnapshot) -> None:
         """Show a snapshot, and note its occurrences."""
         self.note(occurrences(self._status, status))
         self._status = status
@@ -133,7 +133,7 @@ class StatusWriter:
                 text=[_clean(event.text) for _, event in events],
             )  # fmt: skip
 
-    async def _write_status(self, connection: Connection, lease: NodeLease) -> Snapshot | None:
+    async def _write_status(self, connection: Connection, lease: NodeLease) -> NodeSnapshot | None:
         status, shown = self._status, self._shown
         if status is None:
             return None

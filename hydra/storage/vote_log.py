@@ -11,7 +11,7 @@ from collections import deque
 from psycopg.errors import IntegrityError
 
 from hydra.errors import StaleWrite, StoreError
-from hydra.protocol.effects import Stored
+from hydra.protocol.effects import StoredNode
 from hydra.storage.database import Connection
 from hydra.storage.node_lease import NodeLease, check
 from hydra.storage.statements import statement
@@ -20,25 +20,25 @@ from hydra.storage.statements import statement
 class VoteLog:
     """The waiting writes, in order."""
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredNode) -> None:
         self.stored = stored
         """The row on disk."""
         self.idle = asyncio.Event()
         """Set while no write waits or is under way."""
         self.idle.set()
-        self._waiting: deque[tuple[Stored, asyncio.Future[None]]] = deque()
+        self._waiting: deque[tuple[StoredNode, asyncio.Future[None]]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, stored: Stored) -> asyncio.Future[None]:
+    def add(self, stored: StoredNode) -> asyncio.Future[None]:
         """Write a row; the future is done when it is committed."""
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((stored, written))
         self.idle.clear()
         return written
 
-    def reload(self, stored: Stored) -> None:
+    def reload(self, stored: StoredNode) -> None:
         """Take the row on disk after a lost connection."""
         self.stored = stored
 
@@ -87,7 +87,7 @@ class VoteLog:
         self.idle.set()
 
 
-def _check_order(before: Stored, *writes: Stored) -> None:
+def _check_order(before: StoredNode, *writes: StoredNode) -> None:
     """Raise StaleWrite if a write breaks a promise of an earlier one.
 
     The writes are made as one, so the database does not see those in between.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hydra.protocol.codec import MAX_LINE, Ignored, parse
+from hydra.protocol.codec import MAX_LINE, IgnoredLine, parse
 
 #: Bytes of a datagram with several lines: most networks carry as many unfragmented.
 MAX_JOINED: Final = 1400
@@ -49,6 +49,6 @@ def begins_with_message(datagram: bytes) -> bool:
     line = datagram[: MAX_LINE + 2].partition(b"\n")[0]
     try:
         parse(line.removesuffix(b"\r").decode())
-    except (UnicodeDecodeError, Ignored):
+    except (UnicodeDecodeError, IgnoredLine):
         return False
     return True

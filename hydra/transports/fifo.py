@@ -36,7 +36,7 @@ RETRY: Final = 1.0
 async def dial_fifo(address: FifoAddress, options: TransportOptions, opened: Accept) -> None:
     """Open a link to the listener of these pipes. Raises TransportError."""
     try:
-        dialler = _Dialler(address, options, opened)
+        dialler = _FifoDialler(address, options, opened)
         try:
             async with asyncio.timeout(options.connect_timeout):
                 await dialler.answered
@@ -179,7 +179,7 @@ class FifoListener:
             logger.warning("%s refused %d link(s): %s", self._address, count, why)
 
 
-class _Dialler:
+class _FifoDialler:
     """The dialler's end of one link."""
 
     def __init__(self, address: FifoAddress, options: TransportOptions, opened: Accept) -> None:

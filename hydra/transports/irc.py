@@ -23,7 +23,7 @@ from hydra.irc.channels import fold
 from hydra.irc.connection import IrcConnection, IrcHandlers
 from hydra.irc.events import event_text, is_refusal
 from hydra.irc.nicks import drawn_nick
-from hydra.irc.pieces import UNKNOWN, Kind, Piece, parse_piece, unescape
+from hydra.irc.pieces import UNKNOWN, Piece, PieceKind, parse_piece, unescape
 from hydra.irc.settings import IrcServer, IrcUser
 from hydra.transports.address import IrcAddress
 from hydra.transports.base import Accept, TransportError, TransportOptions
@@ -150,7 +150,7 @@ class _IrcClient:
         if link is not None and link.mask not in (None, mask):
             link.end(f"another client has the nick {link.nick} now", tell=False)
             link = None
-        if piece.kind is Kind.BYE:
+        if piece.kind is PieceKind.BYE:
             if link is not None and (piece.to == link.packer.session or piece.session == link.peer):
                 link.end(f"{link.nick} on IRC has ended the link: {_reason(piece)}", tell=False)
         elif link is not None and link.is_for(mask, piece):
@@ -165,7 +165,7 @@ class _IrcClient:
     def dismiss(self, mask: NickMask, piece: Piece, reason: str) -> None:
         """Tell another client that its session has no link here."""
         if piece.session != UNKNOWN:
-            self.farewell(mask.nick, str(Piece(UNKNOWN, piece.session, 0, Kind.BYE, reason)))
+            self.farewell(mask.nick, str(Piece(UNKNOWN, piece.session, 0, PieceKind.BYE, reason)))
 
     # For subclasses.
 
@@ -176,7 +176,7 @@ class _IrcClient:
         """A link was removed."""
 
 
-class _Dialler(_IrcClient):
+class _IrcDialler(_IrcClient):
     """A client for one link."""
 
     def emptied(self) -> None:
@@ -277,7 +277,7 @@ async def dial_irc(
     Without a secret, only a sent message shows whether a client has that nick and listens.
     """
     irc = irc or IrcOptions(times=options.irc)
-    dialler = _Dialler(address, IrcUser(drawn_nick(irc.nick, Random())), options, irc)
+    dialler = _IrcDialler(address, IrcUser(drawn_nick(irc.nick, Random())), options, irc)
     await dialler.start()
     link = IrcLink(dialler, address.nick, str(address), opened)
     dialler.add(link, dialled=True)

@@ -114,7 +114,7 @@ class PipeReader:
 
 
 class PipeWriter:
-    """Writes to a pipe (`hydra.transports.stream.Channel`). It owns the descriptor."""
+    """Writes to a pipe (`hydra.transports.stream.ByteCarrier`). It owns the descriptor."""
 
     def __init__(self, fd: int, broken: Callable[[], None], closed: Callable[[], None]) -> None:
         """`broken` is called, later, when the pipe has no reader any more; `closed` when this is closed."""

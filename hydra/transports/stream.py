@@ -1,6 +1,6 @@
 """A link over a stream of bytes: the proof of the secret, then lines; bounded, and never waiting.
 
-TCP and named pipes give it a `Channel`, call `data_received` with bytes, and `lost` at the end.
+TCP and named pipes give it a `ByteCarrier`, call `data_received` with bytes, and `lost` at the end.
 
     PROVING --proved, or there is no secret--> OPEN --closed by either side--> CLOSED
     PROVING --wrong, too late, closed--> CLOSED: the link was never opened
@@ -17,7 +17,7 @@ from hydra.transports.base import MAX_QUEUED, Accept, Handler, TransportError, T
 from hydra.transports.secret import NONCE_SIZE, Proof, SecretError
 
 
-class Channel(Protocol):
+class ByteCarrier(Protocol):
     """The carrier of the bytes: an asyncio transport, or the like."""
 
     def write(self, data: bytes) -> None:
@@ -33,7 +33,7 @@ class Channel(Protocol):
         """Close at once."""
 
 
-class State(Enum):
+class StreamState(Enum):
     """The state of a link."""
 
     PROVING = auto()
@@ -45,7 +45,7 @@ class StreamLink:
     """One link (see `TransportLink`). Call `start` when the channel is writable."""
 
     def __init__(
-        self, channel: Channel, origin: str, options: TransportOptions, opened: Accept, *, dialled: bool
+        self, channel: ByteCarrier, origin: str, options: TransportOptions, opened: Accept, *, dialled: bool
     ) -> None:
         self._channel = channel
         self._origin = origin
@@ -55,7 +55,7 @@ class StreamLink:
         self._handler: Handler | None = None
         self._proof: Proof | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.state = State.PROVING
+        self.state = StreamState.PROVING
         self.outcome: asyncio.Future[None] = self._loop.create_future()
         """Done when the link is open; a TransportError if it never will be."""
         if options.secret:
@@ -81,21 +81,21 @@ class StreamLink:
 
     def write(self, data: bytes) -> None:
         """Send lines. If more than `MAX_QUEUED` bytes would wait, the link is closed instead."""
-        if self.state is not State.OPEN:
+        if self.state is not StreamState.OPEN:
             return
         if self._channel.get_write_buffer_size() + len(data) <= MAX_QUEUED:
             self._channel.write(data)
             return
-        self.state = State.CLOSED
+        self.state = StreamState.CLOSED
         self._channel.abort()
         self._loop.call_soon(self._tell, "does not read")
 
     def close(self) -> None:
         """End the link; the handler is not called any more."""
         self._handler = None
-        if self.state is not State.OPEN:
+        if self.state is not StreamState.OPEN:
             return
-        self.state = State.CLOSED
+        self.state = StreamState.CLOSED
         if self._channel.get_write_buffer_size():
             self._channel.abort()  # a close would wait for the other side
         else:
@@ -105,25 +105,25 @@ class StreamLink:
 
     def data_received(self, data: bytes) -> None:
         """Take bytes."""
-        if self.state is State.PROVING and self._proof is not None:
+        if self.state is StreamState.PROVING and self._proof is not None:
             data = self._prove(self._proof, data)
-        if data and self.state is State.OPEN and self._handler is not None:
+        if data and self.state is StreamState.OPEN and self._handler is not None:
             self._handler.received(data)
 
     def lost(self, reason: str) -> None:
         """The channel has ended."""
-        if self.state is State.PROVING:
+        if self.state is StreamState.PROVING:
             self.give_up(f"{reason} before it had proved that it knows the secret; it may know another")
-        elif self.state is State.OPEN:
-            self.state = State.CLOSED
+        elif self.state is StreamState.OPEN:
+            self.state = StreamState.CLOSED
             self._channel.abort()
             self._tell(reason)
 
     def give_up(self, reason: str) -> None:
         """Close a link that is not open yet."""
-        if self.state is not State.PROVING:
+        if self.state is not StreamState.PROVING:
             return
-        self.state = State.CLOSED
+        self.state = StreamState.CLOSED
         self._stop_timer()
         self._channel.abort()
         if not self.outcome.done():  # it may have been cancelled
@@ -146,7 +146,7 @@ class StreamLink:
         return proof.rest
 
     def _open(self) -> None:
-        self.state = State.OPEN
+        self.state = StreamState.OPEN
         handler: Handler | None = None
         try:
             handler = self._opened(self)
@@ -155,7 +155,7 @@ class StreamLink:
                 self.outcome.set_result(None)
             if handler is None:
                 self.close()
-        if self.state is State.OPEN:  # it may have been closed at once
+        if self.state is StreamState.OPEN:  # it may have been closed at once
             self._handler = handler
 
     def _tell(self, reason: str) -> None:

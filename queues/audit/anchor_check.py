@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from queues.audit.anchor import NOTHING, Anchor, time_text
-from queues.audit.diagnosis import Finding, Kind
+from queues.audit.diagnosis import Finding, FindingKind
 from queues.audit.signing import Trusted, is_signed
 
 RETENTION = "retention"
@@ -72,17 +72,17 @@ class Anchors:
             for anchor in self.by_seq.get(seq, ()):
                 if at > anchor.at + CLOCK:
                     text = f"row {seq} is said to be of {time_text(at)}, later than anchor {anchor.number}"
-                    yield Finding(Kind.TIME, seq, f"{text}, which vouches for it, at {time_text(anchor.at)}")
+                    yield Finding(FindingKind.TIME, seq, f"{text}, which vouches for it, at {time_text(anchor.at)}")
             for anchor in self.by_seq.get(seq - 1, ()):
                 if anchor.kind != RETENTION and at < anchor.at - COMMIT:
                     text = f"row {seq} is said to be of {time_text(at)}, long before anchor {anchor.number}"
-                    yield Finding(Kind.TIME, seq, f"{text}, which it follows, at {time_text(anchor.at)}")
+                    yield Finding(FindingKind.TIME, seq, f"{text}, which it follows, at {time_text(anchor.at)}")
 
     def _rewritten(self, anchor: Anchor) -> Finding:
         before = max((seq for seq in self.by_seq if seq < anchor.seq), default=None)
         since = "from the beginning" if before is None else f"after seq {before}"
         text = f"anchor {anchor.number} was signed for another row {anchor.seq}: rows {since} on were rewritten"
-        return Finding(Kind.REWRITTEN, anchor.seq, text)
+        return Finding(FindingKind.REWRITTEN, anchor.seq, text)
 
 
 def check_anchors(stored: Sequence[Anchor], copies: Iterable[Anchor], trusted: Trusted) -> Anchors:
@@ -103,10 +103,10 @@ def _check_signature(checked: Anchors, anchor: Anchor, trusted: Trusted) -> bool
             f"anchor {anchor.number} is signed by {anchor.key}; if that is a key of yours, "
             "put its public key into BROKER_AUDIT_TRUSTED_KEYS"
         )
-        checked.findings.append(Finding(Kind.UNKNOWN_KEY, anchor.seq, text))
+        checked.findings.append(Finding(FindingKind.UNKNOWN_KEY, anchor.seq, text))
     elif not is_signed(key, anchor.message, anchor.signature):
         text = f"anchor {anchor.number} is not what its key has signed"
-        checked.findings.append(Finding(Kind.SIGNATURE, anchor.seq, text))
+        checked.findings.append(Finding(FindingKind.SIGNATURE, anchor.seq, text))
     else:
         checked.add(anchor)
         return True
@@ -120,7 +120,7 @@ def _check_numbers(stored: Sequence[Anchor], checked: Anchors) -> Iterator[Findi
         if anchor.number == number + 1:
             if anchor.previous != digest:
                 text = f"anchor {anchor.number} was not written after anchor {number} as it is now"
-                yield Finding(Kind.ANCHOR_REPLACED, anchor.seq, text)
+                yield Finding(FindingKind.ANCHOR_REPLACED, anchor.seq, text)
         elif number or checked.retention is None:  # the first ones go with the rows that retention drops
             yield _missing(number + 1, anchor.number - 1, anchor.seq)
         number, digest = anchor.number, anchor.digest
@@ -128,7 +128,7 @@ def _check_numbers(stored: Sequence[Anchor], checked: Anchors) -> Iterator[Findi
 
 def _missing(first: int, last: int, seq: int) -> Finding:
     what = f"anchor {first} is" if first == last else f"anchors {first} to {last} are"
-    return Finding(Kind.ANCHOR_MISSING, seq, f"{what} missing")
+    return Finding(FindingKind.ANCHOR_MISSING, seq, f"{what} missing")
 
 
 def _check_copies(checked: Anchors, stored: Sequence[Anchor], copies: Iterable[Anchor], trusted: Trusted) -> None:
@@ -145,7 +145,7 @@ def _check_copies(checked: Anchors, stored: Sequence[Anchor], copies: Iterable[A
             continue
         if same is not None:
             text = f"anchor {copy.number} in the database is another than in the copy"
-            checked.findings.append(Finding(Kind.ANCHOR_REPLACED, min(copy.seq, same.seq), text))
+            checked.findings.append(Finding(FindingKind.ANCHOR_REPLACED, min(copy.seq, same.seq), text))
         elif copy.number > first or not stored:
             text = f"anchor {copy.number} is in the copy and not in the database"
-            checked.findings.append(Finding(Kind.ANCHOR_MISSING, copy.seq, text))
+            checked.findings.append(Finding(FindingKind.ANCHOR_MISSING, copy.seq, text))

@@ -14,7 +14,7 @@ from queues.audit.events import Event, hash_after
 WINDOW = 1000
 
 
-class Row(NamedTuple):
+class ChainRow(NamedTuple):
     """One row of a chain."""
 
     seq: int
@@ -23,7 +23,7 @@ class Row(NamedTuple):
     at: datetime
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What can be found wrong."""
 
     ALTERED = "altered row"
@@ -46,7 +46,7 @@ class Kind(StrEnum):
 class Finding:
     """Something wrong: the first seq it concerns, and what it is in words."""
 
-    kind: Kind
+    kind: FindingKind
     seq: int
     text: str
 
@@ -54,14 +54,14 @@ class Finding:
         return f"{self.kind}: {self.text}"
 
 
-def judge(before: str, rows: Sequence[Row], end: int) -> Finding:
+def judge(before: str, rows: Sequence[ChainRow], end: int) -> Finding:
     """Why `rows[0]` does not follow the hash `before`; `end` is the seq at which the head says the chain ends.
 
     `rows` are the first wrong one and some after it, in order of seq.
     """
     row = rows[0]
     if row.seq >= end:
-        return Finding(Kind.INSERTED, row.seq, f"row {row.seq} lies beyond the head, which ends before {end}")
+        return Finding(FindingKind.INSERTED, row.seq, f"row {row.seq} lies beyond the head, which ends before {end}")
     for there, other in enumerate(rows[1:], 1):
         right = hash_after(before, other.event)
         if right == other.hash.hex():
@@ -72,29 +72,31 @@ def judge(before: str, rows: Sequence[Row], end: int) -> Finding:
     return _altered(before, rows)
 
 
-def _misplaced(rows: Sequence[Row], there: int) -> Finding:
+def _misplaced(rows: Sequence[ChainRow], there: int) -> Finding:
     """The row at `there` is the one that belongs here: somebody has put others before it, or changed their places."""
     row, other = rows[0], rows[there]
     # A row that changed places with `other` follows from the one that is now before `other`; a new one follows nothing.
     if _follows(rows[there - 1] if there > 1 else other, row):
         return _swapped(row, other)
     where = f"row {row.seq} was" if there == 1 else f"rows {row.seq} to {other.seq - 1} were"
-    return Finding(Kind.INSERTED, row.seq, f"{where} put in before the row that belongs here")
+    return Finding(FindingKind.INSERTED, row.seq, f"{where} put in before the row that belongs here")
 
 
-def _swapped(row: Row, other: Row) -> Finding:
-    return Finding(Kind.SWAPPED, row.seq, f"rows {row.seq} and {other.seq} have changed places")
+def _swapped(row: ChainRow, other: ChainRow) -> Finding:
+    return Finding(FindingKind.SWAPPED, row.seq, f"rows {row.seq} and {other.seq} have changed places")
 
 
-def _altered(before: str, rows: Sequence[Row]) -> Finding:
+def _altered(before: str, rows: Sequence[ChainRow]) -> Finding:
     row = rows[0]
     right = hash_after(before, row.event)
     if len(rows) > 1 and hash_after(right, rows[1].event) == rows[1].hash.hex():
-        return Finding(Kind.ALTERED, row.seq, f"the hash of row {row.seq} was altered; the event is as it was")
+        return Finding(FindingKind.ALTERED, row.seq, f"the hash of row {row.seq} was altered; the event is as it was")
     return Finding(
-        Kind.ALTERED, row.seq, f"row {row.seq} does not follow from the row before: its event, or more, was altered"
+        FindingKind.ALTERED,
+        row.seq,
+        f"row {row.seq} does not follow from the row before: its event, or more, was altered",
     )
 
 
-def _follows(row: Row, after: Row) -> bool:
+def _follows(row: ChainRow, after: ChainRow) -> bool:
     return hash_after(row.hash.hex(), after.event) == after.hash.hex()

@@ -9,7 +9,7 @@ from django.db import DEFAULT_DB_ALIAS
 
 from queues.audit.anchor import time_text
 from queues.audit.chains import seal
-from queues.audit.diagnosis import Row
+from queues.audit.diagnosis import ChainRow
 from queues.audit.errors import NoSuchChain
 from queues.audit.events import GENESIS
 from queues.audit.reading import BLOCK, Connection, find_chain, first_seq, read_anchors, read_rows, snapshot
@@ -47,7 +47,7 @@ def _hash_before(connection: Connection, chain: int, name: str, seq: int) -> str
     return next((a.hash.hex() for a in read_anchors(connection, chain, name) if a.seq == seq - 1), None)
 
 
-def _values(chain: str, row: Row) -> dict[str, Any]:
+def _values(chain: str, row: ChainRow) -> dict[str, Any]:
     event = row.event
     return {
         "chain": chain, "seq": row.seq, "at": time_text(row.at), "event": event.event, "id": event.id,

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import IsolationLevel
 
 from queues.audit.anchor import Anchor
-from queues.audit.diagnosis import Row
+from queues.audit.diagnosis import ChainRow
 from queues.audit.events import Event
 from queues.database import connection_parameters
 from queues.store import text
@@ -135,10 +135,10 @@ def read_times(connection: Connection, chain: int, seqs: Sequence[int]) -> dict[
     return dict(rows.fetchall())
 
 
-def read_rows(connection: Connection, chain: int, low: int, high: int) -> list[Row]:
+def read_rows(connection: Connection, chain: int, low: int, high: int) -> list[ChainRow]:
     """The rows with low <= seq < high, in order of seq."""
     rows = connection.execute(
         "select seq, event, record_id, sender, recipient, hash, at from queues_audit"
         " where chain_id = %s and seq >= %s and seq < %s order by seq, at", (chain, low, high),
     )  # fmt: skip
-    return [Row(seq, Event(*event), hash, at) for seq, *event, hash, at in rows]
+    return [ChainRow(seq, Event(*event), hash, at) for seq, *event, hash, at in rows]

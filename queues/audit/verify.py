@@ -17,7 +17,7 @@ from queues.audit.anchor import Anchor
 from queues.audit.anchor_check import Anchors, check_anchors
 from queues.audit.anchor_file import AnchorFile
 from queues.audit.chains import seal
-from queues.audit.diagnosis import WINDOW, Finding, Kind, judge
+from queues.audit.diagnosis import WINDOW, Finding, FindingKind, judge
 from queues.audit.errors import NoSuchChain
 from queues.audit.events import GENESIS, hash_each
 from queues.audit.origin import chains_of, copies_of
@@ -42,7 +42,7 @@ HASH = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class VerificationProgress:
     """How many rows were found right, of how many there should be."""
 
     done: int
@@ -85,7 +85,7 @@ def read_copies(*files: AnchorFile) -> list[Anchor]:
 def verify(
     chain: str,
     copies: Iterable[Anchor] | None = None,
-    progress: Callable[[Progress], None] = lambda progress: None,
+    progress: Callable[[VerificationProgress], None] = lambda progress: None,
     using: str = DEFAULT_DB_ALIAS,
 ) -> Verification:
     """Verify a chain and keep the outcome in the database.
@@ -105,7 +105,7 @@ def verify(
 
 def verifying(
     chain: str, copies: Iterable[Anchor] | None = None, using: str = DEFAULT_DB_ALIAS
-) -> Generator[Progress, None, Verification]:
+) -> Generator[VerificationProgress, None, Verification]:
     """As `verify`, step by step: yields after each block of rows, returns the outcome, and keeps nothing.
 
     What waits in the journal is moved into its chains first; what is appended later is not looked at.
@@ -132,7 +132,7 @@ def verifying(
 
 
 def _gone(chain: str, seconds: float) -> Verification:
-    finding = Finding(Kind.TAIL_CUT, 0, "the whole chain is gone; there are anchors of it outside the database")
+    finding = Finding(FindingKind.TAIL_CUT, 0, "the whole chain is gone; there are anchors of it outside the database")
     return Verification(chain=chain, rows=0, dropped=0, anchors=0, findings=(finding,), seconds=seconds)
 
 
@@ -172,14 +172,14 @@ class _Reader:
         """Where the head says that the chain ends."""
         return self.head.next_seq if self.head else self.anchors.last_seq + 1
 
-    def read(self) -> Generator[Progress, None, None]:
+    def read(self) -> Generator[VerificationProgress, None, None]:
         self._find_start()
-        yield Progress(0, self.end - self.start)
+        yield VerificationProgress(0, self.end - self.start)
         for block in read_blocks(self.connection, self.chain, self.start, BLOCK):
             if self.findings:
                 return
             self._check(block)
-            yield Progress(self.rows, max(self.rows, self.end - self.start))
+            yield VerificationProgress(self.rows, max(self.rows, self.end - self.start))
         if not self.findings:
             self._check_tail()
 
@@ -197,7 +197,7 @@ class _Reader:
             text = f"rows {low} to {high - 1} should " + (
                 "be there" if first == high else f"have been dropped with row {dropped.seq if dropped else 0}"
             )
-            self.findings.append(Finding(Kind.BEGINNING, low, text))
+            self.findings.append(Finding(FindingKind.BEGINNING, low, text))
 
     def _check(self, block: Block) -> None:
         """Take the rows that are right; of the first that is not say what it is."""
@@ -228,7 +228,7 @@ class _Reader:
             falls = low
         if falls is not None and falls <= high:
             text = f"row {falls} is said to be earlier than row {falls - 1}: the time of one of them was altered"
-            self.findings.append(Finding(Kind.TIME, falls, text))
+            self.findings.append(Finding(FindingKind.TIME, falls, text))
         elif bounded := self.anchors.around(low, high):
             self.findings += self.anchors.untimely(read_times(self.connection, self.chain, bounded))
         self.latest = block.latest
@@ -241,7 +241,7 @@ class _Reader:
             if seq > expected:
                 return _gap(expected, seq)
             if seq < expected:
-                return Finding(Kind.DUPLICATE, seq, f"several rows have the number {seq}")
+                return Finding(FindingKind.DUPLICATE, seq, f"several rows have the number {seq}")
         raise AssertionError("the numbers are right")
 
     def _check_tail(self) -> None:
@@ -252,20 +252,20 @@ class _Reader:
             self.findings.append(_gap(seq, beyond))
         elif seq < self.end:
             text = f"rows {seq} to {self.end - 1} are missing at the end"
-            self.findings.append(Finding(Kind.TAIL_CUT, seq, text))
+            self.findings.append(Finding(FindingKind.TAIL_CUT, seq, text))
         elif seq <= self.anchors.last_seq:
             text = f"an anchor was signed for row {self.anchors.last_seq}; the chain ends before {seq}"
-            self.findings.append(Finding(Kind.TAIL_CUT, seq, text))
+            self.findings.append(Finding(FindingKind.TAIL_CUT, seq, text))
         elif self.head is None:
-            self.findings.append(Finding(Kind.HEAD, seq, "the chain has no head"))
+            self.findings.append(Finding(FindingKind.HEAD, seq, "the chain has no head"))
         elif self.head.next_seq < seq:
             text = f"the head says that the chain ends before {self.head.next_seq}; there are rows up to {seq - 1}"
-            self.findings.append(Finding(Kind.HEAD, self.head.next_seq, text))
+            self.findings.append(Finding(FindingKind.HEAD, self.head.next_seq, text))
         elif self.head.hash.hex() != self.before:
             text = f"the head has another hash than row {seq - 1}"
-            self.findings.append(Finding(Kind.HEAD, max(0, seq - 1), text))
+            self.findings.append(Finding(FindingKind.HEAD, max(0, seq - 1), text))
 
 
 def _gap(low: int, high: int) -> Finding:
     what = f"row {low} is" if high - low == 1 else f"rows {low} to {high - 1} are"
-    return Finding(Kind.MISSING, low, f"{what} missing")
+    return Finding(FindingKind.MISSING, low, f"{what} missing")

@@ -13,7 +13,7 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, Operation
 from django.db.models.functions import Now
 
 from queues.audit.errors import AuditError
-from queues.audit.verify import Progress
+from queues.audit.verify import VerificationProgress
 from queues.etl.errors import EtlError, JobDied, TimedOut
 from queues.etl.job.chains import Proven
 from queues.etl.options import RunOptions, config_for
@@ -129,7 +129,7 @@ class Attendant:
             for one in outcomes
         }
 
-    def _shows(self, progress: Progress) -> None:
+    def _shows(self, progress: VerificationProgress) -> None:
         self._tell(stage="verifying", done=progress.done, total=progress.total)
         self.says()
         if self._cancelling:

@@ -18,7 +18,7 @@ from queues.audit.chains import seal
 from queues.audit.origin import copies_of
 from queues.audit.reading import BLOCK, find_chain, read_anchors, read_blocks, read_head, read_rows, snapshot
 from queues.audit.signing import trusted_keys
-from queues.audit.verify import Progress, Verification, _keep, _Reader, chain_names, read_copies, verifying
+from queues.audit.verify import Verification, VerificationProgress, _keep, _Reader, chain_names, read_copies, verifying
 from queues.etl.job.chains import Proven
 
 __all__ = ["sentences", "verify_chains"]
@@ -28,7 +28,7 @@ NOTHING = Proven("", 0, 0)
 
 def verify_chains(
     proven: Iterable[Proven],
-    progress: Callable[[Progress], None] = lambda progress: None,
+    progress: Callable[[VerificationProgress], None] = lambda progress: None,
     using: str = DEFAULT_DB_ALIAS,
 ) -> list[Verification]:
     """Verify every chain and keep the outcomes. Raises as `queues.audit.verify.verify` does."""
@@ -44,7 +44,7 @@ def verify_chains(
 
 
 def _finish(
-    work: Generator[Progress, None, Verification], progress: Callable[[Progress], None]
+    work: Generator[VerificationProgress, None, Verification], progress: Callable[[VerificationProgress], None]
 ) -> Verification:
     while True:
         try:
@@ -54,7 +54,9 @@ def _finish(
             return outcome
 
 
-def _verifying(proven: Proven, copies: Sequence[Anchor], using: str) -> Generator[Progress, None, Verification]:
+def _verifying(
+    proven: Proven, copies: Sequence[Anchor], using: str
+) -> Generator[VerificationProgress, None, Verification]:
     """As `queues.audit.verify.verifying`, for a chain of which the job has proven a part."""
     started = monotonic()
     trusted = trusted_keys()
@@ -79,9 +81,9 @@ class _Skipping(_Reader):
 
     proven: Proven = NOTHING
 
-    def read(self) -> Generator[Progress, None, None]:
+    def read(self) -> Generator[VerificationProgress, None, None]:
         self._find_start()
-        yield Progress(0, self.end - self.start)
+        yield VerificationProgress(0, self.end - self.start)
         for block in read_blocks(self.connection, self.chain, self.start, 1):
             self._check(block)
             break
@@ -102,12 +104,12 @@ class _Skipping(_Reader):
         rows = read_rows(self.connection, self.chain, seq, seq + 1)
         return rows[0].hash.hex() if rows else ""
 
-    def _read_on(self) -> Generator[Progress, None, None]:
+    def _read_on(self) -> Generator[VerificationProgress, None, None]:
         for block in read_blocks(self.connection, self.chain, self.seq, BLOCK):
             if self.findings:
                 return
             self._check(block)
-            yield Progress(self.rows, max(self.rows, self.end - self.start))
+            yield VerificationProgress(self.rows, max(self.rows, self.end - self.start))
         if not self.findings:
             self._check_tail()
 

@@ -26,7 +26,7 @@ from queues.settings import child_environment
 from queues.store import query
 
 if TYPE_CHECKING:
-    from queues.audit.verify import Progress
+    from queues.audit.verify import VerificationProgress
 
 #: The first key of the lock; the second is the chain's id.
 LOCK = 74661
@@ -111,7 +111,7 @@ def _launch(chain: int, using: str) -> subprocess.Popen[str]:
 
 def run(chain: int) -> None:
     """Verify the chain with this id, unless somebody is at it. Raises what `queues.audit.verify.verify` does."""
-    from queues.audit.verify import Progress, verify
+    from queues.audit.verify import VerificationProgress, verify
     from queues.models import AuditChain
 
     name = AuditChain.objects.values_list("name", flat=True).get(pk=chain)
@@ -119,15 +119,15 @@ def run(chain: int) -> None:
         row = connection.execute("select pg_try_advisory_lock(%s, %s)", (LOCK, chain)).fetchone()
         if row is not None and row[0]:
             report = reporter(connection, chain)
-            report(Progress(0, 0))
+            report(VerificationProgress(0, 0))
             verify(name, progress=report)
 
 
-def reporter(connection: psycopg.Connection[tuple[object, ...]], chain: int) -> Callable[[Progress], None]:
+def reporter(connection: psycopg.Connection[tuple[object, ...]], chain: int) -> Callable[[VerificationProgress], None]:
     """A function that says in the name of a session how far it has come, at most every `SAY_EVERY` seconds."""
     last = 0.0
 
-    def report(progress: Progress) -> None:
+    def report(progress: VerificationProgress) -> None:
         nonlocal last
         if monotonic() - last >= SAY_EVERY:
             name = f"{SESSION} {chain} {progress.done} {progress.total}"

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 from brokersite import embedded, embedded_home
-from brokersite.embedded import Database
+from brokersite.embedded import EmbeddedServer
 from brokersite.environment import CHECKOUT
 from queues.secretfiles import kept_secret
 from tests.brokersite.processes import has_ended
@@ -35,11 +35,11 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def database(data_dir: Path) -> Database:
+def database(data_dir: Path) -> EmbeddedServer:
     return embedded.ensure_running(data_dir)
 
 
-def connect(database: Database, **other: str) -> psycopg.Connection:
+def connect(database: EmbeddedServer, **other: str) -> psycopg.Connection:
     parameters = {"host": database.host, "port": str(database.port), "user": database.user,
                   "password": database.password, "dbname": database.dbname, **other}  # fmt: skip
     return psycopg.connect(**parameters, autocommit=True)  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def run_in_another_process(code: str, data_dir: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_the_first_call_makes_a_durable_utf8_database(data_dir: Path, database: Database) -> None:
+def test_the_first_call_makes_a_durable_utf8_database(data_dir: Path, database: EmbeddedServer) -> None:
     assert database.started
     assert embedded.is_running(data_dir)
     with connect(database) as connection:
@@ -83,13 +83,13 @@ def test_the_first_call_makes_a_durable_utf8_database(data_dir: Path, database: 
         assert connection.execute("SELECT current_database()").fetchone() == ("fivewire",)
 
 
-def test_a_second_call_joins(data_dir: Path, database: Database) -> None:
+def test_a_second_call_joins(data_dir: Path, database: EmbeddedServer) -> None:
     again = embedded.ensure_running(data_dir)
     assert not again.started
     assert (again.port, again.password) == (database.port, database.password)
 
 
-def test_nobody_gets_in_without_the_password(database: Database) -> None:
+def test_nobody_gets_in_without_the_password(database: EmbeddedServer) -> None:
     assert len(database.password) >= 32
     for attempt in ({"password": ""}, {"password": "fivewire"}):
         with pytest.raises(psycopg.OperationalError, match="password"):
@@ -100,7 +100,7 @@ def test_nobody_gets_in_without_the_password(database: Database) -> None:
     connect(database, host=str(database.socket_directory)).close()
 
 
-def test_the_project_is_no_superuser_and_may_still_do_its_work(data_dir: Path, database: Database) -> None:
+def test_the_project_is_no_superuser_and_may_still_do_its_work(data_dir: Path, database: EmbeddedServer) -> None:
     with connect(database) as connection, connect(database) as other:
         assert connection.execute(
             "select rolsuper, rolcreaterole, rolcreatedb, rolbypassrls from pg_roles where rolname = current_user"
@@ -134,7 +134,7 @@ def test_a_server_that_an_earlier_version_made_goes_on_working(data_dir: Path) -
         assert connection.execute("show is_superuser").fetchone() == ("on",)
 
 
-def test_only_the_owner_reads_the_password(data_dir: Path, database: Database) -> None:
+def test_only_the_owner_reads_the_password(data_dir: Path, database: EmbeddedServer) -> None:
     password = embedded_home.link(data_dir) / "password"
     assert password.read_text().strip() == database.password
     assert stat.S_IMODE(password.stat().st_mode) == 0o600
@@ -163,7 +163,7 @@ def test_the_server_outlives_a_killed_starter_and_a_ctrl_c(data_dir: Path) -> No
     connect(again).close()
 
 
-def test_a_killed_server_is_started_again_with_its_data_on_its_port(data_dir: Path, database: Database) -> None:
+def test_a_killed_server_is_started_again_with_its_data_on_its_port(data_dir: Path, database: EmbeddedServer) -> None:
     with connect(database) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
     busy = connect(database)
@@ -180,7 +180,7 @@ def test_a_killed_server_is_started_again_with_its_data_on_its_port(data_dir: Pa
         assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
 
 
-def test_everything_killed_starts_again_with_its_data(data_dir: Path, database: Database) -> None:
+def test_everything_killed_starts_again_with_its_data(data_dir: Path, database: EmbeddedServer) -> None:
     with connect(database) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
     server = postmaster(data_dir)
@@ -190,7 +190,7 @@ def test_everything_killed_starts_again_with_its_data(data_dir: Path, database: 
 
 
 @pytest.mark.parametrize("content", ["{own}\n", ""], ids=["number used by another process", "cut short"])
-def test_a_stale_pid_file_does_not_keep_the_server_down(data_dir: Path, database: Database, content: str) -> None:
+def test_a_stale_pid_file_does_not_keep_the_server_down(data_dir: Path, database: EmbeddedServer, content: str) -> None:
     server = postmaster(data_dir)
     pid_file = embedded_home.link(data_dir) / "data" / "postmaster.pid"
     lines = pid_file.read_text().split("\n", 1)
@@ -200,7 +200,7 @@ def test_a_stale_pid_file_does_not_keep_the_server_down(data_dir: Path, database
     assert embedded.ensure_running(data_dir).started
 
 
-def test_a_port_that_was_taken_meanwhile_is_replaced(data_dir: Path, database: Database) -> None:
+def test_a_port_that_was_taken_meanwhile_is_replaced(data_dir: Path, database: EmbeddedServer) -> None:
     embedded.stop(data_dir)
     with socket.socket() as other:
         other.bind(("127.0.0.1", database.port))
@@ -210,7 +210,7 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(data_dir: Path, database: D
     connect(again).close()
 
 
-def test_stop_stops_and_the_next_start_has_the_data(data_dir: Path, database: Database) -> None:
+def test_stop_stops_and_the_next_start_has_the_data(data_dir: Path, database: EmbeddedServer) -> None:
     with connect(database) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
         server = postmaster(data_dir)
@@ -229,14 +229,14 @@ def test_a_half_made_database_is_made_anew(data_dir: Path) -> None:
     connect(embedded.ensure_running(data_dir)).close()
 
 
-def test_a_server_that_cannot_start_says_why(data_dir: Path, database: Database) -> None:
+def test_a_server_that_cannot_start_says_why(data_dir: Path, database: EmbeddedServer) -> None:
     embedded.stop(data_dir)
     (embedded_home.link(data_dir) / "data" / "PG_VERSION").write_text("9\n")
     with pytest.raises(embedded.EmbeddedPostgresError, match="initialized by PostgreSQL version 9"):
         embedded.ensure_running(data_dir)
 
 
-def test_remove_leaves_nothing(data_dir: Path, database: Database) -> None:
+def test_remove_leaves_nothing(data_dir: Path, database: EmbeddedServer) -> None:
     home = embedded_home.link(data_dir).resolve()
     assert home.exists()
     embedded.remove(data_dir)
@@ -247,7 +247,7 @@ def test_remove_leaves_nothing(data_dir: Path, database: Database) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another user to run the server")
 def test_root_runs_the_server_as_another_user_without_opening_its_directories(
-    data_dir: Path, database: Database
+    data_dir: Path, database: EmbeddedServer
 ) -> None:
     assert postmaster(data_dir).uids().real != 0
     assert stat.S_IMODE(data_dir.parent.stat().st_mode) == 0o700
@@ -268,7 +268,7 @@ def test_root_copies_binaries_that_the_other_user_cannot_reach(
     assert Path(postmaster(data_dir).exe()).is_relative_to(embedded_home.SYSTEM_HOMES)
 
 
-def test_the_command_tells_and_stops(data_dir: Path, database: Database) -> None:
+def test_the_command_tells_and_stops(data_dir: Path, database: EmbeddedServer) -> None:
     def command(action: str) -> str:
         arguments = [sys.executable, "-m", "brokersite.embedded", action, str(data_dir)]
         return subprocess.run(arguments, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout

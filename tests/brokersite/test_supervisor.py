@@ -16,7 +16,7 @@ import pytest
 
 from brokersite import supervisor
 from brokersite.environment import CHECKOUT
-from brokersite.supervisor import Program, Supervisor, SupervisorError, refuse_taken
+from brokersite.supervisor import ProcessSupervisor, Program, SupervisorError, refuse_taken
 from tests.brokersite.processes import has_ended
 from wire.net.address import HostPort
 
@@ -68,16 +68,16 @@ def server(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> Callab
     return make
 
 
-Run = Callable[..., Awaitable[Supervisor]]
+Run = Callable[..., Awaitable[ProcessSupervisor]]
 
 
 @pytest.fixture
 async def run(said: Said) -> AsyncIterator[Run]:
     """Start programs; whatever happens they are stopped at the end."""
-    started: list[Supervisor] = []
+    started: list[ProcessSupervisor] = []
 
-    async def start(*programs: Program) -> Supervisor:
-        started.append(Supervisor(programs, said))
+    async def start(*programs: Program) -> ProcessSupervisor:
+        started.append(ProcessSupervisor(programs, said))
         await started[-1].start()
         return started[-1]
 
@@ -119,7 +119,7 @@ async def test_start_waits_for_an_answer_where_nothing_is_listened_on(said: Said
     path = tmp_path / "worker.py"
     path.write_text("import signal; signal.pause()")
     worker = Program("worker", [str(path)], answers=answers)
-    supervised = Supervisor([worker], said)
+    supervised = ProcessSupervisor([worker], said)
     starting = asyncio.create_task(supervised.start())
     async with asyncio.timeout(20):
         await asked.wait()
@@ -255,7 +255,7 @@ import asyncio
 from brokersite.supervisor import *
 async def main():
     program = Program("one", [{str(path)!r}, "{unused_tcp_port}"], [HostPort("127.0.0.1", {unused_tcp_port})])
-    await Supervisor([program], print).start()
+    await ProcessSupervisor([program], print).start()
     print(program.process.pid, flush=True)
     await asyncio.sleep(60)
 asyncio.run(main())

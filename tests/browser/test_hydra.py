@@ -8,7 +8,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support import expected_conditions as seen
 
 from hydra.models import Node
-from hydra.notifications import Action
+from hydra.notifications import CommandAction
 from tests.browser.test_peers_and_audit import answer_yes, click, until, until_said
 from tests.hydra.protocol.driver import leader_of_three
 from tests.hydra.rows import running
@@ -34,7 +34,7 @@ def test_an_operator_looks_at_a_network_and_stops_its_leader(
         answer_yes(operator, "Yes, stop leading")
         until_said(operator, "Asked alpha to stop leading.")
         wait_until(lambda: len(alpha.commands) == 2, "both commands are there")
-    assert [command.action for command in alpha.commands] == [Action.DROP, Action.RESIGN]
+    assert [command.action for command in alpha.commands] == [CommandAction.DROP, CommandAction.RESIGN]
 
     operator.refresh()
     click(operator, By.CSS_SELECTOR, ".object-tools a[href$='/delete/']")

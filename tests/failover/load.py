@@ -8,8 +8,8 @@ from types import SimpleNamespace, TracebackType
 from typing import Self, cast
 
 from brokersite.rigs.torture.database import KEY
-from brokersite.rigs.torture.listeners import Listener
-from brokersite.rigs.torture.workload import BlipConsumer, BlipProducer, Stage
+from brokersite.rigs.torture.listeners import ListenerProcess
+from brokersite.rigs.torture.workload import BlipConsumer, BlipProducer, SharedLoad
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import Broker
 from wire.blipmq.client import Client
@@ -28,7 +28,7 @@ class Load:
     def __init__(self, broker: Broker) -> None:
         host, self._overhop = broker.overhop
         self._host = host
-        self._stage = Stage([cast(Listener, SimpleNamespace(number=0, blipmq=broker.blipmq[1]))])
+        self._stage = SharedLoad([cast(ListenerProcess, SimpleNamespace(number=0, blipmq=broker.blipmq[1]))])
         with Client(host, broker.blipmq[1], KEY) as client:
             subscription = client.subscribe(TOPIC)
         self._producer = BlipProducer("p", self._stage, 1, TOPIC, RATE)

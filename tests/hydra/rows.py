@@ -13,9 +13,9 @@ import psycopg
 from psycopg.rows import dict_row
 
 from hydra.errors import StoreError
-from hydra.notifications import Command
-from hydra.protocol.effects import Stored
-from hydra.snapshot import Snapshot, snapshot
+from hydra.notifications import OperatorCommand
+from hydra.protocol.effects import StoredNode
+from hydra.snapshot import NodeSnapshot, snapshot
 from hydra.storage.database import conninfo_from_settings
 from hydra.storage.line_records import Line
 from hydra.storage.node_row import NodeStore
@@ -32,7 +32,7 @@ class Opened:
         self.lost: list[str] = []
         self.back = 0
         self.failed: list[StoreError] = []
-        self.commands: list[Command] = []
+        self.commands: list[OperatorCommand] = []
 
     async def open(self, name: str = "alpha", conninfo: str = "", **options: Any) -> Opened:
         self.store = await NodeStore.open(
@@ -84,7 +84,7 @@ def stored(queue: str = QUEUE) -> list[Line]:
     return [(has["hydra.term"], has["hydra.idx"], text) for has, text in zip(headers, texts, strict=True)]
 
 
-def look_at(driven: Driven) -> Snapshot:
+def look_at(driven: Driven) -> NodeSnapshot:
     return snapshot(driven.node, driven.now)
 
 
@@ -112,7 +112,7 @@ def running(name: str, driven: Driven | None = None, pledge: int | None = None) 
         opened = await open_store(name)
         if driven is not None:
             term, electorate = driven.node.term, driven.node.electorate
-            await opened.store.write(Stored(opened.store.stored.voter, term, pledge, electorate))
+            await opened.store.write(StoredNode(opened.store.stored.voter, term, pledge, electorate))
             await show(opened, driven)
         return opened
 

@@ -9,7 +9,7 @@ import asyncio
 import sys
 from random import Random
 
-from hydra.protocol.effects import Stored
+from hydra.protocol.effects import StoredNode
 from hydra.storage.node_row import NodeStore
 
 
@@ -18,7 +18,7 @@ async def main(conninfo: str, name: str) -> None:
         name, conninfo, rng=Random(name), on_lost=print, on_back=lambda: None, on_failed=print, on_command=print
     )
     for term in range(1, 1_000_000):
-        await store.write(Stored(store.stored.voter, term, term + 100))
+        await store.write(StoredNode(store.stored.voter, term, term + 100))
         print(term, flush=True)
 
 

@@ -13,7 +13,7 @@ import pytest
 from hydra import clock
 from hydra.driver import Driver
 from hydra.open_links import PIECE
-from hydra.protocol.effects import Deliver, Dial, Effect, Say, Stored
+from hydra.protocol.effects import DeliverLine, Dial, Effect, Say, StoredNode
 from hydra.protocol.induction import Induction
 from hydra.protocol.messages import Knock
 from hydra.protocol.node import Node
@@ -59,7 +59,7 @@ class World:
 
     # Disk.
 
-    async def write(self, stored: Stored) -> None:
+    async def write(self, stored: StoredNode) -> None:
         await self.written.wait()
         self.log.append(f"row {stored.term}")
 
@@ -149,7 +149,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
 
 def make_driver(world: World, **options: Any) -> None:
     now = clock.now()
-    node = Node(name="alpha", times=Times(), rng=Random(7), stored=Stored(VOTER), now=now, **options)
+    node = Node(name="alpha", times=Times(), rng=Random(7), stored=StoredNode(VOTER), now=now, **options)
     world.driver = Driver(node, TransportOptions(), world, world, world)
 
 
@@ -238,7 +238,7 @@ async def test_lines_that_come_while_another_event_is_carried_out_wait_their_tur
 
     world.on_say = say
     world.log.clear()
-    world.effects(Say("PRIVMSG #a :one", "1"), Deliver(9, 9, "after it"))
+    world.effects(Say("PRIVMSG #a :one", "1"), DeliverLine(9, 9, "after it"))
     assert world.log == [
         "say PRIVMSG #a :one", "said", "line 9.9 after it", "line 1.0 :a!b@c PRIVMSG #a :an answer at once",
     ]  # fmt: skip

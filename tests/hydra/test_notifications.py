@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from django.db import transaction
 
-from hydra.notifications import CHANNEL, Action, Command, parse_command
+from hydra.notifications import CHANNEL, CommandAction, OperatorCommand, parse_command
 from hydra.operations import send
 from hydra.storage.database import conninfo_from_settings
 
@@ -21,16 +21,16 @@ FIELDS = {"node": "alpha", "run": str(RUN), "action": "drop", "by": "anna", "num
 @pytest.mark.parametrize(
     ("action", "number", "words"),
     [
-        (Action.RESIGN, None, "anna asks to stop leading"),
-        (Action.DROP, 12, "anna asks to drop node 12"),
-        (Action.DISCONNECT_LINK, 3, "anna asks to close link 3"),
+        (CommandAction.RESIGN, None, "anna asks to stop leading"),
+        (CommandAction.DROP, 12, "anna asks to drop node 12"),
+        (CommandAction.DISCONNECT_LINK, 3, "anna asks to close link 3"),
     ],
 )
 @pytest.mark.django_db(transaction=True)
 def test_a_command_arrives_as_it_was_sent_and_only_after_the_commit(
-    action: Action, number: int | None, words: str
+    action: CommandAction, number: int | None, words: str
 ) -> None:
-    command = Command(node="alpha", run=RUN, action=action, by="anna", number=number)
+    command = OperatorCommand(node="alpha", run=RUN, action=action, by="anna", number=number)
     with psycopg.connect(conninfo_from_settings(), autocommit=True) as listener:
         listener.execute(f"listen {CHANNEL}".encode())
         with transaction.atomic():

@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from hydra.protocol.effects import Stored
-from hydra.snapshot import FARTHEST, LinkStatus, MemberStatus, Snapshot, occurrences
+from hydra.protocol.effects import StoredNode
+from hydra.snapshot import FARTHEST, LinkStatus, MemberStatus, NodeSnapshot, occurrences
 from tests.hydra.protocol.driver import OTHERS, VOTER, Driven, leader_of_three, neighbour, voter_of_three
 from tests.hydra.rows import look_at
 
 
-def texts(before: Snapshot | None, after: Snapshot) -> list[tuple[str, str]]:
+def texts(before: NodeSnapshot | None, after: NodeSnapshot) -> list[tuple[str, str]]:
     return [(each.kind, each.text) for each in occurrences(before, after)]
 
 
 def test_a_node_that_knows_nobody() -> None:
-    driven = Driven(Stored(VOTER))
+    driven = Driven(StoredNode(VOTER))
     status = look_at(driven)
     assert (status.name, status.id, status.voter) == ("alpha", driven.id, VOTER)
     assert (status.role, status.term, status.leader, status.leader_name) == ("outside", 0, None, "")

@@ -7,19 +7,19 @@ import itertools
 import pytest
 
 from queues.engine import ANYBODY, Grant
-from queues.reach import REACH, Kind, Operation, Protocol, covers, is_celery, kind_of, may_reach
+from queues.reach import REACH, AddressKind, Operation, Protocol, covers, is_celery, kind_of, may_reach
 
 #: An address of each kind.
 EXAMPLES = {
-    Kind.QUEUE: ("queue", "orders"),
-    Kind.TOPIC: ("topic", "prices"),
-    Kind.PEER: ("peer", "bob"),
-    Kind.CELERY: ("queue", "w1@host.celery.pidbox"),
-    Kind.SYSTEM: ("queue", "_system"),
-    Kind.MAILBOX: ("queue", "_peer/bob"),
-    Kind.SUBSCRIPTION: ("queue", "_subscription/7/prices"),
-    Kind.RESERVED: ("queue", "_other"),
-    Kind.RESERVED_TOPIC: ("topic", "_prices"),
+    AddressKind.QUEUE: ("queue", "orders"),
+    AddressKind.TOPIC: ("topic", "prices"),
+    AddressKind.PEER: ("peer", "bob"),
+    AddressKind.CELERY: ("queue", "w1@host.celery.pidbox"),
+    AddressKind.SYSTEM: ("queue", "_system"),
+    AddressKind.MAILBOX: ("queue", "_peer/bob"),
+    AddressKind.SUBSCRIPTION: ("queue", "_subscription/7/prices"),
+    AddressKind.RESERVED: ("queue", "_other"),
+    AddressKind.RESERVED_TOPIC: ("topic", "_prices"),
 }
 WIRE = (Protocol.OVERHOP, Protocol.BLIPMQ, Protocol.SSPQ, Protocol.PEERBUS, Protocol.HYDRA)
 
@@ -54,9 +54,9 @@ ALLOWED: dict[tuple[str, str], str] = {
 }
 
 
-@pytest.mark.parametrize(("protocol", "operation", "kind"), list(itertools.product(Protocol, Operation, Kind)))
+@pytest.mark.parametrize(("protocol", "operation", "kind"), list(itertools.product(Protocol, Operation, AddressKind)))
 def test_every_protocol_reaches_what_is_listed_and_nothing_else(
-    protocol: Protocol, operation: Operation, kind: Kind
+    protocol: Protocol, operation: Operation, kind: AddressKind
 ) -> None:
     address, name = EXAMPLES[kind]
     assert kind_of(address, name) is kind
@@ -66,7 +66,7 @@ def test_every_protocol_reaches_what_is_listed_and_nothing_else(
 
 def test_no_wire_protocol_touches_a_mailbox_or_the_queue_of_a_subscription() -> None:
     for protocol, operation, kind in itertools.product(
-        WIRE, Operation, (Kind.MAILBOX, Kind.SUBSCRIPTION, Kind.RESERVED)
+        WIRE, Operation, (AddressKind.MAILBOX, AddressKind.SUBSCRIPTION, AddressKind.RESERVED)
     ):
         assert not may_reach(protocol, operation, *EXAMPLES[kind])
 
@@ -101,7 +101,7 @@ def test_the_table_has_every_protocol() -> None:
 )
 def test_queues_of_celerys_are_known_by_their_names(name: str, celerys: bool) -> None:
     assert is_celery(name) is celerys
-    assert kind_of("topic", name) is Kind.TOPIC
+    assert kind_of("topic", name) is AddressKind.TOPIC
 
 
 @pytest.mark.parametrize(

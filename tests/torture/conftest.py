@@ -9,12 +9,12 @@ import pytest
 
 from brokersite.rigs.torture.database import TortureDatabase
 from brokersite.rigs.torture.history import FaultKind
-from brokersite.rigs.torture.runner import Plan, Report, Run, describe
+from brokersite.rigs.torture.runner import Run, TorturePlan, TortureReport, describe
 
 #: Messages that a run has to confirm, however slow the machine is.
 CONFIRMED = 2000
 
-Torture = Callable[..., Report]
+Torture = Callable[..., TortureReport]
 
 
 @pytest.fixture(scope="session")
@@ -31,9 +31,9 @@ def torture_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tortu
 def torture(torture_database: TortureDatabase) -> Torture:
     """Run clients against faults, so many of each kind; what the run prints is shown when the test fails."""
 
-    def run(faults: dict[FaultKind, int], seed: int = 1, **options: object) -> Report:
+    def run(faults: dict[FaultKind, int], seed: int = 1, **options: object) -> TortureReport:
         given: dict[str, Any] = {"confirmed": CONFIRMED, **options}
-        plan = Plan(seed=seed, faults=faults, seconds=400.0, **given)
+        plan = TorturePlan(seed=seed, faults=faults, seconds=400.0, **given)
         report = Run(torture_database, plan, print).run()
         print("\n".join(describe(report)))
         return report

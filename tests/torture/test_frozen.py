@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from brokersite.rigs.torture.database import KEY, TortureDatabase
-from brokersite.rigs.torture.listeners import HOST, Listener
+from brokersite.rigs.torture.listeners import HOST, ListenerProcess
 from tests.waiting import PATIENCE
 from wire.blipmq.client import Client
 from wire.sspq.client import Client as SspqClient
@@ -41,8 +41,8 @@ QUIET = 1.0
 
 
 @pytest.fixture
-def listener(torture_database: TortureDatabase) -> Iterator[Listener]:
-    listener = Listener(0, torture_database, "frozen")
+def listener(torture_database: TortureDatabase) -> Iterator[ListenerProcess]:
+    listener = ListenerProcess(0, torture_database, "frozen")
     listener.start()
     try:
         listener.wait_until_ready()
@@ -70,7 +70,7 @@ def stored(database: TortureDatabase, pattern: str) -> int:
 
 
 def test_no_pong_comes_while_the_writer_is_frozen_in_its_commit(
-    torture_database: TortureDatabase, listener: Listener, held: psycopg.Connection
+    torture_database: TortureDatabase, listener: ListenerProcess, held: psycopg.Connection
 ) -> None:
     with ThreadPoolExecutor(1) as executor, Client(HOST, listener.blipmq, KEY) as client:
         subscription = client.subscribe("frozen-topic")
@@ -91,7 +91,7 @@ def test_no_pong_comes_while_the_writer_is_frozen_in_its_commit(
 
 
 def test_no_message_comes_while_all_of_the_database_is_frozen(
-    torture_database: TortureDatabase, listener: Listener
+    torture_database: TortureDatabase, listener: ListenerProcess
 ) -> None:
     with SspqClient(HOST, listener.sspq) as client:
         answered = threading.Event()

@@ -89,7 +89,7 @@ class ListenerStats:
     closed: dict[Closure, int] = field(default_factory=lambda: dict.fromkeys(Closure, 0))
 
 
-class Client(Protocol):
+class LimitedConnection(Protocol):
     """A connection as the limits see it."""
 
     @property
@@ -116,9 +116,9 @@ class PartialBytes:
     def __init__(self, limit: int = 0) -> None:
         self.limit = limit
         self.total = 0
-        self._by_client: dict[Client, int] = {}
+        self._by_client: dict[LimitedConnection, int] = {}
 
-    def hold(self, client: Client, count: int) -> None:
+    def hold(self, client: LimitedConnection, count: int) -> None:
         """``client`` holds ``count`` bytes from now on. Over the limit those with most are evicted, strangers before
         others, until a sixteenth of it is free."""
         self.total += count - self._by_client.pop(client, 0)
@@ -132,7 +132,7 @@ class PartialBytes:
             self.total -= self._by_client.pop(hungry)
             hungry.evict(Closure.PARTIAL_BYTES)
 
-    def _hunger(self, client: Client) -> tuple[bool, int]:
+    def _hunger(self, client: LimitedConnection) -> tuple[bool, int]:
         count = self._by_client[client]
         return client.is_stranger and count >= FEW_BYTES, count
 
@@ -157,7 +157,7 @@ class ConnectionLimits:
         self.partial = PartialBytes(partial_bytes)
         self.total = 0
         self._by_client: dict[str | int, int] = {}
-        self._strangers: dict[Client, None] = {}
+        self._strangers: dict[LimitedConnection, None] = {}
 
     @classmethod
     def of(cls, options: ListenerOptions) -> ConnectionLimits:
@@ -172,7 +172,7 @@ class ConnectionLimits:
         """Connections whose handshake is not complete."""
         return len(self._strangers)
 
-    def meet(self, client: Client) -> None:
+    def meet(self, client: LimitedConnection) -> None:
         """A connection begins its handshake; if too many do, the one that has been at it longest is evicted.
 
         The caller must call :meth:`know` when the handshake is complete or the connection gone.
@@ -183,7 +183,7 @@ class ConnectionLimits:
             del self._strangers[oldest]
             oldest.evict(Closure.MAX_UNAUTHENTICATED)
 
-    def know(self, client: Client) -> None:
+    def know(self, client: LimitedConnection) -> None:
         """A connection is no stranger any more, or gone."""
         self._strangers.pop(client, None)
 

@@ -32,7 +32,7 @@ class Assignment(NamedTuple):
     deadline: float | None
 
 
-class Owner(Protocol):
+class ConsumerOwner(Protocol):
     """The deliveries of the connection that a consumer belongs to."""
 
     connection: Connection
@@ -50,7 +50,7 @@ class Consumer(Worker):
         "queue", "sid",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner, queue: str, buffer: LocalQueue, largest: int, key: int | None) -> None:
+    def __init__(self, owner: ConsumerOwner, queue: str, buffer: LocalQueue, largest: int, key: int | None) -> None:
         """`largest` is the most bytes that a payload may have to go into a frame, `key` the client's API key."""
         super().__init__(key)
         self.sid = str(uuid4())

@@ -21,7 +21,7 @@ from queues.engine import (
     Unstorable,
 )
 from wire.net.connection import Connection, contained
-from wire.overhop.codec.decoder import Message
+from wire.overhop.codec.decoder import Envelope
 from wire.overhop.codec.encoder import Unencodable, encode_value, err, is_simple
 from wire.overhop.codec.fields import DomainError, forbidden
 from wire.overhop.codec.hot_frames import OkWriter
@@ -29,7 +29,7 @@ from wire.overhop.codec.messages import Enqueue
 from wire.overhop.codec.names import Code, Type
 from wire.overhop.payloads import DIGITS, JobNames
 from wire.overhop.service import OverhopService, Target
-from wire.replies import Held, Replies
+from wire.replies import HeldReplies, Replies
 
 NIL = b"\xc0"
 ENQUEUE = int(Type.ENQUEUE)
@@ -51,7 +51,7 @@ Place = tuple[list[bytes], int, str, JobNames]
 class Keyed(NamedTuple):
     """A job with a key: its holder may have to be asked for before the answer is known."""
 
-    held: Held
+    held: HeldReplies
     rid: str
     target: Target
     message: Outgoing
@@ -116,7 +116,7 @@ class Enqueuer:
         else:
             target.publisher.publish_detailed(message, self, place, True)
 
-    def publish_run(self, received: Sequence[Message], at: int) -> int:
+    def publish_run(self, received: Sequence[Envelope], at: int) -> int:
         """Publish the plain jobs for one queue that begin at `at`; how many there are, perhaps none.
 
         Every other ENQUEUE, a wrong one too, is left to `publish`.

@@ -46,10 +46,10 @@ class Command(EtlCommand):
         return None
 
     def do_soak(self, options: dict[str, Any]) -> None:
-        from brokersite.rigs.etl_soak.report import Plan
+        from brokersite.rigs.etl_soak.report import SoakPlan
         from brokersite.rigs.etl_soak.runner import Soak
 
-        plan = Plan(**{name: options[name] for name in ("messages", "runs", "kills", "pairs", "seed", "seconds")})
+        plan = SoakPlan(**{name: options[name] for name in ("messages", "runs", "kills", "pairs", "seed", "seconds")})
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             report = Soak(plan, self.stderr.write).run()

@@ -17,7 +17,7 @@ from brokersite.embedded import EmbeddedPostgresError
 from brokersite.rigs.torture.database import TortureDatabase
 from brokersite.rigs.torture.history import FaultKind
 from brokersite.rigs.torture.listeners import ListenerFailed
-from brokersite.rigs.torture.runner import Plan, Run, describe
+from brokersite.rigs.torture.runner import Run, TorturePlan, describe
 
 COUNTS = {
     "kills": (FaultKind.KILL, 200, "kill -9 of the listener"),
@@ -62,7 +62,7 @@ class Command(BaseCommand):
         if any(options[name] < 0 for name in COUNTS) or options["seconds"] <= 0 or options["listeners"] < 1:
             raise CommandError("Counts must be 0 or more, --seconds more than 0, --listeners 1 or more.")
         seed = options["seed"] if options["seed"] is not None else random.SystemRandom().randrange(10**6)
-        plan = Plan(
+        plan = TorturePlan(
             seed=seed,
             faults={kind: options[name] for name, (kind, _, _) in COUNTS.items()},
             seconds=options["seconds"],
@@ -78,7 +78,7 @@ class Command(BaseCommand):
         if not passed:
             raise SystemExit(1)
 
-    def _torture(self, plan: Plan, keep: bool) -> bool:
+    def _torture(self, plan: TorturePlan, keep: bool) -> bool:
         """Whether all promises were kept; if not, or if the run breaks off, its data stays to be looked at."""
         data_dir = Path(tempfile.mkdtemp(prefix="fivewire-torture-"))
         database = TortureDatabase(data_dir)
@@ -93,7 +93,7 @@ class Command(BaseCommand):
             self._leave(database, data_dir, keep)
         return passed
 
-    def _run(self, database: TortureDatabase, plan: Plan) -> bool:
+    def _run(self, database: TortureDatabase, plan: TorturePlan) -> bool:
         database.start()
         report = Run(database, plan, self._say).run()
         for line in describe(report):

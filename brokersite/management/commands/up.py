@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
 from brokersite import bootstrap, embedded
-from brokersite.supervisor import Program, Supervisor, SupervisorError, refuse_taken
+from brokersite.supervisor import ProcessSupervisor, Program, SupervisorError, refuse_taken
 from queues import extras
 from queues.database import connection_parameters
 from wire.net.address import AddressError, HostPort, parse_address
@@ -124,7 +124,7 @@ class Command(BaseCommand):
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        supervisor = Supervisor(programs, self._say)
+        supervisor = ProcessSupervisor(programs, self._say)
         tasks = [asyncio.create_task(stop.wait()), asyncio.create_task(supervisor.start())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -140,7 +140,7 @@ class Command(BaseCommand):
             await asyncio.gather(*tasks, return_exceptions=True)
             await supervisor.stop()
 
-    async def _watch_database(self, supervisor: Supervisor) -> None:
+    async def _watch_database(self, supervisor: ProcessSupervisor) -> None:
         """Start an embedded PostgreSQL that died again, on its old port if that is still free."""
         database = settings.EMBEDDED_DATABASE
         while database is not None:

@@ -33,7 +33,7 @@ import psycopg
 from queues import childprocess
 
 if TYPE_CHECKING:
-    from brokersite.rigs.celery.smoke_plan import Effect, Plan
+    from brokersite.rigs.celery.smoke_plan import Effect, SmokePlan
 
 QUEUES = "smoke", "smoke-chords", "smoke-hold"
 #: Seconds without any progress after which it is given up; and that a worker has to begin or to end.
@@ -42,7 +42,7 @@ PATIENCE = 60.0
 KILL = 0.3
 
 
-class Worker:
+class WorkerProcess:
     """`celery worker`, two children, in a process group of its own; it ends with this process."""
 
     def __init__(self, name: str, queues: tuple[str, ...]) -> None:
@@ -85,18 +85,18 @@ class Worker:
 class Smoke:
     """One run on a database."""
 
-    def __init__(self, database: psycopg.Connection[Any], plan: Plan) -> None:
+    def __init__(self, database: psycopg.Connection[Any], plan: SmokePlan) -> None:
         self._database = database
         self._plan = plan
         self._known = self._results()
-        self._workers: list[Worker] = []
+        self._workers: list[WorkerProcess] = []
         #: What went wrong beside effects.
         self.wrong: list[str] = []
 
     @contextlib.contextmanager
-    def worker(self, name: str, *queues: str) -> Iterator[Worker]:
+    def worker(self, name: str, *queues: str) -> Iterator[WorkerProcess]:
         """A worker that is ended, in the end, and must not complain."""
-        worker = Worker(name, queues)
+        worker = WorkerProcess(name, queues)
         try:
             worker.wait_until_ready()
             yield worker
@@ -109,7 +109,7 @@ class Smoke:
     def run(self) -> None:
         """Send everything, kill a worker, and wait for the end. Raises TimeoutError."""
         main, chords, hold = QUEUES
-        victim = Worker("victim", (main, hold))
+        victim = WorkerProcess("victim", (main, hold))
         try:
             with self.worker("steady", main, chords):
                 victim.wait_until_ready()
@@ -205,10 +205,10 @@ def run(dsn: str, tasks: int) -> bool:
     import django
 
     django.setup()
-    from brokersite.rigs.celery.smoke_plan import Plan
+    from brokersite.rigs.celery.smoke_plan import SmokePlan
 
     with psycopg.connect(dsn, autocommit=True) as database:
-        smoke = Smoke(database, Plan(tasks))
+        smoke = Smoke(database, SmokePlan(tasks))
         if any(smoke.held()):
             raise SystemExit(f"the queues {', '.join(QUEUES)} are not empty: purge them in the admin")
         began = time.monotonic()

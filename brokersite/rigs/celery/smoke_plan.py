@@ -24,7 +24,7 @@ PATIENCE = 30.0
 Effect = tuple[str, int, str]
 
 
-class Plan:
+class SmokePlan:
     """So many tasks of all kinds. `expected` is every effect that they must have, `tasks` how many have results."""
 
     def __init__(self, tasks: int) -> None:

@@ -29,7 +29,7 @@ LONGEST, LOOK = 1200.0, 0.002
 LATER = {"reading": 0.5, "writing": 0.5, "moving": 0.1, "recording": 0.01, "rolling up": 0.5}
 
 
-class Stage(StrEnum):
+class KillStage(StrEnum):
     """Where a run is killed."""
 
     READING = "reading"
@@ -70,7 +70,7 @@ class Exports:
             raise SoakBroken(f"run {made.pk} has {made.state}: {made.error}")
         return made
 
-    def killed(self, stage: Stage) -> str:
+    def killed(self, stage: KillStage) -> str:
         """A run that is killed when it is in this stage; says what it left. Raises SoakBroken when it ends before."""
         seen = self._sight(stage)
         made, process = self._start()
@@ -94,16 +94,16 @@ class Exports:
             )  # fmt: skip
         return made, process
 
-    def _sight(self, stage: Stage) -> Callable[[], bool]:
+    def _sight(self, stage: KillStage) -> Callable[[], bool]:
         """What tells that the next run is in this stage: what it says, and what it has done to the output since."""
         output, before = self.output, set(self._temporary.glob(f"{PREFIX}*/progress"))
         records = set((output / RUNS).glob("*.json"))
-        sights: dict[Stage, tuple[str, Callable[[], bool]]] = {
-            Stage.READING: (MESSAGES, lambda: True),
-            Stage.WRITING: (MESSAGES, lambda: any((output / STAGING).glob(f"*/{MESSAGES}/**/*.parquet"))),
-            Stage.MOVING: ("committing", lambda: any((output / RUNS).glob("*.plan"))),
-            Stage.RECORDING: ("committing", lambda: bool(set((output / RUNS).glob("*.json")) - records)),
-            Stage.ROLLING_UP: ("rollups", lambda: True),
+        sights: dict[KillStage, tuple[str, Callable[[], bool]]] = {
+            KillStage.READING: (MESSAGES, lambda: True),
+            KillStage.WRITING: (MESSAGES, lambda: any((output / STAGING).glob(f"*/{MESSAGES}/**/*.parquet"))),
+            KillStage.MOVING: ("committing", lambda: any((output / RUNS).glob("*.plan"))),
+            KillStage.RECORDING: ("committing", lambda: bool(set((output / RUNS).glob("*.json")) - records)),
+            KillStage.ROLLING_UP: ("rollups", lambda: True),
         }
         name, done = sights[stage]
         return lambda: name in self._said(before) and done()

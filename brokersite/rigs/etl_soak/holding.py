@@ -27,7 +27,7 @@ LATE = """
 """
 
 
-class Holder:
+class TransactionHolder:
     """A session that has a transaction open nearly always; each lasts for so many runs."""
 
     def __init__(self, alias: str, lasts: int, dead: str) -> None:

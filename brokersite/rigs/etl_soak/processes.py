@@ -21,7 +21,7 @@ KEY = "soak-key"
 START, STOP = 120.0, 30.0
 
 
-class Child:
+class SoakProcess:
     """A process that is told things on its standard input and says others on its output."""
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], directory: Path) -> None:
@@ -83,7 +83,7 @@ class Child:
         self._reader.join(STOP)
 
 
-class Broker(Child):
+class Broker(SoakProcess):
     """`manage.py runwire` on ports of its own."""
 
     def __init__(self, environment: Mapping[str, str], directory: Path, sspq_queue: str) -> None:
@@ -100,13 +100,13 @@ class Broker(Child):
         super().end()
 
 
-class Load:
+class LoadProcesses:
     """Clients of all protocols: some whose pace is always given, and some who go as fast as they can when told so."""
 
     def __init__(self, environment: Mapping[str, str], directory: Path, ports: Mapping[str, int], fast: int) -> None:
         kinds = ["mixed", *("blipmq" for _ in range(fast))]
         self.children = [
-            Child(
+            SoakProcess(
                 f"load-{n}",
                 [LOAD, json.dumps({"kind": kind, "name": f"soak-topic-{n}", "key": KEY, **ports})],
                 environment, directory,
@@ -140,7 +140,7 @@ class Load:
 
 
 @contextmanager
-def ending(child: Broker | Load) -> Iterator[None]:
+def ending(child: Broker | LoadProcesses) -> Iterator[None]:
     """It ends with this context."""
     try:
         yield

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from brokersite.rigs.etl_soak.checking import Comparison
-from brokersite.rigs.etl_soak.exports import Stage
-from brokersite.rigs.etl_soak.watching import Held
+from brokersite.rigs.etl_soak.exports import KillStage
+from brokersite.rigs.etl_soak.watching import LongestHeld
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SoakPlan:
     """At least so many messages; whole runs, kills in each stage, and pairs of phases at full pace."""
 
     messages: int = 200_000
@@ -41,10 +41,10 @@ class Pair:
 
 
 @dataclass(slots=True)
-class Report:
+class SoakReport:
     """What came of it; `comparison` is the verdict."""
 
-    plan: Plan
+    plan: SoakPlan
     runs: int = 0
     late_rows: int = 0
     published: int = 0
@@ -55,7 +55,7 @@ class Report:
     seconds: float = 0.0
     kills: list[str] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
-    held: Held = field(default_factory=Held)
+    held: LongestHeld = field(default_factory=LongestHeld)
     comparison: Comparison = field(default_factory=lambda: Comparison({}, {}, ("Nothing was compared.",)))
 
     @property
@@ -74,7 +74,7 @@ class Report:
         return {
             "messages_published": self.published, "messages_settled": self.settled, "dead_letters_left": self.dead,
             "whole_runs": self.runs, "whole_runs_planned": self.plan.runs + self.plan.pairs + 1,
-            "killed_runs": len(self.kills), "killed_runs_planned": self.plan.kills * len(Stage),
+            "killed_runs": len(self.kills), "killed_runs_planned": self.plan.kills * len(KillStage),
             "transactions_held_across_runs": self.held_transactions, "rows_of_these": self.held_rows,
             "rows_of_earlier_days": self.late_rows, "days_and_queues_compared": len(self.comparison.archive),
             "rows_compared": self.comparison.rows,

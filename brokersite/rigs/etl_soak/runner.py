@@ -14,12 +14,12 @@ from django.conf import settings
 from brokersite.rigs.etl.scratch import environment, scratch_database, scratch_directory
 from brokersite.rigs.etl_soak.checking import Comparison, compare
 from brokersite.rigs.etl_soak.errors import SoakBroken
-from brokersite.rigs.etl_soak.exports import Exports, Stage
-from brokersite.rigs.etl_soak.holding import Holder
+from brokersite.rigs.etl_soak.exports import Exports, KillStage
+from brokersite.rigs.etl_soak.holding import TransactionHolder
 from brokersite.rigs.etl_soak.names import HELD, JOBS, LETTERS, ORDERS
-from brokersite.rigs.etl_soak.processes import KEY, Broker, Load, ending
-from brokersite.rigs.etl_soak.report import Pair, Plan, Report
-from brokersite.rigs.etl_soak.watching import Watcher
+from brokersite.rigs.etl_soak.processes import KEY, Broker, LoadProcesses, ending
+from brokersite.rigs.etl_soak.report import Pair, SoakPlan, SoakReport
+from brokersite.rigs.etl_soak.watching import TransactionWatcher
 from queues.counts import QueueCounts, many_counts
 from queues.engine.access import key_digest
 from queues.models import ApiKey, EtlRun, EtlState, Queue, Subscription
@@ -43,14 +43,14 @@ Say = Callable[[str], None]
 class Soak:
     """One soak, in a database and a directory that are gone at the end."""
 
-    def __init__(self, plan: Plan, say: Say) -> None:
+    def __init__(self, plan: SoakPlan, say: Say) -> None:
         self._plan = plan
         self._say = say
         self._chance = random.Random(plan.seed)
         self._began = monotonic()
-        self._report = Report(plan)
+        self._report = SoakReport(plan)
 
-    def run(self) -> Report:
+    def run(self) -> SoakReport:
         """Everything. Raises SoakBroken when it cannot be finished."""
         with (
             scratch_database(NAME) as alias,
@@ -61,11 +61,11 @@ class Soak:
             self._make_queues()
             broker = Broker(self._environment, directory, LETTERS)
             stack.enter_context(ending(broker))
-            self._load = Load(self._environment, directory, broker.ports, FAST)
+            self._load = LoadProcesses(self._environment, directory, broker.ports, FAST)
             stack.enter_context(ending(self._load))
             self._tune()
             self._exports = Exports(alias, directory / "out", directory, self._environment, self._chance)
-            watcher = Watcher(alias)
+            watcher = TransactionWatcher(alias)
             stack.callback(watcher.end)
             with self._holding() as self._holders:
                 self._export_under_load()
@@ -101,9 +101,9 @@ class Soak:
             Queue.objects.using(self._alias).filter(pk__in=found.values("queue_id")).update(**policy)
 
     @contextmanager
-    def _holding(self) -> Iterator[list[Holder]]:
+    def _holding(self) -> Iterator[list[TransactionHolder]]:
         """Transactions that are open from one run to another; in the end those that are left commit."""
-        holders = [Holder(self._alias, lasts, JOBS) for lasts in HOLDS]
+        holders = [TransactionHolder(self._alias, lasts, JOBS) for lasts in HOLDS]
         try:
             for holder in holders:
                 holder.begin()
@@ -120,7 +120,7 @@ class Soak:
 
     def _export_under_load(self) -> None:
         """Whole runs and killed ones in any order, while all protocols are spoken."""
-        acts: list[Stage | None] = [stage for stage in Stage for _ in range(self._plan.kills)]
+        acts: list[KillStage | None] = [stage for stage in KillStage for _ in range(self._plan.kills)]
         acts += [None] * self._plan.runs
         self._chance.shuffle(acts)
         self._rate = self._plan.messages / (USUAL * len(acts))

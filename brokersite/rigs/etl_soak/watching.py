@@ -23,7 +23,7 @@ LOOK = """
 
 
 @dataclass(slots=True)
-class Held:
+class LongestHeld:
     """Seconds, at most: of any transaction, of one with a snapshot, and of one with a snapshot of the hot table."""
 
     transaction: float = 0.0
@@ -34,11 +34,11 @@ class Held:
     looks: int = 0
 
 
-class Watcher:
+class TransactionWatcher:
     """A thread that looks until it is to end."""
 
     def __init__(self, alias: str) -> None:
-        self.held = Held()
+        self.held = LongestHeld()
         self._connection: psycopg.Connection[Any] = psycopg.connect(**connection_parameters(alias), autocommit=True)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
@@ -58,7 +58,7 @@ class Watcher:
         if snapshot and hot:
             held.hot = max(held.hot, age)
 
-    def end(self) -> Held:
+    def end(self) -> LongestHeld:
         """Stop looking; returns what was seen."""
         self._ended.set()
         self._thread.join()

@@ -22,24 +22,24 @@ from itertools import pairwise
 
 from brokersite.rigs.torture.history import (
     Delivery,
-    Fault,
     FaultKind,
-    History,
+    InjectedFault,
     MessageId,
     Publish,
     QueueRules,
-    State,
+    RunHistory,
     Store,
-    Stored,
+    StoredMessage,
+    StoredState,
 )
 from queues.engine.consume.local_queue import COLD_SHARED
 
 SHOWN = 8
-DEAD = (State.DEAD, State.DEAD_LEASED)
+DEAD = (StoredState.DEAD, StoredState.DEAD_LEASED)
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class BrokenPromise:
     """A promise that was broken: which, where, and for which messages."""
 
     name: str
@@ -54,17 +54,17 @@ class Violation:
         return ": ".join(part for part in (where, counted, self.detail) if part)
 
 
-def check(history: History, store: Store, rules: Sequence[QueueRules], in_flight: int) -> list[Violation]:
+def check(history: RunHistory, store: Store, rules: Sequence[QueueRules], in_flight: int) -> list[BrokenPromise]:
     """Everything that is wrong; nothing when all promises were kept.
 
     `in_flight` is how many messages of a queue one fault may cause to be given out again.
     """
-    found = [Violation("trouble", "", (), trouble) for trouble in history.troubles]
+    found = [BrokenPromise("trouble", "", (), trouble) for trouble in history.troubles]
     publishes = {publish.message: publish for publish in history.publishes}
     known = {rule.name for rule in rules}
     used = {delivery.queue for delivery in history.deliveries} | {stored.queue for stored in store.messages}
     for name in sorted(used - known):
-        found.append(Violation("unknown queue", name, ()))
+        found.append(BrokenPromise("unknown queue", name, ()))
     for rule in rules:
         found += QueueCheck(history, store, rule, publishes, in_flight).violations()
     return found
@@ -75,7 +75,7 @@ class QueueCheck:
 
     def __init__(
         self,
-        history: History,
+        history: RunHistory,
         store: Store,
         rules: QueueRules,
         publishes: dict[MessageId, Publish],
@@ -108,7 +108,7 @@ class QueueCheck:
             message for message, group in self.deliveries.items() if any(delivery.acked for delivery in group)
         }
 
-    def violations(self) -> list[Violation]:
+    def violations(self) -> list[BrokenPromise]:
         """All of this queue's."""
         found = [
             self._named("lost", self._lost()),
@@ -124,9 +124,9 @@ class QueueCheck:
         ]
         return [violation for violation in found if violation is not None]
 
-    def _named(self, name: str, messages: Iterable[object]) -> Violation | None:
+    def _named(self, name: str, messages: Iterable[object]) -> BrokenPromise | None:
         texts = tuple(str(message) for message in messages)
-        return Violation(name, self.rules.name, texts) if texts else None
+        return BrokenPromise(name, self.rules.name, texts) if texts else None
 
     def _is_ours(self, message: MessageId) -> bool:
         return message.producer in self.rules.producers
@@ -155,13 +155,13 @@ class QueueCheck:
             if not (self.rules.timed or first.let_go or self._fault_between(first, again))
         ]
 
-    def _too_many_repetitions(self) -> Violation | None:
+    def _too_many_repetitions(self) -> BrokenPromise | None:
         count = sum(not first.let_go for first, _ in self._repetitions())
         most = len(self.faults) * self.in_flight
         if self.rules.timed or count <= most:
             return None
         detail = f"{count} repetitions; {len(self.faults)} faults explain at most {most}"
-        return Violation("given out again too often", self.rules.name, (), detail)
+        return BrokenPromise("given out again too often", self.rules.name, (), detail)
 
     def _fault_between(self, first: Delivery, again: Delivery) -> bool:
         """Whether a fault explains that a message which `first` got came to `again`."""
@@ -220,12 +220,12 @@ class QueueCheck:
     def _dead_without_cause(self) -> list[MessageId]:
         return [stored.message for stored in self.stored if stored.state in DEAD and not self._was_let_go(stored)]
 
-    def _was_let_go(self, stored: Stored) -> bool:
+    def _was_let_go(self, stored: StoredMessage) -> bool:
         return any(delivery.let_go for delivery in self.deliveries.get(stored.message, ()))
 
     # The archive and the counts.
 
-    def _archive_violations(self) -> list[Violation | None]:
+    def _archive_violations(self) -> list[BrokenPromise | None]:
         if self.rules.retention == "none":
             return [self._named("archived though nothing is kept", [row.first_id for row in self.archive])]
         times = Counter(row.first_id for row in self.archive)
@@ -245,28 +245,28 @@ class QueueCheck:
             found.append(self._named("archived and never acknowledged", sorted(kept - self.acked)))
         return found
 
-    def _wrong_archive_size(self, settled: set[MessageId]) -> Violation | None:
+    def _wrong_archive_size(self, settled: set[MessageId]) -> BrokenPromise | None:
         rows = sum(row.acknowledged for row in self.archive)
         most = sum(self._copies_allowed(message) for message in settled)
         if len(settled) <= rows <= most:
             return None
         detail = f"{rows} rows for {len(settled)} acknowledged messages"
-        return Violation("wrong number of archive rows", self.rules.name, (), detail)
+        return BrokenPromise("wrong number of archive rows", self.rules.name, (), detail)
 
-    def _wrong_counts(self) -> Violation | None:
+    def _wrong_counts(self) -> BrokenPromise | None:
         counts, states = self.counts, Counter(stored.state for stored in self.stored)
         if counts is None:
-            return Violation("no counts", self.rules.name, ())
-        dead = states[State.DEAD] + states[State.DEAD_LEASED]
-        rows = (states[State.READY], states[State.LEASED], states[State.DELAYED], dead)
+            return BrokenPromise("no counts", self.rules.name, ())
+        dead = states[StoredState.DEAD] + states[StoredState.DEAD_LEASED]
+        rows = (states[StoredState.READY], states[StoredState.LEASED], states[StoredState.DELAYED], dead)
         said = (counts.ready, counts.leased, counts.delayed, counts.dead)
         if said == rows and counts.published - counts.settled == len(self.stored):
             return None
         detail = f"{counts}; there are {rows} ready, leased, delayed, dead"
-        return Violation("wrong counts", self.rules.name, (), detail)
+        return BrokenPromise("wrong counts", self.rules.name, (), detail)
 
 
-def _unclear(publish: Publish, fault: Fault) -> bool:
+def _unclear(publish: Publish, fault: InjectedFault) -> bool:
     """Whether the fault may have hidden from the broker that the message was committed already."""
     return (
         fault.kind.is_of_database

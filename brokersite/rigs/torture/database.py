@@ -38,7 +38,7 @@ class TortureDatabase:
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         self.secret = secrets.token_hex(32)
-        self.server: embedded.Database | None = None
+        self.server: embedded.EmbeddedServer | None = None
 
     def environment(self, **more: str) -> dict[str, str]:
         """For processes that are to use this database: nothing of ours but what is given here."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from time import monotonic
 
 from brokersite.rigs.torture.database import TortureDatabase
-from brokersite.rigs.torture.history import Fault, FaultKind, History
-from brokersite.rigs.torture.listeners import Listener, ListenerFailed
+from brokersite.rigs.torture.history import FaultKind, InjectedFault, RunHistory
+from brokersite.rigs.torture.listeners import ListenerFailed, ListenerProcess
 
 #: Seconds for which a listener may not have noticed that the database has gone away under it.
 UNNOTICED = 1.0
@@ -38,13 +38,13 @@ class Tormentor:
     """Does the faults, one after the other, and writes them into the history."""
 
     def __init__(
-        self, database: TortureDatabase, listeners: list[Listener], history: History, source: random.Random
+        self, database: TortureDatabase, listeners: list[ListenerProcess], history: RunHistory, source: random.Random
     ) -> None:
         self._database = database
         self._listeners = listeners
         self._history = history
         self._random = source
-        self._starting: set[Listener] = set()
+        self._starting: set[ListenerProcess] = set()
         self._acts = {
             FaultKind.KILL: self._kill,
             FaultKind.STOP: self._stop,
@@ -83,11 +83,11 @@ class Tormentor:
         for listener in self._listeners:
             self._stop_in_order(listener)
 
-    def _note(self, kind: FaultKind, begin: float, end: float, listener: Listener | None = None) -> None:
+    def _note(self, kind: FaultKind, begin: float, end: float, listener: ListenerProcess | None = None) -> None:
         number = None if listener is None else listener.number
-        self._history.faults.append(Fault(kind, begin, end, number))
+        self._history.faults.append(InjectedFault(kind, begin, end, number))
 
-    def _restart(self, listener: Listener) -> None:
+    def _restart(self, listener: ListenerProcess) -> None:
         listener.start()
         self._bring_up(listener)
 
@@ -96,7 +96,7 @@ class Tormentor:
         while self._starting:
             self._bring_up(self._starting.pop())
 
-    def _bring_up(self, listener: Listener) -> None:
+    def _bring_up(self, listener: ListenerProcess) -> None:
         """Wait until it is ready; a start that fails because the database is not there is tried again."""
         for attempt in range(STARTS):
             try:
@@ -121,7 +121,7 @@ class Tormentor:
         if self._random.random() >= EARLY:
             self.await_ready()
 
-    def _kill_now(self, listener: Listener) -> None:
+    def _kill_now(self, listener: ListenerProcess) -> None:
         begin = monotonic()
         listener.kill()
         self._note(FaultKind.KILL, begin, monotonic(), listener)
@@ -133,7 +133,7 @@ class Tormentor:
         self._note(FaultKind.STOP, begin, monotonic(), listener)
         self._restart(listener)
 
-    def _stop_in_order(self, listener: Listener) -> None:
+    def _stop_in_order(self, listener: ListenerProcess) -> None:
         try:
             listener.stop()
         except ListenerFailed as failure:

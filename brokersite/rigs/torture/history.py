@@ -43,7 +43,7 @@ def parse_body(body: bytes) -> MessageId:
 
 
 @dataclass(slots=True, eq=False)
-class Connection:
+class ClientConnection:
     """One connection of a client, from just before it was asked for."""
 
     client: str
@@ -66,7 +66,7 @@ class Delivery:
 
     queue: str
     message: MessageId
-    connection: Connection
+    connection: ClientConnection
     at: float
     #: The consumer has acknowledged it.
     acked: bool = False
@@ -96,7 +96,7 @@ class FaultKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class InjectedFault:
     """It happened somewhen between `begin` and `end`, to one listener or to the database (None)."""
 
     kind: FaultKind
@@ -105,7 +105,7 @@ class Fault:
     listener: int | None = None
 
 
-class State(StrEnum):
+class StoredState(StrEnum):
     """States of a stored message."""
 
     READY = "ready"
@@ -116,13 +116,13 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredMessage:
     """A message in the store. `first_id` is the row's id before it was ever returned."""
 
     queue: str
     message: MessageId
     first_id: int
-    state: State
+    state: StoredState
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Archived:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class StoredCounts:
     """What the store says of a queue without counting its rows."""
 
     ready: int = 0
@@ -151,18 +151,18 @@ class Counts:
 class Store:
     """What is left at the end."""
 
-    messages: list[Stored] = field(default_factory=list)
+    messages: list[StoredMessage] = field(default_factory=list)
     archive: list[Archived] = field(default_factory=list)
-    counts: dict[str, Counts] = field(default_factory=dict)
+    counts: dict[str, StoredCounts] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class History:
+class RunHistory:
     """What clients saw and what was done; each list in order of time for each client."""
 
     publishes: list[Publish] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[InjectedFault] = field(default_factory=list)
     #: What no client or process should ever meet: protocol errors, silence, a process that ends by itself.
     troubles: list[str] = field(default_factory=list)
 

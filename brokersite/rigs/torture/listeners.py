@@ -49,7 +49,7 @@ def free_ports(count: int) -> list[int]:
     raise ListenerFailed(f"no {count} ports from {PORTS.start} to {PORTS.stop - 1} are free")
 
 
-class Listener:
+class ListenerProcess:
     """One listener on ports of its own, started again and again. `program` is another build of the broker."""
 
     def __init__(self, number: int, database: TortureDatabase, queue: str, program: Sequence[str] = ()) -> None:

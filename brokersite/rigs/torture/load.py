@@ -39,7 +39,7 @@ SILENCE = 120.0
 SHARES = (0.5, 0.3, 0.2)
 
 
-class Pace:
+class PublishRate:
     """How many messages a client may publish: `rate` a second, or without limit when that is None."""
 
     def __init__(self, share: float = 1.0) -> None:
@@ -63,7 +63,7 @@ class Pace:
         return count
 
 
-def follow(paces: list[Pace]) -> None:
+def follow(paces: list[PublishRate]) -> None:
     """Do what standard input says until it ends."""
     for line in sys.stdin:
         for pace in paces:
@@ -72,7 +72,7 @@ def follow(paces: list[Pace]) -> None:
         pace.ended.set()
 
 
-def blip(port: int, key: str, topic: str, pace: Pace, ready: Callable[[list[int]], None]) -> None:
+def blip(port: int, key: str, topic: str, pace: PublishRate, ready: Callable[[list[int]], None]) -> None:
     """A topic with two subscriptions: one acknowledges everything, the other forgets some."""
     chance = random.Random(topic)
     with blipmq.Client(HOST, port, key, timeout=SILENCE) as client:
@@ -87,7 +87,7 @@ def blip(port: int, key: str, topic: str, pace: Pace, ready: Callable[[list[int]
                 client.ack(*(message for message in got if chance.randrange(FORGOTTEN)))
 
 
-def enqueue_jobs(port: int, pace: Pace) -> None:
+def enqueue_jobs(port: int, pace: PublishRate) -> None:
     """Jobs, of which each is answered before the next ones go."""
     number = 0
     with OverhopClient(HOST, port, timeout=SILENCE) as client:
@@ -116,7 +116,7 @@ def work(port: int, ended: threading.Event) -> None:
     asyncio.run(worker.run())
 
 
-def order(pace: Pace) -> None:
+def order(pace: PublishRate) -> None:
     """Publish in Django's transactions, of which some are rolled back."""
     from django.db import connection, transaction
 
@@ -132,7 +132,7 @@ def order(pace: Pace) -> None:
     connection.close()
 
 
-def sspq_peer(port: int, pace: Pace) -> None:
+def sspq_peer(port: int, pace: PublishRate) -> None:
     """Send, receive and confirm; what is poison is not confirmed, and has no second delivery."""
     number = 0
     while not pace.ended.is_set():
@@ -155,12 +155,12 @@ def _receive(client: sspq.Client) -> bool:
     return True
 
 
-class Load:
+class ClientThreads:
     """The clients of this process, each a thread; one that fails ends the process."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
-        self.paces: list[Pace] = []
+        self.paces: list[PublishRate] = []
 
     def run(self) -> None:
         starts = self._blipmq() if self.config["kind"] == "blipmq" else self._mixed()
@@ -180,11 +180,11 @@ class Load:
 
     def _blipmq(self) -> list[Callable[[], None]]:
         config = self.config
-        self.paces = [Pace()]
+        self.paces = [PublishRate()]
         return [lambda: blip(config["blipmq"], config["key"], config["name"], self.paces[0], say)]
 
     def _mixed(self) -> list[Callable[[], None]]:
-        jobs, orders, letters = self.paces = [Pace(share) for share in SHARES]
+        jobs, orders, letters = self.paces = [PublishRate(share) for share in SHARES]
         port = self.config["overhop"]
         say([])
         return [
@@ -200,7 +200,7 @@ def say(subscriptions: list[int]) -> None:
 
 def main() -> None:
     django.setup()
-    Load(json.loads(sys.argv[1])).run()
+    ClientThreads(json.loads(sys.argv[1])).run()
 
 
 if __name__ == "__main__":

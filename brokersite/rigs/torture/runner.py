@@ -12,13 +12,13 @@ from typing import Any
 
 import psycopg
 
-from brokersite.rigs.torture.checker import Violation, check
+from brokersite.rigs.torture.checker import BrokenPromise, check
 from brokersite.rigs.torture.database import KEY, TortureDatabase
 from brokersite.rigs.torture.faults import Tormentor, schedule
-from brokersite.rigs.torture.history import FaultKind, History, QueueRules, Store
-from brokersite.rigs.torture.listeners import HOST, PREFETCH, Listener
+from brokersite.rigs.torture.history import FaultKind, QueueRules, RunHistory, Store
+from brokersite.rigs.torture.listeners import HOST, PREFETCH, ListenerProcess
 from brokersite.rigs.torture.store import count_waiting, read_store
-from brokersite.rigs.torture.workload import BlipConsumer, BlipProducer, Client, SspqPeer, Stage
+from brokersite.rigs.torture.workload import BlipConsumer, BlipProducer, LoadClient, SharedLoad, SspqPeer
 from wire.blipmq import client as blipmq
 
 #: Seconds that clients have to take all that is left, once the faults are over.
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class TorturePlan:
     """What a run does. Without any fault it is a load of `seconds`, which otherwise is the most it may take."""
 
     seed: int
@@ -50,11 +50,11 @@ class Plan:
 
 
 @dataclass
-class Report:
+class TortureReport:
     """What came out."""
 
-    violations: list[Violation]
-    history: History
+    violations: list[BrokenPromise]
+    history: RunHistory
     store: Store
     seconds: float
 
@@ -85,21 +85,21 @@ class Report:
 class Run:
     """A run in a database that is started; `run` does it."""
 
-    def __init__(self, database: TortureDatabase, plan: Plan, say: Say) -> None:
+    def __init__(self, database: TortureDatabase, plan: TorturePlan, say: Say) -> None:
         self._database = database
         self._plan = plan
         self._say = say
         self._random = random.Random(plan.seed)
         #: Names of its own, so that several runs can share a database.
         self._name = f"torture-{random.SystemRandom().randrange(16**8):08x}"
-        self._history = History()
-        self._listeners = [Listener(n, database, self._name, plan.program) for n in range(plan.listeners)]
+        self._history = RunHistory()
+        self._listeners = [ListenerProcess(n, database, self._name, plan.program) for n in range(plan.listeners)]
         self._tormentor = Tormentor(database, self._listeners, self._history, self._random)
-        self._stage = Stage(self._listeners)
-        self._clients: list[Client] = []
+        self._stage = SharedLoad(self._listeners)
+        self._clients: list[LoadClient] = []
         self._rules: list[QueueRules] = []
 
-    def run(self) -> Report:
+    def run(self) -> TortureReport:
         """Everything, from the start of the listeners to the verdict. Raises ListenerFailed, TimeoutError."""
         begin = monotonic()
         try:
@@ -127,7 +127,7 @@ class Run:
         for client in self._clients:
             self._history.add(client.publishes, client.deliveries, client.troubles)
         violations = check(self._history, store, self._rules, IN_FLIGHT)
-        return Report(violations, self._history, store, monotonic() - begin)
+        return TortureReport(violations, self._history, store, monotonic() - begin)
 
     @property
     def _queues(self) -> list[str]:
@@ -142,8 +142,8 @@ class Run:
             steady_queue = _tune(connection, "s.id = %s", steady, retention="full")
             other_queue = _tune(connection, "s.id = %s", other, max_attempts=4, retry_backoff="250 ms")
             _tune(connection, "q.name = %s", self._name, retention="full")
-        producers: list[Client] = [BlipProducer(f"p{n}", stage, seed, self._name, RATE) for n in range(3)]
-        peers: list[Client] = [SspqPeer(f"s{n}", stage, seed, self._name, True) for n in range(3)]
+        producers: list[LoadClient] = [BlipProducer(f"p{n}", stage, seed, self._name, RATE) for n in range(3)]
+        peers: list[LoadClient] = [SspqPeer(f"s{n}", stage, seed, self._name, True) for n in range(3)]
         self._clients = [
             *producers,
             *(BlipConsumer(f"c{n}", stage, seed, steady_queue, steady) for n in range(2)),
@@ -200,7 +200,7 @@ class Run:
             client.join(max(0.1, deadline - monotonic()))
 
 
-def _repetitions(history: History) -> tuple[int, int]:
+def _repetitions(history: RunHistory) -> tuple[int, int]:
     """How many deliveries were not the first of their message, and how many of them a consumer had caused."""
     last: dict[tuple[str, object], bool] = {}
     count = asked_for = 0
@@ -226,7 +226,7 @@ def _tune(connection: psycopg.Connection[Any], which: str, value: object, **colu
     return str(row[0])
 
 
-def describe(report: Report) -> Sequence[str]:
+def describe(report: TortureReport) -> Sequence[str]:
     """The figures and the verdict, a line each."""
     lines = [f"{name + ':':<46}{value:>12}" for name, value in report.figures().items()]
     lines += [f"VIOLATED: {violation}" for violation in report.violations]

@@ -7,9 +7,9 @@ from typing import Any
 
 import psycopg
 
-from brokersite.rigs.torture.history import Archived, Counts, State, Store, Stored, parse_body
+from brokersite.rigs.torture.history import Archived, Store, StoredCounts, StoredMessage, StoredState, parse_body
 
-STATES = (State.READY, State.LEASED, State.DELAYED, State.DEAD, State.DEAD_LEASED)
+STATES = (StoredState.READY, StoredState.LEASED, StoredState.DELAYED, StoredState.DEAD, StoredState.DEAD_LEASED)
 
 MESSAGES = """
     select q.name, m.payload, coalesce(m.origin_id, m.id), m.state
@@ -44,14 +44,14 @@ def read_store(connection: Connection, queues: Sequence[str]) -> Store:
         connection.execute("set transaction isolation level repeatable read")
         return Store(
             [
-                Stored(queue, parse_body(bytes(payload)), first_id, STATES[state])
+                StoredMessage(queue, parse_body(bytes(payload)), first_id, STATES[state])
                 for queue, payload, first_id, state in connection.execute(MESSAGES, (names,), binary=True)
             ],
             [
                 Archived(queue, id, outcome == 0, None if payload is None else parse_body(bytes(payload)))
                 for queue, id, outcome, payload in connection.execute(ARCHIVE, (names,), binary=True)
             ],
-            {row[0]: Counts(*map(int, row[1:])) for row in connection.execute(COUNTS, (names,))},
+            {row[0]: StoredCounts(*map(int, row[1:])) for row in connection.execute(COUNTS, (names,))},
         )
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from brokersite.rigs.torture.database import KEY
-from brokersite.rigs.torture.history import Connection, Delivery, MessageId, Publish, make_body, parse_body
-from brokersite.rigs.torture.listeners import HOST, Listener
+from brokersite.rigs.torture.history import ClientConnection, Delivery, MessageId, Publish, make_body, parse_body
+from brokersite.rigs.torture.listeners import HOST, ListenerProcess
 from wire.blipmq import client as blipmq
 from wire.client.errors import ClientError, ProtocolViolation, ReplyTimeout
 from wire.sspq import client as sspq
@@ -30,18 +30,18 @@ LARGEST_BURST = 60
 
 
 @dataclass(slots=True)
-class Stage:
+class SharedLoad:
     """What all clients of a run share. Producers go on while `publishing` is set, consumers until `closed` is."""
 
-    listeners: Sequence[Listener]
+    listeners: Sequence[ListenerProcess]
     publishing: threading.Event = field(default_factory=threading.Event)
     closed: threading.Event = field(default_factory=threading.Event)
 
 
-class Client:
+class LoadClient:
     """One client: `session` is what it does on one connection."""
 
-    def __init__(self, name: str, stage: Stage, seed: int) -> None:
+    def __init__(self, name: str, stage: SharedLoad, seed: int) -> None:
         self.name = name
         self.stage = stage
         self.random = random.Random(f"{seed}/{name}")
@@ -65,7 +65,7 @@ class Client:
         """Whether it has anything left to do."""
         return not self.stage.closed.is_set()
 
-    def session(self, connection: Connection, listener: Listener) -> None:
+    def session(self, connection: ClientConnection, listener: ListenerProcess) -> None:
         """Work on one connection until there is nothing to do, or an exception ends it."""
         raise NotImplementedError
 
@@ -73,7 +73,7 @@ class Client:
         while self.working:
             listener = self.random.choice(self.stage.listeners)
             try:
-                self.session(Connection(self.name, listener.number, monotonic()), listener)
+                self.session(ClientConnection(self.name, listener.number, monotonic()), listener)
             except (ProtocolViolation, ReplyTimeout) as error:
                 self.troubles.append(f"{self.name}: {type(error).__name__}: {error}")
             except (ClientError, OSError):
@@ -97,10 +97,10 @@ class Client:
         self.confirmed += len(publishes)
 
 
-class BlipProducer(Client):
+class BlipProducer(LoadClient):
     """Publishes bursts to a topic, each confirmed by a PONG."""
 
-    def __init__(self, name: str, stage: Stage, seed: int, topic: str, rate: float) -> None:
+    def __init__(self, name: str, stage: SharedLoad, seed: int, topic: str, rate: float) -> None:
         """`rate`: messages a second, at most."""
         super().__init__(name, stage, seed)
         self._topic = topic
@@ -110,7 +110,7 @@ class BlipProducer(Client):
     def working(self) -> bool:
         return self.stage.publishing.is_set()
 
-    def session(self, connection: Connection, listener: Listener) -> None:
+    def session(self, connection: ClientConnection, listener: ListenerProcess) -> None:
         with blipmq.Client(HOST, listener.blipmq, KEY, timeout=SILENCE) as client:
             while self.working:
                 size = self.random.randint(1, LARGEST_BURST)
@@ -128,18 +128,18 @@ class BlipProducer(Client):
         self.confirm(list(sent.values()))
 
 
-class BlipConsumer(Client):
+class BlipConsumer(LoadClient):
     """Polls a subscription and acknowledges what it gets, or most of it when it is forgetful."""
 
     def __init__(
-        self, name: str, stage: Stage, seed: int, queue: str, subscription: int, forgetful: bool = False
+        self, name: str, stage: SharedLoad, seed: int, queue: str, subscription: int, forgetful: bool = False
     ) -> None:
         super().__init__(name, stage, seed)
         self._queue = queue
         self._subscription = subscription
         self._forgetful = forgetful
 
-    def session(self, connection: Connection, listener: Listener) -> None:
+    def session(self, connection: ClientConnection, listener: ListenerProcess) -> None:
         with blipmq.Client(HOST, listener.blipmq, KEY, timeout=SILENCE) as client:
             acknowledged: list[Delivery] = []
             while self.working:
@@ -166,15 +166,15 @@ def is_poison(message: MessageId) -> bool:
     return message.sequence % 60 == 7
 
 
-class SspqPeer(Client):
+class SspqPeer(LoadClient):
     """Receives and confirms; when it produces, too, each answer to a RECEIVE confirms what was sent before."""
 
-    def __init__(self, name: str, stage: Stage, seed: int, queue: str, produces: bool) -> None:
+    def __init__(self, name: str, stage: SharedLoad, seed: int, queue: str, produces: bool) -> None:
         super().__init__(name, stage, seed)
         self._queue = queue
         self._produces = produces
 
-    def session(self, connection: Connection, listener: Listener) -> None:
+    def session(self, connection: ClientConnection, listener: ListenerProcess) -> None:
         sent: list[Publish] = []
         covered = 0  # how many of them were sent before the RECEIVE that waits for its answer
         waiting = False
@@ -208,7 +208,7 @@ class SspqPeer(Client):
             sent.append(publish)
             client.send(body, retries=1 if is_poison(publish.message) else 3)
 
-    def _receive(self, client: sspq.Client, connection: Connection, message: sspq.Message) -> Delivery | None:
+    def _receive(self, client: sspq.Client, connection: ClientConnection, message: sspq.Message) -> Delivery | None:
         """Confirm a message; None for one that is to be returned by ending the connection."""
         delivery = Delivery(self._queue, parse_body(message.payload), connection, monotonic())
         self.deliveries.append(delivery)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from queues.celery.consumers.prefetch_buffer import Stock
+from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
 from queues.engine import LocalQueue, Push, Worker
 
 #: A prefetch count of 0 is no limit. What a worker has in its memory has one all the same.
@@ -39,7 +39,7 @@ class Received:
 
     def settle(self, how: Settlement) -> None:
         """Have done with it, in one way or another; any thread may."""
-        self.consumer.intake.settle(self, how)
+        self.consumer.channel.settle(self, how)
 
 
 #: What is done with a delivery: given its buffer and its tag, in the engine's thread.
@@ -54,9 +54,9 @@ def acknowledge(buffer: LocalQueue, tag: int) -> None:
 class QueueConsumer(Worker):
     """A consumer of one queue, without an API key."""
 
-    def __init__(self, intake: Intake, tag: str, queue: str) -> None:
+    def __init__(self, channel: ChannelConsumer, tag: str, queue: str) -> None:
         super().__init__(key=None)
-        self.intake = intake
+        self.channel = channel
         self.tag = tag
         self.queue = queue
         self.buffer: LocalQueue | None = None
@@ -80,18 +80,18 @@ class QueueConsumer(Worker):
         buffer = self.buffer
         assert buffer is not None
         self.held.update(push.tag for push in messages)
-        self.intake.pushed(self, [Received(self, buffer, push) for push in messages])
+        self.channel.pushed(self, [Received(self, buffer, push) for push in messages])
 
     def expired(self, tags: list[int]) -> None:
         """The queue's ack timeout is over: the messages go to others, though whoever has them may not know."""
         self.held.difference_update(tags)
-        self.intake.freed(len(tags))
+        self.channel.freed(len(tags))
 
     def settled(self, received: Received) -> None:
         """A delivery is settled: its place is free."""
         if received.buffer is self.buffer and received.push.tag in self.held:
             self.held.discard(received.push.tag)
-            self.intake.freed(1)
+            self.channel.freed(1)
 
     def set_credits(self, credits: int) -> None:
         """Let so many messages be pushed, no more and no less; some may be at once."""
@@ -104,10 +104,10 @@ class QueueConsumer(Worker):
             pusher.grant(self, credits - self.credits)
 
 
-class Intake:
+class ChannelConsumer:
     """The consumers of one channel. `receive` is given what is pushed, `settle` may be called by any thread.
 
-    With a `stock`, which then is what gives messages to the consumers, a channel that works fast is pushed some ahead
+    With a `buffer`, which then is what gives messages to the consumers, a channel that works fast is pushed some ahead
     of what its prefetch count allows.
     """
 
@@ -128,16 +128,16 @@ class Intake:
         self._outstanding = 0
         self._window = WITHOUT_LIMIT
         self._timer: asyncio.TimerHandle | None = None
-        self._stock: Stock | None = None
+        self._ahead_buffer: PrefetchBuffer | None = None
         #: Messages that may be pushed beyond the prefetch count.
         self.ahead = 0
         self._done = 0
         self._pace: asyncio.TimerHandle | None = None
         self._paced = paced
 
-    def keep_stock(self, stock: Stock) -> None:
-        """Push ahead into this stock."""
-        self._stock = stock
+    def read_ahead_into(self, buffer: PrefetchBuffer) -> None:
+        """Push ahead into this buffer."""
+        self._ahead_buffer = buffer
 
     def set_prefetch(self, count: int) -> None:
         self._window = count or WITHOUT_LIMIT
@@ -153,7 +153,7 @@ class Intake:
         if consumer in self._consumers:
             consumer.set_credits(0)
             self._consumers.remove(consumer)
-        for received in self._stock.remove(consumer) if self._stock is not None else ():
+        for received in self._ahead_buffer.remove(consumer) if self._ahead_buffer is not None else ():
             self.settle(received, LocalQueue.hand_back)
 
     def closed(self) -> list[QueueConsumer]:
@@ -179,19 +179,19 @@ class Intake:
         """So many places are free again."""
         self._outstanding -= count
         self._done += count
-        if self._pace is None and self._stock is not None:
+        if self._pace is None and self._ahead_buffer is not None:
             self._pace = self._loop.call_later(PACE, self._look)
         if self._timer is None:
             self._grant_in(0 if 2 * self._free >= self._most else LINGER_AHEAD if self.ahead else LINGER)
 
     def _look(self) -> None:
         """Allow as many ahead as were done since the last look; what is too much by now goes back."""
-        assert self._stock is not None
+        assert self._ahead_buffer is not None
         self._pace = None if not self._done else self._loop.call_later(PACE, self._look)
         self.ahead, self._done = min(self._done, MOST_AHEAD), 0
         self._paced()
         back: dict[LocalQueue, list[Push]] = defaultdict(list)
-        for received in self._stock.take_back(self._outstanding - self._most):
+        for received in self._ahead_buffer.take_back(self._outstanding - self._most):
             back[received.buffer].append(received.push)
             if received.buffer is received.consumer.buffer and received.push.tag in received.consumer.held:
                 received.consumer.held.discard(received.push.tag)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
-from queues.celery.consumers.channel_consumer import Intake, QueueConsumer, Received, Settlement, acknowledge
+from queues.celery.consumers.channel_consumer import ChannelConsumer, QueueConsumer, Received, Settlement, acknowledge
 from queues.celery.consumers.fork_safety import watch
 from queues.engine import Engine, EngineError, EngineOptions, LocalQueue, Push, StoreUnavailable
 from queues.engine.consume.low_watermark import FIRST
@@ -46,7 +46,7 @@ FOR_EVER = 100 * 365 * 86_400.0
 COMING_BACK = 5.0
 
 
-class Progress:
+class WriteSignal:
     """Tells that the engine has written something."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class EngineThread:
         self._gathering = False
         #: The settler's round in which the last message that goes back is written.
         self._returning = 0
-        self._intakes: set[Intake] = set()
+        self._channels: set[ChannelConsumer] = set()
         self._idle_since = time.monotonic()
         self._background: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name="fivewire engine", daemon=True)
@@ -120,7 +120,7 @@ class EngineThread:
             self._leave()
 
     def _leave(self) -> None:
-        """The loop has ended. If nothing asked for that, consumers learn of it, and the next intake starts anew."""
+        """The loop has ended. If nothing asked for that, consumers learn of it, and the next channel starts anew."""
         lost, self.ended = not self.ended, True
         if lost:
             try:
@@ -133,8 +133,8 @@ class EngineThread:
         if tasks:
             self.loop.run_until_complete(asyncio.wait(tasks, timeout=LAST_WORDS))
         self.loop.close()
-        for intake in tuple(self._intakes) if lost else ():
-            intake.lose()
+        for channel in tuple(self._channels) if lost else ():
+            channel.lose()
 
     def descriptors(self) -> list[int]:
         return self.engine.descriptors()
@@ -213,26 +213,26 @@ class EngineThread:
 
     # For channels.
 
-    def intake(self, receive: Callable[[list[Received]], None], lost: Callable[[], None]) -> Intake:
+    def channel(self, receive: Callable[[list[Received]], None], lost: Callable[[], None]) -> ChannelConsumer:
         """Where a channel's consumers get their messages; `lost` is called when they get no more of them."""
-        intake = Intake(self.loop, receive, self.settle, lost, self._paced)
-        self._intakes.add(intake)
-        return intake
+        channel = ChannelConsumer(self.loop, receive, self.settle, lost, self._paced)
+        self._channels.add(channel)
+        return channel
 
     def _paced(self) -> None:
         """Claim more at a time for channels that work fast."""
-        self.engine.fetcher.limits.set_prefetch(READ_AHEAD + sum(intake.ahead for intake in self._intakes))
+        self.engine.fetcher.limits.set_prefetch(READ_AHEAD + sum(channel.ahead for channel in self._channels))
 
-    def forget(self, intake: Intake) -> None:
+    def forget(self, channel: ChannelConsumer) -> None:
         """The channel is closed."""
-        self._intakes.discard(intake)
+        self._channels.discard(channel)
         self._idle_since = time.monotonic()
 
-    def consume(self, intake: Intake, consumer: QueueConsumer) -> None:
+    def consume(self, channel: ChannelConsumer, consumer: QueueConsumer) -> None:
         """Begin to consume. Raises QueueNotFound or StoreUnavailable."""
 
         async def begin() -> None:
-            intake.add(consumer, await self._queue(consumer.queue))
+            channel.add(consumer, await self._queue(consumer.queue))
 
         self.run(begin())
 
@@ -269,7 +269,7 @@ class EngineThread:
 
     async def _returned(self) -> None:
         """Wait until what was given back before is in the store."""
-        progress = Progress()
+        progress = WriteSignal()
         self.engine.hold(progress)
         try:
             while self.engine.settles(self._returning):
@@ -281,16 +281,16 @@ class EngineThread:
     async def _look_after(self) -> None:
         while True:
             await asyncio.sleep(LOOK)
-            for intake in tuple(self._intakes):
-                for consumer in intake.closed():
-                    await self._reattach(intake, consumer)
-            if not self._intakes and time.monotonic() - self._idle_since > IDLE:
+            for channel in tuple(self._channels):
+                for consumer in channel.closed():
+                    await self._reattach(channel, consumer)
+            if not self._channels and time.monotonic() - self._idle_since > IDLE:
                 self._idle_since = time.monotonic()  # somebody may be quicker: then this goes on
                 threading.Thread(target=stop_idle, args=(self,), name="fivewire stop", daemon=True).start()
 
-    async def _reattach(self, intake: Intake, consumer: QueueConsumer) -> None:
+    async def _reattach(self, channel: ChannelConsumer, consumer: QueueConsumer) -> None:
         try:
-            intake.reattach(consumer, await self.engine.queue(consumer.queue))
+            channel.reattach(consumer, await self.engine.queue(consumer.queue))
         except EngineError:  # there is no such queue yet, or the database is away
             return
         except Exception:
@@ -303,7 +303,7 @@ class EngineThread:
 
     @property
     def idle(self) -> bool:
-        return not self._intakes
+        return not self._channels
 
 
 async def _refill(buffer: LocalQueue) -> None:
@@ -327,10 +327,10 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
-def open_intake(
+def open_channel(
     conninfo: str, receive: Callable[[list[Received]], None], lost: Callable[[], None], name: str
-) -> tuple[EngineThread, Intake]:
-    """An intake of this process' engine for a database, started if need be. Raises what `Engine.start` does.
+) -> tuple[EngineThread, ChannelConsumer]:
+    """A channel of this process' engine for a database, started if need be. Raises what `Engine.start` does.
 
     `lost` is called, in any thread, when the engine's thread has ended unasked. `name` says in the list of nodes what
     runs the engine.
@@ -341,7 +341,7 @@ def open_intake(
             thread = EngineThread(conninfo, name)
             thread.start()
             _threads[conninfo] = thread
-        return thread, thread.intake(receive, lost)
+        return thread, thread.channel(receive, lost)
 
 
 def stop_idle(thread: EngineThread) -> None:

@@ -12,7 +12,7 @@ import weakref
 from typing import Any, Protocol
 
 
-class Heirloom(Protocol):
+class ForkSafe(Protocol):
     """Something that has descriptors of connections."""
 
     def descriptors(self) -> list[int]:
@@ -22,25 +22,25 @@ class Heirloom(Protocol):
         """This process is a child: whoever has this is to make a new one."""
 
 
-_heirlooms: weakref.WeakSet[Any] = weakref.WeakSet()
+_watched: weakref.WeakSet[Any] = weakref.WeakSet()
 #: Kept for ever, so that nothing of them is finalized in the child.
-_disowned: list[Heirloom] = []
+_disowned: list[ForkSafe] = []
 
 
-def watch(heirloom: Heirloom) -> None:
+def watch(resource: ForkSafe) -> None:
     """Have the children of this process disown it."""
-    _heirlooms.add(heirloom)
+    _watched.add(resource)
 
 
 def _in_child() -> None:
     null = os.open(os.devnull, os.O_RDWR)
-    for heirloom in tuple(_heirlooms):
-        _disowned.append(heirloom)
-        for descriptor in heirloom.descriptors():
+    for resource in tuple(_watched):
+        _disowned.append(resource)
+        for descriptor in resource.descriptors():
             os.dup2(null, descriptor)  # not closed: the number would soon be another file's
-        heirloom.disown()
+        resource.disown()
     os.close(null)
-    _heirlooms.clear()
+    _watched.clear()
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from queues.celery.consumers.channel_consumer import QueueConsumer, Received
 
 
-class Stock:
+class PrefetchBuffer:
     """Messages that were pushed and that no consumer has yet, in order; any thread may do anything with them.
 
     A message that is taken off here when a consumer has a place free is there at once. To ask the engine for it takes

@@ -16,7 +16,7 @@ from django.utils import timezone
 from psycopg.conninfo import make_conninfo
 
 from queues.celery.consumers.channel_consumer import QueueConsumer, Received, Settlement, acknowledge
-from queues.celery.consumers.engine_thread import open_intake
+from queues.celery.consumers.engine_thread import open_channel
 from queues.celery.consumers.inbox import Inbox
 from queues.celery.django_tasks.running import Ending, run_task
 from queues.database import connection_parameters
@@ -43,10 +43,10 @@ class TaskWorker:
         self._stopping = threading.Event()
         self._lost = threading.Event()
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="task")
-        self._engine, self._intake = open_intake(
+        self._engine, self._channel_consumer = open_channel(
             make_conninfo(**connection_parameters(using)), self._inbox.put, self._lost.set, "runtasks"
         )
-        self._engine.call(self._intake.set_prefetch, concurrency)
+        self._engine.call(self._channel_consumer.set_prefetch, concurrency)
         self._consumers: list[QueueConsumer] = []
         self._tidied_at = 0.0
 
@@ -75,7 +75,7 @@ class TaskWorker:
 
     def _leave(self) -> None:
         for consumer in self._consumers:
-            self._engine.call(self._intake.remove, consumer)
+            self._engine.call(self._channel_consumer.remove, consumer)
         self._take()
         self._threads.shutdown(wait=True)
         self._take()
@@ -84,9 +84,9 @@ class TaskWorker:
 
     def _look_after(self) -> None:
         for name in tuple(self._missing):
-            consumer = QueueConsumer(self._intake, name, name)
+            consumer = QueueConsumer(self._channel_consumer, name, name)
             try:
-                self._engine.consume(self._intake, consumer)
+                self._engine.consume(self._channel_consumer, consumer)
             except QueueNotFound:
                 continue
             except (StoreUnavailable, TimeoutError):  # the database is away: the others are not there either

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from queues.celery.transport.envelope import Row
+from queues.celery.transport.envelope import MessageRow
 
 if TYPE_CHECKING:
     from queues.celery.transport.channel import Channel
@@ -16,7 +16,7 @@ class PublishBatch:
     def __init__(self, channel: Channel, max_size: int) -> None:
         self.channel = channel
         self._max_size = max_size
-        self._rows: list[Row] = []
+        self._rows: list[MessageRow] = []
 
     def publish(self, message: dict[str, Any], exchange: str = "", routing_key: str = "", **_: Any) -> None:
         """Keep a message for the transaction."""

@@ -18,14 +18,14 @@ from amqp.protocol import queue_declare_ok_t  # type: ignore[import-untyped]
 from kombu.transport.base import StdChannel, to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
-from queues.celery.consumers.channel_consumer import Intake, QueueConsumer, Received, acknowledge
-from queues.celery.consumers.engine_thread import EngineThread, open_intake
-from queues.celery.consumers.prefetch_buffer import Stock
+from queues.celery.consumers.channel_consumer import ChannelConsumer, QueueConsumer, Received, acknowledge
+from queues.celery.consumers.engine_thread import EngineThread, open_channel
+from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
 from queues.celery.transport import temporary
 from queues.celery.transport.batch import PublishBatch
 from queues.celery.transport.declaring import declaration
 from queues.celery.transport.direct import DirectConsumer
-from queues.celery.transport.envelope import Message, Row, Unreadable, from_row, to_row
+from queues.celery.transport.envelope import Message, MessageRow, Unreadable, from_row, to_row
 from queues.celery.transport.environment import refuse_green_threads
 from queues.celery.transport.errors import DatabaseUnavailable, NoSuchQueue, QueueIsKept, Unroutable, connection_errors
 from queues.engine import LocalQueue, QueueNotFound
@@ -43,7 +43,7 @@ PURGED, PURGED_AT_ONCE = 2, 1000
 
 
 @dataclass(slots=True)
-class Consumer:
+class DeclaredConsumer:
     """A consumer of this channel; `held` is the temporary queue whose lock is held for it."""
 
     queue: str
@@ -93,15 +93,15 @@ class Channel(StdChannel):
         self.connection: Transport | None = transport
         self.channel_id = channel_id
         self.closed = False
-        self._consumers: dict[str, Consumer] = {}
+        self._consumers: dict[str, DeclaredConsumer] = {}
         self._unsettled: dict[int, Received] = {}
         #: Of these, what `basic_get` has got: it takes no place of a consumer.
         self._got: set[int] = set()
-        self._stock = Stock(self._call)
+        self._prefetched = PrefetchBuffer(self._call)
         self._called = False
         self._tags = itertools.count(1)
         self._prefetch = 0
-        self._intake: Intake | None = None
+        self._channel_consumer: ChannelConsumer | None = None
         self._thread: EngineThread | None = None
 
     @property
@@ -137,20 +137,20 @@ class Channel(StdChannel):
         queue = queue or f"amq.gen-{uuid()}"
         if not passive:
             parameters = declaration(queue, exclusive, auto_delete, arguments)
-            self._transport.link.query("declare", **parameters)
+            self._transport.database.query("declare", **parameters)
             if parameters["expires"] is not None:
-                temporary.sweep(self._transport.link)
+                temporary.sweep(self._transport.database)
             if not self._is_there(queue):  # it was just being dropped since nobody used it
-                self._transport.link.query("declare", **parameters)
+                self._transport.database.query("declare", **parameters)
             self._transport.declared.add(parameters)
         _, _, _, ready, consumers = self._find(queue)
         return queue_declare_ok_t(queue, ready, consumers)
 
     def _is_there(self, queue: str) -> bool:
-        return bool(self._transport.link.query("plan", name=queue))
+        return bool(self._transport.database.query("plan", name=queue))
 
     def _find(self, queue: str) -> tuple[int, bool, bool, int, int]:
-        found = self._transport.link.query("queue", name=queue, lock_class=temporary.LOCK_CLASS)
+        found = self._transport.database.query("queue", name=queue, lock_class=temporary.LOCK_CLASS)
         if not found:
             raise NoSuchQueue(queue)
         id, is_temporary, auto_delete, ready, consumers = found[0]
@@ -165,28 +165,28 @@ class Channel(StdChannel):
 
     def queue_delete(self, queue: str, **_: Any) -> None:
         """Delete a temporary queue that nobody consumes from. Raises QueueIsKept for any other."""
-        link = self._transport.link
-        for id, is_temporary, *_rest in link.query("queue", name=queue, lock_class=temporary.LOCK_CLASS):
+        database = self._transport.database
+        for id, is_temporary, *_rest in database.query("queue", name=queue, lock_class=temporary.LOCK_CLASS):
             if not is_temporary:
                 raise QueueIsKept(queue)
-            link.query("drop", lock_class=temporary.LOCK_CLASS, queues=[id])
+            database.query("drop", lock_class=temporary.LOCK_CLASS, queues=[id])
 
     def queue_purge(self, queue: str, **_: Any) -> int:
         """Remove what waits in a queue, delayed messages too; returns how many."""
         id, *_rest = self._find(queue)
-        gone, link = 0, self._transport.link
-        [(high,)] = link.query("newest")  # what is confirmed later stays
+        gone, database = 0, self._transport.database
+        [(high,)] = database.query("newest")  # what is confirmed later stays
         for state in WAITING:
             count = PURGED_AT_ONCE
             while count == PURGED_AT_ONCE:
-                [(count,)] = link.query(
+                [(count,)] = database.query(
                     "purge", queue=id, state=state, high=high, ids=None, limit=PURGED_AT_ONCE, outcome=PURGED,
                     event="purge", by="celery",
                 )  # fmt: skip
                 gone += count
         # What engines have in memory goes, too.
         texts = list(Purge(id, "celery", high).texts())
-        link.query("instruct", texts=texts, nodes=[None] * len(texts))
+        database.query("instruct", texts=texts, nodes=[None] * len(texts))
         return gone
 
     def after_reply_message_received(self, queue: str) -> None:
@@ -219,17 +219,17 @@ class Channel(StdChannel):
         (Unroutable, QueueIsFull), Unstorable, or DatabaseUnavailable: then it may be stored all the same.
         """
         limits = [seconds for seconds in (timeout, confirm_timeout) if seconds is not None]
-        with self._transport.link.within(min(limits, default=None)):
+        with self._transport.database.within(min(limits, default=None)):
             stored = self.store(self.rows(message, exchange, routing_key))
         if mandatory and not stored:
             raise Unroutable(exchange, routing_key)
 
-    def rows(self, message: dict[str, Any], exchange: str, routing_key: str) -> list[Row]:
+    def rows(self, message: dict[str, Any], exchange: str, routing_key: str) -> list[MessageRow]:
         """What is to be stored of a message: a row for each queue that it reaches."""
         queues = self._transport.exchanges.route(exchange, routing_key) if exchange else [routing_key]
         return [to_row(queue, message, exchange, routing_key) for queue in queues]
 
-    def store(self, rows: Sequence[Row]) -> bool:
+    def store(self, rows: Sequence[MessageRow]) -> bool:
         """Store messages, all or none, but for those whose queue is not there: they are dropped, as AMQP drops them.
 
         Returns whether any is stored.
@@ -253,8 +253,8 @@ class Channel(StdChannel):
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         """Have at most so many messages that are not acknowledged, over all consumers of the channel; 0: no limit."""
         self._prefetch = prefetch_count
-        if self._intake is not None and self._thread is not None:
-            self._thread.call(self._intake.set_prefetch, prefetch_count)
+        if self._channel_consumer is not None and self._thread is not None:
+            self._thread.call(self._channel_consumer.set_prefetch, prefetch_count)
 
     def basic_consume(
         self, queue: str, no_ack: bool = False, callback: Callable[[Message], Any] | None = None,
@@ -265,46 +265,46 @@ class Channel(StdChannel):
             raise TypeError("a consumer needs a callback")
         tag = consumer_tag or f"amq.ctag-{uuid()}"
         id, is_temporary, *_rest = self._find(queue)
-        consumer = Consumer(queue, no_ack, callback)
+        consumer = DeclaredConsumer(queue, no_ack, callback)
         if is_temporary:
-            consumer.auto_delete = temporary.hold(self._transport.link, queue, id)
+            consumer.auto_delete = temporary.hold(self._transport.database, queue, id)
             consumer.held = id
         self._consumers[tag] = consumer
         if is_temporary and no_ack:
             consumer.direct = DirectConsumer(self, tag, queue, id, callback)
             self._transport.add_direct(consumer.direct)
         else:
-            thread, intake = self._engage()
-            consumer.engaged = QueueConsumer(intake, tag, queue)
+            thread, consumers = self._engage()
+            consumer.engaged = QueueConsumer(consumers, tag, queue)
             with _engine_errors(queue, "Channel.basic_consume"):
-                thread.consume(intake, consumer.engaged)
+                thread.consume(consumers, consumer.engaged)
         return tag
 
     def basic_cancel(self, consumer_tag: str, **_: Any) -> None:
         consumer = self._consumers.pop(consumer_tag, None)
         if consumer is None:
             return
-        if consumer.engaged is not None and self._intake is not None and self._thread is not None:
-            self._thread.call(self._intake.remove, consumer.engaged)
-            for received in self._stock.remove(consumer.engaged):
+        if consumer.engaged is not None and self._channel_consumer is not None and self._thread is not None:
+            self._thread.call(self._channel_consumer.remove, consumer.engaged)
+            for received in self._prefetched.remove(consumer.engaged):
                 received.settle(_return)
         transport = self._transport
         if consumer.direct is not None:
             transport.remove_direct(consumer.direct)
-        if consumer.held is not None and transport.link.usable:
-            temporary.release(transport.link, consumer.held, consumer.auto_delete)
+        if consumer.held is not None and transport.database.usable:
+            temporary.release(transport.database, consumer.held, consumer.auto_delete)
 
-    def _engage(self) -> tuple[EngineThread, Intake]:
-        if self._thread is None or self._intake is None:
+    def _engage(self) -> tuple[EngineThread, ChannelConsumer]:
+        if self._thread is None or self._channel_consumer is None:
             transport = self._transport
             refuse_green_threads()
             with connection_errors():
-                self._thread, self._intake = open_intake(
-                    transport.conninfo, self._stock.put, self._call, "celery"
+                self._thread, self._channel_consumer = open_channel(
+                    transport.conninfo, self._prefetched.put, self._call, "celery"
                 )
-            self._thread.call(self._intake.keep_stock, self._stock)
-            self._thread.call(self._intake.set_prefetch, self._prefetch)
-        return self._thread, self._intake
+            self._thread.call(self._channel_consumer.read_ahead_into, self._prefetched)
+            self._thread.call(self._channel_consumer.set_prefetch, self._prefetch)
+        return self._thread, self._channel_consumer
 
     def _call(self) -> None:
         """Have `step` called soon."""
@@ -319,13 +319,13 @@ class Channel(StdChannel):
             raise DatabaseUnavailable("the engine's thread has ended: the log says why")
         if self._prefetch and len(self._unsettled) - len(self._got) >= self._prefetch:
             return False
-        received = self._stock.get()
+        received = self._prefetched.get()
         if received is None:
             return False
         try:
             self._deliver(received)
         finally:  # also when the consumer's own code has failed: the next is not its fault
-            if self._stock:
+            if self._prefetched:
                 self._call()
         return True
 
@@ -379,10 +379,10 @@ class Channel(StdChannel):
         """The next message of a queue, or None: what was published or requeued here before is seen."""
         self._find(queue)
         self._transport.flush()
-        thread, intake = self._engage()
+        thread, consumers = self._engage()
         while True:
             with _engine_errors(queue, "Channel.basic_get"):
-                received = thread.get(QueueConsumer(intake, "", queue))
+                received = thread.get(QueueConsumer(consumers, "", queue))
             if received is None:
                 return None
             message = self._message(received, no_ack)
@@ -422,7 +422,7 @@ class Channel(StdChannel):
         if received is not None:
             self._got.discard(tag)
             received.settle(how)
-            if self._stock:
+            if self._prefetched:
                 self._call()  # there is a place for the next
 
     # The end.
@@ -437,9 +437,9 @@ class Channel(StdChannel):
             with contextlib.suppress(*transport.connection_errors):  # PostgreSQL knows already that they are gone
                 self.basic_cancel(tag)
         self.basic_recover()
-        while (received := self._stock.get()) is not None:
+        while (received := self._prefetched.get()) is not None:
             received.settle(_return)
-        if self._intake is not None and self._thread is not None:
-            self._thread.call(self._thread.forget, self._intake)
+        if self._channel_consumer is not None and self._thread is not None:
+            self._thread.call(self._thread.forget, self._channel_consumer)
         transport.close_channel(self)
         self.connection = None

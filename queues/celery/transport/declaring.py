@@ -9,7 +9,7 @@ from typing import Any
 
 from queues.addresses import queue_problem
 from queues.celery.transport.errors import InvalidQueueName
-from queues.celery.transport.link import Link
+from queues.celery.transport.store_connection import StoreConnection
 from queues.celery.transport.temporary import UNTOUCHED
 from queues.reach import Operation, Protocol
 
@@ -62,17 +62,17 @@ class Declared:
         """The bindings of an exchange."""
         return [binding for binding in self._bindings if binding.exchange == exchange]
 
-    def restore(self, link: Link, queue: str) -> bool:
+    def restore(self, database: StoreConnection, queue: str) -> bool:
         """Make a queue again that is gone, and its bindings; False if it was not declared."""
         parameters = self._queues.get(queue)
         if parameters is None:
             return False
         logger.warning("the queue %r was deleted; it is made again, since there are messages for it", queue)
-        with link.transaction():
-            link.query("declare", **parameters)
+        with database.transaction():
+            database.query("declare", **parameters)
             for binding in tuple(self._bindings):  # a publishing thread may be here
                 if binding.queue == queue:
-                    link.query(
+                    database.query(
                         "bind", exchange=binding.exchange, type=binding.type, routing_key=binding.routing_key,
                         queue=queue,
                     )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from queues.celery.transport.envelope import Message, Unreadable
-from queues.celery.transport.link import Link
+from queues.celery.transport.store_connection import StoreConnection
 
 #: Messages taken at once, at most.
 MOST = 100
@@ -29,13 +29,13 @@ class DirectConsumer:
         """The queue may have something."""
         self._news = True
 
-    def step(self, link: Link) -> bool:
+    def step(self, database: StoreConnection) -> bool:
         """Deliver one message if there is one."""
         if not self._taken:
             if not self._news:
                 return False
             self._news = False  # before it is looked: what is heard of meanwhile may have come after
-            self._taken.extend(link.query("take", queue=self.queue, limit=MOST))
+            self._taken.extend(database.query("take", queue=self.queue, limit=MOST))
             self._news = self._news or len(self._taken) == MOST
             if not self._taken:
                 return False

@@ -16,7 +16,7 @@ from typing import Any
 from kombu.transport.base import Message as BaseMessage
 from kombu.utils import json as kombu_json
 
-from queues.celery.transport.errors import Unstorable
+from queues.celery.transport.errors import UnstorableTask
 from queues.engine.message import Content
 
 #: Where the headers column keeps what AMQP has beside headers.
@@ -39,7 +39,7 @@ CONTENTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MessageRow:
     """A message to store. Times are seconds from now; `ttl` None is the queue's own."""
 
     queue: str
@@ -53,7 +53,7 @@ class Row:
     #: Whether the sender wants to hear if there is no such queue; a reply, say, may come too late for it.
     durable: bool = True
 
-    def without_key(self) -> Row:
+    def without_key(self) -> MessageRow:
         """The same, for a queue in which the key is taken."""
         return replace(self, key=None)
 
@@ -66,7 +66,7 @@ class Unreadable(ValueError):
     """A stored message is not given to a consumer; the text says why."""
 
 
-def to_row(queue: str, message: dict[str, Any], exchange: str, routing_key: str) -> Row:
+def to_row(queue: str, message: dict[str, Any], exchange: str, routing_key: str) -> MessageRow:
     """How a message that `Channel.prepare_message` made is stored in a queue. Raises Unstorable."""
     headers, properties = message["headers"] or {}, message["properties"]
     kept = {name: value for name, value in properties.items() if name not in ("delivery_info", "delivery_tag")}
@@ -78,7 +78,7 @@ def to_row(queue: str, message: dict[str, Any], exchange: str, routing_key: str)
         "properties": kept,
     }
     delay = _seconds_until(headers.get("eta"))
-    return Row(
+    return MessageRow(
         queue,
         _payload(message["body"], message["content-encoding"]),
         _json(headers | {OWN: own}),
@@ -132,12 +132,14 @@ def _json(headers: dict[str, Any]) -> str:
     try:
         text: str = kombu_json.dumps(headers, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise Unstorable(f"The headers cannot be written as JSON: {error}.") from error
+        raise UnstorableTask(f"The headers cannot be written as JSON: {error}.") from error
     if "\\u" in text and NUL_OR_SURROGATE.search(text):
         # A pair of surrogates is a character; what is left alone cannot be stored.
         text = json.dumps(json.loads(text), ensure_ascii=False)
         if NUL_OR_SURROGATE.search(text) or any("\ud800" <= character <= "\udfff" for character in text):
-            raise Unstorable("The headers have a NUL character or half of a surrogate pair, which cannot be stored.")
+            raise UnstorableTask(
+                "The headers have a NUL character or half of a surrogate pair, which cannot be stored."
+            )
     return text
 
 
@@ -160,7 +162,7 @@ def _priority(priority: Any) -> int:
     try:
         return max(LOWEST_PRIORITY, min(int(priority or 0), HIGHEST_PRIORITY))
     except (TypeError, ValueError) as error:
-        raise Unstorable(f"The priority is {priority!r}; it must be a whole number.") from error
+        raise UnstorableTask(f"The priority is {priority!r}; it must be a whole number.") from error
 
 
 def _expiration(milliseconds: Any) -> float | None:
@@ -169,7 +171,7 @@ def _expiration(milliseconds: Any) -> float | None:
     try:
         return max(float(milliseconds) / 1000, SHORTEST)
     except (TypeError, ValueError) as error:
-        raise Unstorable(f"The expiration is {milliseconds!r}; it must be milliseconds.") from error
+        raise UnstorableTask(f"The expiration is {milliseconds!r}; it must be milliseconds.") from error
 
 
 def _seconds_until(eta: Any) -> float:

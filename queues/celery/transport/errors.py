@@ -73,5 +73,5 @@ class InvalidBroker(ValueError):
     """What names the broker cannot be obeyed; the text says why."""
 
 
-class Unstorable(ValueError):
+class UnstorableTask(ValueError):
     """A message cannot be stored as it is; the text says why."""

@@ -10,7 +10,7 @@ from kombu.transport.virtual.exchange import TopicExchange
 
 from queues.celery.transport.declaring import Binding, Declared
 from queues.celery.transport.errors import NoSuchQueue
-from queues.celery.transport.link import Link
+from queues.celery.transport.store_connection import StoreConnection
 
 TYPES = ("direct", "topic", "fanout")
 
@@ -18,8 +18,8 @@ TYPES = ("direct", "topic", "fanout")
 class Exchanges:
     """The exchanges of a connection. A type is declared before anything is bound, as kombu always does."""
 
-    def __init__(self, link: Link, declared: Declared) -> None:
-        self._link = link
+    def __init__(self, database: StoreConnection, declared: Declared) -> None:
+        self._database = database
         self._declared = declared
         self._types: dict[str, str] = {}
 
@@ -40,31 +40,31 @@ class Exchanges:
         self._types[exchange] = type
 
     def _type_of_bindings(self, exchange: str) -> str | None:
-        return next((type for type, _, _ in self._link.query("bindings", exchange=exchange)), None)
+        return next((type for type, _, _ in self._database.query("bindings", exchange=exchange)), None)
 
     def delete(self, exchange: str) -> None:
         self._types.pop(exchange, None)
         self._declared.forget_exchange(exchange)
-        self._link.query("forget_exchange", exchange=exchange)
+        self._database.query("forget_exchange", exchange=exchange)
 
     def bind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Lead messages with this routing key to a queue. Raises NoSuchQueue."""
         type = self._types.get(exchange) or self._type_of_bindings(exchange) or "direct"
-        if not self._link.query("bind", exchange=exchange, type=type, routing_key=routing_key, queue=queue):
+        if not self._database.query("bind", exchange=exchange, type=type, routing_key=routing_key, queue=queue):
             raise NoSuchQueue(queue)
         self._declared.bind(Binding(exchange, type, routing_key, queue))
 
     def unbind(self, queue: str, exchange: str, routing_key: str) -> None:
         self._declared.unbind(queue, exchange, routing_key)
-        self._link.query("unbind", exchange=exchange, routing_key=routing_key, queue=queue)
+        self._database.query("unbind", exchange=exchange, routing_key=routing_key, queue=queue)
 
     def route(self, exchange: str, routing_key: str) -> list[str]:
         """The queues that a message reaches, each once; those deleted since this connection bound them, too."""
-        found = self._link.query("routed", exchange=exchange, routing_key=routing_key)
+        found = self._database.query("routed", exchange=exchange, routing_key=routing_key)
         reached = dict.fromkeys(queue for type, key, queue in found if _matches(type, key, routing_key))
         for binding in self._declared.bindings(exchange):
             if binding.queue not in reached and _matches(binding.type, binding.routing_key, routing_key):
-                if self._link.query("plan", name=binding.queue):  # somebody else has undone the binding
+                if self._database.query("plan", name=binding.queue):  # somebody else has undone the binding
                     self._declared.unbind(binding.queue, exchange, binding.routing_key)
                 else:
                     reached[binding.queue] = None  # publishing restores it
@@ -72,7 +72,7 @@ class Exchanges:
 
     def bindings(self, exchange: str) -> list[tuple[str, str]]:
         """Routing key and queue of each binding."""
-        return [(key, queue) for _, key, queue in self._link.query("bindings", exchange=exchange)]
+        return [(key, queue) for _, key, queue in self._database.query("bindings", exchange=exchange)]
 
 
 def _matches(type: str, pattern: str, routing_key: str) -> bool:

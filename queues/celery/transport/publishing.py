@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from queues.celery.transport.declaring import Declared
-from queues.celery.transport.envelope import SHORTEST, Row
+from queues.celery.transport.envelope import SHORTEST, MessageRow
 from queues.celery.transport.errors import NoSuchQueue, QueueIsFull
-from queues.celery.transport.link import Link
+from queues.celery.transport.store_connection import StoreConnection
 from queues.engine.cluster.notifications.formats import Ready
 from queues.engine.statements import ALL
 
@@ -25,15 +25,15 @@ ROWS_PER_STATEMENT = 4096
 STATEMENT_BYTES = 8 << 20
 
 
-class Publisher(Protocol):
+class PublishPath(Protocol):
     """Where a channel publishes."""
 
-    def publish(self, rows: Sequence[Row]) -> None:
+    def publish(self, rows: Sequence[MessageRow]) -> None:
         """Store messages, in order, all or none. Raises NoSuchQueue or QueueIsFull."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class QueuePlan:
     """What is known of a queue at one version of the topology."""
 
     version: int
@@ -43,31 +43,31 @@ class Plan:
     plain: bool
 
 
-class LinkPublisher:
+class ConnectionPublisher:
     """Stores messages on a connection of its own: committed when `publish` returns.
 
     A queue that was `declared` and is gone since is made again, once a publish.
     """
 
-    def __init__(self, link: Link, declared: Declared) -> None:
-        self._link = link
+    def __init__(self, database: StoreConnection, declared: Declared) -> None:
+        self._database = database
         self._declared = declared
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, QueuePlan] = {}
         #: What is to be announced after the commit: queues and their lowest new ids; those that are temporary.
         self._ready: dict[int, int] = {}
         self._temporary: set[int] = set()
 
-    def publish(self, rows: Sequence[Row]) -> None:
+    def publish(self, rows: Sequence[MessageRow]) -> None:
         restored: set[str] = set()
         while True:
             try:
                 return self._try(rows)
             except NoSuchQueue as error:
-                if error.queue in restored or not self._declared.restore(self._link, error.queue):
+                if error.queue in restored or not self._declared.restore(self._database, error.queue):
                     raise
                 restored.add(error.queue)
 
-    def _try(self, rows: Sequence[Row]) -> None:
+    def _try(self, rows: Sequence[MessageRow]) -> None:
         self._ready.clear()
         self._temporary.clear()
         parts = list(_parts(rows))
@@ -75,44 +75,44 @@ class LinkPublisher:
             for part in parts:
                 self._publish(part)
         if self._ready or self._temporary:
-            self._link.announce(Ready(self._ready), self._temporary)
+            self._database.announce(Ready(self._ready), self._temporary)
 
-    def _publish(self, rows: Sequence[Row]) -> None:
+    def _publish(self, rows: Sequence[MessageRow]) -> None:
         if all(self._plan(row.queue).plain for row in rows):
             self._store(rows)
             return
         queues = by_queue(rows)
         with self._whole(len(queues)):
             for queue, own in queues.items():
-                store_routed(self._link.query, queue, own, True)
+                store_routed(self._database.query, queue, own, True)
                 if (plan := self._plan(queue)).temporary:
                     self._temporary.add(plan.id)
 
     def _whole(self, statements: int) -> AbstractContextManager[Any]:
         """Several statements are a transaction; one is by itself."""
-        return self._link.transaction() if statements > 1 else nullcontext()
+        return self._database.transaction() if statements > 1 else nullcontext()
 
-    def _plan(self, queue: str) -> Plan:
+    def _plan(self, queue: str) -> QueuePlan:
         plan = self._plans.get(queue)
         if plan is None:
-            found = self._link.query("plan", name=queue)
+            found = self._database.query("plan", name=queue)
             if not found:
                 raise NoSuchQueue(queue)
-            plan = self._plans[queue] = Plan(*found[0])
+            plan = self._plans[queue] = QueuePlan(*found[0])
         return plan
 
-    def _store(self, rows: Sequence[Row]) -> None:
+    def _store(self, rows: Sequence[MessageRow]) -> None:
         while True:
             plans = [self._plan(row.queue) for row in rows]
             if not all(plan.plain for plan in plans):
                 return self._publish(rows)
             version = min(plan.version for plan in plans)
             if len(rows) == 1:
-                at_once = not (self._link.durable or plans[0].temporary)
+                at_once = not (self._database.durable or plans[0].temporary)
                 values = _values(rows[0], plans[0])
-                stored = self._link.query("store_one", version=version, announce=at_once, **values)
+                stored = self._database.query("store_one", version=version, announce=at_once, **values)
             else:
-                stored = self._link.query("store", version=version, **_columns(rows, plans))
+                stored = self._database.query("store", version=version, **_columns(rows, plans))
             if stored:
                 break
             self._plans.clear()  # the topology has moved on
@@ -123,7 +123,7 @@ class LinkPublisher:
             left = set(range(len(rows))).difference(places)
             self._store([rows[place].without_key() for place in sorted(left)])
 
-    def _note(self, first: int, row: Row, plan: Plan) -> None:
+    def _note(self, first: int, row: MessageRow, plan: QueuePlan) -> None:
         if not row.delay:
             lowest = first - (row.priority << 56)
             self._ready[plan.id] = min(lowest, self._ready.get(plan.id, lowest))
@@ -131,7 +131,9 @@ class LinkPublisher:
                 self._temporary.add(plan.id)
 
 
-def store_routed(query: Callable[..., list[tuple[Any, ...]]], queue: str, rows: Sequence[Row], exact: bool) -> None:
+def store_routed(
+    query: Callable[..., list[tuple[Any, ...]]], queue: str, rows: Sequence[MessageRow], exact: bool
+) -> None:
     """Store messages as `queues.api.publish` does, through routes, within limits, recorded where that is asked for."""
     parameters = {
         "bodies": [row.payload for row in rows],
@@ -160,7 +162,7 @@ def store_routed(query: Callable[..., list[tuple[Any, ...]]], queue: str, rows: 
         store_routed(query, queue, taken, exact)
 
 
-def _columns(rows: Sequence[Row], plans: Sequence[Plan]) -> dict[str, Any]:
+def _columns(rows: Sequence[MessageRow], plans: Sequence[QueuePlan]) -> dict[str, Any]:
     """The rows as store.sql wants them: a list a column."""
     return {
         "queues": [plan.id for plan in plans],
@@ -174,7 +176,7 @@ def _columns(rows: Sequence[Row], plans: Sequence[Plan]) -> dict[str, Any]:
     }
 
 
-def _values(row: Row, plan: Plan) -> dict[str, Any]:
+def _values(row: MessageRow, plan: QueuePlan) -> dict[str, Any]:
     """The row as store_one.sql wants it."""
     return {
         "queue": plan.id,
@@ -188,22 +190,22 @@ def _values(row: Row, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _lifetime(row: Row, plan: Plan) -> float | None:
+def _lifetime(row: MessageRow, plan: QueuePlan) -> float | None:
     """Seconds from now: of the message's own and of the queue's, which begins when the delay has ended, the shorter."""
     times = [row.ttl, None if plan.ttl is None else plan.ttl + row.delay]
     return min((time for time in times if time is not None), default=None)
 
 
-def by_queue(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    queues: dict[str, list[Row]] = defaultdict(list)
+def by_queue(rows: Iterable[MessageRow]) -> dict[str, list[MessageRow]]:
+    queues: dict[str, list[MessageRow]] = defaultdict(list)
     for row in rows:
         queues[row.queue].append(row)
     return queues
 
 
-def _parts(rows: Sequence[Row]) -> Iterable[list[Row]]:
+def _parts(rows: Sequence[MessageRow]) -> Iterable[list[MessageRow]]:
     """The rows in parts small enough for one statement."""
-    part: list[Row] = []
+    part: list[MessageRow] = []
     size = 0
     for row in rows:
         if part and (len(part) == ROWS_PER_STATEMENT or size + len(row.payload) > STATEMENT_BYTES):

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from queues.celery.transport.declaring import Declared
-from queues.celery.transport.envelope import Row
+from queues.celery.transport.envelope import MessageRow
 from queues.celery.transport.errors import NoSuchQueue
-from queues.celery.transport.link import Link
-from queues.celery.transport.publishing import Publisher, by_queue, store_routed
+from queues.celery.transport.publishing import PublishPath, by_queue, store_routed
 from queues.celery.transport.statements import statement
+from queues.celery.transport.store_connection import StoreConnection
 
 
 class DjangoPublisher:
@@ -21,15 +21,15 @@ class DjangoPublisher:
     goes there leaves at once, whatever the transaction comes to.
     """
 
-    def __init__(self, alias: str, link: Link, outside: Publisher, declared: Declared) -> None:
+    def __init__(self, alias: str, database: StoreConnection, outside: PublishPath, declared: Declared) -> None:
         self._alias = alias
-        self._link = link
+        self._database = database
         self._outside = outside
         self._declared = declared
         #: Queues that are known not to be temporary.
         self._kept: set[str] = set()
 
-    def publish(self, rows: Sequence[Row]) -> None:
+    def publish(self, rows: Sequence[MessageRow]) -> None:
         from django.db import connections
 
         if not connections[self._alias].in_atomic_block:
@@ -45,7 +45,7 @@ class DjangoPublisher:
     def _is_temporary(self, queue: str) -> bool:
         if queue in self._kept:
             return False
-        found = self._link.query("plan", name=queue)
+        found = self._database.query("plan", name=queue)
         if not found:  # or it is of this transaction, which alone sees it
             return False
         _, _, _, temporary, _ = found[0]
@@ -53,19 +53,19 @@ class DjangoPublisher:
             self._kept.add(queue)
         return bool(temporary)
 
-    def _store(self, queues: dict[str, list[Row]]) -> None:
+    def _store(self, queues: dict[str, list[MessageRow]]) -> None:
         from django.db import transaction
 
         with transaction.atomic(using=self._alias) if len(queues) > 1 else contextlib.nullcontext():
             for queue, rows in queues.items():
                 self._store_in(queue, rows)
 
-    def _store_in(self, queue: str, rows: Sequence[Row]) -> None:
+    def _store_in(self, queue: str, rows: Sequence[MessageRow]) -> None:
         try:
             store_routed(self._query, queue, rows, False)
         except NoSuchQueue:
             # One that others still see was deleted by this very transaction, and making it would wait for its end.
-            if self._link.query("plan", name=queue) or not self._declared.restore(self._link, queue):
+            if self._database.query("plan", name=queue) or not self._declared.restore(self._database, queue):
                 raise
             store_routed(self._query, queue, rows, False)
 

@@ -1,7 +1,8 @@
 """The transport: a connection of kombu's, and the loop that serves it.
 
-A connection is one `Link` to PostgreSQL, opened by the process that uses it, and an inbox that the engine's thread puts
-messages into. Both have a descriptor, which either Celery's event loop watches or `drain_events` waits for.
+A connection is one `StoreConnection` to PostgreSQL, opened by the process that uses it, and an inbox that the
+engine's thread puts messages into. Both have a descriptor, which either Celery's event loop watches or
+`drain_events` waits for.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from queues.celery.transport.channel import Channel
 from queues.celery.transport.declaring import Declared
 from queues.celery.transport.direct import DirectConsumer
 from queues.celery.transport.exchanges import Exchanges
-from queues.celery.transport.link import PATIENCE, Link
-from queues.celery.transport.publishing import LinkPublisher, Publisher
+from queues.celery.transport.publishing import ConnectionPublisher, PublishPath
+from queues.celery.transport.store_connection import PATIENCE, StoreConnection
 from queues.celery.transport.transactional import DjangoPublisher
 from queues.celery.transport.unconfirmed import UnconfirmedPublisher
 from queues.engine import NotMigrated, StoreUnavailable
@@ -62,8 +63,8 @@ class Transport(base.Transport):
     )
 
     client: Any
-    link: Link
-    publisher: Publisher
+    database: StoreConnection
+    publisher: PublishPath
     declared: Declared
     exchanges: Exchanges
     inbox: Inbox
@@ -95,22 +96,20 @@ class Transport(base.Transport):
         options = self.client.transport_options
         self.conninfo = conninfo(self.client)
         timeout, patience = self.client.connect_timeout or 5, float(options.get("request_timeout", PATIENCE))
-        self.link = Link(self.conninfo, timeout, patience=patience)
-        [(migrated,)] = self.link.query("migrated")
+        self.database = StoreConnection(self.conninfo, timeout, patience=patience)
+        [(migrated,)] = self.database.query("migrated")
         if not migrated:
-            self.link.close()
+            self.database.close()
             raise NotMigrated()
-        self.link.on_news = self._hear
+        self.database.on_news = self._hear
         self.declared = Declared()
         if options.get("confirm_publish", True):
-            self.publisher = LinkPublisher(self.link, self.declared)
+            self.publisher = ConnectionPublisher(self.database, self.declared)
         else:
-            self.publisher = self._unconfirmed = UnconfirmedPublisher(
-                self.conninfo, timeout, self.declared, patience
-            )
+            self.publisher = self._unconfirmed = UnconfirmedPublisher(self.conninfo, timeout, self.declared, patience)
         if (alias := options.get("django_connection")) is not None:
-            self.publisher = DjangoPublisher(alias, self.link, self.publisher, self.declared)
-        self.exchanges = Exchanges(self.link, self.declared)
+            self.publisher = DjangoPublisher(alias, self.database, self.publisher, self.declared)
+        self.exchanges = Exchanges(self.database, self.declared)
         self.inbox = Inbox()
         self._dropped: set[str] = set()
         self.foreign = frozenset(options.get("foreign_queues", ()))
@@ -119,7 +118,7 @@ class Transport(base.Transport):
 
     @property
     def connected(self) -> bool:
-        return self._connected and self.link.usable
+        return self._connected and self.database.usable
 
     def verify_connection(self, connection: Transport) -> bool:
         return connection.connected
@@ -134,7 +133,7 @@ class Transport(base.Transport):
         self._unregister()
         if self._unconfirmed is not None:
             self._unconfirmed.close()
-        self.link.close()
+        self.database.close()
         self.inbox.close()
 
     def _collect(self, connection: Transport) -> None:
@@ -175,7 +174,7 @@ class Transport(base.Transport):
     def add_direct(self, consumer: DirectConsumer) -> None:
         """Tell this consumer when its queue has something."""
         self._direct.setdefault(consumer.queue, []).append(consumer)
-        self.link.listen(consumer.queue)
+        self.database.listen(consumer.queue)
         self._work_soon()
 
     def remove_direct(self, consumer: DirectConsumer) -> None:
@@ -183,8 +182,8 @@ class Transport(base.Transport):
         consumers.remove(consumer)
         if not consumers:
             del self._direct[consumer.queue]
-            if self.link.usable:
-                self.link.unlisten(consumer.queue)
+            if self.database.usable:
+                self.database.unlisten(consumer.queue)
 
     def _hear(self, queue: int) -> None:
         for consumer in self._direct.get(queue, ()):
@@ -205,7 +204,7 @@ class Transport(base.Transport):
         """Give one message to its consumer, if there is one. Remote control comes first."""
         for consumers in tuple(self._direct.values()):
             for consumer in tuple(consumers):
-                if consumer.step(self.link):
+                if consumer.step(self.database):
                     return True
         while (channel := self.inbox.get()) is not None:
             if channel.step():
@@ -228,10 +227,10 @@ class Transport(base.Transport):
     def _wait(self, seconds: float) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self.inbox, selectors.EVENT_READ)
-            selector.register(self.link, selectors.EVENT_READ)
+            selector.register(self.database, selectors.EVENT_READ)
             for key, _ in selector.select(seconds):
-                if key.fileobj is self.link:
-                    self.link.hear()
+                if key.fileobj is self.database:
+                    self.database.hear()
 
     # Celery's event loop.
 
@@ -239,23 +238,23 @@ class Transport(base.Transport):
         """Have the loop of a worker watch the descriptors."""
         self._hub = loop
         loop.add_reader(self.inbox.fileno(), self._work)
-        loop.add_reader(self.link.fileno(), self._listen)
+        loop.add_reader(self.database.fileno(), self._listen)
         loop.call_repeatedly(POLL, self._poll)
         loop.call_repeatedly(SWEEP, self._sweep)
 
     def _unregister(self) -> None:
         hub, self._hub = self._hub, None
-        if hub is not None and not self.link.inherited:  # a child shares the loop's epoll with its parent
-            for descriptor in (self.inbox.fileno(), *self.link.descriptors()):
+        if hub is not None and not self.database.inherited:  # a child shares the loop's epoll with its parent
+            for descriptor in (self.inbox.fileno(), *self.database.descriptors()):
                 if descriptor in hub.readers:
                     hub.remove_reader(descriptor)
 
     def _listen(self) -> None:
-        self.link.hear()
+        self.database.hear()
 
     def _sweep(self) -> None:
         if self.connected:
-            temporary.sweep(self.link)
+            temporary.sweep(self.database)
 
     def _work_soon(self) -> None:
         if self._hub is not None and not self._working:

@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 import psycopg
 
 from queues.celery.transport.declaring import Declared
-from queues.celery.transport.envelope import Row
+from queues.celery.transport.envelope import MessageRow
 from queues.celery.transport.errors import DatabaseUnavailable, NoSuchQueue, QueueIsFull
-from queues.celery.transport.link import Link
-from queues.celery.transport.publishing import ROWS_PER_STATEMENT, LinkPublisher
+from queues.celery.transport.publishing import ROWS_PER_STATEMENT, ConnectionPublisher
+from queues.celery.transport.store_connection import StoreConnection
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class UnconfirmedPublisher:
         self._timeout = timeout
         self._patience = patience
         self._declared = declared
-        self._rows: deque[Row] = deque()
+        self._rows: deque[MessageRow] = deque()
         self._changed = threading.Condition()
         self._storing = 0
         self._away = False
@@ -57,7 +57,7 @@ class UnconfirmedPublisher:
         self._pid = os.getpid()
         _publishers.add(self)
 
-    def publish(self, rows: Sequence[Row]) -> None:
+    def publish(self, rows: Sequence[MessageRow]) -> None:
         """Have messages stored soon; waits only while too many do."""
         if self._pid != os.getpid():  # its thread is not here
             raise DatabaseUnavailable("the connection is the parent process's")
@@ -95,13 +95,13 @@ class UnconfirmedPublisher:
     # In the thread.
 
     def _run(self) -> None:
-        link: Link | None = None
+        database: StoreConnection | None = None
         pause = FIRST_RETRY
         while (rows := self._take()) is not None:
             try:
-                if link is None or not link.usable:
-                    link = Link(self._conninfo, self._timeout, durable=False, patience=self._patience)
-                    publisher = LinkPublisher(link, self._declared)
+                if database is None or not database.usable:
+                    database = StoreConnection(self._conninfo, self._timeout, durable=False, patience=self._patience)
+                    publisher = ConnectionPublisher(database, self._declared)
                 self._store(publisher, rows)
             except (psycopg.OperationalError, psycopg.InterfaceError, OSError) as error:
                 logger.warning("messages wait for the database: %s", str(error).strip().split("\n")[0])
@@ -119,10 +119,10 @@ class UnconfirmedPublisher:
                 logger.exception("%d messages were not stored", len(rows))
                 continue
             pause, self._away = FIRST_RETRY, False
-        if link is not None:
-            link.close()
+        if database is not None:
+            database.close()
 
-    def _take(self) -> list[Row] | None:
+    def _take(self) -> list[MessageRow] | None:
         """What is to be stored now, or None at the end."""
         with self._changed:
             self._storing = 0
@@ -140,7 +140,7 @@ class UnconfirmedPublisher:
             self._changed.notify_all()
             return rows
 
-    def _store(self, publisher: LinkPublisher, rows: list[Row]) -> None:
+    def _store(self, publisher: ConnectionPublisher, rows: list[MessageRow]) -> None:
         """Store some messages; what cannot be stored is left out, and told."""
         try:
             publisher.publish(rows)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from queues.etl.errors import EtlError
 from queues.etl.job.config import Config
-from queues.etl.job.database import Database
+from queues.etl.job.database import JobConnection
 from queues.etl.job.pacing import paced
-from queues.etl.job.progress import Progress
+from queues.etl.job.progress import ProgressFile
 from queues.etl.job.session import session
-from queues.etl.job.stages import Job
+from queues.etl.job.stages import ExportJob
 
 #: A run on this machine takes what processor time the broker leaves.
 NICENESS = 10
@@ -30,23 +30,23 @@ def step_back() -> None:
             SESSION.write_text(str(NICENESS))
 
 
-def run(config: Config, progress: Progress) -> None:
+def run(config: Config, progress: ProgressFile) -> None:
     """Connect, lock the output, start Spark, do the work. Raises EtlError."""
     with ExitStack() as stack:
-        database = Database(config.database)
+        database = JobConnection(config.database)
         stack.callback(database.close)
         database.lock(config.output)
         if config.master.startswith("local"):
             stack.enter_context(paced(config.busy_percent))
         with progress.stage("starting Spark"):
             spark = stack.enter_context(session(config))
-        progress.tell(result=Job(config, spark, database, progress).run())
+        progress.tell(result=ExportJob(config, spark, database, progress).run())
 
 
 def main() -> None:
     step_back()
     config = Config.take(Path(sys.argv[1]))
-    progress = Progress(config.progress)
+    progress = ProgressFile(config.progress)
     try:
         run(config, progress)
     except EtlError as error:

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from queues.etl.errors import RowsMissing
 from queues.etl.job import schema
 from queues.etl.job.layout import AUDIT, LIVE, MESSAGES, compacted, day_of
-from queues.etl.job.ledger import Ledger, Plan, Record, staging
+from queues.etl.job.ledger import Ledger, MovePlan, Record, staging
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,7 +94,7 @@ def compact(spark: SparkSession, ledger: Ledger, today: str, least: int) -> Merg
         number=number, kind="compaction", state=replace(state, small=small), files=[target for _, target in moves],
         figures={"directories": done.directories, "files": done.files, "rows": rows},
     )  # fmt: skip
-    ledger.commit(Plan(record=record, moves=moves, removals=removals))
+    ledger.commit(MovePlan(record=record, moves=moves, removals=removals))
     return done
 
 

@@ -81,7 +81,7 @@ class Cuts:
     rows: int
 
 
-class Database:
+class JobConnection:
     """One connection, in autocommit. Raises DatabaseAway when it cannot be opened."""
 
     def __init__(self, parameters: dict[str, str]) -> None:

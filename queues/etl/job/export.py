@@ -11,11 +11,11 @@ from uuid import uuid4
 from queues.etl.job import compaction, reading, schema
 from queues.etl.job.config import Config
 from queues.etl.job.continuity import Beginning, begin, compare_with_output
-from queues.etl.job.database import Chain, Database
+from queues.etl.job.database import Chain, JobConnection
 from queues.etl.job.files import Files
 from queues.etl.job.layout import AUDIT, LIVE, MESSAGES
-from queues.etl.job.ledger import Ledger, Plan, Record, State
-from queues.etl.job.progress import Progress
+from queues.etl.job.ledger import ExportState, Ledger, MovePlan, Record
+from queues.etl.job.progress import ProgressFile
 from queues.etl.job.reading import Reader
 from queues.etl.job.writing import Layout, Writer, Written
 
@@ -33,7 +33,8 @@ class Export:
     """One run's export. `commit` completes it; before that the output is as it was."""
 
     def __init__(
-        self, config: Config, spark: SparkSession, database: Database, files: Files, ledger: Ledger, progress: Progress
+        self, config: Config, spark: SparkSession, database: JobConnection, files: Files, ledger: Ledger,
+        progress: ProgressFile,
     ) -> None:  # fmt: skip
         self.config = config
         self.spark = spark
@@ -43,7 +44,7 @@ class Export:
         self.progress = progress
         self.reader = Reader(spark, database)
         self.writer = Writer(spark, files, ledger.next_number, config.readers)
-        self.last: State | None = ledger.last.state if ledger.last else None
+        self.last: ExportState | None = ledger.last.state if ledger.last else None
 
     def run(self, chains: Sequence[Chain]) -> dict[str, Any]:
         """Export; returns the figures. Raises EtlError."""
@@ -83,9 +84,7 @@ class Export:
                 rows = self._unknown(rows, MESSAGES, ["id", "finished_at", "queue_id"], schema.MESSAGES)
             return self.writer.write(rows, MESSAGES_LAYOUT, cuts.rows, self.queues)
 
-    def _unknown(
-        self, rows: DataFrame, table: str, identity: list[str], columns: Sequence[schema.Column]
-    ) -> DataFrame:
+    def _unknown(self, rows: DataFrame, table: str, identity: list[str], columns: Sequence[schema.Column]) -> DataFrame:
         """Those of the rows that the output does not have."""
         if not self.files.names(table):
             return rows
@@ -139,15 +138,15 @@ class Export:
         )  # fmt: skip
         self._describe(tables[MESSAGES])
         old = [f"{LIVE}/{name}" for name in self.files.names(LIVE) if name.endswith(".parquet")]
-        self.ledger.commit(Plan(record=record, moves=moves, removals=[path for path in old if path not in files]))
+        self.ledger.commit(MovePlan(record=record, moves=moves, removals=[path for path in old if path not in files]))
         return figures
 
-    def _state(self, beginning: Beginning, chains: Sequence[Chain], token: str, files: list[str]) -> State:
+    def _state(self, beginning: Beginning, chains: Sequence[Chain], token: str, files: list[str]) -> ExportState:
         moment = beginning.moment
         small = compaction.add_small(
             self.last.small if self.last else {}, files, f"{moment.at:%Y-%m-%d}", self.config.compact_files
         )
-        return State(
+        return ExportState(
             snapshot=moment.snapshot, at=moment.at.astimezone(UTC).isoformat(), system=moment.system,
             database=moment.database, token=token, audit={chain.name: chain.end for chain in chains}, small=small,
         )  # fmt: skip

@@ -31,7 +31,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class State:
+class ExportState:
     """How far the output has come: what the next run goes on from."""
 
     #: `pg_current_snapshot()` at the end of the last window, when that was, and in which server and database.
@@ -53,7 +53,7 @@ class Record:
 
     number: int
     kind: str
-    state: State
+    state: ExportState
     #: Hours (UTC) of which rows were written, as ISO 8601: their rollups are to be computed.
     hours: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
@@ -69,11 +69,11 @@ class Record:
         given = json.loads(text)
         if given["version"] > VERSION:
             raise NewerOutput(f"version {given['version']}")
-        return cls(**{**given, "state": State(**given["state"])})
+        return cls(**{**given, "state": ExportState(**given["state"])})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class MovePlan:
     """A change that will be made: `moves` are pairs of paths, from staging to where it belongs."""
 
     record: Record
@@ -85,7 +85,7 @@ class Plan:
         return json.dumps(plan, ensure_ascii=False)
 
     @classmethod
-    def parse(cls, text: str) -> Plan:
+    def parse(cls, text: str) -> MovePlan:
         given = json.loads(text)
         moves = [(source, target) for source, target in given["moves"]]
         return cls(record=Record.parse(json.dumps(given["record"])), moves=moves, removals=given["removals"])
@@ -138,10 +138,10 @@ class Ledger:
         except (ValueError, KeyError, TypeError) as error:
             raise OutputUnusable(f"{self.files.url(path)} is no record of a run") from error
 
-    def _read_plan(self, number: int) -> Plan:
+    def _read_plan(self, number: int) -> MovePlan:
         path = f"{RUNS}/{number:06d}.plan"
         try:
-            return Plan.parse(self.files.read(path))
+            return MovePlan.parse(self.files.read(path))
         except (ValueError, KeyError, TypeError) as error:
             raise OutputUnusable(f"{self.files.url(path)} is no plan of a run") from error
 
@@ -149,7 +149,7 @@ class Ledger:
     def next_number(self) -> int:
         return (self.last.number if self.last else self._taken) + 1
 
-    def commit(self, plan: Plan) -> None:
+    def commit(self, plan: MovePlan) -> None:
         """Make a change: when this returns it is complete, and if this process dies in it the next run completes it."""
         self.files.sync(source for source, _ in plan.moves)
         self.files.write(f"{RUNS}/{plan.record.number:06d}.plan", plan.text())
@@ -159,7 +159,7 @@ class Ledger:
         self.files.remove(STAGING)
         self.last = plan.record
 
-    def _carry_out(self, plan: Plan) -> bool:
+    def _carry_out(self, plan: MovePlan) -> bool:
         """Do, or do again, what a plan says. False, and nothing of it is left, when files that it needs are gone."""
         staged = {f"{staging(plan.record.number)}/{path}" for path, _ in self.files.walk(staging(plan.record.number))}
         done = [target for source, target in plan.moves if source not in staged]

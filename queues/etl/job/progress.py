@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LOOK_EVERY = 0.5
 
 
-class Progress:
+class ProgressFile:
     """Writes one line for each thing to tell: `stage`, `result`, `warning` or `error` says what it is."""
 
     def __init__(self, path: str) -> None:

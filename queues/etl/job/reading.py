@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from queues.etl.job import schema
 from queues.etl.job.bodies import with_bodies
-from queues.etl.job.database import ROWS_PER_QUERY, SESSION_SETTINGS, Chain, Cuts, Database
+from queues.etl.job.database import ROWS_PER_QUERY, SESSION_SETTINGS, Chain, Cuts, JobConnection
 from queues.etl.job.window import Window
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ FIRST_ID, LAST_ID = -(2**63), 2**63 - 1
 class Reader:
     """Reads over JDBC from the server that `database` is connected to."""
 
-    def __init__(self, spark: SparkSession, database: Database) -> None:
+    def __init__(self, spark: SparkSession, database: JobConnection) -> None:
         self.spark = spark
         self._url = database.jdbc_url
         info = database.connection.info

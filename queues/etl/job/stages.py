@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from queues.etl.job import chains, compaction, rollups
 from queues.etl.job.config import Config
-from queues.etl.job.database import Chain, Database
+from queues.etl.job.database import Chain, JobConnection
 from queues.etl.job.export import Export
 from queues.etl.job.files import Files
 from queues.etl.job.layout import RUNS
 from queues.etl.job.ledger import Ledger
-from queues.etl.job.progress import Progress
+from queues.etl.job.progress import ProgressFile
 from queues.etl.job.reading import Reader
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ RECOMPUTED_DAYS = 40
 
 
 @dataclass
-class Job:
+class ExportJob:
     """One run. Whoever makes it holds the output's lock in `database`."""
 
     config: Config
     spark: SparkSession
-    database: Database
-    progress: Progress
+    database: JobConnection
+    progress: ProgressFile
     figures: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

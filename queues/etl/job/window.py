@@ -13,14 +13,14 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TransactionSnapshot:
     """What `pg_current_snapshot()` says: transactions below `xmax` have ended, but for those in `running`."""
 
     xmax: int
     running: frozenset[int] = frozenset()
 
     @classmethod
-    def parse(cls, text: str) -> Snapshot:
+    def parse(cls, text: str) -> TransactionSnapshot:
         """Read `xmin:xmax:xid,xid`. Raises ValueError."""
         low, high, running = text.split(":")
         snapshot = cls(int(high), frozenset(map(int, running.split(","))) if running else frozenset())
@@ -41,8 +41,8 @@ class Window:
     window nothing else.
     """
 
-    before: Snapshot | None
-    after: Snapshot
+    before: TransactionSnapshot | None
+    after: TransactionSnapshot
     since: str | None = None
 
     def has(self, xid: int) -> bool:

@@ -21,7 +21,7 @@ from queues.audit.chains import get_chain, seal, waiting
 from queues.audit.errors import AuditError
 from queues.audit.export import export
 from queues.audit.signing import signer
-from queues.audit.verify import Progress, Verification, chain_names, read_copies, verify
+from queues.audit.verify import Verification, VerificationProgress, chain_names, read_copies, verify
 from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number, table
 
 AWAY = (OperationalError, InterfaceError, psycopg.OperationalError)
@@ -163,11 +163,11 @@ def _seq(text: str) -> int:
 
 
 @contextmanager
-def _bar(stream: OutputWrapper, name: str) -> Iterator[Callable[[Progress], None]]:
+def _bar(stream: OutputWrapper, name: str) -> Iterator[Callable[[VerificationProgress], None]]:
     """A function that shows on a terminal how far the verification of a chain has come."""
     terminal = stream.isatty()
 
-    def show(progress: Progress) -> None:
+    def show(progress: VerificationProgress) -> None:
         if terminal:
             share = progress.done / progress.total if progress.total else 1.0
             bar = ("#" * int(30 * share)).ljust(30, ".")

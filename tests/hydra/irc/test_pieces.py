@@ -10,8 +10,8 @@ from hydra.irc.pieces import (
     MAX_LINE,
     MAX_TEXT,
     UNKNOWN,
-    Kind,
     Piece,
+    PieceKind,
     PiecePacker,
     PieceUnpacker,
     cut,
@@ -71,8 +71,8 @@ def test_each_message_is_text_that_every_server_lets_through(lines: list[bytes])
 
 def test_short_lines_share_a_message_and_long_ones_are_cut() -> None:
     first, *rest = pieces_of(b"PING 1 1.1.k 7", b"DROP 12", b"x" * 700)
-    assert (first.kind, first.text) == (Kind.WHOLE, "PING 1 1.1.k 7%0ADROP 12")
-    assert [piece.kind for piece in rest] == [Kind.FIRST, Kind.MIDDLE, Kind.LAST]
+    assert (first.kind, first.text) == (PieceKind.WHOLE, "PING 1 1.1.k 7%0ADROP 12")
+    assert [piece.kind for piece in rest] == [PieceKind.FIRST, PieceKind.MIDDLE, PieceKind.LAST]
     assert [piece.number for piece in (first, *rest)] == [0, 1, 2, 3]
 
 
@@ -106,15 +106,18 @@ def test_a_piece_that_comes_twice_changes_nothing(doubled: int) -> None:
 
 
 def test_a_last_piece_without_a_first_is_no_line() -> None:
-    assert taken([Piece(SESSION, UNKNOWN, 0, Kind.LAST, "glued"), Piece(SESSION, UNKNOWN, 1, Kind.MIDDLE, "x")]) == b""
+    assert (
+        taken([Piece(SESSION, UNKNOWN, 0, PieceKind.LAST, "glued"), Piece(SESSION, UNKNOWN, 1, PieceKind.MIDDLE, "x")])
+        == b""
+    )
 
 
 def test_a_line_that_never_ends_is_forgotten() -> None:
-    endless = [Piece(SESSION, UNKNOWN, 0, Kind.FIRST, "x" * 300)]
-    endless += [Piece(SESSION, UNKNOWN, number, Kind.MIDDLE, "x" * 300) for number in range(1, 14)]
+    endless = [Piece(SESSION, UNKNOWN, 0, PieceKind.FIRST, "x" * 300)]
+    endless += [Piece(SESSION, UNKNOWN, number, PieceKind.MIDDLE, "x" * 300) for number in range(1, 14)]
     assert 300 * len(endless) > MAX_LINE
-    end = Piece(SESSION, UNKNOWN, 14, Kind.LAST, "end")
-    after = Piece(SESSION, UNKNOWN, 15, Kind.WHOLE, "after")
+    end = Piece(SESSION, UNKNOWN, 14, PieceKind.LAST, "end")
+    after = Piece(SESSION, UNKNOWN, 15, PieceKind.WHOLE, "after")
     assert taken([*endless, end, after]) == b"after\r\n"
     unpacker = PieceUnpacker()
     for piece in endless:
@@ -127,8 +130,8 @@ def test_a_damaged_piece_loses_its_line(damaged: str) -> None:
     with pytest.raises(ValueError, match="percent"):
         unescape(damaged)
     pieces = [
-        Piece(SESSION, UNKNOWN, 0, Kind.FIRST, "one "), Piece(SESSION, UNKNOWN, 1, Kind.MIDDLE, damaged),
-        Piece(SESSION, UNKNOWN, 2, Kind.LAST, "two"), Piece(SESSION, UNKNOWN, 3, Kind.WHOLE, "three"),
+        Piece(SESSION, UNKNOWN, 0, PieceKind.FIRST, "one "), Piece(SESSION, UNKNOWN, 1, PieceKind.MIDDLE, damaged),
+        Piece(SESSION, UNKNOWN, 2, PieceKind.LAST, "two"), Piece(SESSION, UNKNOWN, 3, PieceKind.WHOLE, "three"),
     ]  # fmt: skip
     assert taken(pieces) == b"three\r\n"
 

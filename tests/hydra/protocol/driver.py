@@ -10,13 +10,13 @@ from hydra.protocol.codec import encode
 from hydra.protocol.effects import (
     CloseLink,
     ConnectIrc,
-    Deliver,
+    DeliverLine,
     Dial,
     Effect,
     LeaveIrc,
     Persist,
     Say,
-    Stored,
+    StoredNode,
     Transmit,
 )
 from hydra.protocol.electorate import Electorate
@@ -31,7 +31,7 @@ OTHERS = ("00000000000000bb", "00000000000000cc", "00000000000000dd", "000000000
 class Driven:
     """Carries out a node's effects and notes them."""
 
-    def __init__(self, stored: Stored | None = None, *, disk: bool = True, **options: Any) -> None:
+    def __init__(self, stored: StoredNode | None = None, *, disk: bool = True, **options: Any) -> None:
         self.now = 100.0
         self.disk = disk
         """Whether writes are answered at once; else they wait for `answer_disk`."""
@@ -43,7 +43,7 @@ class Driven:
         self.said: list[str] = []
         self.delivered: list[tuple[int, int, str]] = []
         self.writes: list[Persist] = []
-        self.stored = stored or Stored(VOTER)
+        self.stored = stored or StoredNode(VOTER)
         given: dict[str, Any] = {"name": "alpha", "times": Times(), "rng": Random(7), **options}
         self.node = Node(stored=self.stored, now=self.now, **given)
         self._carry_out(self.node.start(self.now))
@@ -122,7 +122,7 @@ class Driven:
                     self.on_irc = connects = False
                 case Say():
                     self.said.append(effect.line)
-                case Deliver():
+                case DeliverLine():
                     self.delivered.append((effect.term, effect.idx, effect.line))
                 case _:
                     pass
@@ -139,7 +139,7 @@ def electorate(*voters: str, term: int = 3, version: int = 5) -> Electorate:
 
 def voter_of_three(**options: Any) -> Driven:
     """A node with a vote beside two others, in term 3, after the wait that follows a restart."""
-    driven = Driven(Stored(VOTER, 3, None, electorate(VOTER, *OTHERS[:2])), **options)
+    driven = Driven(StoredNode(VOTER, 3, None, electorate(VOTER, *OTHERS[:2])), **options)
     driven.node.core.promise_until = driven.now
     return driven
 

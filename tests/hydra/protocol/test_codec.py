@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydra.protocol.codec import (
-    Ignored,
+    IgnoredLine,
     LineDecoder,
     LineTooLong,
     MalformedMessage,
@@ -112,7 +112,7 @@ def test_all_commands_are_covered() -> None:
     ],
 )  # fmt: skip
 def test_what_means_nothing_is_ignored(line: str) -> None:
-    with pytest.raises(Ignored):
+    with pytest.raises(IgnoredLine):
         parse(line)
 
 
@@ -129,7 +129,7 @@ def test_unknown_attributes_are_skipped() -> None:
 
 @given(st.text())
 def test_any_text_is_a_message_or_ignored(text: str) -> None:
-    with suppress(Ignored):
+    with suppress(IgnoredLine):
         assert isinstance(parse(text), tuple)
 
 

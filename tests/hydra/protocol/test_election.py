@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from hydra.protocol.effects import LeaveIrc, Persist, Stored, Transmit
+from hydra.protocol.effects import LeaveIrc, Persist, StoredNode, Transmit
 from hydra.protocol.farewell import digest
 from hydra.protocol.messages import Pledge
 from hydra.protocol.roles import Role
@@ -51,7 +51,7 @@ def test_a_pledge_is_on_disk_before_it_is_said() -> None:
 
 @pytest.mark.parametrize(("term", "expected"), [(3, []), (4, []), (5, ["PLEDGE 5 11 {id}"])])
 def test_after_a_restart_nobody_else_is_pledged_to_in_the_same_term(term: int, expected: list[str]) -> None:
-    driven = Driven(Stored(VOTER, 4, 99, electorate(VOTER, B, C)))
+    driven = Driven(StoredNode(VOTER, 4, 99, electorate(VOTER, B, C)))
     driven.node.core.promise_until = driven.now
     neighbour(driven, 1, 11, B)
     nominate(driven, term)
@@ -59,7 +59,7 @@ def test_after_a_restart_nobody_else_is_pledged_to_in_the_same_term(term: int, e
 
 
 def test_after_a_restart_nobody_is_pledged_to_for_max_ping() -> None:
-    driven = Driven(Stored(VOTER, 3, None, electorate(VOTER, B, C)))
+    driven = Driven(StoredNode(VOTER, 3, None, electorate(VOTER, B, C)))
     neighbour(driven, 1, 11, B)
     nominate(driven)
     driven.wait(9.9)
@@ -182,7 +182,7 @@ def stand(driven: Driven) -> None:
 def test_when_nobody_leads_a_node_stands_after_a_random_time() -> None:
     ends = set()
     for seed in range(20):
-        driven = Driven(Stored(VOTER, 3, None, electorate(VOTER, B, C)), rng=Random(seed))
+        driven = Driven(StoredNode(VOTER, 3, None, electorate(VOTER, B, C)), rng=Random(seed))
         ends.add(driven.node.election.ends - driven.now)
     assert len(ends) == 20
     assert all(5 <= each <= 15 for each in ends)
@@ -246,7 +246,7 @@ def test_a_nominee_leads_with_the_votes_of_a_majority_and_not_with_fewer() -> No
 
 
 def test_one_voter_under_two_ids_is_one_vote() -> None:
-    driven = Driven(Stored(VOTER, 3, None, electorate(VOTER, B, C, D, E)))
+    driven = Driven(StoredNode(VOTER, 3, None, electorate(VOTER, B, C, D, E)))
     neighbour(driven, 1, 11, B)
     driven.wait(10.1)
     driven.node.election.ends = driven.now

@@ -1,6 +1,6 @@
 """Inductions: who is asked, who is welcomed, and what ends them."""
 
-from hydra.protocol.effects import Stored
+from hydra.protocol.effects import StoredNode
 from hydra.protocol.links import State
 from hydra.protocol.roles import Role
 from hydra.protocol.times import Times
@@ -278,6 +278,6 @@ def test_a_founder_leads_at_once_and_a_restarted_one_too() -> None:
     assert (driven.node.role, driven.node.term, driven.on_irc) == (Role.LEADING, 1, True)
     again = Driven(driven.stored, founder=True)
     assert (again.node.role, again.node.term) == (Role.LEADING, 2)
-    other = Driven(Stored(VOTER))
+    other = Driven(StoredNode(VOTER))
     other.wait(100)
     assert other.node.role is Role.OUTSIDE

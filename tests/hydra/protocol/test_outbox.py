@@ -1,10 +1,10 @@
 """What must be on disk before something leaves."""
 
-from hydra.protocol.effects import ConnectIrc, Effect, LeaveIrc, Persist, Say, Stored, Transmit
+from hydra.protocol.effects import ConnectIrc, Effect, LeaveIrc, Persist, Say, StoredNode, Transmit
 from hydra.protocol.messages import Call
 from hydra.protocol.outbox import MAX_HELD, Outbox
 
-OLD = Stored("00000000000000aa")
+OLD = StoredNode("00000000000000aa")
 NEW = OLD._replace(term=2)
 CALL = Transmit((1,), Call(2), True)
 

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from hydra.protocol.effects import ConnectIrc, Deliver, Effect, LeaveIrc, Missed, Say, Stored, Transmit
+from hydra.protocol.effects import ConnectIrc, DeliverLine, Effect, LeaveIrc, Missed, Say, StoredNode, Transmit
 from hydra.protocol.electorate import Electorate
 from hydra.protocol.messages import Elect, Message, Ping, Pledge, Pong
 from hydra.protocol.node import Node
@@ -15,7 +15,7 @@ KEYS = [f"{number:016x}" for number in range(3)]
 
 
 def node(number: int, term: int = 1) -> Node:
-    stored = Stored(KEYS[number], term, None, Electorate(1, 3, frozenset(KEYS)))
+    stored = StoredNode(KEYS[number], term, None, Electorate(1, 3, frozenset(KEYS)))
     made = Node(name="n", times=Times(), rng=Random(number), stored=stored, now=0.0)
     made.core.id = 10 + number
     return made
@@ -44,15 +44,15 @@ BROKEN: dict[str, list[tuple[int, Effect]]] = {
     "no node votes for two in a term": [(0, sends(Pledge(2, 10, 10))), (0, sends(Pledge(2, 11, 10)))],
     "at most one node holds IRC": [(0, ConnectIrc()), (1, ConnectIrc())],
     "a line reaches IRC at most once": [(0, Say("JOIN #c", "m")), (1, Say("JOIN #c", "m"))],
-    "a line is the same for all who have it": [(0, Deliver(2, 0, "a")), (1, Deliver(2, 0, "b"))],
-    "lines have no gap": [(0, Deliver(2, 3, "a")), (0, Deliver(2, 5, "b"))],
+    "a line is the same for all who have it": [(0, DeliverLine(2, 0, "a")), (1, DeliverLine(2, 0, "b"))],
+    "lines have no gap": [(0, DeliverLine(2, 3, "a")), (0, DeliverLine(2, 5, "b"))],
 }  # fmt: skip
 KEPT: list[list[tuple[int, Effect]]] = [
     [*votes(2, 10, 0, 1), (0, sends(Ping(2, "2.1", 10))), (1, sends(Ping(2, "2.1", 10))), *votes(3, 11, 1, 2)],
     [(0, ConnectIrc()), (0, LeaveIrc("x")), (1, ConnectIrc())],
     [(0, sends(Pledge(2, 10, 10))), (0, sends(Pledge(2, 10, 10))), (0, sends(Pledge(3, 11, 10)))],
-    [(0, Deliver(2, 3, "a")), (0, Missed(2, 4, 5)), (0, Deliver(2, 6, "b")), (0, Deliver(3, 0, "b"))],
-    [(0, Deliver(2, 3, "a")), (1, Deliver(2, 9, "z"))],
+    [(0, DeliverLine(2, 3, "a")), (0, Missed(2, 4, 5)), (0, DeliverLine(2, 6, "b")), (0, DeliverLine(3, 0, "b"))],
+    [(0, DeliverLine(2, 3, "a")), (1, DeliverLine(2, 9, "z"))],
 ]  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def test_a_kept_promise_is_not_complained_about(events: list[tuple[int, Effect]]
 
 def test_a_vote_on_disk_is_a_vote() -> None:
     checker = Checker()
-    checker.written(Stored(KEYS[0], 2, 10))
+    checker.written(StoredNode(KEYS[0], 2, 10))
     with pytest.raises(Violation, match="votes for 11 after 10 in term 2"):
         checker.effect(0, node(0), sends(Elect(2, 11, 10)))
 

@@ -6,18 +6,18 @@ import pytest
 
 from hydra.simulator.__main__ import main
 from hydra.simulator.checker import LEADER_FOUND, ONE_LEADER, Violation
-from hydra.simulator.runner import Outcome, Report, run_seeds
+from hydra.simulator.runner import SeedOutcome, SimulationReport, run_seeds
 
 CASES = Path(__file__).parents[1] / "cases"
 
 
-def outcome(promise: str | None = None, found: float | None = 2.0) -> Outcome:
+def outcome(promise: str | None = None, found: float | None = 2.0) -> SeedOutcome:
     violation = None if promise is None else Violation(promise, 1.0, "x")
-    return Outcome(7, violation, found, seconds=60.0, messages=100, terms=2)
+    return SeedOutcome(7, violation, found, seconds=60.0, messages=100, terms=2)
 
 
-def report(*outcomes: Outcome) -> Report:
-    made = Report()
+def report(*outcomes: SeedOutcome) -> SimulationReport:
+    made = SimulationReport()
     for each in outcomes:
         made.add(each)
     return made

@@ -10,7 +10,7 @@ import pytest
 from hydra.protocol.roles import Role
 from hydra.simulator.checker import Violation
 from hydra.simulator.scale import four_each, mesh
-from hydra.simulator.scenario import Fault, Kind, Scenario, draw_scenario, parse_scenario
+from hydra.simulator.scenario import FaultKind, Scenario, ScenarioFault, draw_scenario, parse_scenario
 from hydra.simulator.world import World
 
 THREE = Scenario(1, 3, mesh(3), voters=3, end=30.0)
@@ -73,7 +73,7 @@ def test_a_founder_takes_in_all_others_and_all_get_a_vote() -> None:
 
 
 def test_when_the_leader_is_cut_off_another_takes_over_and_the_first_follows_after_healing() -> None:
-    faults = (Fault(20.0, Kind.ISOLATE_LEADER), Fault(45.0, Kind.HEAL))
+    faults = (ScenarioFault(20.0, FaultKind.ISOLATE_LEADER), ScenarioFault(45.0, FaultKind.HEAL))
     world = World(replace(THREE, faults=faults, end=70.0)).run()
     assert len(world.checker.leaders) == 2
     assert sorted(host.node.role.name for host in world.hosts if host.node) == ["FOLLOWING", "FOLLOWING", "LEADING"]
@@ -87,7 +87,7 @@ def test_lines_reach_all_and_sends_reach_irc() -> None:
 
 
 def test_a_write_is_lost_in_a_crash_or_not_but_never_half() -> None:
-    crash = Fault(16.0, Kind.CRASH_LEADER)
+    crash = ScenarioFault(16.0, FaultKind.CRASH_LEADER)
     disks: set[int] = set()
     for seed in range(12):
         world = World(replace(THREE, seed=seed, disk=(4.0, 4.0), faults=(crash,), end=17.0), only="")
@@ -97,14 +97,14 @@ def test_a_write_is_lost_in_a_crash_or_not_but_never_half() -> None:
 
 
 def test_an_electorate_that_has_lost_most_of_its_disks_is_told_from_a_failure() -> None:
-    faults = (Fault(20.0, Kind.LOSE, (0,)), Fault(20.0, Kind.LOSE, (1,)))
+    faults = (ScenarioFault(20.0, FaultKind.LOSE, (0,)), ScenarioFault(20.0, FaultKind.LOSE, (1,)))
     world = World(replace(THREE, faults=faults, end=21.0)).run()
     assert world.found_after is None
     assert not world.can_have_leader()
 
 
 def test_a_network_that_finds_no_leader_after_healing_is_a_failure() -> None:
-    faults = (Fault(4.0, Kind.CRASH, (0,)), Fault(4.0, Kind.CRASH, (1,)))
+    faults = (ScenarioFault(4.0, FaultKind.CRASH, (0,)), ScenarioFault(4.0, FaultKind.CRASH, (1,)))
     world = World(replace(THREE, faults=faults, end=3.0))
     with pytest.raises(Violation, match="a leader is found after healing: none in 45 s"):
         world.run()
@@ -135,7 +135,11 @@ def test_fifty_nodes_elect_one_leader() -> None:
 
 def test_a_node_that_has_lost_its_disk_is_let_in_through_a_follower_that_knows_a_dead_member() -> None:
     """Node 3 dials node 2 alone, which follows node 0 or 1 and believes in a member that no other node knows."""
-    faults = (Fault(18.0, Kind.LOSE, (3,)), Fault(20.0, Kind.GHOST, (2,)), Fault(34.0, Kind.RESTART, (3,)))
+    faults = (
+        ScenarioFault(18.0, FaultKind.LOSE, (3,)),
+        ScenarioFault(20.0, FaultKind.GHOST, (2,)),
+        ScenarioFault(34.0, FaultKind.RESTART, (3,)),
+    )
     links = (*mesh(3), (3, 2))
     for seed in range(5):
         world = World(replace(THREE, seed=seed, nodes=4, links=links, voters=3, faults=faults, end=60.0)).run()
@@ -147,14 +151,14 @@ def test_a_node_that_has_lost_its_disk_is_let_in_through_a_follower_that_knows_a
 
 
 def test_a_leader_that_stood_still_is_off_irc_before_it_does_anything() -> None:
-    for kind in (Kind.PAUSE_LEADER, Kind.SUSPEND_LEADER):
-        faults = (Fault(20.0, kind), Fault(45.0, Kind.RESUME))
+    for kind in (FaultKind.PAUSE_LEADER, FaultKind.SUSPEND_LEADER):
+        faults = (ScenarioFault(20.0, kind), ScenarioFault(45.0, FaultKind.RESUME))
         world = World(replace(THREE, faults=faults, end=46.0)).run()
         assert len(world.checker.leaders) == 2
         assert leaders(world) == [world.checker.on_irc]
 
 
 def test_a_member_that_lies_does_not_depose_the_leader() -> None:
-    faults = tuple(Fault(20.0 + number, Kind.FORGE, (number % 3,)) for number in range(9))
+    faults = tuple(ScenarioFault(20.0 + number, FaultKind.FORGE, (number % 3,)) for number in range(9))
     world = World(replace(THREE, faults=faults, end=40.0)).run()
     assert len(world.checker.leaders) == 1

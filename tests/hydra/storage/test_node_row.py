@@ -18,9 +18,9 @@ from channels.db import database_sync_to_async
 from psycopg.conninfo import make_conninfo
 
 from hydra.errors import NodeForgotten, NodeNameTaken, StaleWrite, StoreBroken, StoreClosed, UnreadableRow
-from hydra.notifications import Action, Command
+from hydra.notifications import CommandAction, OperatorCommand
 from hydra.operations import send
-from hydra.protocol.effects import Stored
+from hydra.protocol.effects import StoredNode
 from hydra.protocol.electorate import Electorate
 from hydra.snapshot import Occurrence
 from hydra.storage.database import connect, conninfo_from_settings
@@ -55,9 +55,9 @@ async def opened() -> AsyncIterator[Open]:
         await each.store.close()
 
 
-def promised(store: NodeStore, term: int, pledge: int | None = None, *voters: str) -> Stored:
+def promised(store: NodeStore, term: int, pledge: int | None = None, *voters: str) -> StoredNode:
     electorate = Electorate(term, 1, frozenset({store.stored.voter, *voters})) if voters else store.stored.electorate
-    return Stored(store.stored.voter, term, pledge, electorate)
+    return StoredNode(store.stored.voter, term, pledge, electorate)
 
 
 # The row.
@@ -67,7 +67,7 @@ async def test_a_node_that_was_never_started_has_a_row_with_a_key_when_the_store
     alpha = (await opened("alpha")).store
     assert alpha.lease.new
     assert alpha.lease.position is None
-    assert alpha.stored == Stored(f"{Random('alpha').getrandbits(64):016x}")
+    assert alpha.stored == StoredNode(f"{Random('alpha').getrandbits(64):016x}")
     [row] = rows("select name, voter, term, pledge, electorate, host, pid from hydra_node")
     assert (row["name"], row["voter"], row["term"], row["pledge"]) == ("alpha", alpha.stored.voter, 0, None)
     assert row["pid"] == os.getpid()
@@ -552,7 +552,9 @@ async def test_old_events_and_all_but_the_newest_are_removed(opened: Open, monke
 
 async def test_a_command_reaches_the_process_that_it_is_for(opened: Open) -> None:
     alpha, beta = await opened("alpha"), await opened("beta")
-    command = Command(node="alpha", run=alpha.store.lease.run, action=Action.DROP, number=2**32 - 1, by="anna")
+    command = OperatorCommand(
+        node="alpha", run=alpha.store.lease.run, action=CommandAction.DROP, number=2**32 - 1, by="anna"
+    )
     await database_sync_to_async(send)(command)
     await until(lambda: alpha.commands, "the command is there")
     assert alpha.commands == [command]
@@ -562,8 +564,8 @@ async def test_a_command_reaches_the_process_that_it_is_for(opened: Open) -> Non
 
 async def test_a_command_for_a_process_that_has_ended_means_nothing_to_the_next(opened: Open) -> None:
     alpha = await opened()
-    old = Command(node="alpha", run=uuid4(), action=Action.RESIGN, by="anna")
-    new = Command(node="alpha", run=alpha.store.lease.run, action=Action.RESIGN, by="anna")
+    old = OperatorCommand(node="alpha", run=uuid4(), action=CommandAction.RESIGN, by="anna")
+    new = OperatorCommand(node="alpha", run=alpha.store.lease.run, action=CommandAction.RESIGN, by="anna")
     for command in (old, new):
         await database_sync_to_async(send)(command)
     await until(lambda: alpha.commands, "the command is there")
@@ -575,7 +577,7 @@ async def test_nonsense_on_the_channel_is_logged_and_harms_nothing(opened: Open,
     for payload in ("", "{", "[]", "7", '{"action": "explode"}', '{"action": "drop", "node": 7}'):
         rows("select pg_notify('hydra_control', %s)", payload)
     await database_sync_to_async(send)(
-        Command(node="alpha", run=alpha.store.lease.run, action=Action.RESIGN, by="anna")
+        OperatorCommand(node="alpha", run=alpha.store.lease.run, action=CommandAction.RESIGN, by="anna")
     )
     await until(lambda: alpha.commands, "the command is there")
     assert caplog.text.count("not a valid command") == 6

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import hydra.transports.irc as transport
-from hydra.irc.connection import State
+from hydra.irc.connection import AttemptState
 from hydra.irc.settings import IrcTimes
 from hydra.transports import dial, listen
 from hydra.transports.address import IrcAddress, parse_node_address
@@ -292,7 +292,7 @@ async def test_a_server_that_dies_ends_all_links_and_the_listener_comes_back(
         with IrcServerProcess(port):
             assert room.listener is not None
             async with asyncio.timeout(PATIENCE):
-                while room.listener.connection.state is not State.READY:
+                while room.listener.connection.state is not AttemptState.READY:
                     await asyncio.sleep(0.01)
             await room.pair()
             await room.close()
@@ -390,7 +390,7 @@ async def test_a_listener_that_is_closed_keeps_its_links_until_they_end(listenin
     states = [listening.listener.connection.state]
     accepted.link.close()
     states.append(listening.listener.connection.state)
-    assert states == [State.READY, State.ENDED]
+    assert states == [AttemptState.READY, AttemptState.ENDED]
     assert "has ended the link" in await dialled.ended()
 
 
@@ -450,4 +450,4 @@ async def test_a_listener_that_is_closed_waits_for_nobody_who_has_yet_to_prove_t
         while not listener.links:
             await asyncio.sleep(0.01)
     await listener.close()
-    assert (listener.links, listener.connection.state) == ({}, State.ENDED)
+    assert (listener.links, listener.connection.state) == ({}, AttemptState.ENDED)

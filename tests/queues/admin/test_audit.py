@@ -27,7 +27,7 @@ from queues.admin import audit, audit_rows
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import OPERATORS, PEERBUS, append, journal, queue_chain
 from queues.audit.events import Event
-from queues.audit.verify import Progress, verify
+from queues.audit.verify import VerificationProgress, verify
 from queues.database import connection_parameters
 from queues.models import ArchivedMessage, AuditChain, AuditRow, AuditVerification, Content, State
 from queues.operations import verifications
@@ -456,7 +456,7 @@ class TestVerifying:
         chain = letters(10)
         with psycopg.connect(**connection_parameters(), autocommit=True) as elsewhere:
             report = verifications.reporter(elsewhere, chain.pk)
-            report(Progress(340_000, 1_000_000))
+            report(VerificationProgress(340_000, 1_000_000))
             for place in (page(chain), address("auditchain")):
                 response = admin_client.get(place)
                 assert "verifying: 34 %, 340,000 of 1,000,000 rows" in text_of(response)
@@ -471,8 +471,8 @@ class TestVerifying:
         monkeypatch.setattr(verifications, "SAY_EVERY", 30.0)
         with psycopg.connect(**connection_parameters(), autocommit=True) as elsewhere:
             report = verifications.reporter(elsewhere, NOBODYS)
-            report(Progress(1, 9))
-            report(Progress(2, 9))
+            report(VerificationProgress(1, 9))
+            report(VerificationProgress(2, 9))
             assert verifications.said() == {NOBODYS: Running(1, 9)}
 
     def test_of_two_that_start_at_once_in_two_processes_one_verifies(self) -> None:

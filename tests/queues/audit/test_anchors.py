@@ -18,7 +18,7 @@ from queues.audit.anchor import NOTHING, Anchor, Origin, parse_line
 from queues.audit.anchor_file import AnchorFile
 from queues.audit.anchoring import anchor_all, signed, stored_anchor
 from queues.audit.chains import append
-from queues.audit.diagnosis import Kind
+from queues.audit.diagnosis import FindingKind
 from queues.audit.errors import InvalidAnchorFile, InvalidAuditKey
 from queues.audit.events import Event
 from queues.audit.signing import Signer, signer
@@ -27,7 +27,7 @@ from queues.models import AuditAnchor
 from tests.queues.audit.conftest import CHAIN, Intruder, Verify, letters
 
 
-def kinds(outcome: Verification) -> list[tuple[Kind, int]]:
+def kinds(outcome: Verification) -> list[tuple[FindingKind, int]]:
     return [(finding.kind, finding.seq) for finding in outcome.findings]
 
 
@@ -107,7 +107,7 @@ def test_a_chain_rewritten_with_right_hashes_is_found_by_an_anchor(
     intruder.rewrite(first)
     outcome = check()
     assert outcome.finding is not None
-    assert kinds(outcome)[0] == (Kind.REWRITTEN, seq)
+    assert kinds(outcome)[0] == (FindingKind.REWRITTEN, seq)
     assert since in outcome.finding.text
 
 
@@ -115,7 +115,7 @@ def test_a_row_altered_before_an_anchor_is_named_rather_than_the_anchor(
     anchored: list[Event], check: Verify, intruder: Intruder
 ) -> None:
     intruder.run("update queues_audit set sender = 'mallory' where seq = 4")
-    assert kinds(check()) == [(Kind.ALTERED, 4)]
+    assert kinds(check()) == [(FindingKind.ALTERED, 4)]
 
 
 def forge_anchors(intruder: Intruder) -> None:
@@ -138,7 +138,7 @@ def test_a_chain_rewritten_with_its_anchors_is_found_by_the_key(
     intruder.rewrite(4)
     forge_anchors(intruder)
     outcome = check()
-    assert kinds(outcome) == [(Kind.UNKNOWN_KEY, 9), (Kind.UNKNOWN_KEY, 19)]
+    assert kinds(outcome) == [(FindingKind.UNKNOWN_KEY, 9), (FindingKind.UNKNOWN_KEY, 19)]
     assert "BROKER_AUDIT_TRUSTED_KEYS" in str(outcome.finding)
 
 
@@ -147,8 +147,8 @@ def test_a_chain_rewritten_with_its_anchors_is_found_by_their_copies_too(
 ) -> None:
     intruder.rewrite(4)
     forge_anchors(intruder)
-    assert (Kind.REWRITTEN, 9) in kinds(check())
-    assert (Kind.ANCHOR_REPLACED, 9) in kinds(check())
+    assert (FindingKind.REWRITTEN, 9) in kinds(check())
+    assert (FindingKind.ANCHOR_REPLACED, 9) in kinds(check())
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_an_anchor_that_was_altered_is_found_by_its_signature(
 ) -> None:
     AnchorFile.default().path.unlink()
     intruder.run(f"update queues_auditanchor set {change} where number = 1")
-    assert check().findings[0].kind == Kind.SIGNATURE
+    assert check().findings[0].kind == FindingKind.SIGNATURE
 
 
 @pytest.mark.parametrize(("number", "seq"), [(1, 19), (2, 24)])
@@ -178,7 +178,7 @@ def test_an_anchor_taken_out_is_found_by_the_numbers(
     AnchorFile.default().path.unlink()
     intruder.run("delete from queues_auditanchor where number = %s", number)
     outcome = check()
-    assert kinds(outcome) == [(Kind.ANCHOR_MISSING, seq)]
+    assert kinds(outcome) == [(FindingKind.ANCHOR_MISSING, seq)]
     assert f"anchor {number} is missing" in str(outcome.finding)
 
 
@@ -186,7 +186,7 @@ def test_the_last_anchor_taken_out_is_found_by_the_copies(
     anchored: list[Event], check: Verify, intruder: Intruder
 ) -> None:
     intruder.run("delete from queues_auditanchor where number = 2")
-    assert kinds(check()) == [(Kind.ANCHOR_MISSING, 19)]
+    assert kinds(check()) == [(FindingKind.ANCHOR_MISSING, 19)]
 
 
 def test_an_anchor_written_anew_by_the_right_key_does_not_fit_the_next(
@@ -198,7 +198,7 @@ def test_an_anchor_written_anew_by_the_right_key_does_not_fit_the_next(
     intruder.run(
         "update queues_auditanchor set kind = 'interval', signature = %s where number = 1", anchor.signature
     )  # fmt: skip
-    assert kinds(check()) == [(Kind.ANCHOR_REPLACED, 19)]
+    assert kinds(check()) == [(FindingKind.ANCHOR_REPLACED, 19)]
 
 
 # Copies outside the database.
@@ -221,7 +221,7 @@ def test_a_copy_that_was_kept_elsewhere_finds_what_was_done_to_both(
     intruder.run("delete from queues_auditanchor")
     intruder.rewrite(4)
     assert verify(CHAIN).ok
-    assert (Kind.REWRITTEN, 9) in kinds(verify(CHAIN, read_copies(AnchorFile(elsewhere))))
+    assert (FindingKind.REWRITTEN, 9) in kinds(verify(CHAIN, read_copies(AnchorFile(elsewhere))))
 
 
 def test_half_a_line_that_a_crash_left_is_passed_over_and_the_next_anchor_has_its_own(ten: list[Event]) -> None:
@@ -245,7 +245,7 @@ def test_a_file_that_holds_anything_else_is_refused_with_the_line(ten: list[Even
 def test_a_forged_copy_is_not_believed(anchored: list[Event]) -> None:
     first = read_copies()[0]
     forged = signed(replace(first, hash=bytes(32)), Signer(Ed25519PrivateKey.generate()))
-    assert kinds(verify(CHAIN, [forged])) == [(Kind.UNKNOWN_KEY, 9)]
+    assert kinds(verify(CHAIN, [forged])) == [(FindingKind.UNKNOWN_KEY, 9)]
 
 
 # Keys.
@@ -261,7 +261,7 @@ def test_an_earlier_key_counts_while_it_is_trusted(
 ) -> None:
     earlier = signer().public_text
     use_other_key(settings, home)
-    assert kinds(check()) == [(Kind.UNKNOWN_KEY, 9), (Kind.UNKNOWN_KEY, 19)]
+    assert kinds(check()) == [(FindingKind.UNKNOWN_KEY, 9), (FindingKind.UNKNOWN_KEY, 19)]
     settings.BROKER_AUDIT_TRUSTED_KEYS = (earlier,)
     anchor_all()
     assert (check().ok, check().anchors) == (True, 3)
@@ -310,7 +310,7 @@ def test_a_chain_that_was_made_anew_or_a_database_that_was_moved_is_still_held_t
     first = read_copies()[0]
     assert first.origin is not None
     AnchorFile.default().append([of_another(first, **{kept: getattr(first.origin, kept)}).line])
-    assert (Kind.ANCHOR_MISSING, 41) in kinds(verify(CHAIN))
+    assert (FindingKind.ANCHOR_MISSING, 41) in kinds(verify(CHAIN))
 
 
 def test_a_chain_of_this_database_that_is_gone_is_missed_though_its_time_is_gone_with_it(
@@ -319,11 +319,11 @@ def test_a_chain_of_this_database_that_is_gone_is_missed_though_its_time_is_gone
     for table in ("queues_auditanchor", "queues_audithead", "queues_audit", "queues_auditchain"):
         intruder.run(f"delete from {table}")
     assert chain_names(read_copies()) == [CHAIN]
-    assert kinds(verify(CHAIN)) == [(Kind.TAIL_CUT, 0)]
+    assert kinds(verify(CHAIN)) == [(FindingKind.TAIL_CUT, 0)]
 
 
 def test_a_copy_from_before_copies_said_where_they_are_from_counts(anchored: list[Event]) -> None:
     first = read_copies()[0]
     AnchorFile.default().append([replace(of_another(first), origin=None).line])
     assert read_copies()[-1].origin is None
-    assert (Kind.ANCHOR_MISSING, 41) in kinds(verify(CHAIN))
+    assert (FindingKind.ANCHOR_MISSING, 41) in kinds(verify(CHAIN))

@@ -21,7 +21,7 @@ from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append, journal
 from queues.audit.events import Event
 from queues.audit.reading import Block, Connection, read_blocks
-from queues.audit.verify import Progress
+from queues.audit.verify import VerificationProgress
 from queues.management.commands import audit as command
 from queues.models import AuditAnchor, AuditVerification
 from tests.queues.audit.conftest import CHAIN, Intruder, letters
@@ -142,7 +142,7 @@ def test_verify_shows_a_bar_on_a_terminal_and_takes_it_away() -> None:
 
     terminal = Terminal()
     with command._bar(OutputWrapper(terminal), CHAIN) as show:
-        show(Progress(5000, 20_000))
+        show(VerificationProgress(5000, 20_000))
     assert terminal.getvalue() == f"\r{CHAIN} [{'#' * 7}{'.' * 23}]  25% of 20,000 rows\r\033[K"
 
 

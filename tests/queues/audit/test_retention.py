@@ -11,7 +11,7 @@ from queues.audit import upkeep
 from queues.audit.anchor_file import AnchorFile
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append, journal, waiting
-from queues.audit.diagnosis import Kind
+from queues.audit.diagnosis import FindingKind
 from queues.audit.errors import ChainBusy
 from queues.audit.events import Event
 from queues.audit.reading import find_chain, first_seq, snapshot
@@ -97,7 +97,7 @@ def test_rows_dropped_without_an_anchor_are_found(old: list[Event], check: Verif
     intruder.run(f"select queues_drop_audit_partitions({TODAY} - 4)")
     finding = check().finding
     assert finding is not None
-    assert (finding.kind, finding.seq) == (Kind.BEGINNING, 0)
+    assert (finding.kind, finding.seq) == (FindingKind.BEGINNING, 0)
 
 
 def test_more_rows_dropped_than_the_anchor_says_are_found(old: list[Event], check: Verify, intruder: Intruder) -> None:
@@ -105,7 +105,7 @@ def test_more_rows_dropped_than_the_anchor_says_are_found(old: list[Event], chec
     intruder.run("delete from queues_audit where seq = 4")
     finding = check().finding
     assert finding is not None
-    assert (finding.kind, finding.seq) == (Kind.BEGINNING, 4)
+    assert (finding.kind, finding.seq) == (FindingKind.BEGINNING, 4)
 
 
 def test_the_first_row_after_those_dropped_is_held_to_the_anchor(
@@ -115,7 +115,7 @@ def test_the_first_row_after_those_dropped_is_held_to_the_anchor(
     intruder.run("update queues_audit set sender = 'mallory' where seq = 4")
     finding = check().finding
     assert finding is not None
-    assert (finding.kind, finding.seq) == (Kind.ALTERED, 4)
+    assert (finding.kind, finding.seq) == (FindingKind.ALTERED, 4)
 
 
 def test_rows_that_were_rewritten_before_they_were_dropped_are_found_by_an_earlier_anchor(
@@ -128,7 +128,7 @@ def test_rows_that_were_rewritten_before_they_were_dropped_are_found_by_an_earli
     assert drop_old(4) == 10
     finding = check().finding
     assert finding is not None
-    assert (finding.kind, finding.seq) == (Kind.REWRITTEN, 9)
+    assert (finding.kind, finding.seq) == (FindingKind.REWRITTEN, 9)
 
 
 def test_an_anchor_that_was_made_to_excuse_missing_rows_is_found(
@@ -138,7 +138,7 @@ def test_an_anchor_that_was_made_to_excuse_missing_rows_is_found(
     AnchorFile.default().path.unlink()
     intruder.run("update queues_auditanchor set kind = 'retention'")
     intruder.run("delete from queues_audit")
-    assert {finding.kind for finding in check().findings} >= {Kind.SIGNATURE, Kind.TAIL_CUT}
+    assert {finding.kind for finding in check().findings} >= {FindingKind.SIGNATURE, FindingKind.TAIL_CUT}
 
 
 def test_anchors_of_dropped_rows_are_forgotten_without_a_finding(
@@ -154,7 +154,7 @@ def test_anchors_of_dropped_rows_are_forgotten_without_a_finding(
     assert kept == [(3, 5, "manual"), (4, 7, "manual"), (5, 9, "manual"), (6, 6, "retention")]
     assert check().ok
     intruder.run("delete from queues_auditanchor where number = 6")
-    assert Kind.ANCHOR_MISSING in {finding.kind for finding in check().findings}
+    assert FindingKind.ANCHOR_MISSING in {finding.kind for finding in check().findings}
 
 
 def test_who_drops_or_makes_days_does_not_wait_for_a_reader_of_the_whole_chain(
@@ -219,7 +219,7 @@ def test_a_chain_without_its_head_keeps_no_other_from_its_anchors_and_its_verifi
     assert check().ok
     finding = verify("broken").finding
     assert finding is not None
-    assert finding.kind is Kind.HEAD
+    assert finding.kind is FindingKind.HEAD
     assert "broken has no head" in caplog.text
 
 

@@ -7,7 +7,7 @@ import pytest
 from queues.audit import verify as verify_module
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append
-from queues.audit.diagnosis import Kind
+from queues.audit.diagnosis import FindingKind
 from queues.audit.events import Event
 from tests.queues.audit.conftest import CHAIN, Intruder, Verify, letters
 
@@ -41,7 +41,9 @@ def test_an_altered_time_is_found(
 ) -> None:
     intruder.run(f"update queues_audit set at = {altered} where {where}")
     finding = check().finding
-    assert (None if finding is None else (finding.kind, finding.seq)) == (None if seq is None else (Kind.TIME, seq))
+    assert (None if finding is None else (finding.kind, finding.seq)) == (
+        None if seq is None else (FindingKind.TIME, seq)
+    )
 
 
 def test_an_altered_time_is_found_where_a_block_ends(
@@ -52,7 +54,7 @@ def test_an_altered_time_is_found_where_a_block_ends(
     intruder.run("update queues_audit set at = at + interval '1 hour' where seq = 14")
     finding = check().finding
     assert finding is not None
-    assert (finding.kind, finding.seq) == (Kind.TIME, 15)
+    assert (finding.kind, finding.seq) == (FindingKind.TIME, 15)
 
 
 def test_a_clock_that_was_set_back_is_no_finding(ten: list[Event], check: Verify, intruder: Intruder) -> None:

@@ -11,15 +11,15 @@ from django.db import connection
 from queues.audit import verify as verify_module
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append, journal
-from queues.audit.diagnosis import Kind
+from queues.audit.diagnosis import FindingKind
 from queues.audit.errors import NoSuchChain
 from queues.audit.events import Event
-from queues.audit.verify import Progress, Verification, chain_names, read_copies, verify, verifying
+from queues.audit.verify import Verification, VerificationProgress, chain_names, read_copies, verify, verifying
 from queues.models import AuditVerification
 from tests.queues.audit.conftest import CHAIN, Intruder, Verify, letters, reference_hashes
 
 
-def found(outcome: Verification) -> tuple[Kind, int] | None:
+def found(outcome: Verification) -> tuple[FindingKind, int] | None:
     """What was found first."""
     return (outcome.finding.kind, outcome.finding.seq) if outcome.finding else None
 
@@ -49,7 +49,7 @@ def test_special_characters_and_other_alphabets_verify(check: Verify) -> None:
     assert (check().ok, check().rows) == (True, 5)
 
 
-def finish(work: Generator[Progress, None, Verification]) -> tuple[list[tuple[int, int]], Verification]:
+def finish(work: Generator[VerificationProgress, None, Verification]) -> tuple[list[tuple[int, int]], Verification]:
     """The steps that were left, and the outcome."""
     steps: list[tuple[int, int]] = []
     while True:
@@ -108,7 +108,7 @@ def test_each_chain_is_verified_by_itself(ten: list[Event], intruder: Intruder) 
     intruder.run("update queues_audit set sender = 'x' where seq = 1 and chain_id = %s", intruder.number("operators"))
     assert chain_names() == ["operators", CHAIN]
     assert verify(CHAIN).ok
-    assert found(verify("operators")) == (Kind.ALTERED, 1)
+    assert found(verify("operators")) == (FindingKind.ALTERED, 1)
 
 
 # Rows tampered with.
@@ -120,7 +120,7 @@ def test_one_character_changed_is_found(
     ten: list[Event], check: Verify, intruder: Intruder, column: str, seq: int
 ) -> None:
     intruder.run(f"update queues_audit set {column} = overlay({column} placing 'X' from 1) where seq = %s", seq)
-    assert found(check()) == (Kind.ALTERED, seq)
+    assert found(check()) == (FindingKind.ALTERED, seq)
     assert check().rows == seq
 
 
@@ -129,7 +129,7 @@ def test_one_bit_changed_in_a_hash_is_found_and_told_from_a_changed_event(
 ) -> None:
     intruder.run("update queues_audit set hash = set_bit(hash, 7, 1 - get_bit(hash, 7)) where seq = 3")
     outcome = check()
-    assert found(outcome) == (Kind.ALTERED, 3)
+    assert found(outcome) == (FindingKind.ALTERED, 3)
     assert "the hash of row 3 was altered" in str(outcome.finding)
 
 
@@ -139,7 +139,7 @@ def test_an_event_that_was_changed_with_its_hash_is_found_at_the_next_row(
     before = intruder.rows()[2][5]
     forged = reference_hashes([ten[3]._replace(recipient="eve")], before)[0]
     intruder.run("update queues_audit set recipient = 'eve', hash = decode(%s, 'hex') where seq = 3", forged)
-    assert found(check()) == (Kind.ALTERED, 4)
+    assert found(check()) == (FindingKind.ALTERED, 4)
 
 
 def test_an_altered_row_is_not_taken_for_a_swapped_one_because_an_equal_event_follows(
@@ -148,7 +148,7 @@ def test_an_altered_row_is_not_taken_for_a_swapped_one_because_an_equal_event_fo
     again = Event("deliver", "m1", "alice", "bob")
     append(CHAIN, [Event("send", "m1", "alice", "bob"), again, again, again])
     intruder.run("update queues_audit set recipient = 'eve' where seq = 1")
-    assert found(check()) == (Kind.ALTERED, 1)
+    assert found(check()) == (FindingKind.ALTERED, 1)
 
 
 def test_a_row_that_was_altered_in_a_later_block_is_found(
@@ -156,7 +156,7 @@ def test_a_row_that_was_altered_in_a_later_block_is_found(
 ) -> None:
     monkeypatch.setattr(verify_module, "BLOCK", 4)
     intruder.run("update queues_audit set sender = 'mallory' where seq = 8")
-    assert found(check()) == (Kind.ALTERED, 8)
+    assert found(check()) == (FindingKind.ALTERED, 8)
 
 
 @pytest.mark.parametrize(("first", "last", "words"), [(4, 4, "row 4 is missing"), (4, 6, "rows 4 to 6 are missing")])
@@ -174,7 +174,7 @@ def test_rows_taken_out_are_found(
     monkeypatch.setattr(verify_module, "BLOCK", block)
     intruder.run("delete from queues_audit where seq between %s and %s", first, last)
     outcome = check()
-    assert found(outcome) == (Kind.MISSING, first)
+    assert found(outcome) == (FindingKind.MISSING, first)
     assert words in str(outcome.finding)
 
 
@@ -193,7 +193,7 @@ def test_a_beginning_taken_out_without_a_retention_anchor_is_found(
     anchor_all()
     intruder.run("delete from queues_audit where seq < 4")
     outcome = check()
-    assert found(outcome) == (Kind.BEGINNING, 0)
+    assert found(outcome) == (FindingKind.BEGINNING, 0)
     assert "rows 0 to 3 should be there" in str(outcome.finding)
 
 
@@ -207,7 +207,7 @@ def test_rows_that_changed_places_are_found(
         one + 1000, other, one,
     )  # fmt: skip
     outcome = check()
-    assert found(outcome) == (Kind.SWAPPED, one)
+    assert found(outcome) == (FindingKind.SWAPPED, one)
     assert f"rows {one} and {other} " in str(outcome.finding)
 
 
@@ -219,7 +219,7 @@ def test_events_that_changed_places_while_the_hashes_stayed_are_found(
             "update queues_audit set event = %s, record_id = %s, sender = %s, recipient = %s where seq = %s",
             *event, seq,
         )  # fmt: skip
-    assert found(check()) == (Kind.SWAPPED, 3)
+    assert found(check()) == (FindingKind.SWAPPED, 3)
 
 
 INSERT = (
@@ -234,7 +234,7 @@ def test_a_row_put_in_is_found(ten: list[Event], check: Verify, intruder: Intrud
     intruder.run(INSERT, 4, "0", 3)
     intruder.run("update queues_audithead set next_seq = 11")
     outcome = check()
-    assert found(outcome) == (Kind.INSERTED, 4)
+    assert found(outcome) == (FindingKind.INSERTED, 4)
     assert "row 4 was put in" in str(outcome.finding)
 
 
@@ -243,20 +243,20 @@ def test_a_second_row_of_the_same_number_in_another_day_is_found(
 ) -> None:
     intruder.run(INSERT, 4, "1 day", 4)
     outcome = check()
-    assert found(outcome) == (Kind.DUPLICATE, 4)
+    assert found(outcome) == (FindingKind.DUPLICATE, 4)
     assert outcome.rows == 4
 
 
 def test_a_row_put_in_behind_the_head_is_found(ten: list[Event], check: Verify, intruder: Intruder) -> None:
     intruder.run(INSERT, 10, "0", 9)
-    assert found(check()) == (Kind.INSERTED, 10)
+    assert found(check()) == (FindingKind.INSERTED, 10)
 
 
 def test_a_row_with_a_right_hash_behind_the_head_is_found(ten: list[Event], check: Verify, intruder: Intruder) -> None:
     [forged] = reference_hashes([Event("send", "forged", "eve", "bob")], intruder.rows()[9][5])
     intruder.run(INSERT, 10, "0", 9)
     intruder.run("update queues_audit set hash = decode(%s, 'hex') where seq = 10", forged)
-    assert found(check()) == (Kind.HEAD, 10)
+    assert found(check()) == (FindingKind.HEAD, 10)
 
 
 # The end of a chain.
@@ -265,7 +265,7 @@ def test_a_row_with_a_right_hash_behind_the_head_is_found(ten: list[Event], chec
 def test_a_tail_cut_off_is_found_by_the_head(ten: list[Event], check: Verify, intruder: Intruder) -> None:
     intruder.cut(7, with_head=False)
     outcome = check()
-    assert found(outcome) == (Kind.TAIL_CUT, 7)
+    assert found(outcome) == (FindingKind.TAIL_CUT, 7)
     assert "rows 7 to 9 are missing at the end" in str(outcome.finding)
 
 
@@ -275,7 +275,7 @@ def test_a_tail_cut_off_with_the_head_is_found_by_an_anchor(
     anchor_all()
     intruder.cut(7, with_head=True)
     outcome = check()
-    assert found(outcome) == (Kind.TAIL_CUT, 7)
+    assert found(outcome) == (FindingKind.TAIL_CUT, 7)
     assert "an anchor was signed for row 9" in str(outcome.finding)
 
 
@@ -285,8 +285,8 @@ def test_a_tail_cut_off_with_head_and_anchors_is_found_by_the_copies_outside_the
     anchor_all()
     intruder.cut(7, with_head=True)
     intruder.run("delete from queues_auditanchor")
-    assert found(check()) == (Kind.TAIL_CUT, 7)
-    assert Kind.ANCHOR_MISSING in [finding.kind for finding in check().findings]
+    assert found(check()) == (FindingKind.TAIL_CUT, 7)
+    assert FindingKind.ANCHOR_MISSING in [finding.kind for finding in check().findings]
 
 
 def test_a_tail_that_no_anchor_was_signed_for_is_gone_unseen(
@@ -302,7 +302,7 @@ def test_a_chain_that_is_gone_is_found_by_the_copies_outside_the_database(ten: l
     intruder.run("delete from queues_auditanchor")
     intruder.run("delete from queues_auditchain")
     assert chain_names(read_copies()) == [CHAIN]
-    assert found(verify(CHAIN)) == (Kind.TAIL_CUT, 0)
+    assert found(verify(CHAIN)) == (FindingKind.TAIL_CUT, 0)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_a_head_that_disagrees_is_found(
     ten: list[Event], check: Verify, intruder: Intruder, sql: str, seq: int
 ) -> None:
     intruder.run(sql)
-    assert found(check()) == (Kind.HEAD, seq)
+    assert found(check()) == (FindingKind.HEAD, seq)
 
 
 # Mistakes are refused before anything has to be found.

@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 from queues.database import connection_parameters
 from queues.etl.jar import driver_jar
 from queues.etl.job.config import Config
-from queues.etl.job.database import Database
+from queues.etl.job.database import JobConnection
 from queues.etl.job.export import Export
-from queues.etl.job.progress import Progress
+from queues.etl.job.progress import ProgressFile
 from queues.etl.job.session import session
-from queues.etl.job.stages import Job
+from queues.etl.job.stages import ExportJob
 from tests.tools import need
 from tests.waiting import PATIENCE
 
@@ -105,17 +105,17 @@ class Etl:
             )
 
     @contextmanager
-    def database(self, patience: float = PATIENCE) -> Iterator[Database]:
+    def database(self, patience: float = PATIENCE) -> Iterator[JobConnection]:
         """The job's connection with the output's lock, which the server may not have taken yet from the one before."""
-        database = Database(config(self.output).database)
+        database = JobConnection(config(self.output).database)
         try:
             database.lock(str(self.output), patience)
             yield database
         finally:
             database.close()
 
-    def job(self, database: Database, **changes: Any) -> Job:
-        return Job(config(self.output, **changes), self.spark, database, Progress(""))
+    def job(self, database: JobConnection, **changes: Any) -> ExportJob:
+        return ExportJob(config(self.output, **changes), self.spark, database, ProgressFile(""))
 
     def run(self, **changes: Any) -> dict[str, Any]:
         """A whole run; returns its figures."""

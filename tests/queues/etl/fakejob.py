@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from queues.etl.job.config import Config
-from queues.etl.job.progress import Progress
+from queues.etl.job.progress import ProgressFile
 
 TABLE = {"rows_in": 100, "rows_out": 100, "bytes": 2048, "files": 1}
 
@@ -16,7 +16,7 @@ TABLE = {"rows_in": 100, "rows_out": 100, "bytes": 2048, "files": 1}
 def main() -> None:
     config = Config.take(Path(sys.argv[1]))
     directory = Path(os.environ["FAKE_JOB_DIRECTORY"])
-    progress = Progress(config.progress)
+    progress = ProgressFile(config.progress)
     print("the fake job has begun", flush=True)
     with progress.stage("messages", total=100):
         progress.tell(stage="messages", done=40, total=100)

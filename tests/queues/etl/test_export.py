@@ -17,9 +17,9 @@ from queues.engine.statements import statement
 from queues.etl.errors import EtlError, OutputBusy, RowsMissing
 from queues.etl.job import schema
 from queues.etl.job.continuity import begin
-from queues.etl.job.database import Database
+from queues.etl.job.database import JobConnection
 from queues.etl.job.files import Files
-from queues.etl.job.ledger import State
+from queues.etl.job.ledger import ExportState
 from queues.etl.job.writing import Writer
 from queues.models import ArchivedMessage
 from tests.queues.etl.conftest import Etl, ago, config, open_transaction
@@ -245,7 +245,7 @@ def test_a_gap_longer_than_the_archive_is_told(etl: Etl) -> None:
         token = str(uuid4())
         database.note("x", token)
         moment = first.moment
-        last = State(
+        last = ExportState(
             snapshot=moment.snapshot, at=ago(days=40).isoformat(), system=moment.system, database=moment.database,
             token=token,
         )  # fmt: skip
@@ -278,7 +278,7 @@ def test_a_run_that_is_killed_anywhere_costs_no_row_and_repeats_none(
     etl.finish(3, queue="other")
     with monkeypatch.context() as patched:
         if where == "reading":
-            patched.setattr(Database, "archive_cuts", die)
+            patched.setattr(JobConnection, "archive_cuts", die)
         elif where == "writing":
             patched.setattr(Writer, "write_live", die)
         else:
@@ -324,13 +324,13 @@ def test_only_one_run_at_a_time_writes_to_an_output(etl: Etl, tmp_path: Path) ->
     with etl.database():
         with pytest.raises(OutputBusy), etl.database(patience=0.0):
             pass
-        other = Database(config(tmp_path).database)
+        other = JobConnection(config(tmp_path).database)
         other.lock(str(tmp_path / "elsewhere"), patience=0.0)
         other.close()
 
 
 def test_a_run_waits_for_one_that_is_about_to_end(etl: Etl) -> None:
-    waiting = Database(config(etl.output).database)
+    waiting = JobConnection(config(etl.output).database)
     with etl.database() as ending:
         timer = threading.Timer(0.5, ending.close)
         timer.start()

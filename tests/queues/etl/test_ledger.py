@@ -9,7 +9,7 @@ import pytest
 
 from queues.etl.errors import NewerOutput, OutputUnusable
 from queues.etl.job.files import Files
-from queues.etl.job.ledger import Ledger, Plan, Record, State, staging
+from queues.etl.job.ledger import ExportState, Ledger, MovePlan, Record, staging
 
 
 class Killed(BaseException):
@@ -75,8 +75,8 @@ class Memory:
         return {name: text for name, text in self.contents.items() if not name.startswith("_")}
 
 
-def state(snapshot: str) -> State:
-    return State(snapshot=snapshot, at="2026-11-22T00:00:00+00:00", system="1", database="2", token="t")
+def state(snapshot: str) -> ExportState:
+    return ExportState(snapshot=snapshot, at="2026-11-22T00:00:00+00:00", system="1", database="2", token="t")
 
 
 def ledger(files: Memory) -> Ledger:
@@ -91,7 +91,7 @@ def change(made: Ledger, snapshot: str, new: dict[str, str], old: Iterable[str] 
         files.write(f"{staging(number)}/{name}", text)
     record = Record(number=number, kind="run", state=state(snapshot), files=list(new))
     moves = [(f"{staging(number)}/{name}", name) for name in new]
-    made.commit(Plan(record=record, moves=moves, removals=list(old)))
+    made.commit(MovePlan(record=record, moves=moves, removals=list(old)))
 
 
 def before_and_after(moves_by_copy: bool) -> tuple[Memory, dict[str, str], dict[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from queues.etl.job.database import Database
+from queues.etl.job.database import JobConnection
 from queues.models import EtlRun, EtlState, Rollup
 from tests.queues.etl.conftest import Etl
 
@@ -81,7 +81,7 @@ def test_rollups_that_a_killed_run_has_not_made_are_made_by_the_next(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(Database, "replace_rollups", die)
+        patched.setattr(JobConnection, "replace_rollups", die)
         with pytest.raises(Killed):
             etl.run()
     assert (etl.ids(), rollups()) == ([1], [])

@@ -13,8 +13,8 @@ from pytest_django import DjangoDbBlocker
 from brokersite.rigs.etl.scratch import environment, scratch_database
 from brokersite.rigs.etl_soak import runner
 from brokersite.rigs.etl_soak.checking import Comparison, compare
-from brokersite.rigs.etl_soak.exports import Stage
-from brokersite.rigs.etl_soak.report import Pair, Plan, Report
+from brokersite.rigs.etl_soak.exports import KillStage
+from brokersite.rigs.etl_soak.report import Pair, SoakPlan, SoakReport
 from brokersite.rigs.etl_soak.runner import Soak
 from queues.database import connection_parameters
 from queues.etl.errors import ScratchBusy
@@ -76,21 +76,21 @@ def test_an_output_that_is_wrong_is_told_by_day_queue_and_id(etl: Etl, tmp_path:
     assert "2 rows, 2 ids, checksum" in told["changed"]
     assert told["changed"].endswith("2 rows, among them 21, 22\n")
     assert told["unread"].endswith("1 rows, among them 43\n")
-    report = Report(Plan(), comparison=found)
+    report = SoakReport(SoakPlan(), comparison=found)
     assert not report.passed
     assert report.lines()[-1] == "FAILED"
 
 
 def test_a_soak_that_has_compared_nothing_has_not_passed() -> None:
-    assert not Report(Plan()).passed
-    assert not Report(Plan(), comparison=Comparison({}, {}, ())).passed
+    assert not SoakReport(SoakPlan()).passed
+    assert not SoakReport(SoakPlan(), comparison=Comparison({}, {}, ())).passed
 
 
 def test_the_ratio_is_the_median_of_the_pairs() -> None:
     pairs = [Pair(90.0, 100.0, 1.0), Pair(10.0, 100.0, 1.0), Pair(95.0, 100.0, 1.0)]
-    report = Report(Plan(), pairs=pairs)
+    report = SoakReport(SoakPlan(), pairs=pairs)
     assert report.figures["ratio"] == 0.9
-    assert Report(Plan()).figures["ratio"] is None
+    assert SoakReport(SoakPlan()).figures["ratio"] is None
 
 
 @pytest.fixture
@@ -104,11 +104,11 @@ def other_databases(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
 def test_a_small_soak_under_load_with_a_kill_passes(
     spark_defaults: Path, other_databases: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "Stage", [Stage.READING])  # it shows until the run ends: no slow look misses it
+    monkeypatch.setattr(runner, "KillStage", [KillStage.READING])  # it shows until the run ends: no slow look misses it
     monkeypatch.setenv("SPARK_MASTER", "local[2]")
     monkeypatch.setattr(runner, "NAME", connection_parameters()["dbname"] + "_soak")
     said: list[str] = []
-    report = Soak(Plan(messages=3000, runs=2, kills=1, pairs=0, seed=1), said.append).run()
+    report = Soak(SoakPlan(messages=3000, runs=2, kills=1, pairs=0, seed=1), said.append).run()
     figures: dict[str, Any] = report.figures
     assert report.comparison.differences == ()
     assert report.passed

@@ -19,7 +19,7 @@ from queues.etl import verdict
 from queues.etl.job import chains
 from queues.etl.job.blocks import first_wrong
 from queues.etl.job.chains import Proven, prove
-from queues.etl.job.database import Database
+from queues.etl.job.database import JobConnection
 from queues.etl.job.reading import Reader
 from queues.models import AuditVerification
 from tests.queues.audit.conftest import CHAIN, Intruder, letters
@@ -88,7 +88,7 @@ def proven(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[Proven]
     """What the job finds, reading blocks of ten rows, two a query."""
     monkeypatch.setattr(chains, "BLOCK", 10)
     monkeypatch.setattr(chains, "ROWS_PER_QUERY", 20)
-    database = Database(config("").database)
+    database = JobConnection(config("").database)
     try:
         return prove(Reader(spark, database), database.chains(), worthwhile=1)
     finally:

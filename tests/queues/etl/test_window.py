@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queues.etl.job.window import Snapshot, Window, cut
+from queues.etl.job.window import TransactionSnapshot, Window, cut
 
 
 @st.composite
-def snapshots(draw: st.DrawFn, after: Snapshot | None = None) -> Snapshot:
+def snapshots(draw: st.DrawFn, after: TransactionSnapshot | None = None) -> TransactionSnapshot:
     """A snapshot; `after` another one it is later: what has ended stays ended."""
     xmax = draw(st.integers(after.xmax if after else 1, (after.xmax if after else 1) + 12))
     fresh = range(after.xmax if after else 0, xmax)
     open_before = after.running if after else frozenset()
-    return Snapshot(xmax, frozenset(xid for xid in [*fresh, *sorted(open_before)] if draw(st.booleans())))
+    return TransactionSnapshot(xmax, frozenset(xid for xid in [*fresh, *sorted(open_before)] if draw(st.booleans())))
 
 
 def meets(predicate: str, xid: int, finished_at: str = "") -> bool:
@@ -27,15 +27,15 @@ def meets(predicate: str, xid: int, finished_at: str = "") -> bool:
 
 
 def test_a_snapshot_is_read_as_postgresql_writes_it() -> None:
-    snapshot = Snapshot.parse("10:20:10,14,15")
+    snapshot = TransactionSnapshot.parse("10:20:10,14,15")
     assert [xid for xid in range(8, 23) if snapshot.sees(xid)] == [8, 9, 11, 12, 13, 16, 17, 18, 19]
-    assert Snapshot.parse("7:7:") == Snapshot(7)
+    assert TransactionSnapshot.parse("7:7:") == TransactionSnapshot(7)
 
 
 @pytest.mark.parametrize("text", ["", "1:2", "5:4:", "1:5:7", "3:5:2", "a:b:c"])
 def test_what_is_no_snapshot_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
-        Snapshot.parse(text)
+        TransactionSnapshot.parse(text)
 
 
 @given(st.data())
@@ -73,7 +73,7 @@ def test_with_a_time_rows_from_then_on_are_read_again(data: st.DataObject) -> No
 
 
 def test_only_what_is_new_is_looked_at_when_an_old_transaction_has_ended() -> None:
-    window = Window(Snapshot(1000, frozenset({3, 900})), Snapshot(1100, frozenset({900})))
+    window = Window(TransactionSnapshot(1000, frozenset({3, 900})), TransactionSnapshot(1100, frozenset({900})))
     assert window.predicates([]) == ["xid >= 1000 and xid < 1100", "xid in (3)"]
 
 

@@ -9,43 +9,43 @@ import pytest
 from brokersite.rigs.torture.checker import check
 from brokersite.rigs.torture.history import (
     Archived,
-    Connection,
-    Counts,
+    ClientConnection,
     Delivery,
-    Fault,
     FaultKind,
-    History,
+    InjectedFault,
     MessageId,
     Publish,
     QueueRules,
-    State,
+    RunHistory,
     Store,
-    Stored,
+    StoredCounts,
+    StoredMessage,
+    StoredState,
     make_body,
     parse_body,
 )
 
 QUEUE = "q"
 IN_FLIGHT = 2
-KILL = Fault(FaultKind.KILL, 5.0, 5.1, listener=0)
-STOP = Fault(FaultKind.STOP, 5.0, 5.1, listener=0)
-DATABASE_KILL = Fault(FaultKind.DATABASE_KILL, 5.0, 6.0)
-FREEZE = Fault(FaultKind.FREEZE, 5.0, 6.0)
+KILL = InjectedFault(FaultKind.KILL, 5.0, 5.1, listener=0)
+STOP = InjectedFault(FaultKind.STOP, 5.0, 5.1, listener=0)
+DATABASE_KILL = InjectedFault(FaultKind.DATABASE_KILL, 5.0, 6.0)
+FREEZE = InjectedFault(FaultKind.FREEZE, 5.0, 6.0)
 
 
 class Scene:
     """A hand-made history of one queue, with one producer "p"; sequences stand for its messages."""
 
-    def __init__(self, *faults: Fault, retention: str = "full", timed: bool = False) -> None:
-        self.history = History(faults=list(faults))
+    def __init__(self, *faults: InjectedFault, retention: str = "full", timed: bool = False) -> None:
+        self.history = RunHistory(faults=list(faults))
         self.store = Store()
         self.rules = [QueueRules(QUEUE, frozenset({"p"}), retention, timed)]
         self.published = 0
-        self.connection = Connection("c", 0, 0.0)
+        self.connection = ClientConnection("c", 0, 0.0)
 
     def connect(self, at: float, listener: int = 0) -> None:
         """The consumer's next connection."""
-        self.connection = Connection("c", listener, at)
+        self.connection = ClientConnection("c", listener, at)
 
     def publish(self, sequence: int, at: float = 1.0, confirmed: float | None = 1.5) -> None:
         self.history.publishes.append(Publish(MessageId("p", sequence), at, confirmed))
@@ -54,10 +54,10 @@ class Scene:
         marks = marks or {"acked": True}
         self.history.deliveries.append(Delivery(QUEUE, MessageId("p", sequence), self.connection, at, **marks))
 
-    def keep(self, sequence: int, state: State = State.READY, id: int | None = None) -> None:
+    def keep(self, sequence: int, state: StoredState = StoredState.READY, id: int | None = None) -> None:
         """It is in the store."""
         first = sequence if id is None else id
-        self.store.messages.append(Stored(QUEUE, MessageId("p", sequence), first, state))
+        self.store.messages.append(StoredMessage(QUEUE, MessageId("p", sequence), first, state))
 
     def archive(self, sequence: int, acknowledged: bool = True, id: int | None = None) -> None:
         message = MessageId("p", sequence) if self.rules[0].retention == "full" else None
@@ -74,11 +74,13 @@ class Scene:
         self.store.counts.setdefault(QUEUE, self._counts())
         return sorted(violation.name for violation in check(self.history, self.store, self.rules, IN_FLIGHT))
 
-    def _counts(self) -> Counts:
-        by = {state: sum(m.state is state for m in self.store.messages) for state in State}
-        dead = by[State.DEAD] + by[State.DEAD_LEASED]
+    def _counts(self) -> StoredCounts:
+        by = {state: sum(m.state is state for m in self.store.messages) for state in StoredState}
+        dead = by[StoredState.DEAD] + by[StoredState.DEAD_LEASED]
         rows, settled = len(self.store.messages), len(self.store.archive)
-        return Counts(by[State.READY], by[State.LEASED], by[State.DELAYED], dead, rows + settled, settled)
+        return StoredCounts(
+            by[StoredState.READY], by[StoredState.LEASED], by[StoredState.DELAYED], dead, rows + settled, settled
+        )
 
 
 def test_a_body_tells_whose_it_is() -> None:
@@ -125,7 +127,7 @@ def test_a_message_that_reached_only_one_of_a_topics_queues_is_lost() -> None:
     scene.publish(0, confirmed=None)
     scene.deliver(0)
     scene.archive(0)
-    scene.store.counts["other"] = Counts()
+    scene.store.counts["other"] = StoredCounts()
     assert scene.names() == ["lost"]
 
 
@@ -133,7 +135,7 @@ def test_a_confirmed_message_in_the_dead_letters_is_not_lost() -> None:
     scene = Scene()
     scene.publish(0)
     scene.deliver(0, let_go=True)
-    scene.keep(0, State.DEAD)
+    scene.keep(0, StoredState.DEAD)
     assert scene.names() == []
 
 
@@ -141,7 +143,7 @@ def test_a_dead_letter_that_no_consumer_has_returned_has_no_cause() -> None:
     scene = Scene()
     scene.publish(0)
     scene.deliver(0, acked=False)
-    scene.keep(0, State.DEAD)
+    scene.keep(0, StoredState.DEAD)
     assert scene.names() == ["dead without a cause"]
 
 
@@ -161,12 +163,14 @@ def test_a_message_in_a_queue_that_its_producer_does_not_feed_is_unexpected() ->
 
 def test_an_unknown_queue_is_named() -> None:
     scene = Scene()
-    scene.store.messages.append(Stored("elsewhere", MessageId("p", 0), 1, State.DEAD))
-    scene.store.counts[QUEUE] = Counts()
+    scene.store.messages.append(StoredMessage("elsewhere", MessageId("p", 0), 1, StoredState.DEAD))
+    scene.store.counts[QUEUE] = StoredCounts()
     assert scene.names() == ["unknown queue"]
 
 
-def repeated(*faults: Fault, listener: int = 0, first: dict[str, bool] | None = None, timed: bool = False) -> Scene:
+def repeated(
+    *faults: InjectedFault, listener: int = 0, first: dict[str, bool] | None = None, timed: bool = False
+) -> Scene:
     """Message 0 is delivered at 2, and at 7 on another connection."""
     scene = Scene(*faults, timed=timed)
     scene.publish(0)
@@ -179,7 +183,7 @@ def repeated(*faults: Fault, listener: int = 0, first: dict[str, bool] | None = 
 
 
 @pytest.mark.parametrize("fault", [KILL, STOP, DATABASE_KILL], ids=str)
-def test_a_fault_between_explains_that_a_message_comes_again(fault: Fault) -> None:
+def test_a_fault_between_explains_that_a_message_comes_again(fault: InjectedFault) -> None:
     assert repeated(fault).names() == []
 
 
@@ -195,7 +199,7 @@ def test_a_fault_between_explains_that_a_message_comes_again(fault: Fault) -> No
     ],
     ids=["none", "freeze", "of another listener", "before", "after", "database, before it was published"],
 )
-def test_a_message_that_comes_again_without_a_cause_is_told(faults: tuple[Fault, ...]) -> None:
+def test_a_message_that_comes_again_without_a_cause_is_told(faults: tuple[InjectedFault, ...]) -> None:
     names = repeated(*faults).names()
     assert "given out again without a cause" in names
 
@@ -288,8 +292,8 @@ def test_a_message_stored_twice_is_in_two_places() -> None:
     scene = Scene()
     scene.publish(0)
     scene.deliver(0, let_go=True)
-    scene.keep(0, State.DEAD, id=1)
-    scene.keep(0, State.DEAD, id=2)
+    scene.keep(0, StoredState.DEAD, id=1)
+    scene.keep(0, StoredState.DEAD, id=2)
     assert scene.names() == ["in two places"]
 
 
@@ -304,8 +308,8 @@ def test_a_database_that_dies_in_a_commit_may_have_stored_a_message_already() ->
         assert scene.names() == names
 
 
-@pytest.mark.parametrize("state", [State.READY, State.LEASED, State.DELAYED])
-def test_what_waits_at_the_end_was_not_delivered(state: State) -> None:
+@pytest.mark.parametrize("state", [StoredState.READY, StoredState.LEASED, StoredState.DELAYED])
+def test_what_waits_at_the_end_was_not_delivered(state: StoredState) -> None:
     scene = Scene()
     scene.publish(0)
     scene.keep(0, state)
@@ -353,7 +357,7 @@ def test_a_settled_message_is_not_in_the_store() -> None:
     scene = Scene(retention="metadata")
     scene.publish(0)
     scene.deliver(0, let_go=True)
-    scene.keep(0, State.DEAD, id=5)
+    scene.keep(0, StoredState.DEAD, id=5)
     scene.archive(0, id=5)
     assert "settled and in the store" in scene.names()
 
@@ -370,10 +374,10 @@ def test_nothing_is_archived_where_nothing_is_to_be_kept() -> None:
 
 @pytest.mark.parametrize(
     "counts",
-    [Counts(ready=1, published=1, settled=1), Counts(published=2, settled=1)],
+    [StoredCounts(ready=1, published=1, settled=1), StoredCounts(published=2, settled=1)],
     ids=["state", "total"],
 )
-def test_counts_that_differ_from_the_rows_are_wrong(counts: Counts) -> None:
+def test_counts_that_differ_from_the_rows_are_wrong(counts: StoredCounts) -> None:
     scene = Scene()
     scene.whole(0)
     scene.store.counts[QUEUE] = counts
@@ -395,6 +399,6 @@ def test_a_violation_names_queue_and_messages_and_not_too_many() -> None:
     scene = Scene(KILL)
     for sequence in range(20):
         scene.publish(sequence)
-    scene.store.counts[QUEUE] = Counts()
+    scene.store.counts[QUEUE] = StoredCounts()
     (violation,) = check(scene.history, scene.store, scene.rules, IN_FLIGHT)
     assert str(violation) == "lost in q: 20 (p/0, p/1, p/2, p/3, p/4, p/5, p/6, p/7, …)"

@@ -13,9 +13,9 @@ from django.core.management import CommandError, call_command
 
 from brokersite.environment import CHECKOUT
 from brokersite.management.commands import torture
-from brokersite.rigs.torture.checker import Violation
-from brokersite.rigs.torture.history import Fault, FaultKind, History, Store
-from brokersite.rigs.torture.runner import Plan, Report
+from brokersite.rigs.torture.checker import BrokenPromise
+from brokersite.rigs.torture.history import FaultKind, InjectedFault, RunHistory, Store
+from brokersite.rigs.torture.runner import TorturePlan, TortureReport
 
 NOTHING = [f"--{name}=0" for name in ("kills", "database-kills", "cuts", "freezes", "stops")]
 
@@ -57,15 +57,15 @@ class FakeDatabase:
 class FakeRun:
     """A run that finds what it is told to."""
 
-    violations: list[Violation] = []
-    plans: list[Plan] = []
+    violations: list[BrokenPromise] = []
+    plans: list[TorturePlan] = []
 
-    def __init__(self, database: FakeDatabase, plan: Plan, say: object) -> None:
+    def __init__(self, database: FakeDatabase, plan: TorturePlan, say: object) -> None:
         self.plans.append(plan)
 
-    def run(self) -> Report:
-        history = History(faults=[Fault(FaultKind.KILL, 1.0, 2.0, 0)])
-        return Report(self.violations, history, Store(), 12.3)
+    def run(self) -> TortureReport:
+        history = RunHistory(faults=[InjectedFault(FaultKind.KILL, 1.0, 2.0, 0)])
+        return TortureReport(self.violations, history, Store(), 12.3)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def data_dirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_broken_promise_is_exit_code_1_and_the_data_is_kept(
     data_dirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(FakeRun, "violations", [Violation("lost", "q", ("p/1",))])
+    monkeypatch.setattr(FakeRun, "violations", [BrokenPromise("lost", "q", ("p/1",))])
     with pytest.raises(SystemExit, match="1"):
         call_command("torture")
     printed = capsys.readouterr().out
@@ -108,7 +108,7 @@ def test_the_options_are_the_plan(data_dirs: Path) -> None:
         FaultKind.FREEZE: 4,
         FaultKind.STOP: 5,
     }
-    assert FakeRun.plans == [Plan(seed=7, faults=faults, seconds=6.0, listeners=8)]
+    assert FakeRun.plans == [TorturePlan(seed=7, faults=faults, seconds=6.0, listeners=8)]
 
 
 @pytest.mark.parametrize("option", ["--kills=-1", "--seconds=0", "--listeners=0"])

@@ -15,7 +15,7 @@ from kombu import pools
 
 from brokersite.rigs.torture.database import TortureDatabase
 from queues.celery.consumers import engine_thread, fork_safety
-from queues.celery.transport.link import Link
+from queues.celery.transport.store_connection import StoreConnection
 from tests.queues.celery.transport import project
 from tests.queues.celery.transport.conftest import StartWorker, Worker
 from tests.queues.celery.transport.tables import Tables
@@ -38,9 +38,9 @@ def leave(app: Any) -> None:
     app._after_fork()  # forgets its pools
     app._backend_cache = None
     app._local.__dict__.clear()
-    for heirloom in tuple(fork_safety._heirlooms):
-        if isinstance(heirloom, Link):
-            heirloom.close()
+    for resource in tuple(fork_safety._watched):
+        if isinstance(resource, StoreConnection):
+            resource.close()
     engine_thread.stop_all()
 
 

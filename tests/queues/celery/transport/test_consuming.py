@@ -438,7 +438,7 @@ def test_a_forked_child_keeps_no_connection_of_its_parent_open(connect: Connect,
     got = Got(connection, [ORDERS])
     got.wait(1)
     mine = {row["client_port"] for row in tables.rows(SESSIONS)}
-    assert len(mine) > 5  # those of the link and the engine
+    assert len(mine) > 5  # those of the database and the engine
 
     def look() -> None:
         own = {found.laddr.port for found in psutil.Process().net_connections("tcp")}
@@ -478,7 +478,7 @@ def test_messages_behind_one_whose_callback_failed_are_delivered(connect: Connec
         raise ValueError("the host's fault")
 
     got.consumer.on_message = fail
-    wait_until(lambda: len(got.channel._stock.items) == 5, "all are there")
+    wait_until(lambda: len(got.channel._prefetched.items) == 5, "all are there")
     with pytest.raises(ValueError, match="the host's fault"):
         connection.drain_events(timeout=PATIENCE)
     assert got.bodies(4) == [1, 2, 3, 4]
@@ -519,8 +519,8 @@ def test_an_engine_that_is_used_again_at_the_last_moment_is_still_looked_after(
     with engine_thread._lock:  # another thread opens an engine for another database
         first.channel.close()
         wait_until(lambda: any(each.name == "fivewire stop" for each in threading.enumerate()), "it is to be stopped")
-        intake = thread.intake(lambda received: None, lambda: None)  # what `open_intake` does in its turn
+        consumers = thread.channel(lambda received: None, lambda: None)  # what `open_channel` does in its turn
     wait_until(lambda: all(each.name != "fivewire stop" for each in threading.enumerate()), "it is not stopped")
     assert not thread.ended
-    thread.forget(intake)
+    thread.forget(consumers)
     wait_until(lambda: thread.ended, "it is stopped when nobody uses it any more")

@@ -12,7 +12,7 @@ from kombu.exceptions import ContentDisallowed
 from kombu.utils.json import dumps
 
 from queues.celery.transport.envelope import Unreadable, from_row, to_row
-from queues.celery.transport.errors import Unstorable
+from queues.celery.transport.errors import UnstorableTask
 from queues.engine.message import Content
 
 
@@ -74,20 +74,20 @@ def test_an_expiration_is_a_time_to_live() -> None:
     assert to_row("q", message(properties={"expiration": "1500"}), "", "q").ttl == 1.5
     assert to_row("q", message(properties={"expiration": "0"}), "", "q").ttl == pytest.approx(0.001)
     assert to_row("q", message(), "", "q").ttl is None
-    with pytest.raises(Unstorable, match="expiration"):
+    with pytest.raises(UnstorableTask, match="expiration"):
         to_row("q", message(properties={"expiration": "later"}), "", "q")
 
 
 def test_a_priority_stays_within_what_the_store_has() -> None:
     for given, stored in ((None, 0), (9, 9), (-1, 0), (1000, 100), ("5", 5)):
         assert to_row("q", message(properties={"priority": given}), "", "q").priority == stored
-    with pytest.raises(Unstorable, match="priority"):
+    with pytest.raises(UnstorableTask, match="priority"):
         to_row("q", message(properties={"priority": "high"}), "", "q")
 
 
 @pytest.mark.parametrize("value", ["\0", "\ud800", float("nan"), object()])
 def test_headers_that_cannot_be_stored_are_refused(value: object) -> None:
-    with pytest.raises(Unstorable):
+    with pytest.raises(UnstorableTask):
         to_row("q", message(headers={"x": value}), "", "q")
 
 

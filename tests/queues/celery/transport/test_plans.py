@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from queues.celery.transport.link import Link
 from queues.celery.transport.statements import DIRECTORY, statement
+from queues.celery.transport.store_connection import StoreConnection
 from tests.queues.celery.transport.conftest import Connect
 
 TOUCHES_MESSAGES: dict[str, dict[str, Any]] = {
@@ -25,8 +25,8 @@ TOUCHES_MESSAGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def link(connect: Connect) -> Link:
-    found: Link = connect().default_channel.connection.link
+def database(connect: Connect) -> StoreConnection:
+    found: StoreConnection = connect().default_channel.connection.database
     return found
 
 
@@ -37,9 +37,9 @@ def scans(plan: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", TOUCHES_MESSAGES)
-def test_no_statement_walks_the_messages(link: Link, name: str) -> None:
-    link._connection.execute("vacuum queues_message")
-    [(plan,)] = link._connection.execute(
+def test_no_statement_walks_the_messages(database: StoreConnection, name: str) -> None:
+    database._connection.execute("vacuum queues_message")
+    [(plan,)] = database._connection.execute(
         b"explain (format json) " + statement(name), TOUCHES_MESSAGES[name]
     ).fetchall()
     plan = plan if isinstance(plan, list) else json.loads(plan)

@@ -18,10 +18,10 @@ from kombu.exceptions import ChannelError
 from psycopg.conninfo import conninfo_to_dict
 
 from brokersite.environment import CHECKOUT
-from queues.celery.transport import link, unconfirmed
+from queues.celery.transport import store_connection, unconfirmed
 from queues.celery.transport.address import conninfo
 from queues.celery.transport.errors import InvalidBroker
-from queues.celery.transport.publishing import LinkPublisher
+from queues.celery.transport.publishing import ConnectionPublisher
 from queues.engine import NotMigrated
 from queues.models import Queue as StoredQueue
 from tests.hydra.ports import reserved_port
@@ -411,7 +411,7 @@ def test_without_confirms_nobody_is_held_up_while_the_database_is_away(
     producer.declare()
     ORDERS(connection.default_channel).declare()
     with monkeypatch.context() as away:
-        away.setattr(unconfirmed, "Link", refused)
+        away.setattr(unconfirmed, "StoreConnection", refused)
         for number in range(2000):
             producer.publish(number, routing_key="orders")
         assert bodies(tables) == []
@@ -426,7 +426,7 @@ def test_without_confirms_an_error_that_nobody_has_thought_of_is_told_by_the_log
     publish(connection, 1)
     wait_until(lambda: bodies(tables) == [b"1"], "the first is stored")
     with monkeypatch.context() as broken:
-        broken.setattr(LinkPublisher, "publish", lambda self, rows: 1 / 0)
+        broken.setattr(ConnectionPublisher, "publish", lambda self, rows: 1 / 0)
         publish(connection, 2)
         wait_until(lambda: "were not stored" in caplog.text, "the loss is told")
     publish(connection, 3)
@@ -455,14 +455,14 @@ def test_a_change_of_the_topology_in_the_middle_is_noticed(
     publish(connection, 1)
     StoredQueue.objects.create(name="another")
     queries: list[str] = []
-    ask: Callable[..., list[tuple[object, ...]]] = link.Link.query
+    ask: Callable[..., list[tuple[object, ...]]] = store_connection.StoreConnection.query
 
-    def noted(self: link.Link, name: str, /, **given: Any) -> list[tuple[object, ...]]:
+    def noted(self: store_connection.StoreConnection, name: str, /, **given: Any) -> list[tuple[object, ...]]:
         queries.append(name)
         return ask(self, name, **given)
 
-    monkeypatch.setattr(link.Link, "query", noted)
+    monkeypatch.setattr(store_connection.StoreConnection, "query", noted)
     publish(connection, 2)
     assert queries == ["store_one", "plan", "store_one"]
-    assert isinstance(connection.transport.publisher, LinkPublisher)
+    assert isinstance(connection.transport.publisher, ConnectionPublisher)
     assert bodies(tables) == [b"1", b"2"]

@@ -12,7 +12,7 @@ from kombu.exceptions import ChannelError
 from kombu.pidbox import Mailbox
 
 from queues.celery.transport import temporary
-from queues.celery.transport.link import Link
+from queues.celery.transport.store_connection import StoreConnection
 from tests.queues.celery.transport.conftest import Connect
 from tests.queues.celery.transport.tables import Got, Tables
 from tests.waiting import PATIENCE, wait_until
@@ -84,11 +84,11 @@ def test_the_queue_of_a_consumer_that_died_goes_after_a_while(
     dying = connect()
     Got(dying, [REPLIES], no_ack=True)
     kept = Got(connect(), [Queue("kept", FAN, auto_delete=True)], no_ack=True)
-    tables.rows("select pg_terminate_backend(%s)", dying.transport.link._connection.info.backend_pid)
+    tables.rows("select pg_terminate_backend(%s)", dying.transport.database._connection.info.backend_pid)
     sweeper = connect().channel()
 
     def gone() -> bool:
-        temporary.sweep(sweeper.connection.link)
+        temporary.sweep(sweeper.connection.database)
         return "replies" not in tables.queues()
 
     wait_until(gone, "the dead one's queue is gone")
@@ -101,9 +101,9 @@ def abandoned(connect: Connect, tables: Tables) -> int:
     """The id of a queue whose consumer died long ago."""
     dying = connect()
     Got(dying, [REPLIES], no_ack=True)
-    tables.rows("select pg_terminate_backend(%s)", dying.transport.link._connection.info.backend_pid)
+    tables.rows("select pg_terminate_backend(%s)", dying.transport.database._connection.info.backend_pid)
     wait_until(lambda: not temporary_queue_is_held(tables), "its session is gone")
-    temporary.sweep(connect().channel().connection.link)
+    temporary.sweep(connect().channel().connection.database)
     [row] = tables.rows("update queues_temporaryqueue set unused_since = now() - interval '1 day' returning queue_id")
     return int(row["queue_id"])
 
@@ -111,7 +111,7 @@ def abandoned(connect: Connect, tables: Tables) -> int:
 def test_a_worker_that_comes_back_long_after_it_was_killed_uses_its_queue(
     connect: Connect, tables: Tables, abandoned: int
 ) -> None:
-    sweeper = connect().channel().connection.link
+    sweeper = connect().channel().connection.database
     assert sweeper.query("sweep", lock_class=temporary.LOCK_CLASS) == [([abandoned],)]
     REPLIES(connect().channel()).declare()
     sweeper.query("drop_unused", lock_class=temporary.LOCK_CLASS, queues=[abandoned])
@@ -125,7 +125,7 @@ def test_a_queue_that_goes_while_it_is_declared_is_made_again(
     connect: Connect, tables: Tables, abandoned: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drop = {"lock_class": temporary.LOCK_CLASS, "queues": [abandoned]}
-    monkeypatch.setattr(temporary, "sweep", lambda link: link.query("drop", **drop))
+    monkeypatch.setattr(temporary, "sweep", lambda database: database.query("drop", **drop))
     again = Got(connect(), [REPLIES], no_ack=True)
     connect().Producer().publish("reply", routing_key="replies")
     assert again.bodies(1) == ["reply"]
@@ -140,10 +140,10 @@ def test_a_queue_waits_for_its_first_consumer_as_long_as_it_says(connect: Connec
     channel = connect().channel()
     Queue("short", expires=60)(channel).declare()
     Queue("long", auto_delete=True)(channel).declare()
-    temporary.sweep(channel.connection.link)
+    temporary.sweep(channel.connection.database)
     assert tables.queues() == ["long", "short"]
     tables.rows("update queues_temporaryqueue set unused_since = unused_since - interval '1 hour' returning queue_id")
-    temporary.sweep(channel.connection.link)
+    temporary.sweep(channel.connection.database)
     assert tables.queues() == ["long"]
 
 
@@ -200,18 +200,18 @@ def test_an_answer_that_comes_while_others_are_taken_is_taken_at_once(
 ) -> None:
     monkeypatch.setattr("queues.celery.transport.transport.POLL", 3600.0)
     got = Got(connect(), [REPLIES], no_ack=True)
-    producer, query = connect().Producer(), Link.query
+    producer, query = connect().Producer(), StoreConnection.query
 
-    def and_one_more(link: Link, name: str, /, **parameters: Any) -> Any:
-        rows = query(link, name, **parameters)
+    def and_one_more(database: StoreConnection, name: str, /, **parameters: Any) -> Any:
+        rows = query(database, name, **parameters)
         if name == "take" and rows:
-            monkeypatch.setattr(Link, "query", query)
+            monkeypatch.setattr(StoreConnection, "query", query)
             producer.publish("second", routing_key="replies")  # behind what `take` has seen,
-            wait_until(lambda: select.select([link], [], [], 0)[0], "the news are here")
-            link.hear()  # and heard of before it returns, as its own reading of notifications does
+            wait_until(lambda: select.select([database], [], [], 0)[0], "the news are here")
+            database.hear()  # and heard of before it returns, as its own reading of notifications does
         return rows
 
     assert got.nothing_more(0.2)
-    monkeypatch.setattr(Link, "query", and_one_more)
+    monkeypatch.setattr(StoreConnection, "query", and_one_more)
     producer.publish("first", routing_key="replies")
     assert got.bodies(2) == ["first", "second"]

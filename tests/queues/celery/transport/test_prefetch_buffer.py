@@ -29,7 +29,7 @@ def work_until_given_ahead(connect: Connect, most: int = 2) -> Got:
         count += 1
         got.wait(count)[-1].ack()
         assert len(got.channel._unsettled) <= most
-        ahead = count >= 200 and bool(got.channel._stock)  # it is taken back from a consumer that pauses now
+        ahead = count >= 200 and bool(got.channel._prefetched)  # it is taken back from a consumer that pauses now
     assert ahead
     got.wait(count + most)
     return got
@@ -46,8 +46,8 @@ def test_of_a_queue_that_is_recorded_no_message_is_given_ahead(connect: Connect,
     ahead = 0
     for count in range(1, 400):
         got.wait(count)[-1].ack()
-        assert len(got.channel._unsettled) + len(got.channel._stock.items) <= 2
-        ahead = max(ahead, got.channel._intake.ahead)
+        assert len(got.channel._unsettled) + len(got.channel._prefetched.items) <= 2
+        ahead = max(ahead, got.channel._channel_consumer.ahead)
     assert ahead > 0  # another queue's messages would be
 
 
@@ -59,7 +59,7 @@ def test_a_consumer_that_works_fast_gets_every_message_once_in_order_and_no_more
     connect: Connect,
 ) -> None:
     got = work_until_given_ahead(connect)
-    while got.channel._stock:  # until what it was given ahead has been taken back
+    while got.channel._prefetched:  # until what it was given ahead has been taken back
         assert got.nothing_more(0.01)
     for message in got.messages[-2:]:
         message.ack()
@@ -73,7 +73,7 @@ def test_what_a_consumer_was_given_ahead_is_free_for_others_when_it_takes_its_ti
 ) -> None:
     got = work_until_given_ahead(connect)
     wait_until(lambda: leased(tables) == 2, "only what the consumer has is leased")
-    assert not got.channel._stock
+    assert not got.channel._prefetched
     done = len(got.messages)
     for message in got.messages[-2:]:
         message.ack()
@@ -86,7 +86,7 @@ def test_what_a_consumer_was_given_ahead_is_free_for_others_when_it_is_cancelled
     got = work_until_given_ahead(connect)
     got.consumer.cancel()
     wait_until(lambda: leased(tables) == 2, "only what the consumer has is leased")
-    assert not got.channel._stock
+    assert not got.channel._prefetched
 
 
 def test_what_a_consumer_was_given_ahead_is_free_for_others_when_its_channel_is_closed(
@@ -105,12 +105,12 @@ def test_what_comes_ahead_while_a_channel_is_closed_is_free_for_others_at_once(
         send(connection, n)
     got, staying = Got(connection, [ORDERS], prefetch=2), Got(other, [Queue("bills")])
     got.wait(2)
-    thread, intake, closing = got.channel._thread, got.channel._intake, Event()
+    thread, consumers, closing = got.channel._thread, got.channel._channel_consumer, Event()
     assert staying.channel._thread is thread
 
     def push_more() -> None:
         assert closing.wait(PATIENCE)
-        intake.set_prefetch(5)
+        consumers.set_prefetch(5)
 
     thread.call(push_more)
     got.channel.close()

@@ -120,7 +120,7 @@ class TimeLimit:
 class Asking:
     """The block of a statement: gives the connection with nothing under way, raises DatabaseUnavailable.
 
-    A link has one, which the statements of a transaction enter again: no object is made for a statement.
+    A connection has one, which the statements of a transaction enter again: no object is made for a statement.
     """
 
     __slots__ = ("_connection", "_depth", "_limit")
@@ -151,7 +151,7 @@ class Asking:
             raise_unavailable(error)
 
 
-class Link:
+class StoreConnection:
     """An open connection. Raises DatabaseUnavailable when it is lost, or when a statement takes `patience` seconds."""
 
     def __init__(self, conninfo: str, timeout: float, durable: bool = True, patience: float = PATIENCE) -> None:
