@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from collections.abc import Callable
 from datetime import datetime
 
 from django.db import DEFAULT_DB_ALIAS, Error, close_old_connections, connections, transaction
@@ -123,17 +124,21 @@ def _publish(job: PeriodicJob, using: str) -> int | None:
 
 
 class Scheduler:
-    """A thread that publishes what is due for as long as it is not stopped, also after the database was away.
+    """A thread that does what is due for as long as it is not stopped, also after the database was away.
 
-    The methods may be called from any thread, and none but `stop` waits.
+    `look` does it (None: `run_due`), and returns the seconds until the next look; `name` says what it is. The methods
+    may be called from any thread, and none but `stop` waits.
     """
 
-    def __init__(self, using: str = DEFAULT_DB_ALIAS) -> None:
+    def __init__(
+        self, using: str = DEFAULT_DB_ALIAS, look: Callable[[str], float] | None = None, name: str = "periodic jobs"
+    ) -> None:
         self.using = using
+        self._look, self._name = look, name
         self._stopped = False
         self._woken = threading.Event()
         # A connection that hangs must not keep the process from ending.
-        self._thread = threading.Thread(target=self._look_for_ever, name="periodic jobs", daemon=True)
+        self._thread = threading.Thread(target=self._look_for_ever, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin; once for each scheduler."""
@@ -157,7 +162,7 @@ class Scheduler:
             while not self._stopped:
                 self._woken.clear()
                 try:
-                    wait = max(run_due(self.using), SHORTEST_WAIT)
+                    wait = max((self._look or run_due)(self.using), SHORTEST_WAIT)
                     retry = FIRST_RETRY
                 except Exception as error:
                     wait = retry * random.uniform(0.5, 1.0)
@@ -172,6 +177,6 @@ class Scheduler:
 
     def _complain(self, error: Exception, wait: float) -> None:
         if isinstance(error, Error):
-            logger.warning("periodic jobs wait for the database, next try in %.1f s: %s", wait, error)
+            logger.warning("%s wait for the database, next try in %.1f s: %s", self._name, wait, error)
         else:
-            logger.exception("periodic jobs were not looked at, next try in %.1f s", wait)
+            logger.exception("%s were not looked at, next try in %.1f s", self._name, wait)

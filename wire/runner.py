@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from queues.engine import Destination, Engine, EngineOptions
+from queues.operations import bulk
 from queues.periodic import Scheduler
 from wire.blipmq.session import BlipMQSession
 from wire.net.address import HostPort, Network
@@ -91,8 +92,8 @@ async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
         return
     server = Server(engine, options.quotas)
     overhop = OverhopService(engine, options.overhop_options, server.unconfirmed) if options.overhop else None
-    scheduler = Scheduler()
-    engine.on_periodic_change.append(scheduler.wake)
+    schedulers = [Scheduler(), Scheduler(look=bulk.run_pending, name="bulk operations")]
+    engine.on_periodic_change += [scheduler.wake for scheduler in schedulers]
     try:
         if overhop is not None:
             await overhop.start()
@@ -103,7 +104,8 @@ async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
         status = StatusServer(server) if options.status else None
         if status is not None and options.status is not None:
             announce(f"status {await status.start(options.status)}")
-        scheduler.start()
+        for scheduler in schedulers:
+            scheduler.start()
         announce("ready")
         await stop.wait()
         logger.info("stopping")
@@ -111,7 +113,7 @@ async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
             status.close()
     finally:
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.to_thread(scheduler.stop, 1.0)
+            await asyncio.gather(*(asyncio.to_thread(scheduler.stop, 1.0) for scheduler in schedulers))
             await server.stop(options.drain_timeout)
             if overhop is not None:
                 await overhop.stop()

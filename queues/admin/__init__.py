@@ -3,6 +3,7 @@
 from queues.admin.archive import ArchivedMessageAdmin
 from queues.admin.audit import AuditChainAdmin
 from queues.admin.audit_rows import AuditRowAdmin
+from queues.admin.bulk import BulkOperationAdmin
 from queues.admin.credential import ApiKeyAdmin
 from queues.admin.etl import EtlRunAdmin
 from queues.admin.etl_schedule import EtlScheduleAdmin
@@ -22,6 +23,7 @@ __all__ = [
     "ArchivedMessageAdmin",
     "AuditChainAdmin",
     "AuditRowAdmin",
+    "BulkOperationAdmin",
     "EtlRunAdmin",
     "EtlScheduleAdmin",
     "MailboxAdmin",

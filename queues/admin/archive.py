@@ -16,6 +16,7 @@ from queues.admin.audit_links import audit_links
 from queues.admin.filters import FinishedFilter, QueueFilter
 from queues.admin.keyset import KeysetAdmin
 from queues.admin.life import ID, life_shown
+from queues.admin.operate import operation_links
 from queues.models import ArchivedMessage, Content, Queue
 
 
@@ -25,6 +26,7 @@ class ArchivedMessageAdmin(KeysetAdmin):
     list_display = ("id", "queue_name", "outcome", "attempts", "published_at", "finished_at", "size", "key")
     list_filter = (FinishedFilter, QueueFilter)
     list_per_page = 50
+    change_form_template = "admin/queues/message_change_form.html"
     fields = (
         "id", "queue_name", "outcome", "attempts", "published_at", "delivered_at", "finished_at", "producer_id",
         "consumer_id", "job", "result_shown", "log", "audit", "life", "size", "key", "sender", "task", "headers",
@@ -46,6 +48,12 @@ class ArchivedMessageAdmin(KeysetAdmin):
         view = self.admin_site.admin_view(self.payload_view)
         own = re_path(r"^(?P<id>-?[0-9]{1,19})/payload/$", view, name="queues_archivedmessage_payload")
         return [own, *super().get_urls()]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        links = operation_links(request, object_id, finished=True)
+        return super().change_view(request, object_id, form_url, {"operations": links, **(extra_context or {})})
 
     def payload_view(self, request: HttpRequest, id: str) -> HttpResponse:
         """The whole payload as a file."""

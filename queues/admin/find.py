@@ -14,7 +14,7 @@ from django.urls import reverse
 from queues.admin import payload
 from queues.admin.confirm import REFUSALS, ModelAdmin
 from queues.admin.life import ID
-from queues.models import ArchivedMessage, Message, Outcome, Queue
+from queues.models import ArchivedMessage, BulkAction, Message, Outcome, Queue
 from queues.operations.keys import PROTOCOLS
 from queues.operations.search import FINISHED, STATES, Criteria, Look, Search
 
@@ -79,11 +79,33 @@ def _found(request: HttpRequest, criteria: Criteria) -> dict[str, Any]:
     before = request.GET.get(LOOKED, "")
     looked = look.looked + (int(before) if before.isascii() and before.isdigit() and len(before) < 16 else 0)
     rows = archived_rows(look) if search.is_archive else live_rows(look.ids)
+    kept = {name: value for name, value in request.GET.items() if name in FindForm.base_fields and value}
     further = ""
     if look.cursor:
-        kept = {name: value for name, value in request.GET.items() if name in FindForm.base_fields and value}
         further = f"?{urlencode(kept | {CURSOR: look.cursor, LOOKED: str(looked)})}"
-    return {"rows": rows, "looked": looked, "further": further, "finished": search.is_archive, "asked": str(criteria)}
+    return {
+        "rows": rows, "looked": looked, "further": further, "finished": search.is_archive, "kept": kept,
+        "actions": actions_of(request, search.is_archive), "selectable": True,
+    }  # fmt: skip
+
+
+def may_operate(request: HttpRequest, action: str) -> bool:
+    """Whether the user may do this to messages."""
+    return request.user.has_perm(f"queues.{'delete' if destroys(action) else 'change'}_message")
+
+
+def destroys(action: str) -> bool:
+    """Whether messages are gone after it."""
+    return action == BulkAction.DELETE
+
+
+def actions_of(request: HttpRequest, finished: bool = False) -> list[tuple[str, str]]:
+    """The actions that the user may do, with their names; of finished messages copies can be made and nothing else."""
+    return [
+        (action.value, f"{action.label[0].upper()}{action.label[1:]}")
+        for action in BulkAction
+        if may_operate(request, action) and (not finished or action == BulkAction.COPY)
+    ]
 
 
 def live_rows(ids: list[int]) -> list[dict[str, Any]]:

@@ -8,19 +8,22 @@ from typing import Any
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import BinaryField, F, Func, IntegerField, QuerySet, Value
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, re_path, reverse
 from django.utils.html import format_html
 
 from queues.admin import payload
 from queues.admin.audit_links import audit_links
-from queues.admin.confirm import REFUSALS, confirm_page, confirmed
+from queues.admin.confirm import REFUSALS
 from queues.admin.filters import QueueFilter, StateFilter
 from queues.admin.find import find_view
 from queues.admin.keyset import KeysetAdmin
 from queues.admin.life import ID, archived_page, life_shown
+from queues.admin.operate import operate_address, operate_view, operation_links
+from queues.admin.publish import publish_view
 from queues.admin.recorded import operator
-from queues.models import Message, State
+from queues.models import BulkAction, Message, State
+from queues.operations import bulk
 from queues.operations import queues as queue_operations
 
 
@@ -41,7 +44,8 @@ class MessageAdmin(KeysetAdmin):
     list_select_related = ("queue",)
     list_per_page = 50
     change_list_template = "admin/queues/message_change_list.html"
-    actions = ("put_back", "remove")
+    actions = ("put_back", "move", "copy", "delay", "deliver_now", "remove")
+    change_form_template = "admin/queues/message_change_form.html"
     fields = (
         "number", "queue", "state", "attempts", "max_attempts", "priority", "published_at", "due_at", "expires_at",
         "dead_at", "key", "sender", "task", "headers", "error", "log", "audit", "life", "producer_id", "node_id",
@@ -72,12 +76,28 @@ class MessageAdmin(KeysetAdmin):
         return [
             re_path(r"^(?P<id>-?[0-9]{1,19})/payload/$", view(self.payload_view), name="queues_message_payload"),
             path("find/", view(partial(find_view, self)), name="queues_message_find"),
+            path("operate/", view(partial(operate_view, self)), name="queues_message_operate"),
+            path("publish/", view(partial(publish_view, self)), name="queues_message_publish"),
             *super().get_urls(),
         ]
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may act on dead letters."""
+        """Whether the user may act on messages."""
         return request.user.has_perm("queues.change_message")
+
+    def has_destroy_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may delete messages."""
+        return request.user.has_perm("queues.delete_message")
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        more = {"may_publish": self.has_operate_permission(request), **(extra_context or {})}
+        return super().changelist_view(request, more)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        links = operation_links(request, object_id)
+        return super().change_view(request, object_id, form_url, {"operations": links, **(extra_context or {})})
 
     @admin.display(description="message")
     def number(self, message: Message) -> int:
@@ -146,25 +166,31 @@ class MessageAdmin(KeysetAdmin):
             else:
                 self.message_user(request, f"Put {count:,} messages back into {name}.", messages.SUCCESS)
 
-    @admin.action(description="Remove dead letters", permissions=["operate"])
-    def remove(self, request: HttpRequest, queryset: QuerySet[Message]) -> HttpResponse | None:
-        dead = _dead(queryset)
-        if dead and not confirmed(request):
-            lines = [f"{name}: {len(ids):,} dead letters" for name, ids in dead.items()]
-            selected = [id for ids in dead.values() for id in ids]
-            return confirm_page(
-                self, request, "Are you sure?", "This removes for ever:", lines, "Yes, remove", "remove", selected
-            )
-        for name, ids in dead.items():
-            try:
-                count = queue_operations.remove_messages(name, ids, by=operator(request))
-            except REFUSALS as error:
-                self.message_user(request, str(error), messages.ERROR)
-            else:
-                self.message_user(request, f"Removed {count:,} messages from {name}.", messages.SUCCESS)
-        if not dead:
-            self.message_user(request, "None of them is a dead letter.", messages.WARNING)
-        return None
+    @admin.action(description="Move to another queue…", permissions=["operate"])
+    def move(self, request: HttpRequest, queryset: QuerySet[Message]) -> HttpResponse:
+        return _preview(BulkAction.MOVE, queryset)
+
+    @admin.action(description="Copy to another queue…", permissions=["operate"])
+    def copy(self, request: HttpRequest, queryset: QuerySet[Message]) -> HttpResponse:
+        return _preview(BulkAction.COPY, queryset)
+
+    @admin.action(description="Delay…", permissions=["operate"])
+    def delay(self, request: HttpRequest, queryset: QuerySet[Message]) -> HttpResponse:
+        return _preview(BulkAction.DELAY, queryset)
+
+    @admin.action(description="Deliver delayed ones now…", permissions=["operate"])
+    def deliver_now(self, request: HttpRequest, queryset: QuerySet[Message]) -> HttpResponse:
+        return _preview(BulkAction.DELIVER_NOW, queryset)
+
+    @admin.action(description="Delete…", permissions=["destroy"])
+    def remove(self, request: HttpRequest, queryset: QuerySet[Message]) -> HttpResponse:
+        return _preview(BulkAction.DELETE, queryset)
+
+
+def _preview(action: BulkAction, queryset: QuerySet[Message]) -> HttpResponse:
+    """The page that shows what an action would do to messages, and asks."""
+    rows = queryset.order_by("id").values_list("id", "origin_id")[: bulk.MOST_SELECTED]
+    return HttpResponseRedirect(operate_address(action, [origin or id for id, origin in rows]))
 
 
 def _dead(queryset: QuerySet[Message]) -> dict[str, list[int]]:

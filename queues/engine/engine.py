@@ -95,7 +95,7 @@ class Engine:
         self.on_saturation = self.saturation.on_change
         #: Called with the id of an API key that was changed or revoked.
         self.on_key_change = self.grants.on_change
-        #: Called when a periodic job may be due earlier than was known.
+        #: Called when a periodic job may be due earlier than was known, or a bulk operation has begun.
         self.on_periodic_change: list[Callable[[], None]] = []
         self.timeline = Timeline(options.name, counts, node, clock, lambda: self.last_id, self._forget_history)
         turn = asyncio.Lock()

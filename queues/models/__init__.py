@@ -13,6 +13,7 @@ from queues.models.audit import (
     AuditRow,
     AuditVerification,
 )
+from queues.models.bulk import BulkAction, BulkOperation, BulkState
 from queues.models.credential import ApiKey
 from queues.models.etl import EtlRun, EtlState, EtlWitness, Rollup
 from queues.models.etl_schedule import EtlBodies, EtlSchedule
@@ -38,6 +39,9 @@ __all__ = [
     "AuditJournalEntry",
     "AuditRow",
     "AuditVerification",
+    "BulkAction",
+    "BulkOperation",
+    "BulkState",
     "Content",
     "EtlBodies",
     "EtlRun",

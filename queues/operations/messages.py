@@ -72,15 +72,19 @@ def remove_messages(name: str, ids: Sequence[int], using: str = DEFAULT_DB_ALIAS
 
 def purge_batches(
     queue: int, state: State, outcome: Outcome, using: str, ids: Sequence[int] | None = None, by: str = "",
-    high: int | None = None,
+    high: int | None = None, named: bool | None = None,
 ) -> Iterator[int]:  # fmt: skip
-    """Remove what is there now, or was when `newest` gave `high`, batch by batch: the size of each."""
+    """Remove what is there now, or was when `newest` gave `high`, batch by batch: the size of each.
+
+    `named`: whether the chain of operators has a row for each; None: if there are `ids`.
+    """
     high = newest(using) if high is None else high
     limit = LEASE_BATCH if state in LEASES else BATCH
     while True:
         [(gone,)] = query(
             "purge", using, queue=queue, state=int(state), outcome=int(outcome), limit=limit, high=high,
             ids=None if ids is None else list(ids), by=by, event="remove" if outcome == Outcome.REMOVED else "purge",
+            named=_named(ids, by) if named is None else named,
         )  # fmt: skip
         if gone:
             yield gone
@@ -103,8 +107,7 @@ def move(
     if not may_reach(Protocol.OPERATOR, Operation.PUBLISH, "queue", target):
         raise OperationError(f"Nothing can be moved to {target!r}: it is the system's.")
     from_, to = get_queue(source, using), get_queue(target, using)
-    given = _given("move", None, by)
-    return _move(from_, to, states, limit, given, progress, using)
+    return move_some(from_, to, states, limit, given("move", None, by), progress, using)
 
 
 def put_back(
@@ -116,30 +119,39 @@ def put_back(
     They begin with no attempts. Raises QueueNotFound, or QueueFull when the queue rejects more.
     """
     queue = get_queue(name, using)
-    return _move(queue, queue, (State.DEAD,), limit, _given("put-back", ids, by), progress, using)
+    return move_some(queue, queue, (State.DEAD,), limit, given("put-back", ids, by), progress, using)
 
 
 def deliver_now(name: str, ids: Sequence[int], using: str = DEFAULT_DB_ALIAS, by: str = "") -> int:
     """Make delayed messages ready at once, at the tail; returns how many. Raises QueueNotFound."""
     queue = get_queue(name, using)
-    given = _given("deliver-now", ids, by) | {"now": True}
-    return _move(queue, queue, (State.DELAYED,), None, given, no_progress, using)
+    return move_some(queue, queue, (State.DELAYED,), None, given("deliver-now", ids, by, now=True), no_progress, using)
 
 
-def _given(event: str, ids: Sequence[int] | None, by: str) -> dict[str, Any]:
+def given(
+    event: str, ids: Sequence[int] | None, by: str, *, now: bool = False, home: bool = False, named: bool | None = None
+) -> dict[str, Any]:
     """What move.sql takes beside the queues: what it is called, which messages, by whom."""
-    return {"event": event, "ids": None if ids is None else list(ids), "by": by, "now": False}
+    return {
+        "event": event, "ids": None if ids is None else list(ids), "by": by, "now": now, "home": home,
+        "named": _named(ids, by) if named is None else named,
+    }  # fmt: skip
 
 
-def _move(
-    source: Queue, target: Queue, states: Iterable[State], limit: int | None, given: dict[str, Any], progress: Progress,
-    using: str,
+def _named(ids: Sequence[int] | None, by: str) -> bool:
+    return ids is not None and bool(by)
+
+
+def move_some(
+    source: Queue, target: Queue, states: Iterable[State], limit: int | None, parameters: dict[str, Any],
+    progress: Progress, using: str,
 ) -> int:  # fmt: skip
+    """Move as `given` says, batch by batch; returns how many. Raises QueueFull or QueueNotFound."""
     done, high = 0, newest(using)
     for state in states:
         while limit is None or done < limit:
             size = BATCH if limit is None else min(BATCH, limit - done)
-            moved = _move_batch(source, target, size, given | {"state": int(state), "high": high}, using)
+            moved = _move_batch(source, target, size, parameters | {"state": int(state), "high": high}, using)
             if not moved:
                 break
             done += moved

@@ -115,8 +115,10 @@ class Search:
     Raises QueueNotFound or OperationError for names that there are not.
     """
 
-    def __init__(self, criteria: Criteria, high: int = HIGHEST, using: str = DEFAULT_DB_ALIAS) -> None:
-        """Messages that arrive after `newest` gave `high` are passed over."""
+    def __init__(
+        self, criteria: Criteria, high: int = HIGHEST, using: str = DEFAULT_DB_ALIAS, leases: bool = True
+    ) -> None:
+        """What arrives after `newest` gave `high` is passed over; without `leases` no table is read for these."""
         if criteria.state and criteria.state != FINISHED and criteria.state not in STATES:
             raise OperationError(f"There is no state {criteria.state!r}.")
         if criteria.value and not criteria.header:
@@ -131,6 +133,7 @@ class Search:
             "content": CONTENTS.get(criteria.protocol), "text": criteria.text.encode() or None,
         }  # fmt: skip
         self._high = high
+        self._leases = leases
 
     @property
     def is_archive(self) -> bool:
@@ -202,7 +205,8 @@ class Search:
         if len(self._walks) < 2 or self.queue is None:
             return set()
         counts = queue_counts(self.queue.pk, self.using)
-        return {n for n, name in enumerate(STATES) if not getattr(counts, name)}
+        known = {n for n, name in enumerate(STATES) if not getattr(counts, name)}
+        return known if self._leases else known | {list(STATES).index("leased")}
 
     @cached_property
     def _walks(self) -> list[dict[str, Any]]:
@@ -236,8 +240,11 @@ class Search:
         span /= narrower
         first = self.criteria.since or now - datetime.timedelta(days=settings.BROKER_ARCHIVE_DAYS or LONGEST_ARCHIVE)
         low = max(first, high - datetime.timedelta(seconds=min(span, LONGEST_ARCHIVE * 86_400.0)))
+        wanted = list(self.criteria.ids) or None
+        if wanted is not None:  # an index leads near to them
+            low = first
         [(times, ids, looked)] = query(
-            "find_archived", self.using, **self._filters, low=low, high=high, below=below, most=most
+            "find_archived", self.using, **self._filters, ids=wanted, low=low, high=high, below=below, most=most
         )
         found = list(ids or ())
         if len(found) == most:

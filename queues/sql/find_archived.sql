@@ -4,6 +4,7 @@
 with fitting as materialized (
     select finished_at, id from queues_archive
     where finished_at >= %(low)s and finished_at <= %(high)s and (finished_at, id) < (%(high)s, %(below)s)
+        and (%(ids)s::bigint[] is null or id = any(%(ids)s::bigint[]))
         and (%(queue)s::int is null or queue_id = %(queue)s::int)
         and (%(key)s::text is null or key = %(key)s::text)
         and (%(header)s::text is null or (jsonb_typeof(headers) = 'object' and headers ? %(header)s::text))
@@ -16,4 +17,4 @@ with fitting as materialized (
 select (select array_agg(finished_at order by finished_at desc, id desc) from fitting),
     (select array_agg(id order by finished_at desc, id desc) from fitting),
     (select count(*) from queues_archive
-        where finished_at >= %(low)s and finished_at <= %(high)s and (finished_at, id) < (%(high)s, %(below)s))
+        where (%(ids)s::bigint[] is null or id = any(%(ids)s::bigint[])) and finished_at >= %(low)s and finished_at <= %(high)s and (finished_at, id) < (%(high)s, %(below)s))

@@ -1,6 +1,6 @@
 -- Take the oldest messages of a queue in one state out of the store; with `ids` only those. What nodes are about to
--- change is left alone, and what has an id above `high`, without the priority in its highest byte. `outcome` is one of the archive's. In an audited queue each is recorded as `event`, `by` whom; so
--- is each of `ids` in the chain of operators, if it was one. Returns how many.
+-- change is left alone, and what has an id above `high`, without the priority in its highest byte. `outcome` is one of the archive's. In an audited queue each is recorded as `event`, `by` whom;
+-- with `named` so it is in the chain of operators. Returns how many.
 with picked as materialized ( -- not IN (select ... limit ...), which some plans run once for each message
     select id from queues_message
     where queue_id = %(queue)s and state = %(state)s and (id & 72057594037927935) <= %(high)s
@@ -21,7 +21,7 @@ with picked as materialized ( -- not IN (select ... limit ...), which some plans
     select chain, %(event)s, record_id, %(by)s, recipient
     from (select id, 'queue:' || name as chain, first_id::text as record_id, '' as recipient from known where audited
         union all select id, 'operators', 'message:' || first_id, name from known
-            where %(ids)s::bigint[] is not null and %(by)s <> '') as told
+            where %(named)s) as told
     order by id
 ), tallied as (
     insert into queues_queuetally (queue_id, ready, leased, delayed, dead, settled)

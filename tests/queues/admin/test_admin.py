@@ -361,16 +361,6 @@ def test_a_full_queue_says_that_it_takes_none_back(admin_client: Client) -> None
     assert "The queue is full" in text_of(act(admin_client, "message", "put_back", dead.pk))
 
 
-def test_dead_letters_are_removed_after_a_question(admin_client: Client) -> None:
-    queue = make_queue()
-    dead, ready = store(queue, State.DEAD)[0], store(queue)[0]
-    assert "orders: 1 dead letters" in text_of(act(admin_client, "message", "remove", dead.pk, ready.pk))
-    done = act(admin_client, "message", "remove", dead.pk, ready.pk, confirmed="yes")
-    assert "Removed 1 messages from orders" in text_of(done)
-    assert Message.objects.get() == ready
-    assert "None of them is a dead letter" in text_of(act(admin_client, "message", "remove", ready.pk))
-
-
 # The archive.
 
 

@@ -547,7 +547,7 @@ def test_peeking_shows_the_oldest_and_changes_nothing() -> None:
 def test_a_batch_is_found_by_the_index_of_its_state(name: str, state: State, index: str) -> None:
     parameters = {
         "queue": 1, "source": 1, "target": 2, "state": int(state), "high": 10**9, "ids": None, "limit": 10,
-        "now": False, "outcome": 2, "by": "", "event": "purge",
+        "now": False, "home": False, "named": False, "outcome": 2, "by": "", "event": "purge",
     }  # fmt: skip
     with connection.cursor() as cursor:
         # A few beside many of other queues and states; what plan an empty table gets depends on what vacuum has left.

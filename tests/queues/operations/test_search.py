@@ -14,6 +14,7 @@ from queues.models import ArchivedMessage, Content, Message, Queue, State
 from queues.operations import keys, search
 from queues.operations.messages import OperationError
 from queues.operations.search import Criteria, Search, SearchTooSlow
+from queues.store import text
 from tests.queues.store import make_queue, store
 
 pytestmark = pytest.mark.django_db
@@ -113,6 +114,38 @@ def test_a_look_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPa
     first = Search(Criteria(**criteria)).find("", 3)  # type: ignore[arg-type]
     assert (first.ids, first.looked) == (ids[:3], 3)
     assert Search(Criteria(**criteria)).find(first.cursor, 3).ids == ids[3:6]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("criteria", "index"),
+    [
+        ({"queue": "orders", "state": "ready"}, "message_ready"),
+        ({"queue": "orders", "state": "dead"}, "message_dead"),
+        ({"key": "k"}, "message_key"), ({}, "queues_message_pkey"),
+    ],
+)  # fmt: skip
+def test_a_look_goes_by_an_index(
+    monkeypatch: pytest.MonkeyPatch, criteria: dict[str, str], index: str
+) -> None:
+    make_queue()
+    plans: list[str] = []
+
+    def explained(name: str, using: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        with connection.cursor() as cursor:
+            cursor.execute(f"explain {text(name)}", parameters)
+            plans.append("\n".join(row[0] for row in cursor.fetchall()))
+        return [([], 0, None)]
+
+    monkeypatch.setattr(search, "query", explained)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "insert into queues_message (id, queue_id, state, payload, due_at, key) "
+            "select n, n % 500, (array[0, 2, 3])[n % 3 + 1], 'x', now(), n from generate_series(1, 50000) n"
+        )
+        cursor.execute("analyze queues_message")
+    Search(Criteria(**criteria)).look("0:-5", 50)  # type: ignore[arg-type]
+    assert index in plans[0]
+    assert "Seq Scan on queues_message" not in plans[0]
 
 
 def test_what_arrives_later_is_passed_over() -> None:

@@ -74,7 +74,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A row of a table changed: `table` is queue, key, route, subscription or periodic."""
+    """A row of a table changed: `table` is queue, key, route, subscription, periodic or bulk."""
 
     table: str
     id: int
@@ -258,7 +258,7 @@ _HINTS: dict[str, Callable[[dict[str, Any]], Hint]] = {
     "disinterest": _interest("disinterest", False),
     "gone": lambda message: Gone(_id(message["gone"])),
     "instructions": lambda message: Instructed(_bigint(message["instructions"])),
-    **{table: _changed(table) for table in ("queue", "key", "route", "subscription", "periodic")},
+    **{table: _changed(table) for table in ("queue", "key", "route", "subscription", "periodic", "bulk")},
 }
 _INSTRUCTIONS: dict[str, Callable[[dict[str, Any]], Instruction]] = {
     "transient": _transient,

@@ -118,7 +118,7 @@ class Handlers:
             self._grants.look()  # any role can say so: the table tells which one changed, if any
         elif changed.table == "subscription":
             self._subscriptions.forget(changed.id)
-        elif changed.table == "periodic":
+        elif changed.table in ("periodic", "bulk"):  # each who looks for one of them also looks for the other
             for call in self._on_periodic_change:
                 call()
 

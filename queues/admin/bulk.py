@@ -1,0 +1,75 @@
+"""Bulk operations: what was asked for, how far it is, and a way to cancel. Read only beyond that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+
+from queues.admin.find import may_operate
+from queues.admin.keyset import KeysetAdmin
+from queues.admin.recorded import operator
+from queues.models import BulkOperation, BulkState
+from queues.operations import bulk
+
+
+@admin.register(BulkOperation)
+class BulkOperationAdmin(KeysetAdmin):
+    keyset = ("-id",)
+    list_display = ("id", "action", "what", "by", "state", "done", "skipped", "expected", "created_at", "ended_at")
+    list_per_page = 50
+    fields = (
+        "action", "what", "by", "state", "progress", "done", "skipped", "expected", "looked", "error", "created_at",
+        "ended_at",
+    )  # fmt: skip
+    readonly_fields = ("what", "progress")
+    change_form_template = "admin/queues/bulk_change_form.html"
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("queues.view_message")
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Those who may see messages see what is done to them."""
+        return request.user.has_perm("queues.view_message")
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.cancel_view)
+        return [path("<int:id>/cancel/", view, name="queues_bulkoperation_cancel"), *super().get_urls()]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        operation = self.get_object(request, object_id)
+        running = may_cancel = False
+        if operation is not None and operation.state == BulkState.RUNNING:
+            bulk.local_runner.wake()  # also after a restart of the site, where no listener goes on with it
+            running, may_cancel = True, may_operate(request, operation.action)
+        context = {**(extra_context or {}), "running": running, "may_cancel": may_cancel}
+        return super().change_view(request, object_id, form_url, context)
+
+    def cancel_view(self, request: HttpRequest, id: int) -> HttpResponse:
+        """End an operation after its step under way."""
+        operation = self.get_object(request, str(id))
+        if operation is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, str(id))  # type: ignore[attr-defined, no-any-return]
+        if request.method != "POST" or not may_operate(request, operation.action):
+            raise PermissionDenied
+        if bulk.cancel(id, operator(request)):
+            self.message_user(request, "Cancelled. What was done stays done.", messages.SUCCESS)
+        else:
+            self.message_user(request, "It has ended already.", messages.WARNING)
+        return HttpResponseRedirect(reverse("admin:queues_bulkoperation_change", args=[id]))
+
+    @admin.display
+    def what(self, operation: BulkOperation) -> str:
+        return bulk.described(operation)
+
+    @admin.display
+    def progress(self, operation: BulkOperation) -> str:
+        if not operation.expected:
+            return f"{operation.done + operation.skipped:,}"
+        share = min(1.0, (operation.done + operation.skipped) / operation.expected)
+        return f"{share:.0%}" if operation.state == BulkState.RUNNING else operation.get_state_display()

@@ -1,0 +1,1 @@
+drop trigger bulk_operation_announces_itself on queues_bulkoperation;

@@ -1,0 +1,405 @@
+"""Bulk operations: copy, move, put back, delay, deliver now or delete all messages that a search finds.
+
+One is a row (`BulkOperation`). A step takes the next messages that fit, at most `STEP`, changes them with the
+statements that the single operations use, and moves the row's cursor and counts on, all in one transaction. So each
+message is done once, whatever ends a process in between, and any process may do the next step: listeners do
+(`run_pending` in a `Scheduler`), the site does for those begun there, and `manage.py messages` does its own.
+
+Messages that consumers or nodes have are left alone, and counted as such; a copy may be made of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from django.db import DEFAULT_DB_ALIAS, Error, IntegrityError, OperationalError, connections, transaction
+from django.utils import timezone
+
+from queues.engine.cluster.notifications.formats import Ready
+from queues.engine.errors import EngineError, QueueFull, QueueNotFound
+from queues.engine.statements import ALL
+from queues.models import (
+    ArchivedMessage,
+    BulkAction,
+    BulkOperation,
+    BulkState,
+    Message,
+    Outcome,
+    Overflow,
+    Queue,
+    State,
+)
+from queues.operations.audit_log import record
+from queues.operations.messages import (
+    OperationError,
+    get_queue,
+    given,
+    move_some,
+    newest,
+    no_progress,
+    purge_batches,
+)
+from queues.operations.search import Criteria, Look, Search
+from queues.reach import Operation, Protocol, may_reach
+from queues.store import notify, query
+
+logger = logging.getLogger(__name__)
+
+#: Messages of one step, and of a preview's sample; ids of messages that are selected one by one.
+STEP, SAMPLE, MOST_SELECTED = 500, 10, 1000
+#: Messages that a preview counts.
+MOST_COUNTED = 20_000
+#: Seconds for which `run_pending` goes on, and seconds until it is to look again when there was nothing to do.
+TURN, IDLE = 1.0, 5.0
+#: Seconds until the next look when all had ended, or other processes were at them.
+BUSY = 0.2
+#: The longest delay, in seconds: 100 years.
+LONGEST_DELAY = 100 * 365 * 86_400.0
+
+#: The states that each action changes; a copy is made of any.
+STATES: dict[str, tuple[State, ...]] = {
+    BulkAction.COPY: tuple(State),
+    BulkAction.MOVE: (State.READY, State.DELAYED, State.DEAD),
+    BulkAction.PUT_BACK: (State.READY, State.DELAYED, State.DEAD),
+    BulkAction.DELAY: (State.READY, State.DELAYED),
+    BulkAction.DELIVER_NOW: (State.DELAYED,),
+    BulkAction.DELETE: (State.READY, State.DELAYED, State.DEAD),
+}
+NEED_TARGET = (BulkAction.COPY, BulkAction.MOVE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What is asked for: an action, for what, with what it needs."""
+
+    action: BulkAction
+    criteria: Criteria
+    target: str = ""
+    delay: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a plan would find: how many, whether these are all, and the look that found the first ones."""
+
+    count: int
+    complete: bool
+    sample: Look
+
+
+def preview(plan: Plan, using: str = DEFAULT_DB_ALIAS) -> Preview:
+    """Count what a plan finds, as far as a page may look, and take the first ones. Raises what `start` does."""
+    search = _search(plan, newest(using), using)
+    look = search.find("", MOST_COUNTED)
+    sample = replace(look, ids=look.ids[:SAMPLE], times=look.times[:SAMPLE])
+    return Preview(len(look.ids), not look.cursor, sample)
+
+
+def start(plan: Plan, by: str, expected: int | None = None, using: str = DEFAULT_DB_ALIAS) -> BulkOperation:
+    """Note an operation, with a row in the operators' chain; its steps are done by `step`.
+
+    `expected` is how many a complete preview has found. Raises OperationError or QueueNotFound for what cannot be.
+    """
+    if plan.action in NEED_TARGET:
+        _check_target(plan.target, using)
+    if plan.action == BulkAction.DELAY and not (plan.delay is not None and 0 < plan.delay <= LONGEST_DELAY):
+        raise OperationError("A delay is a number of seconds, more than 0.")
+    with transaction.atomic(using=using):
+        high = newest(using)
+        _search(plan, high, using)
+        operation = BulkOperation.objects.using(using).create(
+            action=plan.action, criteria=plan.criteria.to_json(), target=plan.target, delay=plan.delay, by=by,
+            high=high, expected=expected,
+        )  # fmt: skip
+        record(by, plan.action, _record_id(operation), described(operation), using)
+    return operation
+
+
+def described(operation: BulkOperation) -> str:
+    """An operation in words, for people and the audit chain; a text from bodies is not among them."""
+    criteria = Criteria.from_json(operation.criteria)
+    words = str(replace(criteria, text="…" if criteria.text else ""))
+    if operation.target:
+        words += f" → queue:{operation.target}"
+    if operation.delay is not None:
+        words += f" by {operation.delay:g} s"
+    return words + (f"; {operation.expected:,} expected" if operation.expected is not None else "")
+
+
+def step(id: int, using: str = DEFAULT_DB_ALIAS) -> bool:
+    """Do the next step of an operation; whether there is more to do. A process that is at it is not waited for.
+
+    An operation that cannot go on is failed, with its reason. Raises Django's database errors: then nothing was done.
+    """
+    with transaction.atomic(using=using):
+        rows = BulkOperation.objects.using(using).select_for_update(skip_locked=True)
+        operation = rows.filter(pk=id, state=BulkState.RUNNING).first()
+        if operation is None:
+            return False
+        before = operation.cursor, operation.looked, operation.done, operation.skipped
+        try:
+            with transaction.atomic(using=using):
+                _advance(operation, using)
+        except (EngineError, OperationError) as error:
+            operation.cursor, operation.looked, operation.done, operation.skipped = before
+            operation.error = str(error)
+            _end(operation, BulkState.FAILED, operation.by, using)
+        else:
+            if not operation.cursor:
+                _end(operation, BulkState.DONE, operation.by, using)
+        operation.save(using=using)
+        return operation.state == BulkState.RUNNING
+
+
+def cancel(id: int, by: str, using: str = DEFAULT_DB_ALIAS) -> bool:
+    """End an operation after the step under way; what was done stays done. False when it has ended already."""
+    with transaction.atomic(using=using):
+        rows = BulkOperation.objects.using(using).select_for_update()
+        operation = rows.filter(pk=id, state=BulkState.RUNNING).first()
+        if operation is None:
+            return False
+        _end(operation, BulkState.CANCELLED, by, using)
+        operation.save(using=using)
+    return True
+
+
+def run_pending(using: str = DEFAULT_DB_ALIAS) -> float:
+    """Do steps of all operations that have not ended, in turn, for a second; returns the seconds until the next look.
+
+    Raises Django's OperationalError when the database is away.
+    """
+    deadline = time.monotonic() + TURN
+    while running := _running(using):
+        if not any([_try_step(id, using) for id in running]):
+            return BUSY
+        if time.monotonic() >= deadline:
+            return 0.0
+    return IDLE
+
+
+def _running(using: str) -> list[int]:
+    rows = BulkOperation.objects.using(using).filter(state=BulkState.RUNNING)
+    return list(rows.order_by("id").values_list("pk", flat=True)[:100])
+
+
+def _try_step(id: int, using: str) -> bool:
+    """A step whose fault, but for the database being away, ends its own operation only; whether there is more to do."""
+    for last in (False, True):
+        try:
+            return step(id, using)
+        except OperationalError:
+            raise
+        except IntegrityError as error:  # a key was taken in the same moment: the next try sees it
+            if last:
+                _fail(id, error, using)
+        except (Error, ValueError, TypeError) as error:
+            logger.exception("bulk operation %d cannot go on", id)
+            _fail(id, error, using)
+            break
+    return False
+
+
+def _fail(id: int, error: Exception, using: str) -> None:
+    with transaction.atomic(using=using):
+        rows = BulkOperation.objects.using(using).select_for_update()
+        operation = rows.filter(pk=id, state=BulkState.RUNNING).first()
+        if operation is not None:
+            operation.error = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            _end(operation, BulkState.FAILED, operation.by, using)
+            operation.save(using=using)
+
+
+class LocalRunner:
+    """A thread of this process that does steps while there are any: for operations begun where no listener runs."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> None:
+        """Have what is pending done, if no thread of this process is at it."""
+        with self._guard:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="bulk operations", daemon=True)
+                self._thread.start()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the thread's end."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    @staticmethod
+    def _run() -> None:
+        try:
+            while run_pending() == 0.0:
+                pass
+        except Exception as error:  # a listener, or the next look at the page, goes on
+            logger.warning("bulk operations wait: %s", error)
+        finally:
+            connections.close_all()
+
+
+#: The site's one.
+local_runner = LocalRunner()
+
+
+# One step.
+
+
+def _search(plan: Plan, high: int, using: str) -> Search:
+    """The search of a plan. Raises OperationError or QueueNotFound for what cannot be."""
+    search = Search(plan.criteria, high, using, leases=plan.action == BulkAction.COPY)
+    if search.is_archive and plan.action != BulkAction.COPY:
+        raise OperationError("Finished messages can be copied, and nothing else.")
+    if len(plan.criteria.ids) > MOST_SELECTED:
+        raise OperationError(f"At most {MOST_SELECTED:,} messages can be selected one by one.")
+    if plan.action == BulkAction.DELETE and not plan.criteria.queue:
+        raise OperationError("Messages of one queue are deleted at a time: name it.")
+    return search
+
+
+def _check_target(target: str, using: str) -> Queue:
+    if not target:
+        raise OperationError("Name the queue to which they go.")
+    if not may_reach(Protocol.OPERATOR, Operation.PUBLISH, "queue", target):
+        raise OperationError(f"Nothing can be moved to {target!r}: it is the system's.")
+    return get_queue(target, using)
+
+
+def _advance(operation: BulkOperation, using: str) -> None:
+    """Take the next messages, change them, and move the cursor and the counts on."""
+    plan = Plan(
+        action=BulkAction(operation.action), criteria=Criteria.from_json(operation.criteria), target=operation.target,
+        delay=operation.delay,
+    )  # fmt: skip
+    search = _search(plan, operation.high, using)
+    look = search.look(operation.cursor, STEP)
+    done = _Step(plan, operation.by, using).change(search, look)
+    operation.cursor = look.cursor
+    operation.looked += look.looked
+    operation.done += done
+    operation.skipped += len(look.ids) - done
+
+
+class _Step:
+    """The changes of one step, by queue and state."""
+
+    def __init__(self, plan: Plan, by: str, using: str) -> None:
+        self.plan = plan
+        self.by = by
+        self.using = using
+        #: Messages that were selected one by one have a row each in the operators' chain.
+        self.named = bool(plan.criteria.ids)
+        self.target = _check_target(plan.target, using) if plan.action in NEED_TARGET else None
+
+    def change(self, search: Search, look: Look) -> int:
+        """Change what was found; returns how many messages that were."""
+        if search.is_archive:
+            return self._copy_archived(look)
+        rows = Message.objects.using(self.using).filter(pk__in=look.ids, state__in=STATES[self.plan.action])
+        groups: dict[tuple[int, int, str], list[int]] = defaultdict(list)
+        for id, queue, state, home in rows.order_by("id").values_list(
+            "id", "queue_id", "state", "headers__dead-letter__queue"
+        ):
+            named = isinstance(home, str) and self.plan.action == BulkAction.PUT_BACK
+            groups[queue, state, home if named else ""].append(id)
+        queues = Queue.objects.using(self.using).in_bulk({queue for queue, *_ in groups})
+        changes: dict[str, Callable[[Queue, State, str, list[int]], int]] = {
+            BulkAction.COPY: self._copy, BulkAction.MOVE: self._move, BulkAction.PUT_BACK: self._put_back,
+            BulkAction.DELAY: self._delay, BulkAction.DELIVER_NOW: self._deliver_now, BulkAction.DELETE: self._delete,
+        }  # fmt: skip
+        change = changes[self.plan.action]
+        return sum(
+            change(queues[queue], State(state), home, ids)
+            for (queue, state, home), ids in groups.items()
+            if queue in queues
+        )
+
+    def _move(self, queue: Queue, state: State, _: str, ids: list[int]) -> int:
+        assert self.target is not None
+        if queue == self.target:
+            return 0
+        return self._moved(queue, self.target, state, ids, "move")
+
+    def _put_back(self, queue: Queue, state: State, home: str, ids: list[int]) -> int:
+        if state == State.DEAD:
+            return self._moved(queue, queue, state, ids, "put-back")
+        # The header might be a producer's own: only a queue that sends its dead letters here gets them back.
+        found = Queue.objects.using(self.using).filter(name=home, dead_letter_queue=queue)
+        source = found.first() if home else None
+        if source is None or not may_reach(Protocol.OPERATOR, Operation.PUBLISH, "queue", source.name):
+            return 0
+        return self._moved(queue, source, state, ids, "put-back", home=True, now=True)
+
+    def _deliver_now(self, queue: Queue, state: State, _: str, ids: list[int]) -> int:
+        return self._moved(queue, queue, state, ids, "deliver-now", now=True)
+
+    def _moved(self, source: Queue, target: Queue, state: State, ids: list[int], event: str, **how: bool) -> int:
+        parameters = given(event, ids, self.by, named=self.named, **how)
+        return move_some(source, target, [state], None, parameters, no_progress, self.using)
+
+    def _delay(self, queue: Queue, state: State, _: str, ids: list[int]) -> int:
+        [(count,)] = query(
+            "delay_messages", self.using, queue=queue.pk, ids=ids, delay=self.plan.delay, by=self.by, named=self.named
+        )
+        return int(count)
+
+    def _delete(self, queue: Queue, state: State, _: str, ids: list[int]) -> int:
+        return sum(purge_batches(queue.pk, state, Outcome.REMOVED, self.using, ids, self.by, named=self.named))
+
+    def _copy(self, queue: Queue, state: State, _: str, ids: list[int]) -> int:
+        return self._copy_from(queue.pk, ids, None)
+
+    def _copy_archived(self, look: Look) -> int:
+        """Copies of finished messages: of those whose payload was kept."""
+        if not look.ids:
+            return 0
+        between = min(look.times), max(look.times)
+        kept = ArchivedMessage.objects.using(self.using).filter(
+            pk__in=look.ids, finished_at__gte=between[0], finished_at__lte=between[1], payload__isnull=False
+        )
+        groups: dict[int, list[int]] = defaultdict(list)
+        for id, queue in kept.order_by("id").values_list("id", "queue_id"):
+            groups[queue].append(id)
+        return sum(self._copy_from(queue, ids, between) for queue, ids in groups.items())
+
+    def _copy_from(self, source: int, ids: Iterable[int], between: tuple[datetime, datetime] | None) -> int:
+        """Copy messages of a queue, finished between two times or unfinished, within what the target may hold."""
+        target, wanted = self.target, sorted(set(ids))
+        assert target is not None
+        room: int | None = None
+        with connections[self.using].cursor() as cursor:
+            cursor.execute("select 1 from queues_queue where id = %s for key share", [target.pk])
+            if cursor.fetchone() is None:
+                raise QueueNotFound(repr(target.name))
+        if target.max_length is not None:
+            room = query("admit", self.using, queues=[target.pk])[0][1]
+            if target.overflow == Overflow.REJECT and room is not None and room < len(wanted):
+                raise QueueFull(f"{target.name!r} holds {target.max_length} messages, which is all it may")
+        low, high = between or (None, None)
+        [(count, first)] = query(
+            "copy_messages", self.using, source=source, target=target.pk, ids=wanted, by=self.by, named=self.named,
+            archived=between is not None, low=low, high=high,
+        )  # fmt: skip
+        if first is not None:
+            notify(self.using, Ready({target.pk: first}))
+        if room is not None and count > room:
+            query("drop_oldest", self.using, queue=target.pk, count=count - room, **ALL)
+        return int(count)
+
+
+def _end(operation: BulkOperation, state: BulkState, by: str, using: str) -> None:
+    """Note that an operation has ended, in its row and in the operators' chain."""
+    operation.state, operation.ended_at = state, timezone.now()
+    detail = f"{operation.done:,} done, {operation.skipped:,} left alone"
+    record(by, state, _record_id(operation), f"{detail}: {operation.error}" if operation.error else detail, using)
+
+
+def _record_id(operation: BulkOperation) -> str:
+    return f"bulk:{operation.pk}"
