@@ -33,13 +33,13 @@ if "daphne.server" in sys.modules:
     httplimits.install(httplimits.options_from_settings())
 
 office = Office(options_from_settings)
-PeerbusConsumer.session_factory = lambda transport, scope: PeerSession(transport, scope, office)
 lifespan.on_shutdown.append(office.stop)
 REGISTRY.register(PeersCollector(office))
 
 # Peerbus is at /ws/peerbus, but its clients dial any path, so it gets all that no route before it takes. The Origin is
 # not checked, although the admin is on the same one: programs send none, and it protects nothing here, since peerbus
 # looks at no cookie. A page elsewhere that a browser has open gets nowhere without a token of its own.
-websockets = URLRouter([re_path(r"", PeerbusConsumer.as_asgi())])  # type: ignore[arg-type, list-item]
+consumer = PeerbusConsumer.as_asgi(make_session=lambda transport, scope: PeerSession(transport, scope, office))
+websockets = URLRouter([re_path(r"", consumer)])  # type: ignore[arg-type, list-item]
 
 application = ProtocolTypeRouter({"http": django, "websocket": websockets, "lifespan": lifespan.application})

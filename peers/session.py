@@ -29,7 +29,7 @@ from peers.codec.frames import (
 )
 from peers.codec.frames import Register as RegisterFrame
 from peers.machine import Action, Conversation, Event, State
-from peers.server.asgi import INTERNAL_ERROR, Transport
+from peers.server.transport import INTERNAL_ERROR, Transport
 from peers.service import Office
 from queues.engine import (
     Destination,

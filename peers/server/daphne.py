@@ -1,14 +1,15 @@
 """Peerbus under daphne: a transport that reaches the socket, and a stop in good order.
 
-Theory of operation. daphne puts what arrives into a queue without bounds and never tells when the client does not
-read; and an application can close only with 1000 or 3000 to 4999, without a reason. So daphne's protocol class is
-replaced by a subclass, which is daphne's own for every application but one that takes over the connection, through
-the transport in its connect event. From then on messages go straight to a receiver, and bytes straight to the socket
-(`peers.server.daphne_transport`); Autobahn, under daphne, still does handshakes, control frames, fragments and errors.
+daphne puts what arrives into an unbounded queue and does not report a client that does not read; an application can
+close only with 1000 or 3000 to 4999, without a reason. So :func:`install` sets a subclass of daphne's protocol class,
+which behaves as daphne's own for every application but one that takes over the connection, through the transport in its
+connect event (`peers.server.consumer`). From then on messages go from the socket to a receiver and back without a queue
+or a task between them; Autobahn, under daphne, still does handshakes, control frames, fragments and errors. The figures
+that justify it are in docs/architecture.md.
 
-A connection that is closed from here lingers until the client has answered the close frame, dropped the connection,
-or :data:`peers.server.asgi.LINGER` is over. What still arrives is read and thrown away: unread bytes would make the
-kernel reset the connection, and the reset would take the close frame with it.
+A connection that is closed from here lingers until the client has answered the close frame or dropped the connection,
+for :data:`peers.server.transport.LINGER` at most. What still arrives is read and thrown away: unread bytes would make
+the kernel reset the connection, and the reset would take the close frame with it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import daphne.server  # type: ignore[import-untyped]  # isort: skip
 
 import asyncio
 import logging
+import socket
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol  # type: ignore[import-untyped]
@@ -28,28 +31,175 @@ from twisted.protocols.policies import ProtocolWrapper
 
 from peers.codec.frames import GOING_AWAY, MAX_FRAME, TOO_BIG
 from peers.server import lifespan
-from peers.server.asgi import LINGER
 from peers.server.consumer import TRANSPORT
-from peers.server.daphne_transport import DaphneTransport
-from peers.server.websocket_frames import fitting_reason, may_close_with, whole_texts
+from peers.server.transport import LINGER, Receiver, ServedTransport, Transport
+from peers.server.websocket_frames import fitting_reason, may_close_with, text_frames, whole_texts
 
 logger = logging.getLogger(__name__)
 
+#: Seconds that applications have to end when the server stops.
 STOP_TIMEOUT: Final = 5.0
-"""Seconds that applications have to end when the server stops."""
-
+#: Seconds between checks of timeouts, daphne's own value.
 CHECK: Final = 2
-"""Seconds between looks at time-outs, as daphne has it."""
-
+#: Default of daphne's --websocket_timeout: seconds after which it ends every WebSocket, active or not.
 DAY: Final = 86_400
-"""daphne's own --websocket_timeout: seconds after which it ends every WebSocket, whatever goes on there."""
-
+#: The close of a connection whose client has not answered a ping.
 PING_TIMEOUT: Final = (1011, "ping timeout")
-"""How a connection is closed whose client has not answered a ping."""
+#: Bytes that Twisted is given at a time.
+PIECE: Final = 1 << 16
+
+
+class DaphneTransport(ServedTransport):
+    """The transport of a connection that daphne serves; for Twisted, a pull producer of what it sends.
+
+    Bytes wait here, and Twisted pulls them: it holds 64 KiB at most and asks for more when they are gone. So it is
+    known how much is unsent, by Twisted's documented interface of producers alone. While Twisted holds nothing, the
+    socket is tried first, which saves a turn of the event loop.
+    """
+
+    def __init__(self, protocol: DaphneProtocol) -> None:
+        super().__init__()
+        self.paused = False
+        self._protocol = protocol
+        self._twisted: Any = None  # the TCP connection, from `_take_over` to `release`
+        self._socket: socket.socket | None = None  # None: bytes have to pass TLS on their way to it
+        self._waiting = bytearray()
+        self._handed_over = 0  # of what Twisted has, the bytes it has not reported to be gone
+        self._gone = asyncio.Event()
+        self._is_clear = False  # nothing is on its way: the socket may be tried at once
+
+    # What a session calls
+
+    @property
+    def unsent(self) -> int:
+        return len(self._waiting) + self._handed_over
+
+    def send(self, texts: Sequence[bytes]) -> None:
+        if self._protocol.is_established:
+            self.write(text_frames(texts))
+
+    def close(self, code: int, reason: str) -> None:
+        if self._protocol.is_established:
+            self._protocol.sendCloseFrame(code, fitting_reason(reason).encode())
+
+    def pause_reading(self) -> None:
+        if self._protocol.is_established and not self.paused:
+            self.paused = True
+            self._protocol.forget_ping()  # its answer will not be read
+            if self._twisted is not None:
+                self._twisted.pauseProducing()
+
+    def resume_reading(self) -> None:
+        if self.paused:
+            self.paused = False
+            if self._twisted is not None:
+                self._twisted.resumeProducing()
+
+    # What the consumer calls
+
+    def open(self, make_receiver: Callable[[Transport], Receiver]) -> None:
+        if self._protocol.is_established:  # the client may have gone
+            self._take_over()
+            super().open(make_receiver)
+
+    async def closed(self) -> None:
+        await self._gone.wait()
+
+    def _take_over(self) -> None:
+        transport = self._protocol.transport
+        transport.unregisterProducer()  # daphne's HTTP channel, as which the connection began
+        if isinstance(transport, ProtocolWrapper):  # TLS; not its own interface, which makes a pull producer spin
+            twisted: Any = transport.transport
+        else:
+            twisted = transport
+            self._socket = transport.getHandle()
+        twisted.registerProducer(self, False)  # asks at once, when the answer to the handshake may not be sent yet
+        self._twisted = twisted
+        self._protocol.hand_to(self)
+
+    # What the protocol calls
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, behind those that wait."""
+        if self._twisted is None:
+            self._protocol.transport.write(data)
+            return
+        if self._is_clear and self._socket is not None:
+            try:
+                sent = self._socket.send(data)
+            except OSError:  # it is full; or it is broken, which Twisted will find too
+                sent = 0
+            if sent == len(data):
+                return
+            data = data[sent:]
+        self._waiting += data
+        if not self._handed_over:
+            self._hand_over()
+
+    def texts_received(self, texts: list[bytes]) -> None:
+        """Give the receiver some messages."""
+        try:
+            for text in texts:
+                if self._receiver is None or not self._protocol.is_established:
+                    return  # it was closed for what was in the one before
+                self._receiver.text_received(text)
+        except Exception:
+            self._failed("text_received")
+
+    def binary_received(self) -> None:
+        """Tell the receiver of a binary message."""
+        if self._protocol.is_established:
+            self._tell("binary_received")
+
+    def closing(self) -> None:
+        """A close frame has been sent: the receiver is done, and what still arrives has to be read."""
+        asyncio.get_running_loop().call_soon(self.end)
+        self.resume_reading()
+
+    def lost(self) -> None:
+        """The TCP connection has ended."""
+        self._gone.set()
+        self.end()
+
+    def release(self) -> None:
+        """Give Twisted all that waits, since it is to close the connection once everything is sent."""
+        twisted, self._twisted = self._twisted, None
+        if twisted is not None:
+            self._protocol.transport.write(bytes(self._waiting))
+            self._waiting.clear()
+            twisted.unregisterProducer()
+
+    # What Twisted calls
+
+    def resumeProducing(self) -> None:
+        """Nothing that Twisted was given is left."""
+        if self._twisted is None:
+            return
+        if self._twisted.disconnecting:  # the client has ended TLS; with a producer Twisted would wait for it
+            self.release()
+            return
+        was_unsent = self.unsent > 0
+        self._handed_over = 0
+        if self._waiting:
+            self._hand_over()
+            return
+        self._is_clear = True
+        if was_unsent and self._protocol.is_established:
+            self._tell("drained")
+
+    def stopProducing(self) -> None:
+        """The connection has ended, of which Twisted tells the protocol too."""
+
+    def _hand_over(self) -> None:
+        piece = bytes(self._waiting[:PIECE])
+        del self._waiting[:PIECE]
+        self._is_clear = False
+        self._handed_over = len(piece)
+        self._protocol.transport.write(piece)
 
 
 class DaphneProtocol(WebSocketProtocol):  # type: ignore[misc]
-    """daphne's protocol, with exact close frames for everybody, and a transport for who takes it."""
+    """daphne's protocol with exact close frames, and a transport for the application that takes it."""
 
     # Autobahn's options. An error is told in a close frame; by default the connection would just be dropped.
     failByDrop = False
@@ -63,7 +213,7 @@ class DaphneProtocol(WebSocketProtocol):  # type: ignore[misc]
     failedByMe: bool
     inside_message: bool
 
-    _own: DaphneTransport | None = None  # who has taken over
+    _own: DaphneTransport | None = None  # set once the application has taken over
     _is_garbled = False  # where the next frame begins cannot be known any more
     _linger: Any = None
 
@@ -149,10 +299,10 @@ class DaphneProtocol(WebSocketProtocol):  # type: ignore[misc]
             self.transport.loseWriteConnection()
         return True
 
-    # daphne's side: time-outs
+    # daphne's side: timeouts
 
     def duration(self) -> float:
-        # A peer stays as long as it likes, unless daphne was told otherwise.
+        # A peer stays without limit, unless daphne was started with another limit than its default.
         if self._own is not None and self.server.websocket_timeout == DAY:
             return 0.0
         return float(super().duration())
@@ -221,7 +371,7 @@ class DaphneProtocol(WebSocketProtocol):  # type: ignore[misc]
 
 
 def install() -> None:
-    """Have daphne use all this. To be called before its server runs; calling it again changes nothing."""
+    """Make daphne use this module. To be called before its server runs; idempotent."""
     WebSocketFactory.protocol = DaphneProtocol
     daphne.server.Server.kill_all_applications = _stop
     daphne.server.Server.timeout_checker = _check_timeouts
@@ -233,7 +383,7 @@ def _check_timeouts(server: Any) -> None:
         try:
             protocol.check_timeouts()
         except Exception:
-            logger.exception("the time-outs of one connection could not be checked")
+            logger.exception("the timeouts of one connection could not be checked")
     server.ws_factory.reactor.callLater(CHECK, server.timeout_checker)
 
 

@@ -25,7 +25,7 @@ from tests.hostile.browser import Browser, Form, Page, encoded, query
 from tests.hostile.pulse import Pulse
 from tests.hostile.unharmed import EXAMPLES, PeerNeighbour, drawn, unharmed
 from tests.hostile.values import INTEGERS, NOT_UTF8, octets
-from tests.peers.running import Daphne, home
+from tests.peers.running import WebBroker, home
 from tests.waiting import wait_until
 from tests.wire.broker import Database
 
@@ -96,7 +96,7 @@ def filled_in(route: str, value: str | bytes) -> str:
 
 
 @pytest.fixture(scope="module")
-def site(store: Database) -> Iterator[Daphne]:
+def site(store: Database) -> Iterator[WebBroker]:
     """A site with an object of each model, and a person who may do everything."""
     for (name,) in store.rows("select sequencename from pg_sequences where sequencename like '%%\\_id\\_seq'"):
         store.rows("select setval(%s, %s)", name, FIRST)
@@ -110,12 +110,12 @@ def site(store: Database) -> Iterator[Daphne]:
         "DJANGO_SETTINGS_MODULE": "brokersite.settings",
     }  # fmt: skip
     subprocess.run([sys.executable, "-c", make], env=environment, cwd=CHECKOUT, check=True)
-    with Daphne(store) as running:
+    with WebBroker(store) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def neighbour(site: Daphne, store: Database) -> Iterator[PeerNeighbour]:
+def neighbour(site: WebBroker, store: Database) -> Iterator[PeerNeighbour]:
     made = PeerNeighbour(site)
     wait_until(lambda: store.value("select count(*) from queues_node") == 1, "the nodes that no process runs are gone")
     yield made
@@ -123,14 +123,14 @@ def neighbour(site: Daphne, store: Database) -> Iterator[PeerNeighbour]:
 
 
 @pytest.fixture(scope="module")
-def pulsing(site: Daphne, neighbour: PeerNeighbour) -> Iterator[PeerNeighbour]:
+def pulsing(site: WebBroker, neighbour: PeerNeighbour) -> Iterator[PeerNeighbour]:
     made = PeerNeighbour(site, "pulse")
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def browser(site: Daphne) -> Iterator[Browser]:
+def browser(site: WebBroker) -> Iterator[Browser]:
     made = Browser(site.address)
     with contextlib.closing(made):
         made.log_in("admin", PASSWORD)
@@ -138,7 +138,7 @@ def browser(site: Daphne) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def stranger(site: Daphne) -> Iterator[Browser]:
+def stranger(site: WebBroker) -> Iterator[Browser]:
     made = Browser(site.address)
     yield made
     made.close()
@@ -146,7 +146,7 @@ def stranger(site: Daphne) -> Iterator[Browser]:
 
 @pytest.fixture(autouse=True)
 def nothing_else_harmed(
-    site: Daphne, neighbour: PeerNeighbour, pulsing: PeerNeighbour, store: Database, browser: Browser
+    site: WebBroker, neighbour: PeerNeighbour, pulsing: PeerNeighbour, store: Database, browser: Browser
 ) -> Iterator[None]:
     with unharmed(store, lambda: site.log, neighbour.served), Pulse(pulsing.served, store, site.process.pid):
         yield

@@ -17,7 +17,7 @@ from peers.codec.envelope import MAX_FRAME, MAX_ID, MAX_KEY, MAX_NAME, MAX_RECIP
 from tests.hostile.pulse import Pulse
 from tests.hostile.unharmed import PeerNeighbour, drawn, unharmed
 from tests.hostile.values import ODD, TIMES, integers, octets, texts
-from tests.peers.running import PEERS, Daphne, ack, envelope, register
+from tests.peers.running import PEERS, WebBroker, ack, envelope, register
 from tests.peers.vectors import SECRET
 from tests.peers.web.serving import BINARY, CLOSE, CONTINUATION, TEXT, Raw, frame
 from tests.wire.broker import Database
@@ -144,20 +144,20 @@ REGISTERED = ("hostile", "😀" * MAX_NAME, *ODD)
 
 
 @pytest.fixture(scope="module")
-def broker(store: Database) -> Iterator[Daphne]:
-    with Daphne(store, PEERBUS_HMAC_SECRET=SECRET) as running:
+def broker(store: Database) -> Iterator[WebBroker]:
+    with WebBroker(store, PEERBUS_HMAC_SECRET=SECRET) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def neighbour(broker: Daphne) -> Iterator[PeerNeighbour]:
+def neighbour(broker: WebBroker) -> Iterator[PeerNeighbour]:
     made = PeerNeighbour(broker)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def pulsing(broker: Daphne) -> Iterator[PeerNeighbour]:
+def pulsing(broker: WebBroker) -> Iterator[PeerNeighbour]:
     made = PeerNeighbour(broker, "pulse")
     yield made
     made.close()
@@ -165,13 +165,13 @@ def pulsing(broker: Daphne) -> Iterator[PeerNeighbour]:
 
 @pytest.fixture
 def nothing_else_harmed(
-    broker: Daphne, neighbour: PeerNeighbour, pulsing: PeerNeighbour, store: Database
+    broker: WebBroker, neighbour: PeerNeighbour, pulsing: PeerNeighbour, store: Database
 ) -> Iterator[None]:
     with unharmed(store, lambda: broker.log, neighbour.served), Pulse(pulsing.served, store, broker.process.pid):
         yield
 
 
-def converse(broker: Daphne, messages: Sequence[bytes]) -> None:
+def converse(broker: WebBroker, messages: Sequence[bytes]) -> None:
     """Connect, send the first message and await what it brings, then all others and a close frame, and read until the
     end, both at once. So what a register is followed by is looked at and not dropped with the connection."""
     with Raw(cast(Any, broker), "/ws/peerbus", 0) as client:
@@ -197,12 +197,12 @@ pytestmark = pytest.mark.usefixtures("nothing_else_harmed")
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_kept_case_harms_nothing_else(broker: Daphne, name: str) -> None:
+def test_a_kept_case_harms_nothing_else(broker: WebBroker, name: str) -> None:
     converse(broker, CASES[name]())
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_a_character_that_is_treated_in_its_own_way_harms_nothing_else(broker: Daphne, odd: str) -> None:
+def test_a_character_that_is_treated_in_its_own_way_harms_nothing_else(broker: WebBroker, odd: str) -> None:
     converse(
         broker,
         [frame(register(odd)), *(frame(envelope(to, f"{odd}{to}")) for to in (odd, "*", f"queue:{odd}")),
@@ -212,6 +212,6 @@ def test_a_character_that_is_treated_in_its_own_way_harms_nothing_else(broker: D
 
 @drawn
 @given(sessions())
-def test_a_drawn_session_harms_nothing_else(broker: Daphne, neighbour: PeerNeighbour, messages: list[bytes]) -> None:
+def test_a_drawn_session_harms_nothing_else(broker: WebBroker, neighbour: PeerNeighbour, messages: list[bytes]) -> None:
     converse(broker, messages)
     neighbour.served()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import hypothesis
 
-from tests.peers.running import Daphne, Peer
+from tests.peers.running import Peer, WebBroker
 from tests.waiting import PATIENCE
 from tests.wire.broker import Address, Blip, Broker, Database
 
@@ -52,7 +52,7 @@ class Neighbour:
 class PeerNeighbour:
     """A peer that was there before, and writes to itself."""
 
-    def __init__(self, broker: Daphne, name: str = "neighbour") -> None:
+    def __init__(self, broker: WebBroker, name: str = "neighbour") -> None:
         self._peer = Peer(broker, name)
 
     def served(self) -> None:

@@ -1,4 +1,4 @@
-"""Real brokers for tests of peerbus: daphne as a process, peers that see every byte, and what the store has of them."""
+"""Real brokers for tests of peerbus: web servers as processes, peers that see every byte, and what the store has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import psutil
 import pytest
@@ -31,8 +31,6 @@ from tests.peers.web.serving import CLOSE, TEXT, Raw, frame
 from tests.waiting import PATIENCE
 from tests.wire.broker import KEY, Database
 
-"""Seconds after which something that should have happened has not."""
-
 DELIVER = re.compile(
     rb'\{"protocol_version":"v1","type":"deliver","delivery_key":("(?:[^"\\]|\\.)+"),"envelope":(.*)\}', re.DOTALL
 )
@@ -45,19 +43,27 @@ def home(url: str) -> str:
     return str(Path(settings.DATA_DIR) / "of" / hashlib.sha256(url.encode()).hexdigest()[:16])
 
 
-class Daphne:
-    """A daphne process with the project's own application, on a port of 127.0.0.1."""
+class WebBroker:
+    """A process of a web server with the project's own application, on a port of 127.0.0.1."""
+
+    SERVERS: ClassVar = {
+        "daphne": ["daphne", "-b", "127.0.0.1"],
+        "uvicorn": ["uvicorn", "--host", "127.0.0.1", "--no-access-log"],
+    }
 
     context = None  # it does not speak TLS
 
-    def __init__(self, database: Database | str, *, port: int = 0, **environment: Any) -> None:
+    def __init__(
+        self, database: Database | str, *, server: str = "daphne", port: int = 0, **environment: Any
+    ) -> None:
         """`environment` overrides settings. With a port another one like it can follow on the same address."""
+        self.server = server
         self.url = database if isinstance(database, str) else database.url
         self.environment = {name: str(value) for name, value in environment.items()}
         self.address: tuple[str, int] = ("127.0.0.1", port)
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "daphne", "-b", "127.0.0.1", "-p", str(port), "brokersite.asgi:application"],
+            [sys.executable, "-m", *self.SERVERS[server], "--port", str(port), "brokersite.asgi:application"],
             cwd=CHECKOUT,
             env={
                 **os.environ,
@@ -120,10 +126,10 @@ class Daphne:
             assert self.process.stderr is not None
             self.process.stderr.close()
 
-    def killed(self) -> Daphne:
+    def killed(self) -> WebBroker:
         """Kill it with -9, and start another on the same port."""
         assert self.stop(signal.SIGKILL) == -signal.SIGKILL
-        return Daphne(self.url, port=self.address[1], **self.environment).wait_ready()
+        return WebBroker(self.url, server=self.server, port=self.address[1], **self.environment).wait_ready()
 
     def connect(self, path: str = "/ws/peerbus", **options: Any) -> ClientConnection:
         """A client of the websockets package."""
@@ -205,7 +211,7 @@ class Peer:
 
     def __init__(
         self,
-        broker: Daphne,
+        broker: WebBroker,
         name: str,
         token: str | None = KEY,
         path: str = "/ws/peerbus",
@@ -305,7 +311,7 @@ class Peer:
 class RawPeer(Raw):
     """A registered connection of which every byte is in the test's hands, perhaps with little room for what comes."""
 
-    def __init__(self, broker: Daphne, name: str, token: str = KEY, buffer: int = 0) -> None:
+    def __init__(self, broker: WebBroker, name: str, token: str = KEY, buffer: int = 0) -> None:
         super().__init__(cast(Any, broker), "/ws/peerbus", buffer)
         self.name = name
         self.send_texts(register(name, token))
@@ -343,7 +349,7 @@ def close_of(closed: ConnectionClosed) -> Close:
     return Close(closed.rcvd.code, closed.rcvd.reason)
 
 
-def closed_after(broker: Daphne, *messages: bytes | str, path: str = "/ws/peerbus") -> Close:
+def closed_after(broker: WebBroker, *messages: bytes | str, path: str = "/ws/peerbus") -> Close:
     """How a connection is closed, unanswered, whose first messages are these; bytes are sent as binary."""
     with broker.connect(path) as client:
         for message in messages:
@@ -399,6 +405,7 @@ def connected(store: Database) -> list[str]:
 
 
 Join = Callable[..., Peer]
+Launch = Callable[..., WebBroker]
 
 
 def manage(store: Database | str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,14 +1,18 @@
-"""One broker for all tests of conformance. Peers have other names in each test, since the store remembers them."""
+"""Brokers for all tests of conformance: under daphne, and through Channels alone under uvicorn.
+
+Peers have other names in each test, since the store remembers them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from queues.database import connection_parameters
-from tests.peers.running import Daphne, Join, Peer, connected, unique
+from tests.peers.running import Join, Launch, Peer, WebBroker, connected, unique
 from tests.peers.vectors import SECRET
 from tests.waiting import wait_until
 from tests.wire.broker import KEY, Database, create_database, drop_databases
@@ -27,17 +31,42 @@ def store(migrated_database: dict[str, Any]) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="package")
-def broker(store: Database) -> Iterator[Daphne]:
+def running(store: Database) -> Iterator[Callable[[str, str], WebBroker]]:
+    """Gives the broker of some server and name, with default settings and a secret; each is started once."""
+    brokers: dict[tuple[str, str], WebBroker] = {}
+
+    def get(server: str, name: str) -> WebBroker:
+        if (server, name) not in brokers:
+            brokers[server, name] = WebBroker(store, server=server, PEERBUS_HMAC_SECRET=SECRET).wait_ready()
+        return brokers[server, name]
+
+    yield get
+    for broker in brokers.values():
+        broker.stop()
+
+
+@pytest.fixture(params=["daphne", pytest.param("uvicorn", marks=pytest.mark.long)])
+def server(request: pytest.FixtureRequest) -> str:
+    """The web server that the application runs under. Uvicorn's short form is in `test_connecting.py`."""
+    return str(request.param)
+
+
+@pytest.fixture
+def broker(running: Callable[[str, str], WebBroker], server: str) -> WebBroker:
     """A broker with default settings and a secret."""
-    with Daphne(store, PEERBUS_HMAC_SECRET=SECRET) as running:
-        yield running
+    return running(server, "one")
 
 
-@pytest.fixture(scope="package")
-def other_broker(store: Database) -> Iterator[Daphne]:
+@pytest.fixture
+def other_broker(running: Callable[[str, str], WebBroker], server: str) -> WebBroker:
     """A second one on the same database."""
-    with Daphne(store, PEERBUS_HMAC_SECRET=SECRET) as running:
-        yield running
+    return running(server, "other")
+
+
+@pytest.fixture
+def launch(store: Database, server: str) -> Launch:
+    """Makes a broker with settings of the test's own."""
+    return partial(WebBroker, store, server=server)
 
 
 @pytest.fixture(scope="package")
@@ -47,11 +76,11 @@ def other_key(store: Database) -> str:
 
 
 @pytest.fixture
-def join(broker: Daphne, store: Database) -> Iterator[Join]:
+def join(broker: WebBroker, store: Database) -> Iterator[Join]:
     """Connects a peer; its name is made the test's own unless it is to be `exact`."""
     peers: list[Peer] = []
 
-    def connect(name: str, at: Daphne = broker, exact: bool = False, **options: Any) -> Peer:
+    def connect(name: str, at: WebBroker = broker, exact: bool = False, **options: Any) -> Peer:
         peers.append(Peer(at, name if exact else unique(name), **options))
         return peers[-1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queues.audit.events import Event
-from tests.peers.running import Daphne, Join, Peer, chain, compact, events, pending, stored_keys, unique
+from tests.peers.running import Join, Peer, WebBroker, chain, compact, events, pending, stored_keys, unique
 from tests.waiting import wait_until
 from tests.wire.broker import Database
 
@@ -111,7 +111,7 @@ def test_a_late_ack_on_the_next_connection_counts(join: Join, store: Database) -
 
 
 def test_an_ack_of_what_waits_in_the_store_and_was_not_delivered_counts(
-    broker: Daphne, join: Join, store: Database
+    broker: WebBroker, join: Join, store: Database
 ) -> None:
     alice, bob = join("alice"), join("bob")
     store.execute("update queues_queue set paused = true where name = %s", f"_peer/{bob.name}")

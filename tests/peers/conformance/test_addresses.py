@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from peers.codec import signing
-from tests.peers.running import Daphne, Join, envelope, events, manage, pending, unique
+from tests.peers.running import Join, Launch, envelope, events, manage, pending, unique
 from tests.peers.vectors import SECRET
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import DEAD, Blip, Broker, Database
@@ -212,9 +212,9 @@ def test_a_route_reaches_a_peer_that_is_offline_when_it_returns(join: Join, stor
     assert letters[2].id == sent
 
 
-def test_what_a_route_brings_is_a_dead_letter_without_the_secret(join: Join, store: Database) -> None:
+def test_what_a_route_brings_is_a_dead_letter_without_the_secret(join: Join, store: Database, launch: Launch) -> None:
     name = unique("unsigned")
-    with Daphne(store) as secretless:
+    with launch() as secretless:
         bob, alice = join("bob", secretless), join("alice", secretless)
         make_queue(store, name)
         add_route(store, f"queue:{name}", f"peer:{bob.name}")

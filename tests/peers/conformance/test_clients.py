@@ -20,14 +20,14 @@ from peers.codec import frames
 from peers.errors import InvalidToken, NameClaimed, Rejected, TakenOver, UnusableName
 from tests.peers.broker import Blocking
 from tests.peers.manage import ENVIRONMENT, Manage, command
-from tests.peers.running import Daphne, connected, unique
+from tests.peers.running import Launch, WebBroker, connected, unique
 from tests.peers.vectors import SECRET
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import KEY, Database
 
 
 @pytest.fixture(params=["blocking", "asyncio"])
-def client(request: pytest.FixtureRequest, broker: Daphne) -> Iterator[Any]:
+def client(request: pytest.FixtureRequest, broker: WebBroker) -> Iterator[Any]:
     """Makes clients of each kind in turn."""
 
     def options(given: dict[str, Any]) -> dict[str, Any]:
@@ -139,10 +139,10 @@ def test_the_largest_message_arrives(client: Any) -> None:
         assert len(taken(receiver, 1)[0].body) == size
 
 
-def test_peers_live_through_a_broker_that_is_killed(store: Database) -> None:
+def test_peers_live_through_a_broker_that_is_killed(launch: Launch) -> None:
     alice, bob = unique("alice"), unique("bob")
     options: dict[str, Any] = {"secret": SECRET, "backoff": Backoff(0.05, 0.2), "timeout": 60.0}
-    running = Daphne(store).wait_ready()
+    running = launch().wait_ready()
     received: list[int] = []
     wanted = 300
     registered = threading.Event()
@@ -171,7 +171,7 @@ def test_peers_live_through_a_broker_that_is_killed(store: Database) -> None:
         running.stop()
 
 
-def test_lines_cross_the_pipe(broker: Daphne) -> None:
+def test_lines_cross_the_pipe(broker: WebBroker) -> None:
     name = unique("alice")
     piped = Manage("peerpipe", "--url", broker.uri(), "--token", KEY)
     try:
@@ -185,7 +185,7 @@ def test_lines_cross_the_pipe(broker: Daphne) -> None:
         piped.process.wait()
 
 
-async def test_a_host_of_a_language_model_drains_what_was_sent_before(broker: Daphne) -> None:
+async def test_a_host_of_a_language_model_drains_what_was_sent_before(broker: WebBroker) -> None:
     alice, model = unique("alice"), unique("model")
     program, *rest = command("peermcp", "--url", broker.uri(), "--token", KEY, "--name", model, "--secret", SECRET)
     parameters = StdioServerParameters(command=program, args=rest, env=ENVIRONMENT)
@@ -213,7 +213,7 @@ EXAMPLES = re.findall(
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=["client", "websocket"])
 def test_the_examples_of_the_page_do_what_they_say(
-    broker: Daphne, example: str, capsys: pytest.CaptureFixture[str]
+    broker: WebBroker, example: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert KEY == "dev-key"
     url = "ws://127.0.0.1:8000/ws/peerbus"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 
+import pytest
+
 from tests.peers.running import (
     DELIVER,
     TAKEN_OVER,
-    Daphne,
     Join,
     Letter,
     RawPeer,
+    WebBroker,
     ack,
     envelope,
     pending,
@@ -23,7 +25,13 @@ from tests.waiting import wait_until
 from tests.wire.broker import Database
 
 
-def first_frames(broker: Daphne, name: str, count: int) -> list[bytes]:
+@pytest.fixture(params=["daphne", "uvicorn"])
+def server(request: pytest.FixtureRequest) -> str:
+    """Both always: the other files run under uvicorn with `--everything` only."""
+    return str(request.param)
+
+
+def first_frames(broker: WebBroker, name: str, count: int) -> list[bytes]:
     """What a new connection is sent first."""
     with broker.connect() as client:
         client.socket.sendall(frame(register(name)))
@@ -40,7 +48,7 @@ def waiting(join: Join, name: str, count: int) -> tuple[str, list[str]]:
     return peer.name, sent
 
 
-def test_first_comes_peers_and_then_everything_pending(broker: Daphne, join: Join) -> None:
+def test_first_comes_peers_and_then_everything_pending(broker: WebBroker, join: Join) -> None:
     name, sent = waiting(join, "bob", 20)
     answer, *letters = first_frames(broker, name, 21)
     assert json.loads(answer)["type"] == "peers"
@@ -49,7 +57,7 @@ def test_first_comes_peers_and_then_everything_pending(broker: Daphne, join: Joi
     assert [json.loads(match[1]) for match in found if match] == sent
 
 
-def test_the_old_connection_is_closed_before_the_new_one_is_answered(broker: Daphne, join: Join) -> None:
+def test_the_old_connection_is_closed_before_the_new_one_is_answered(broker: WebBroker, join: Join) -> None:
     with RawPeer(broker, unique("bob")) as old:
         join(old.name, exact=True)
         old.socket.settimeout(0)  # what is not here by now did not come before
@@ -57,7 +65,7 @@ def test_the_old_connection_is_closed_before_the_new_one_is_answered(broker: Dap
 
 
 def test_after_a_take_over_nothing_goes_to_the_old_connection_and_nothing_comes_from_it(
-    broker: Daphne, join: Join, store: Database
+    broker: WebBroker, join: Join, store: Database
 ) -> None:
     alice = join("alice")
     with RawPeer(broker, unique("bob")) as old:

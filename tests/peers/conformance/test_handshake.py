@@ -11,8 +11,9 @@ from websockets.exceptions import ConnectionClosed
 from tests.peers.running import (
     PEERS,
     Close,
-    Daphne,
     Join,
+    Launch,
+    WebBroker,
     ack,
     close_of,
     closed_after,
@@ -42,7 +43,7 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize("first", [b"", b"{}", b"\x00\xff", register("bob")])
-def test_a_first_frame_that_is_binary(broker: Daphne, first: bytes) -> None:
+def test_a_first_frame_that_is_binary(broker: WebBroker, first: bytes) -> None:
     assert closed_after(broker, first) == NOT_TEXT
 
 
@@ -50,7 +51,7 @@ def test_a_first_frame_that_is_binary(broker: Daphne, first: bytes) -> None:
     "first",
     ["", " ", "x", "{", "{}{}", "{'type':'register'}", '{"type":"register",}', "\ufeff{}", "NaN", '"\t"', "{}\0"],
 )
-def test_a_first_frame_that_is_not_json(broker: Daphne, first: str) -> None:
+def test_a_first_frame_that_is_not_json(broker: WebBroker, first: str) -> None:
     assert closed_after(broker, first) == MALFORMED
 
 
@@ -63,50 +64,50 @@ def test_a_first_frame_that_is_not_json(broker: Daphne, first: str) -> None:
         register("bob", type="deliver"), register("", "wrong", type="peers", protocol_version="v2"),
     ],
 )  # fmt: skip
-def test_a_first_frame_that_is_no_register(broker: Daphne, first: bytes) -> None:
+def test_a_first_frame_that_is_no_register(broker: WebBroker, first: bytes) -> None:
     assert closed_after(broker, first.decode()) == NOT_REGISTER
 
 
 @pytest.mark.parametrize("version", [*VECTORS["versions to reject"], " v1", "v1 ", "1", None])
-def test_a_register_of_another_version(broker: Daphne, version: str | None) -> None:
+def test_a_register_of_another_version(broker: WebBroker, version: str | None) -> None:
     assert closed_after(broker, register(unique(), protocol_version=version).decode()) == VERSION
 
 
-def test_the_version_is_looked_at_before_the_name_and_the_token(broker: Daphne) -> None:
+def test_the_version_is_looked_at_before_the_name_and_the_token(broker: WebBroker) -> None:
     assert closed_after(broker, register("", "wrong", protocol_version="v2").decode()) == VERSION
 
 
 @pytest.mark.parametrize("token", [KEY, "wrong"])
 @pytest.mark.parametrize("name", ["", None])
-def test_a_register_without_a_name_whatever_the_token_is(broker: Daphne, name: str | None, token: str) -> None:
+def test_a_register_without_a_name_whatever_the_token_is(broker: WebBroker, name: str | None, token: str) -> None:
     first = register("", token, name=name)
     assert closed_after(broker, first.decode()) == EMPTY_NAME
 
 
 @pytest.mark.parametrize("token", ["wrong", "", None, KEY.upper(), KEY + " ", " " + KEY, KEY + "\0", "x" * 100_000])
-def test_a_register_with_a_token_that_is_not_accepted(broker: Daphne, token: str | None) -> None:
+def test_a_register_with_a_token_that_is_not_accepted(broker: WebBroker, token: str | None) -> None:
     assert closed_after(broker, register(unique(), token=token).decode()) == TOKEN
 
 
-def test_a_register_with_a_token_that_is_no_text(broker: Daphne) -> None:
+def test_a_register_with_a_token_that_is_no_text(broker: WebBroker) -> None:
     assert closed_after(broker, register(unique(), "?").decode().replace("?", r"\ud800")) == TOKEN
 
 
-def test_the_token_is_looked_at_before_who_has_the_name(broker: Daphne, join: Join) -> None:
+def test_the_token_is_looked_at_before_who_has_the_name(broker: WebBroker, join: Join) -> None:
     assert closed_after(broker, register(join("bob").name, "wrong").decode()) == TOKEN
 
 
-def test_a_name_that_another_token_has(broker: Daphne, join: Join, other_key: str) -> None:
+def test_a_name_that_another_token_has(broker: WebBroker, join: Join, other_key: str) -> None:
     assert closed_after(broker, register(join("bob").name, other_key).decode()) == CLAIMED
 
 
 @pytest.mark.parametrize("field", ["type", "protocol_version", "token", "name"])
-def test_a_register_with_a_field_that_is_no_string(broker: Daphne, field: str) -> None:
+def test_a_register_with_a_field_that_is_no_string(broker: WebBroker, field: str) -> None:
     assert closed_after(broker, register("bob", **{field: 5}).decode()) in (MALFORMED, NOT_REGISTER)
 
 
 @pytest.mark.parametrize("name", ["*", "x" * 10_000, "nul\0", "queue:jobs", "topic:news"])
-def test_a_name_that_no_peer_can_have(broker: Daphne, name: str) -> None:
+def test_a_name_that_no_peer_can_have(broker: WebBroker, name: str) -> None:
     code, reason = closed_after(broker, register(name).decode())
     assert code == 1008
     assert "name" in reason
@@ -115,18 +116,18 @@ def test_a_name_that_no_peer_can_have(broker: Daphne, name: str) -> None:
 # Time.
 
 
-@pytest.fixture(scope="module")
-def hasty(store: Database) -> Iterator[Daphne]:
+@pytest.fixture
+def hasty(launch: Launch) -> Iterator[WebBroker]:
     """A broker that does not wait long for the register."""
-    with Daphne(store, BROKER_PEERBUS_HANDSHAKE_TIMEOUT=4) as running:
+    with launch(BROKER_PEERBUS_HANDSHAKE_TIMEOUT=4) as running:
         yield running
 
 
-def test_no_frame_in_time(hasty: Daphne) -> None:
+def test_no_frame_in_time(hasty: WebBroker) -> None:
     assert closed_after(hasty) == NO_FRAME
 
 
-def test_pings_and_half_a_message_are_no_frame(hasty: Daphne) -> None:
+def test_pings_and_half_a_message_are_no_frame(hasty: WebBroker) -> None:
     with hasty.connect() as client:
         client.ping()
         client.socket.sendall(frame(register("bob"), TEXT, False))
@@ -135,7 +136,7 @@ def test_pings_and_half_a_message_are_no_frame(hasty: Daphne) -> None:
     assert close_of(caught.value) == NO_FRAME
 
 
-def test_who_has_registered_in_time_may_be_silent_afterwards(hasty: Daphne, join: Join) -> None:
+def test_who_has_registered_in_time_may_be_silent_afterwards(hasty: WebBroker, join: Join) -> None:
     bob = join("bob", hasty)
     assert closed_after(hasty) == NO_FRAME  # that is longer than the limit
     assert bob.peers() == [bob.name]
@@ -145,13 +146,13 @@ def test_who_has_registered_in_time_may_be_silent_afterwards(hasty: Daphne, join
 
 
 @pytest.mark.parametrize("path", ["/ws/peerbus", "/", "/ws/peerbus/", "/any/other?path=1", "/admin/", "/%00"])
-def test_any_path_is_peerbus(broker: Daphne, join: Join, path: str) -> None:
+def test_any_path_is_peerbus(broker: WebBroker, join: Join, path: str) -> None:
     bob = join("bob", path=path)
     assert bob.peers() == [bob.name]
 
 
 @pytest.mark.parametrize("origin", ["http://elsewhere.example", "null"])
-def test_a_client_may_come_from_any_origin(broker: Daphne, origin: str) -> None:
+def test_a_client_may_come_from_any_origin(broker: WebBroker, origin: str) -> None:
     with broker.connect(origin=origin) as client:
         client.send(register(unique()), text=True)
         assert b'"peers"' in client.recv(decode=False)
@@ -168,7 +169,7 @@ def test_a_client_may_come_from_any_origin(broker: Daphne, origin: str) -> None:
     ],
     ids=["order", "whitespace", "unknown fields", "escapes", "the last of equal keys counts"],
 )
-def test_a_register_may_be_spelled_as_json_allows(broker: Daphne, spelling: str) -> None:
+def test_a_register_may_be_spelled_as_json_allows(broker: WebBroker, spelling: str) -> None:
     name = unique("bob")
     text = spelling.replace("NAME", f'"{name}"').replace("TOKEN", f'"{KEY}"')
     with broker.connect() as client:
@@ -176,7 +177,7 @@ def test_a_register_may_be_spelled_as_json_allows(broker: Daphne, spelling: str)
         assert name in client.recv()
 
 
-def test_a_register_in_fragments_is_one_frame(broker: Daphne) -> None:
+def test_a_register_in_fragments_is_one_frame(broker: WebBroker) -> None:
     first = register(unique())
     with broker.connect() as client:
         client.socket.sendall(frame(first[:10], TEXT, False) + frame(first[10:20], CONTINUATION, False))
@@ -191,7 +192,7 @@ def test_the_answer_to_the_register_names_everybody_who_is_connected(join: Join)
     assert bob.names == [alice.name, bob.name]
 
 
-def test_what_is_sent_right_behind_the_register_counts_in_order(broker: Daphne, join: Join) -> None:
+def test_what_is_sent_right_behind_the_register_counts_in_order(broker: WebBroker, join: Join) -> None:
     bob, name, sent = join("bob"), unique("hasty"), [unique() for _ in range(50)]
     with broker.connect() as client:
         messages = [register(name), *(envelope(bob.name, id) for id in sent), PEERS]
@@ -200,7 +201,7 @@ def test_what_is_sent_right_behind_the_register_counts_in_order(broker: Daphne, 
     assert bob.ids(50) == sent
 
 
-def test_what_is_sent_right_behind_a_register_that_is_refused_does_not_count(broker: Daphne, join: Join) -> None:
+def test_what_is_sent_right_behind_a_register_that_is_refused_does_not_count(broker: WebBroker, join: Join) -> None:
     alice, bob = join("alice"), join("bob")
     with broker.connect() as client:
         messages = [register(unique("refused"), "wrong"), envelope(bob.name, unique("not")), PEERS]
@@ -215,7 +216,7 @@ def test_what_is_sent_right_behind_a_register_that_is_refused_does_not_count(bro
 # Sizes.
 
 
-def test_a_register_of_1_mib_is_read_and_a_larger_one_is_too_big(broker: Daphne) -> None:
+def test_a_register_of_1_mib_is_read_and_a_larger_one_is_too_big(broker: WebBroker) -> None:
     name = unique("large")
     text = register(name).decode()
     with broker.connect() as client:
@@ -255,13 +256,13 @@ def test_text_that_is_not_utf_8_is_closed_with_1007(join: Join) -> None:
 # Who is not a WebSocket client.
 
 
-def test_an_http_request_is_the_sites_business(broker: Daphne) -> None:
+def test_an_http_request_is_the_sites_business(broker: WebBroker) -> None:
     with Raw(broker.address) as raw:
         raw.send(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
         assert raw.rest().startswith(b"HTTP/1.1 200")
 
 
-def test_a_connection_that_never_asks_for_a_websocket_hurts_nobody(broker: Daphne, join: Join) -> None:
+def test_a_connection_that_never_asks_for_a_websocket_hurts_nobody(broker: WebBroker, join: Join) -> None:
     with Raw(broker.address) as raw:
         raw.send(b"\x16\x03\x01 not http at all\r\n\r\n")
         assert raw.rest().startswith((b"HTTP/1.1 400", b""))
@@ -270,9 +271,9 @@ def test_a_connection_that_never_asks_for_a_websocket_hurts_nobody(broker: Daphn
 
 
 def test_a_key_has_only_so_many_connections_and_another_key_has_its_own(
-    store: Database, other_key: str, join: Join
+    store: Database, launch: Launch, other_key: str, join: Join
 ) -> None:
-    with Daphne(store, BROKER_MAX_CONNECTIONS_PER_KEY=2) as broker:
+    with launch(BROKER_MAX_CONNECTIONS_PER_KEY=2) as broker:
         first = join("few", broker)
         join("few", broker)
         assert closed_after(broker, register(unique()).decode()) == Close(1013, "too many connections with this token")

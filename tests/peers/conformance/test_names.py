@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.peers.running import TAKEN_OVER, Close, Daphne, Join, Peer, closed_after, manage, register, unique
+from tests.peers.running import TAKEN_OVER, Close, Join, Launch, Peer, WebBroker, closed_after, manage, register, unique
 from tests.waiting import wait_until
 from tests.wire.broker import KEY, Database
 
@@ -14,18 +14,18 @@ CLAIMED = Close(1008, "name claimed under a different token")
 INVALID = Close(1008, "invalid bearer token")
 
 
-def refused(broker: Daphne, name: str, token: str) -> Close:
+def refused(broker: WebBroker, name: str, token: str) -> Close:
     return closed_after(broker, register(name, token).decode())
 
 
-def test_a_name_that_is_connected_under_another_token_is_refused(broker: Daphne, join: Join, other_key: str) -> None:
+def test_a_name_that_is_connected_under_another_token_is_refused(broker: WebBroker, join: Join, other_key: str) -> None:
     bob = join("bob")
     assert refused(broker, bob.name, other_key) == CLAIMED
     assert bob.name in bob.peers()
 
 
 def test_a_name_stays_its_tokens_also_when_it_is_not_connected(
-    broker: Daphne, join: Join, store: Database, other_key: str
+    broker: WebBroker, join: Join, store: Database, other_key: str
 ) -> None:
     bob = join("bob")
     bob.close()
@@ -37,7 +37,7 @@ def test_a_name_stays_its_tokens_also_when_it_is_not_connected(
 
 
 def test_a_name_can_be_taken_by_another_token_once_an_operator_has_freed_it(
-    broker: Daphne, join: Join, store: Database, other_key: str
+    broker: WebBroker, join: Join, store: Database, other_key: str
 ) -> None:
     bob = join("bob")
     bob.close()
@@ -73,7 +73,7 @@ def test_names_are_told_apart_by_every_character(join: Join) -> None:
 
 
 def test_a_revoked_key_closes_its_connections_and_is_not_accepted_again(
-    broker: Daphne, join: Join, store: Database
+    broker: WebBroker, join: Join, store: Database
 ) -> None:
     key = store.add_key(unique("revoked-key"))
     bob, carol = join("bob", token=key), join("carol")
@@ -102,7 +102,7 @@ def test_a_key_whose_patterns_are_changed_has_to_be_shown_again(join: Join, stor
     assert join("alice").say(carol) == carol.get().id
 
 
-def test_a_key_that_is_not_for_peerbus_is_not_accepted(broker: Daphne, store: Database) -> None:
+def test_a_key_that_is_not_for_peerbus_is_not_accepted(broker: WebBroker, store: Database) -> None:
     key = store.add_key(unique("blipmq-key"), protocol="blipmq")
     assert refused(broker, unique("bob"), key) == INVALID
 
@@ -113,7 +113,7 @@ def test_a_key_for_peerbus_alone_is_accepted(join: Join, store: Database) -> Non
     assert bob.peers() == [bob.name]
 
 
-def test_a_key_may_have_the_names_that_its_pattern_says(broker: Daphne, join: Join, store: Database) -> None:
+def test_a_key_may_have_the_names_that_its_pattern_says(broker: WebBroker, join: Join, store: Database) -> None:
     key = store.add_key(unique("sensors-key"), consume=("peer:sensor-*",))
     assert refused(broker, unique("bob"), key).code == 1008
     sensor = join("sensor", token=key)
@@ -123,14 +123,14 @@ def test_a_key_may_have_the_names_that_its_pattern_says(broker: Daphne, join: Jo
 # The reference's way, as a setting.
 
 
-@pytest.fixture(scope="module")
-def relaxed(store: Database) -> Iterator[Daphne]:
-    with Daphne(store, BROKER_PEERBUS_RELAXED="on") as running:
+@pytest.fixture
+def relaxed(launch: Launch) -> Iterator[WebBroker]:
+    with launch(BROKER_PEERBUS_RELAXED="on") as running:
         yield running
 
 
 def test_relaxed_any_token_may_take_a_name_that_is_not_connected(
-    relaxed: Daphne, join: Join, store: Database, other_key: str
+    relaxed: WebBroker, join: Join, store: Database, other_key: str
 ) -> None:
     bob = join("bob", relaxed)
     assert refused(relaxed, bob.name, other_key) == CLAIMED
@@ -140,7 +140,7 @@ def test_relaxed_any_token_may_take_a_name_that_is_not_connected(
     assert bob.name in again.peers()
 
 
-def test_relaxed_anybody_may_acknowledge_any_key(relaxed: Daphne, join: Join) -> None:
+def test_relaxed_anybody_may_acknowledge_any_key(relaxed: WebBroker, join: Join) -> None:
     alice, bob = join("alice", relaxed), join("bob", relaxed)
     sent = alice.say(bob)
     assert bob.ids(1) == [sent]

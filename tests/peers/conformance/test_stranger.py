@@ -16,7 +16,7 @@ from peers.backoff import Backoff
 from peers.client import PeerClient
 from peers.codec import signing
 from tests.javascript import installed
-from tests.peers.running import TAKEN_OVER, Daphne, Join, compact, pending, unique
+from tests.peers.running import TAKEN_OVER, Join, Launch, WebBroker, compact, pending, unique
 from tests.peers.vectors import SECRET, SIGNED
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import KEY, Database
@@ -33,7 +33,7 @@ def program(request: pytest.FixtureRequest) -> Path:
 class Stranger:
     """The JavaScript peer as a process, and what it has said."""
 
-    def __init__(self, program: Path, broker: Daphne, name: str, secret: str = SECRET) -> None:
+    def __init__(self, program: Path, broker: WebBroker, name: str, secret: str = SECRET) -> None:
         self.name = name
         self.said: list[dict[str, Any]] = []
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -81,11 +81,11 @@ Meet = Callable[..., Stranger]
 
 
 @pytest.fixture
-def meet(program: Path, broker: Daphne) -> Iterator[Meet]:
+def meet(program: Path, broker: WebBroker) -> Iterator[Meet]:
     """Starts a stranger; its name is made the test's own unless it is to be `exact`."""
     strangers: list[Stranger] = []
 
-    def start(name: str, exact: bool = False, at: Daphne = broker, **options: Any) -> Stranger:
+    def start(name: str, exact: bool = False, at: WebBroker = broker, **options: Any) -> Stranger:
         strangers.append(Stranger(program, at, name if exact else unique(name), **options))
         return strangers[-1].__enter__()
 
@@ -95,7 +95,7 @@ def meet(program: Path, broker: Daphne) -> Iterator[Meet]:
 
 
 @pytest.fixture
-def client(broker: Daphne) -> Iterator[PeerClient]:
+def client(broker: WebBroker) -> Iterator[PeerClient]:
     """The project's own client, which verifies."""
     with PeerClient(broker.uri(), KEY, unique("client"), secret=SECRET, timeout=PATIENCE) as connected:
         yield connected
@@ -186,9 +186,9 @@ def test_what_is_not_consumed_stays_until_it_is(meet: Meet, client: PeerClient, 
 
 
 def test_the_stranger_and_our_client_talk_on_over_kills_of_the_broker(
-    program: Path, store: Database, meet: Meet
+    program: Path, launch: Launch, meet: Meet
 ) -> None:
-    broker = Daphne(store).wait_ready()
+    broker = launch().wait_ready()
     try:
         with PeerClient(
             broker.uri(), KEY, unique("client"), secret=SECRET, timeout=PATIENCE, backoff=Backoff(0.05, 0.2)

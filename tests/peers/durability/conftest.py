@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from brokersite.rigs.torture.database import TortureDatabase
-from tests.peers.running import Daphne
+from tests.peers.running import WebBroker
 from tests.wire.broker import KEY, Database, create_database, drop_databases
 
 _numbers = itertools.count(1)
 
-Start = Callable[..., Daphne]
+Start = Callable[..., WebBroker]
 
 
 @pytest.fixture(scope="package")
@@ -46,10 +46,10 @@ def store(postgres: TortureDatabase) -> Iterator[Database]:
 @pytest.fixture
 def start(store: Database) -> Iterator[Start]:
     """Starts brokers; those that run still in the end are stopped."""
-    running: list[Daphne] = []
+    running: list[WebBroker] = []
 
-    def start(**options: object) -> Daphne:
-        running.append(Daphne(store, **options))  # type: ignore[arg-type]
+    def start(**options: object) -> WebBroker:
+        running.append(WebBroker(store, **options))  # type: ignore[arg-type]
         return running[-1].wait_ready()
 
     yield start

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.peers.running import Daphne
+from tests.peers.running import WebBroker
 
 MIB = 1 << 20
 #: A receive buffer that makes a client slow at once.
@@ -12,7 +12,7 @@ SMALL = 4096
 class Watch:
     """How much memory a broker takes beyond what it had."""
 
-    def __init__(self, broker: Daphne) -> None:
+    def __init__(self, broker: WebBroker) -> None:
         self.broker = broker
         self.before = broker.rss
         self.most = 0

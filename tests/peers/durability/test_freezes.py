@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.peers.running import Daphne, Peer, RawPeer, envelope, unique
+from tests.peers.running import Peer, RawPeer, WebBroker, envelope, unique
 from tests.waiting import wait_until
 from tests.wire.broker import Database
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @contextmanager
-def frozen(broker: Daphne) -> Iterator[None]:
+def frozen(broker: WebBroker) -> Iterator[None]:
     """A broker that stands still meanwhile."""
     os.kill(broker.process.pid, signal.SIGSTOP)
     try:
@@ -52,7 +52,7 @@ def holds_the_chain(store: Database) -> bool:
 
 
 def test_a_broker_that_freezes_in_a_transaction_holds_up_others_for_a_moment_only(store: Database) -> None:
-    with Daphne(store) as one, Daphne(store) as other:
+    with WebBroker(store) as one, WebBroker(store) as other:
         sink = Peer(other, unique("sink"))
         for _ in range(50):
             with RawPeer(one, unique("sender")) as old:
@@ -72,7 +72,7 @@ def test_a_broker_that_freezes_in_a_transaction_holds_up_others_for_a_moment_onl
         sink.close()
 
 
-def serve_both(broker: Daphne, name: str, sink: Peer) -> str:
+def serve_both(broker: WebBroker, name: str, sink: Peer) -> str:
     """A stranger, and the peer that comes over from the broker that stands still, are soon served; the last id."""
     began = time.monotonic()
     for each in (unique("stranger"), name):

@@ -12,7 +12,7 @@ import pytest
 
 from tests.peers.durability.memory import MIB, SMALL, Watch
 from tests.peers.durability.traffic import registered
-from tests.peers.running import DELIVER, PEERS, Daphne, Peer, RawPeer, connected, envelope
+from tests.peers.running import DELIVER, PEERS, Peer, RawPeer, WebBroker, connected, envelope
 from tests.peers.web.serving import BINARY, frame
 from tests.waiting import wait_until
 from tests.wire.broker import Database
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def broker(store: Database) -> Iterator[Daphne]:
-    with Daphne(store, BROKER_PEERBUS_SLOW_TIMEOUT=5) as running:
+def broker(store: Database) -> Iterator[WebBroker]:
+    with WebBroker(store, BROKER_PEERBUS_SLOW_TIMEOUT=5) as running:
         yield running
 
 
-def test_a_flood_of_garbage_is_ignored_while_others_are_served(broker: Daphne) -> None:
+def test_a_flood_of_garbage_is_ignored_while_others_are_served(broker: WebBroker) -> None:
     garbage = b"".join(
         frame(text) for text in (b"", b"x", b"{}", b'{"type":"nonsense"}', b"[" * 2000, b'{"id":7}', b'{"type":"ack"}')
     ) + frame(bytes(500), BINARY)
@@ -54,7 +54,7 @@ def send_each(peer: RawPeer, data: bytes, times: int) -> None:
         peer.send(data)
 
 
-def test_a_sender_that_never_reads_its_answers_does_not_fill_the_memory(broker: Daphne) -> None:
+def test_a_sender_that_never_reads_its_answers_does_not_fill_the_memory(broker: WebBroker) -> None:
     named = [Peer(broker, f"{n:03}" + "x" * 230) for n in range(80)]
     alice = Peer(broker, "alice")
     with RawPeer(broker, "mallory", buffer=SMALL) as mallory:
@@ -73,7 +73,7 @@ def test_a_sender_that_never_reads_its_answers_does_not_fill_the_memory(broker: 
 
 
 def test_a_sender_that_reads_nothing_and_sends_without_end_is_stored_and_held_back_only_by_the_store(
-    broker: Daphne, store: Database
+    broker: WebBroker, store: Database
 ) -> None:
     Peer(broker, "sink").close()
     with RawPeer(broker, "source", buffer=SMALL) as source:
@@ -91,7 +91,7 @@ def test_a_sender_that_reads_nothing_and_sends_without_end_is_stored_and_held_ba
 
 
 @pytest.mark.parametrize("connections", [100, pytest.param(500, marks=pytest.mark.long)])
-async def test_hundreds_of_connections_are_served_at_once(broker: Daphne, store: Database, connections: int) -> None:
+async def test_hundreds_of_connections_are_served_at_once(broker: WebBroker, store: Database, connections: int) -> None:
     wait_until(lambda: connected(store) == [], "the end of earlier ones")
     everyone = f"to-all-{connections}"  # an id that was seen is not stored again, from any sender
     names = sorted(f"peer-{connections}-{n:03}" for n in range(connections))

@@ -9,7 +9,7 @@ import pytest
 
 from brokersite.rigs.torture.database import TortureDatabase
 from tests.peers.durability.traffic import Ledger, Receiver, Sender, drain
-from tests.peers.running import Daphne, Peer, chain, manage, pending, stored_keys
+from tests.peers.running import Peer, WebBroker, chain, manage, pending, stored_keys
 from tests.wire.broker import Database
 
 #: A broker by its number, the first process of PostgreSQL, or all of its processes.
@@ -21,16 +21,16 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
-def brokers(store: Database) -> Iterator[list[Daphne]]:
+def brokers(store: Database) -> Iterator[list[WebBroker]]:
     """Two on one database, each on a port that its successors have too."""
-    running = [Daphne(store).wait_ready() for _ in range(2)]
+    running = [WebBroker(store).wait_ready() for _ in range(2)]
     yield running
     for broker in running:
         broker.stop()
 
 
 def test_everything_that_an_answer_has_confirmed_survives_a_kill_right_after_it(
-    brokers: list[Daphne], store: Database
+    brokers: list[WebBroker], store: Database
 ) -> None:
     Peer(brokers[0], "sleeper").close()
     sent: list[str] = []
@@ -47,7 +47,7 @@ def test_everything_that_an_answer_has_confirmed_survives_a_kill_right_after_it(
 
 
 async def test_under_load_nothing_that_was_confirmed_is_lost_or_out_of_order(
-    brokers: list[Daphne], postgres: TortureDatabase, store: Database
+    brokers: list[WebBroker], postgres: TortureDatabase, store: Database
 ) -> None:
     ledger, done, received = Ledger(), asyncio.Event(), asyncio.Event()
     senders = [Sender(lambda: brokers, name, to, ledger) for name, to in {**ROUTES, BROADCASTER: "*"}.items()]
@@ -68,7 +68,7 @@ async def test_under_load_nothing_that_was_confirmed_is_lost_or_out_of_order(
     assert sum(sender.losses for sender in senders) >= len(FAULTS)
 
 
-async def finish(ledger: Ledger, brokers: list[Daphne], store: Database) -> None:
+async def finish(ledger: Ledger, brokers: list[WebBroker], store: Database) -> None:
     """Receive what is left, and look whether all is well."""
     for name in ("bob", "cat"):
         await drain(brokers[0], name, ledger, lambda name=name: not pending(store, name))  # type: ignore[misc]
@@ -78,7 +78,7 @@ async def finish(ledger: Ledger, brokers: list[Daphne], store: Database) -> None
     store.close()
 
 
-def inject(fault: int | str, brokers: list[Daphne], postgres: TortureDatabase) -> None:
+def inject(fault: int | str, brokers: list[WebBroker], postgres: TortureDatabase) -> None:
     """Kill, and start again on the same port."""
     if isinstance(fault, int):
         brokers[fault] = brokers[fault].killed()

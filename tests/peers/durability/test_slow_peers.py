@@ -9,7 +9,7 @@ import pytest
 
 from tests.peers.durability.conftest import Start
 from tests.peers.durability.memory import MIB, SMALL, Watch
-from tests.peers.running import Close, Daphne, Letter, Peer, RawPeer, connected, pending
+from tests.peers.running import Close, Letter, Peer, RawPeer, WebBroker, connected, pending
 from tests.waiting import wait_until
 from tests.wire.broker import Database
 
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
-def giver(store: Database) -> Iterator[Daphne]:
+def giver(store: Database) -> Iterator[WebBroker]:
     """A broker for those who send."""
-    with Daphne(store) as running:
+    with WebBroker(store) as running:
         yield running
 
 
@@ -33,7 +33,7 @@ def to_the_close(peer: RawPeer) -> tuple[list[Letter], Close]:
     return letters, found
 
 
-def test_a_client_that_stops_reading_while_100_mb_are_due(start: Start, giver: Daphne, store: Database) -> None:
+def test_a_client_that_stops_reading_while_100_mb_are_due(start: Start, giver: WebBroker, store: Database) -> None:
     broker = start(BROKER_PEERBUS_SLOW_TIMEOUT=5)
     alice, witness = Peer(giver, "alice"), Peer(broker, "witness")
     with RawPeer(broker, "bob", buffer=SMALL) as bob:
@@ -68,7 +68,9 @@ def consume_watched(peer: Peer, watch: Watch, count: int) -> list[str]:
     return ids
 
 
-def test_many_slow_clients_at_once_do_not_hold_up_one_that_reads(start: Start, giver: Daphne, store: Database) -> None:
+def test_many_slow_clients_at_once_do_not_hold_up_one_that_reads(
+    start: Start, giver: WebBroker, store: Database
+) -> None:
     broker = start(BROKER_PEERBUS_SLOW_TIMEOUT=5, BROKER_PEERBUS_WINDOW_BYTES=65536)
     alice, reader = Peer(giver, "alice"), Peer(broker, "reader")
     slow = [RawPeer(broker, f"slow-{n}", buffer=SMALL) for n in range(10)]
@@ -89,7 +91,7 @@ def test_many_slow_clients_at_once_do_not_hold_up_one_that_reads(start: Start, g
     reader.close()
 
 
-def test_a_client_that_reads_a_little_now_and_then_is_not_closed(start: Start, giver: Daphne) -> None:
+def test_a_client_that_reads_a_little_now_and_then_is_not_closed(start: Start, giver: WebBroker) -> None:
     broker = start(BROKER_PEERBUS_SLOW_TIMEOUT=5, BROKER_PEERBUS_WINDOW_BYTES=65536)
     alice = Peer(giver, "alice")
     with RawPeer(broker, "walker", buffer=SMALL) as walker:
@@ -105,7 +107,7 @@ def test_a_client_that_reads_a_little_now_and_then_is_not_closed(start: Start, g
     alice.close()
 
 
-def test_a_client_that_does_not_acknowledge_gets_no_more_than_its_window(start: Start, giver: Daphne) -> None:
+def test_a_client_that_does_not_acknowledge_gets_no_more_than_its_window(start: Start, giver: WebBroker) -> None:
     broker = start(BROKER_PEERBUS_WINDOW=100)
     alice, bob = Peer(giver, "alice"), Peer(broker, "hoarder")
     sent = [alice.say(bob) for _ in range(300)]

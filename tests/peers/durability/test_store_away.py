@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed
 from brokersite import embedded
 from brokersite.rigs.torture.database import TortureDatabase
 from tests.peers.durability.conftest import Start
-from tests.peers.running import PEERS, Close, Daphne, Peer, close_of, closed_after, register
+from tests.peers.running import PEERS, Close, Peer, WebBroker, close_of, closed_after, register
 from tests.waiting import wait_until
 from tests.wire.broker import Database
 
@@ -44,7 +44,7 @@ def server(postgres: TortureDatabase, store: Database) -> Iterator[Away]:
     store.__init__(store.parameters)  # type: ignore[misc]
 
 
-def registered(broker: Daphne, name: str) -> Peer | None:
+def registered(broker: WebBroker, name: str) -> Peer | None:
     """The peer, once the broker has its store again."""
     try:
         return Peer(broker, name)

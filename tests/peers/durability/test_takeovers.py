@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from tests.peers.durability.traffic import Ledger, Receiver, Sender, registered
-from tests.peers.running import TAKEN_OVER, Close, Daphne, Peer, RawPeer, chain, close_of, pending, stored_keys
+from tests.peers.running import TAKEN_OVER, Close, Peer, RawPeer, WebBroker, chain, close_of, pending, stored_keys
 from tests.waiting import wait_until
 from tests.wire.broker import Database
 
@@ -20,14 +20,14 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def brokers(store: Database) -> Iterator[tuple[Daphne, Daphne]]:
+def brokers(store: Database) -> Iterator[tuple[WebBroker, WebBroker]]:
     """Two on one database."""
-    with Daphne(store) as one, Daphne(store) as two:
+    with WebBroker(store) as one, WebBroker(store) as two:
         yield one, two
 
 
 def test_three_peers_on_two_brokers_get_broadcasts_and_what_was_sent_while_they_were_away(
-    brokers: tuple[Daphne, Daphne], store: Database
+    brokers: tuple[WebBroker, WebBroker], store: Database
 ) -> None:
     one, two = brokers
     alice, bob, carol = Peer(one, "alice"), Peer(two, "bob"), Peer(two, "carol")
@@ -51,7 +51,7 @@ def test_three_peers_on_two_brokers_get_broadcasts_and_what_was_sent_while_they_
 
 @pytest.mark.parametrize("slow", [True, False], ids=["while it reads nothing", "while it reads"])
 def test_a_take_over_in_the_middle_of_a_flush_loses_nothing_and_keeps_the_order(
-    brokers: tuple[Daphne, Daphne], slow: bool
+    brokers: tuple[WebBroker, WebBroker], slow: bool
 ) -> None:
     one, two = brokers
     name, count = f"moving-{slow}", 6000
@@ -76,7 +76,7 @@ def test_a_take_over_in_the_middle_of_a_flush_loses_nothing_and_keeps_the_order(
 
 @pytest.mark.parametrize("take_overs", [100, pytest.param(1000, marks=pytest.mark.long)])
 async def test_many_take_overs_lose_nothing_and_keep_each_senders_order(
-    brokers: tuple[Daphne, Daphne], store: Database, take_overs: int
+    brokers: tuple[WebBroker, WebBroker], store: Database, take_overs: int
 ) -> None:
     ledger, done = Ledger(), asyncio.Event()
     permits = asyncio.Semaphore(0)

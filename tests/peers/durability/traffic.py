@@ -14,7 +14,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
-from tests.peers.running import DELIVER, PEERS, Daphne, ack, envelope, register
+from tests.peers.running import DELIVER, PEERS, WebBroker, ack, envelope, register
 from tests.waiting import PATIENCE
 
 #: Why a connection ends or does not come about while brokers are killed.
@@ -29,7 +29,7 @@ OPTIONS: dict[str, Any] = {
     "close_timeout": 5,
 }  # fmt: skip
 
-Brokers = Callable[[], Sequence[Daphne]]
+Brokers = Callable[[], Sequence[WebBroker]]
 Delivered = tuple[str, int, str]
 """Who sent it, its number, and the key it is acknowledged by."""
 
@@ -86,7 +86,7 @@ class Ledger:
 
 
 @contextlib.asynccontextmanager
-async def registered(broker: Daphne, name: str) -> AsyncIterator[ClientConnection]:
+async def registered(broker: WebBroker, name: str) -> AsyncIterator[ClientConnection]:
     """A connection that has been answered its register."""
     async with connect(broker.uri(), **OPTIONS) as client:
         await client.send(register(name), text=True)
@@ -240,7 +240,7 @@ class Receiver:
                 await client.send(PEERS, text=True)
 
 
-async def drain(broker: Daphne, name: str, ledger: Ledger, complete: Callable[[], bool]) -> None:
+async def drain(broker: WebBroker, name: str, ledger: Ledger, complete: Callable[[], bool]) -> None:
     """Connect once more, and acknowledge everything until it is complete; that is durable then."""
     async with registered(broker, name) as client, asyncio.timeout(300):
         receiver = Receiver(lambda: [broker], name, ledger, share=1.0)

@@ -20,8 +20,8 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 
 from peers.server import lifespan
-from peers.server.asgi import Transport
 from peers.server.consumer import PeerbusConsumer
+from peers.server.transport import Transport
 
 settings.configure(INSTALLED_APPS=[], DATABASES={}, CHANNEL_LAYERS={})
 
@@ -29,6 +29,8 @@ if "daphne.server" in sys.modules:
     from peers.server import daphne
 
     daphne.install()
+    if "DAPHNE_DEFAULT" in os.environ:  # of --websocket_timeout, which is a day
+        daphne.DAY = int(os.environ["DAPHNE_DEFAULT"])  # type: ignore[misc]
     if "LINGER" in os.environ:
         daphne.DaphneProtocol.closeHandshakeTimeout = float(os.environ["LINGER"])
 
@@ -108,10 +110,6 @@ class Scripted:
         }
 
 
-class Peerbus(PeerbusConsumer):
-    session_factory = Scripted
-
-
 class Plain(AsyncWebsocketConsumer):
     """Nothing but Channels: echoes, and closes as told."""
 
@@ -167,6 +165,9 @@ async def answer(scope: dict[str, Any], send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+peerbus = PeerbusConsumer.as_asgi(make_session=Scripted)
+
+
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
     if scope["type"] == "lifespan":
         await lifespan.application(scope, receive, send)
@@ -175,4 +176,4 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
     elif scope["path"] == "/plain":
         await Plain.as_asgi()(scope, receive, send)  # type: ignore[arg-type]
     else:
-        await Peerbus.as_asgi()(scope, receive, send)  # type: ignore[arg-type]
+        await peerbus(scope, receive, send)  # type: ignore[arg-type]

@@ -32,8 +32,6 @@ from websockets.sync.client import ClientConnection, connect
 from brokersite.environment import CHECKOUT
 from tests.waiting import PATIENCE, wait_until
 
-"""Seconds after which something that should have happened has not."""
-
 OPENING = 20.0
 """Seconds for an opening handshake."""
 

@@ -10,7 +10,6 @@ import pytest
 
 from brokersite.asgi import application
 from peers.server import lifespan
-from peers.server.consumer import PeerbusConsumer
 from tests.peers.web.test_transports import Recorder
 
 
@@ -33,11 +32,11 @@ async def converse(scope: dict[str, Any], *events: dict[str, Any]) -> list[dict[
 async def test_every_path_leads_to_peerbus(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = []
 
-    def make_session(transport: Any, scope: Any) -> Recorder:
+    def make_session(transport: Any, scope: Any, office: Any) -> Recorder:
         sessions.append(Recorder(transport, scope))
         return sessions[-1]
 
-    monkeypatch.setattr(PeerbusConsumer, "session_factory", make_session, raising=False)
+    monkeypatch.setattr("brokersite.asgi.PeerSession", make_session)
     scope = {"type": "websocket", "path": path, "headers": [(b"origin", b"http://elsewhere.example")]}
     sent = await converse(
         scope,
@@ -45,7 +44,7 @@ async def test_every_path_leads_to_peerbus(path: str, monkeypatch: pytest.Monkey
         {"type": "websocket.receive", "text": "hello"},
         {"type": "websocket.disconnect", "code": 1000},
     )
-    assert sent == [{"type": "websocket.accept"}]
+    assert sent == [{"type": "websocket.accept", "subprotocol": None}]
     (session,) = sessions
     assert session.scope["path"] == path
     assert session.heard == [b"hello", "lost"]

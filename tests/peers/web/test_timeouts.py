@@ -1,11 +1,16 @@
-"""daphne's time-outs: how long a connection may stay, and whose trouble one is that cannot be checked."""
+"""daphne's timeouts: how long a connection may stay, and that one which cannot be checked affects no other."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+import pytest
+from websockets.exceptions import ConnectionClosed
+
 from brokersite.environment import CHECKOUT
+from tests.peers.web.serving import running
+from tests.waiting import PATIENCE
 
 SCRIPT = """
 import time, types, logging
@@ -48,3 +53,24 @@ def test_a_peer_may_stay_for_longer_than_a_day_and_one_broken_connection_keeps_n
     )
     assert done.stdout == "[False, True, True] 1\n", done.stderr
     assert "LookupError: as told" in done.stderr
+
+
+def test_a_peer_outlives_daphnes_default_limit_and_another_websocket_does_not() -> None:
+    with (
+        running("daphne", "--websocket_timeout", "2", DAPHNE_DEFAULT="2") as server,
+        server.connect("stays") as peer,
+        server.connect("", "/plain") as younger,
+    ):
+        with pytest.raises(ConnectionClosed):
+            younger.recv(PATIENCE)
+        peer.send("echo on")
+        assert peer.recv(PATIENCE) == "on"
+
+
+def test_a_limit_that_daphne_was_started_with_holds_for_peers_too() -> None:
+    with (
+        running("daphne", "--websocket_timeout", "2") as server,
+        server.connect("ends") as peer,
+        pytest.raises(ConnectionClosed),
+    ):
+        peer.recv(PATIENCE)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from peers.server import asgi
-from peers.server.asgi import Transport
+from peers.server import transport
 from peers.server.consumer import PeerbusConsumer
+from peers.server.transport import Transport
 from tests.waiting import until
 
 
@@ -54,18 +54,16 @@ class Server:
             self.session = Recorder(transport, scope)
             return self.session
 
-        class Consumer(PeerbusConsumer):
-            pass
-
-        Consumer.session_factory = make_session
-
-        self.task = asyncio.create_task(Consumer()({"type": "websocket"}, self.events.get, self.send))
+        consumer = PeerbusConsumer(make_session=make_session)
+        self.task = asyncio.create_task(consumer({"type": "websocket"}, self.events.get, self.send))
 
     async def send(self, event: dict[str, Any]) -> None:
         await self.writable.wait()
         if self.error is not None:
             raise self.error
         self.sent.append(event)
+        if event["type"] == "websocket.close":
+            self.events.put_nowait({"type": "websocket.disconnect", "code": event["code"]})
 
     async def until(self, condition: Callable[[], Any]) -> None:
         await until(condition)
@@ -92,7 +90,7 @@ def close(code: int, reason: str) -> dict[str, Any]:
     return {"type": "websocket.close", "code": code, "reason": reason}
 
 
-ACCEPT = {"type": "websocket.accept"}
+ACCEPT = {"type": "websocket.accept", "subprotocol": None}
 
 
 async def test_the_session_has_the_scope_and_the_connection_is_accepted(server: Server) -> None:
@@ -145,7 +143,7 @@ async def test_a_close_comes_after_what_was_just_sent(server: Server) -> None:
 async def test_a_server_that_never_takes_the_close_is_left_in_the_end(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asgi, "LINGER", 0.01)
+    monkeypatch.setattr(transport, "LINGER", 0.01)
     session = await server.started()
     server.writable.clear()
     session.transport.send([b"one"])
@@ -156,7 +154,24 @@ async def test_a_server_that_never_takes_the_close_is_left_in_the_end(
     assert session.heard == ["lost"]
 
 
-async def test_a_server_that_cannot_send_any_more_ends_it(server: Server) -> None:
+async def test_a_server_that_cannot_send_any_more_is_read_to_the_end(server: Server) -> None:
+    session = await server.started()
+    session.transport.pause_reading()
+    server.error = OSError("gone")
+    session.transport.send([b"one"])
+    server.events.put_nowait({"type": "websocket.receive", "text": "sent before"})
+    await server.until(lambda: session.heard == [b"sent before"])
+    session.transport.send([b"two"])
+    session.transport.pause_reading()
+    server.events.put_nowait({"type": "websocket.disconnect", "code": 1006})
+    await server.ended()
+    assert session.heard == [b"sent before", "lost"]
+
+
+async def test_a_server_that_cannot_send_and_tells_of_no_disconnect_is_left_in_the_end(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "LINGER", 0.01)
     session = await server.started()
     server.error = OSError("gone")
     session.transport.send([b"one"])
@@ -202,7 +217,7 @@ async def test_a_server_that_stops_has_1001_sent(server: Server) -> None:
 
 
 async def test_a_stop_does_not_wait_for_ever(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asgi, "GOODBYE", 0.01)
+    monkeypatch.setattr(transport, "GOODBYE", 0.01)
     session = await server.started()
     server.writable.clear()
     session.transport.send([b"one"])
