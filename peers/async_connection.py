@@ -1,7 +1,7 @@
-"""A peer's connection on the running event loop, made again whenever it is lost. What `AsyncPeerClient` stands on.
+"""A peer's connection on the running event loop, made again whenever it is lost: the transport of `AsyncPeerClient`.
 
-One task has the connection: it reads, and connects again. Others put frames into the core, push them, and wait for
-news: whenever something has changed, all who wait look whether it is what they wait for.
+One task owns the connection: it reads, and connects again. Other tasks put frames into the core, push them, and wait
+for a condition, which is looked at whenever something has changed.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from peers.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTi
 
 
 class AsyncConnection:
-    """Carries out what a core wants, for any number of tasks."""
+    """Carries frames for a core, for any number of tasks."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class AsyncConnection:
         tls: ssl.SSLContext | None,
         backoff: Backoff,
     ) -> None:
-        """Nothing happens yet: `connect`. Raises ValueError for a URL that is none."""
+        """Make a connection that is not open yet: call `connect`. Raises ValueError for a bad URL."""
         check_url(url)
         self._core = core
         self._url = url
@@ -53,25 +53,32 @@ class AsyncConnection:
         self._runner = asyncio.create_task(self._run())
 
     async def push(self) -> None:
-        """Send what is to be sent, if there is a connection, and wait while the broker takes no more."""
+        """Send the core's outgoing frames, if there is a connection, and wait while the broker takes no more."""
         self.check()
-        self.tell()  # whoever reads goes on when there is something to be answered
+        self.tell()  # the reader goes on when an answer is awaited
         async with self._turn:
             await self._send()
 
-    async def until(self, happened: Callable[[], object]) -> None:
-        """Return when something has happened. Raises what ended the client."""
-        while not happened():
-            self.check()
-            await self._news.wait()
+    async def until(self, happened: Callable[[], object], timeout: float | None) -> bool:
+        """Return True when this has happened, False when the time is over. Raises the error that ended the client."""
+        try:
+            async with asyncio.timeout(timeout) as scope:
+                while not happened():
+                    self.check()
+                    await self._news.wait()
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            return False
+        return True
 
     def tell(self) -> None:
-        """Something has changed: whoever waits may look."""
+        """Wake all tasks in `until`: something has changed."""
         news, self._news = self._news, asyncio.Event()
         news.set()
 
     def check(self) -> None:
-        """Raise what ended the client, or ConnectionLost if it is closed."""
+        """Raise the error that ended the client, or ConnectionLost if it is closed."""
         if self._core.error is not None:
             raise again(self._core.error)
         if self._runner is None or self._runner.done():
@@ -115,7 +122,7 @@ class AsyncConnection:
             raise await self._drop(closed) or ConnectionLost(str(closed)) from closed
 
     async def _run(self) -> None:
-        sender = asyncio.create_task(self._send_what_reading_brings())
+        sender = asyncio.create_task(self._send_replies())
         try:
             while True:
                 await self._pump()
@@ -137,17 +144,17 @@ class AsyncConnection:
                 self._take(await socket.recv())
                 self.tell()
                 self._unsent.set()
-                await self.until(self._has_room)
+                await self.until(self._has_room, None)
         except ConnectionClosed as closed:
             await self._drop(closed)
             self.tell()
 
     def _has_room(self) -> bool:
-        # An answer may be behind messages that nobody takes.
+        # An answer may be behind messages that the host does not take.
         return len(self._core.inbox) < self._prefetch or self._core.awaits_answer
 
-    async def _send_what_reading_brings(self) -> None:
-        """In a task of its own: if who reads waited until the broker takes more, and it until we do, none would."""
+    async def _send_replies(self) -> None:
+        """In a task of its own: a reader that waited for the broker to read would deadlock with a broker doing so."""
         while True:
             await self._unsent.wait()
             self._unsent.clear()
@@ -157,7 +164,7 @@ class AsyncConnection:
 
     async def _send(self) -> None:
         outgoing = self._core.outgoing
-        with contextlib.suppress(ConnectionClosed):  # who reads hears of it too, and connects again
+        with contextlib.suppress(ConnectionClosed):  # the reader sees it too, and connects again
             while outgoing and self._socket is not None:
                 await self._socket.send(outgoing.popleft(), text=True)
 
@@ -174,11 +181,11 @@ class AsyncConnection:
                 return
 
     def _take(self, message: str | bytes) -> None:
-        if isinstance(message, str):  # a binary message means nothing
+        if isinstance(message, str):  # binary messages have no meaning
             self._core.received(message.encode())
 
     async def _drop(self, closed: ConnectionClosed | None) -> Exception | None:
-        """There is no connection any more; return how we were rejected, if we were."""
+        """Forget the connection, which has ended; return the broker's rejection, if it was one."""
         socket, self._socket = self._socket, None
         rejection = self._core.disconnected(*(close_of(closed) if closed else (None, "")))
         if socket is not None:

@@ -1,8 +1,12 @@
-"""A peer's connection over a blocking WebSocket, made again whenever it is lost. What `PeerClient` stands on."""
+"""A peer's connection over a blocking WebSocket, for one thread at a time: the counterpart of `async_connection`.
+
+It reads, and connects again, only while the host waits for something.
+"""
 
 import contextlib
 import ssl
 import time
+from collections.abc import Callable
 from typing import Final
 
 from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
@@ -12,14 +16,14 @@ from websockets.uri import parse_uri
 from peers.backoff import Backoff
 from peers.client_core import ClientCore
 from peers.codec.envelope import MAX_FRAME
-from peers.errors import ClientError, ConnectionLost, NoAnswer, ProtocolViolation, ReplyTimeout, again
+from peers.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, again
 
+#: Seconds a closing client waits for the broker to close too.
 LINGER: Final = 5.0
-"""Seconds a closing client waits for the broker to close too."""
 
 
 def check_url(url: str) -> None:
-    """Raise ValueError if this is no WebSocket URL."""
+    """Raise ValueError for anything but a WebSocket URL."""
     try:
         parse_uri(url)
     except InvalidURI as error:
@@ -32,17 +36,17 @@ def close_of(closed: ConnectionClosed) -> tuple[int | None, str]:
 
 
 def deadline_in(timeout: float | None) -> float | None:
-    """Return the moment when so many seconds from now are over; None for never."""
+    """Return the monotonic time so many seconds from now; None for never."""
     return None if timeout is None else time.monotonic() + timeout
 
 
 def seconds_to(deadline: float | None) -> float | None:
-    """Return the seconds that are left until then, 0 if it is over."""
+    """Return the seconds left until then, at least 0."""
     return None if deadline is None else max(deadline - time.monotonic(), 0.0)
 
 
 class Connection:
-    """Carries out what a core wants, for one thread at a time."""
+    """Carries frames for a core."""
 
     def __init__(
         self,
@@ -54,7 +58,7 @@ class Connection:
         tls: ssl.SSLContext | None,
         backoff: Backoff,
     ) -> None:
-        """Nothing happens yet: `connect`. Raises ValueError for a URL that is none."""
+        """Make a connection that is not open yet: call `connect`. Raises ValueError for a bad URL."""
         check_url(url)
         self._core = core
         self._url = url
@@ -80,27 +84,23 @@ class Connection:
         self._delays = self._backoff.delays()
 
     def push(self) -> None:
-        """Send what is to be sent, if there is a connection or one can be made now. Raises what ended the client."""
+        """Send the core's outgoing frames, if there is a connection or one can be made now."""
         self.check()
         if self._socket is None:
             self._reconnect(deadline_in(0.0))
         self._send()
 
-    def step(self, deadline: float | None) -> bool:
-        """Send what is to be sent and take one frame, or connect again. False when the time is over."""
-        self.check()
-        if self._socket is None:
-            return self._reconnect(deadline)
-        self._send()
-        return self._receive(deadline)
-
-    def step_or_raise(self, deadline: float | None) -> None:
-        """The same, but NoAnswer is raised when the time is over."""
-        if not self.step(deadline):
-            raise NoAnswer("the broker has not answered in time")
+    def until(self, happened: Callable[[], object], timeout: float | None) -> bool:
+        """Return True when this has happened, False when the time is over. Raises the error that ended the client."""
+        deadline = deadline_in(timeout)
+        self.push()
+        while not happened():
+            if not self._step(deadline):
+                return False
+        return True
 
     def check(self) -> None:
-        """Raise what ended the client, or ConnectionLost if it is closed."""
+        """Raise the error that ended the client, or ConnectionLost if it is closed."""
         if self._core.error is not None:
             raise again(self._core.error)
         if not self._wanted:
@@ -132,6 +132,14 @@ class Connection:
             raise self._drop(closed) or ConnectionLost(str(closed)) from closed
         except TimeoutError:
             raise ReplyTimeout(f"no answer to the register for {self._timeout} s") from None
+
+    def _step(self, deadline: float | None) -> bool:
+        """Send, and take one frame, or connect again. False when the time is over."""
+        self.check()
+        if self._socket is None:
+            return self._reconnect(deadline)
+        self._send()
+        return self._receive(deadline)
 
     def _reconnect(self, deadline: float | None) -> bool:
         """Try once, when it is time to. False if that is after the deadline."""
@@ -173,11 +181,11 @@ class Connection:
         return True
 
     def _take(self, message: str | bytes) -> None:
-        if isinstance(message, str):  # a binary message means nothing
+        if isinstance(message, str):  # binary messages have no meaning
             self._core.received(message.encode())
 
     def _drop(self, closed: ConnectionClosed | None) -> Exception | None:
-        """There is no connection any more; return how we were rejected, if we were."""
+        """Forget the connection, which has ended; return the broker's rejection, if it was one."""
         self._socket = None
         self._resources.close()
         return self._core.disconnected(*(close_of(closed) if closed else (None, "")))

@@ -37,6 +37,8 @@ TOKEN: Final = "bench"
 DATABASE: Final = "fivewire_peerbus_bench"
 #: Letters on their way at once.
 WINDOW: Final = 2000
+#: First bytes of frames.
+PING, PONG = 0x89, 0x8A
 #: Seconds that a server has to start, and that any answer may take.
 PATIENCE: Final = 60.0
 SERVERS: Final = {
@@ -75,8 +77,10 @@ class Wire:
         await self._writer.drain()
 
     async def read(self) -> bytes:
-        """The next text message; control frames are not expected."""
-        first, size = await self._reader.readexactly(2)
+        """The next text message; pings before it are answered."""
+        while (head := await self._reader.readexactly(2))[0] == PING:
+            self._writer.write(bytes((PONG, MASKED | head[1])) + bytes(4) + await self._reader.readexactly(head[1]))
+        first, size = head
         assert first == WHOLE_TEXT, f"a frame of another kind: {first:#x}"
         if size >= LENGTH_16:
             size = int.from_bytes(await self._reader.readexactly(2 if size == LENGTH_16 else 8))

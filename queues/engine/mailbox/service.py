@@ -5,9 +5,10 @@ that is pending when one ends makes the next (group commit), with its audit rows
 peer that is connected here, and has everything that came before, is stored already leased and delivered after the
 commit; others wait in the store, where their recipient's node fetches them.
 
-A connection that takes a mailbox takes it over from the connection that has it. That waits until all that the old
-connection has sent or received is committed, and nothing of it is committed afterwards (`queues_holds_mailbox`): so the
-order of each sender holds over its connections, on any nodes, and no letter is delivered to two.
+A connection that takes a mailbox takes it over from the connection that has it. That waits for the transaction that the
+old connection has under way, and nothing that it has sent or acknowledged is committed afterwards
+(`queues_holds_mailbox`): so the order of each sender holds over its connections, on any nodes, and no letter is
+delivered to two.
 """
 
 from __future__ import annotations
