@@ -1,4 +1,4 @@
-"""What a first look needs besides running programs: tables, an admin user, a development API key."""
+"""The first start beside running programs: tables, an admin user, a development API key."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The project's Celery application: ``celery -A brokersite worker -B``. Its broker is Fivewire's own store.
 
-Tasks of installed applications are in their `tasks` modules. What is published inside ``transaction.atomic()`` is
+Tasks of installed applications are in their `tasks` modules. A task published inside ``transaction.atomic()`` is
 delivered if and when that commits.
 """
 
@@ -16,7 +16,7 @@ from celery.signals import beat_init, worker_init
 from django.conf import settings
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "brokersite.settings")
-_ = settings.INSTALLED_APPS  # loads them, which says in words what is wrong with them or with the packages
+_ = settings.INSTALLED_APPS  # loads them, which names their faults and those of the packages
 
 import queues.celery.transport  # noqa: E402, F401 - makes fivewire:// known
 from queues.celery import beat  # noqa: E402

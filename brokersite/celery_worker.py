@@ -21,7 +21,7 @@ PATIENCE, PAUSE = 2.0, 0.2
 
 
 def name() -> str:
-    """What the worker of this process is called; another `up` on the same database has another one."""
+    """The name of this process's worker; another `up` on the same database has another one."""
     return f"up-{os.getpid()}@{socket.gethostname()}"
 
 

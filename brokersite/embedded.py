@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: started by whoever comes first, shared by all processes of a DATA_DIR.
+"""The embedded PostgreSQL: started by the first process, shared by all processes of a DATA_DIR.
 
 :func:`ensure_running` joins the server of a data directory, starting it (and, the first time, making it) when
 it does not run. The server belongs to no process of ours: it has a session of its own, so neither the
@@ -50,7 +50,7 @@ LOCK_TIMEOUT = START_TIMEOUT + 30.0
 #: Below what Linux and macOS hand out to clients, so that a kept port is not taken by a passing connection.
 PORTS = range(20_000, 30_000)
 
-#: What a log says when another start is worth it: orphans of a killed server, a lost race for the port.
+#: Lines of a log after which another start may succeed: orphans of a killed server, a lost race for the port.
 PASSING = ("pre-existing shared memory block", "Address already in use", 'lock file "postmaster.pid"')
 
 CONFIGURATION = """\
@@ -329,7 +329,7 @@ def _configure(home: Home, port: int) -> None:
 
 
 def _tail(log: Path, start: int, limit: int = 4000) -> str:
-    """What the log has gained since byte ``start``, at most its last ``limit`` bytes."""
+    """The log since byte ``start``, at most its last ``limit`` bytes."""
     try:
         with open(log, "rb") as stream:
             stream.seek(max(start, log.stat().st_size - limit))

@@ -151,7 +151,7 @@ class ListenerSettings(Options):
     )
     BROKER_IDLE_TIMEOUT = seconds(0.0, "A connection silent for this long is closed; 0 means never.")
     BROKER_DRAIN_TIMEOUT = seconds(
-        10.0, "Time an orderly stop has to finish or hand back what is in flight.", maximum=3600
+        10.0, "Time an orderly stop has to finish or hand back deliveries in flight.", maximum=3600
     )
     BROKER_TLS_CERT = file("The certificate chain (PEM) of the listeners, which then speak TLS only.")
     BROKER_TLS_KEY = file("The private key (PEM) of `BROKER_TLS_CERT`.")
@@ -238,7 +238,7 @@ class HydraSettings(Options):
     )
     BROKER_HYDRA_WAIT_FOR_LEASE = flag(
         True,
-        "Pledge to nobody before the lease of the last leader has ended. Without it, as in the published document, two "
+        "No pledge before the lease of the last leader has ended. Without it, as in the published document, two "
         "nodes may be on IRC for a moment.",
     )
     BROKER_HYDRA_ALLOW = networks("Networks whose nodes may connect, with commas between them. None means any.")

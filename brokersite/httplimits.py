@@ -1,4 +1,4 @@
-"""What an HTTP client of the site may take of daphne's process, checked where the bytes arrive.
+"""Limits of HTTP clients in daphne's process, checked where the bytes arrive.
 
 daphne and Twisted read a body of any size before the application sees it, parse forms that no part of the site asks
 for, and know no limit of connections. So daphne's factory is replaced by a subclass with a channel and a request of
@@ -46,7 +46,7 @@ class HttpOptions:
 
 
 def options_from_settings() -> HttpOptions:
-    """What Django's settings give."""
+    """The limits of Django's settings."""
     return HttpOptions(
         max_body=settings.BROKER_HTTP_MAX_BODY,
         request_timeout=settings.BROKER_HTTP_REQUEST_TIMEOUT,

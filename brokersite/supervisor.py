@@ -153,7 +153,7 @@ async def _spawn(program: Program) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *childprocess.command(*program.arguments),
         stdin=asyncio.subprocess.DEVNULL,
-        # What a program has to tell goes to stderr; where it listens, the supervisor's owner tells.
+        # A program writes to stderr; the supervisor's owner prints its addresses.
         stdout=asyncio.subprocess.DEVNULL,
         start_new_session=True,
     )  # fmt: skip

@@ -15,7 +15,7 @@ CHANNEL: Final = "hydra_control"
 
 
 class CommandAction(StrEnum):
-    """What a node may be asked to do."""
+    """The commands to a node."""
 
     RESIGN = "resign"
     """Stop leading; the node stays in the network."""
@@ -56,7 +56,7 @@ class OperatorCommand:
 
 
 def parse_command(payload: str) -> OperatorCommand:
-    """Read a `OperatorCommand.payload`. Raises ValueError, which says what is wrong."""
+    """Read a `OperatorCommand.payload`. Raises ValueError, which names the fault."""
     fields = json.loads(payload)
     if not isinstance(fields, dict):
         raise ValueError("a command is a JSON object")

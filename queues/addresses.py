@@ -10,7 +10,7 @@ KINDS = ("queue", "topic")
 #: Characters of a peer's name, at most.
 LONGEST_PEER = 240
 
-#: What is wrong with an address that the table of `queues.reach` does not allow.
+#: The error text for an address that the table of `queues.reach` does not allow.
 SYSTEMS = "names beginning with _ are the system's, and those of Celery's queues are Celery's"
 
 

@@ -97,7 +97,7 @@ def publish(
     body that consumers of protocols with values of their own (Overhop) get as a value; others get bytes.
 
     Returns the id by which the message can be found for ever, the first one if it went to several queues, or None
-    when nobody subscribes to the topic: then it is dropped, as in any publish/subscribe system.
+    when the topic has no subscription: then it is dropped, as in any publish/subscribe system.
 
     Raises QueueNotFound, QueueFull, InvalidAddress, InvalidMessage, or TypeError for a body that is not bytes. None
     of these spoils the caller's transaction.

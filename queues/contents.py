@@ -1,4 +1,4 @@
-"""What a body must be to go by a content type."""
+"""Checks of a body against its content type."""
 
 from __future__ import annotations
 

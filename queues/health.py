@@ -34,7 +34,7 @@ class Readiness(NamedTuple):
 
     #: Why the process should get no work now; empty when it is ready.
     reasons: list[str]
-    #: What an operator should know though it works.
+    #: Warnings for the operator of a process that works.
     notes: list[str]
 
     @property
@@ -53,7 +53,7 @@ async def readiness(*engines: Engine) -> Readiness:
     """Whether the process can do its work; `engines` are asked besides those that run.
 
     What its engines know comes first. While one of them works, a connection of this question's own that the database
-    does not take, since all are taken, says nothing. Anybody may ask: what the database was asked is at most
+    does not take, since all are taken, says nothing. Any client may ask: the database's answer is at most
     :data:`READY_AGE` old.
     """
     asked = dict.fromkeys((*running, *engines))
@@ -101,12 +101,12 @@ async def _look() -> list[str]:
 
 
 def _served() -> bool:
-    """Whether an engine of this process has the database's answers: it tells what is wrong by itself."""
+    """Whether an engine of this process has the database's answers: it reports faults by itself."""
     return any(engine.available for engine in tuple(running))
 
 
 def log_once(problem: str) -> None:
-    """Write down what is wrong, once."""
+    """Log the fault, once."""
     global _logged
     if problem and problem != _logged:
         logger.warning("the database cannot be reached: %s", problem)

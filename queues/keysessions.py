@@ -12,7 +12,7 @@ CONNECTIONS = "connections"
 
 
 class KeySessions(Generic[Session]):
-    """What each API key has opened, up to a limit."""
+    """The sessions of each API key, up to a limit."""
 
     def __init__(self, over: Counter[str]) -> None:
         """`over` counts how often each quota was met."""

@@ -15,7 +15,7 @@ from queues.operations.overview import Overview, QueueState, oldest_ready, take_
 
 ENGINE_COUNTERS = {
     "published": "Messages stored.",
-    "dropped": "Messages that nobody subscribed to, or that a full queue dropped.",
+    "dropped": "Messages without a subscription, or dropped by a full queue.",
     "rejected": "Messages refused by full queues or by PostgreSQL.",
     "claimed": "Messages taken from the store into memory.",
     "acknowledged": "Messages settled.",

@@ -100,7 +100,7 @@ class Options:
 
     values: Mapping[str, Any]
 
-    #: Checks over several options at once: each is given the instance and yields what is wrong.
+    #: Checks over several options at once: each is given the instance and yields sentences about its faults.
     checks: ClassVar[tuple[Callable[[Any], Iterator[str]], ...]] = ()
 
     def __init__(self, values: Mapping[str, Any]) -> None:

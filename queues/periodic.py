@@ -1,4 +1,4 @@
-"""Jobs by the clock: publishing those that are due, whoever looks first.
+"""Jobs by the clock: the first process that looks publishes those that are due.
 
 Any number of nodes may look at once. A due row is locked by one of them and skipped by the others, and its next run
 is written in the transaction that publishes the job, so each run is published once. The clock is the database's.
@@ -25,7 +25,7 @@ from queues.operations.queues import OperationError
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks, at most: a row changed without anybody being told is seen by then.
+#: Seconds between two looks, at most: a row changed without a notification is seen by then.
 LONGEST_WAIT = 60.0
 #: Seconds between two looks, at least: a due row may be in another node's hands for a moment.
 SHORTEST_WAIT = 0.1
@@ -86,7 +86,7 @@ def _written(job: PeriodicJob) -> tuple[object, ...]:
 
 
 def _try_to_run(job: PeriodicJob, now: datetime, using: str) -> str:
-    """Publish the job; what prevented it, or nothing. A fault of one job must not hold up the others."""
+    """Publish the job; the reason when it was not, or nothing. A fault of one job must not hold up the others."""
     try:
         with transaction.atomic(using=using):
             run_locked(job, now, using)
@@ -124,9 +124,9 @@ def _publish(job: PeriodicJob, using: str) -> int | None:
 
 
 class Scheduler:
-    """A thread that does what is due for as long as it is not stopped, also after the database was away.
+    """A thread that does due work until it is stopped, also after the database was away.
 
-    `look` does it (None: `run_due`), and returns the seconds until the next look; `name` says what it is. The methods
+    `look` does it (None: `run_due`), and returns the seconds until the next look; `name` is for the log. The methods
     may be called from any thread, and none but `stop` waits.
     """
 

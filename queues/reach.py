@@ -73,7 +73,7 @@ class AddressKind(StrEnum):
 
 
 class Operation(StrEnum):
-    """What is asked for."""
+    """A kind of access."""
 
     #: That it exists, its policy and counts.
     SEE = "see"
@@ -92,7 +92,7 @@ _ALL = frozenset(Operation)
 _OPERATE = frozenset({_SEE, _READ, _MANAGE})
 _BOTH = frozenset({_PUBLISH, _CONSUME})
 
-#: What is not here is refused.
+#: All others are refused.
 REACH: Final[Mapping[Protocol, Mapping[AddressKind, frozenset[Operation]]]] = MappingProxyType(
     {
         Protocol.OVERHOP: {
@@ -123,7 +123,7 @@ REACH: Final[Mapping[Protocol, Mapping[AddressKind, frozenset[Operation]]]] = Ma
             AddressKind.RESERVED_TOPIC: _OPERATE | {_PUBLISH},
             AddressKind.PEER: _OPERATE,
             AddressKind.SYSTEM: _OPERATE | {_PUBLISH},
-            # What is published there the gateway would sign; a route to peer:NAME is the way.
+            # The gateway would sign a message published there; a route to peer:NAME is the way.
             AddressKind.MAILBOX: _OPERATE,
             AddressKind.SUBSCRIPTION: _OPERATE | {_PUBLISH},
             AddressKind.RESERVED: _OPERATE | {_PUBLISH},

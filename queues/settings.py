@@ -222,7 +222,7 @@ class EtlSettings(Options):
         maximum=4096,
         default_text="`DATA_DIR/etl`",
     )
-    BROKER_ETL_BODIES = text("none", "What is exported of payloads that the archive keeps: `none`, `raw` or `json`.")
+    BROKER_ETL_BODIES = text("none", "The form of exported payloads that the archive keeps: `none`, `raw` or `json`.")
     BROKER_ETL_BODY_SCHEMA = text(
         "", "Fields of JSON payloads that become columns, such as `order_id BIGINT, total DOUBLE`.", maximum=10_000
     )
@@ -305,12 +305,12 @@ class _DjangoValues(Mapping[str, Any]):
 
 
 DECLARED = {option.name: option for option in QueuesSettings.options()}
-#: What the modules of `queues` read.
+#: The settings, for the modules of `queues`.
 settings = QueuesSettings(_DjangoValues())
 
 
 def problems() -> list[str]:
-    """Sentences that say what is wrong with the values in Django's settings."""
+    """Sentences about invalid values in Django's settings."""
     given = {name: getattr(django_settings, name, None) for name in DECLARED}
     texts = {name: DECLARED[name].spell(value) for name, value in given.items() if value is not None}
     try:

@@ -1,6 +1,6 @@
-"""What has to happen to the store by the clock, for whoever keeps the time: Celery does, and so do engines.
+"""The upkeep of the store by the clock: for Celery's tasks; engines do the same by themselves.
 
-Each may do it while others are at it. The broker does not need Celery for any of it but `forget_old`, which can wait.
+Each may run beside others. The broker needs Celery for `forget_old` alone, which can wait.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ TODAY = "(now() at time zone 'UTC')::date"
 
 
 def keep_archive(using: str = DEFAULT_DB_ALIAS) -> None:
-    """Make the archive's partitions ahead, drop old ones, and subscriptions that nobody uses if they are to go.
+    """Make the archive's partitions ahead, drop old ones, and unused subscriptions if the settings say so.
 
-    Partitions are left for the next time while somebody reads the archive for long. Raises
+    Partitions are left for the next time while the archive has a long reader. Raises
     django.db.OperationalError when the database is away.
     """
     _keep_partitions(f"select queues_make_archive_partitions({TODAY}, %s)", AHEAD, using)
@@ -63,7 +63,7 @@ def _keep_partitions(sql: str, days: int, using: str) -> None:
     except OperationalError as error:
         if not isinstance(error.__cause__, LockNotAvailable):
             raise
-        logger.info("somebody reads the archive: its partitions are looked after later")
+        logger.info("the archive is being read: its partitions are kept later")
 
 
 def return_leases() -> int:

@@ -65,7 +65,7 @@ class WireCollector(Collector):
 
 
 def register(server: Server) -> Collector:
-    """Add a process's server to what /metrics shows; give what is returned to `unregister` in the end."""
+    """Add a process's server to /metrics; pass the returned collector to `unregister` at the end."""
     collector = WireCollector(server)
     REGISTRY.register(collector)
     return collector

@@ -1,4 +1,4 @@
-"""What the parts of a node share: its identity, its promises, the other nodes, its links and its outbox. No I/O.
+"""Shared by the parts of a node: its identity, its promises, the other nodes, its links and its outbox. No I/O.
 
 The rules are in the parts; they change the state here through methods alone.
 """

@@ -1,4 +1,4 @@
-"""What a node asks of its driver (docs/protocols/hydra.md, "The node and its driver"). No I/O.
+"""Effects: a node's requests to its driver (docs/protocols/hydra.md, "The node and its driver"). No I/O.
 
 The driver carries out effects in their order. Only `Persist` is answered (`Node.persisted`); the node returns effects
 that depend on the answer after it.

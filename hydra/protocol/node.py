@@ -6,7 +6,7 @@
     effects = node.tick(clock.now())  # not later than node.deadline
 
 Each event takes the time, in seconds of a clock that never goes back, and returns the effects to carry out, in order.
-Every event first does what is due by its time, so that a node that was stopped for a while leaves IRC before anything
+Every event first carries out actions due by its time: a node that was stopped for a while leaves IRC before anything
 else.
 
 The parts share one `Core`. `Neighbours` keeps the links, `Receiver` hands messages to the rules in `heartbeat`,
@@ -88,7 +88,7 @@ class Node:
         self._receiver = Receiver(core, self._neighbours, *parts, self._transitions)
         self._founder = founder and stored.electorate is None
 
-    # What the driver and operators may read.
+    # For the driver and operators, read only.
 
     @property
     def id(self) -> int:

@@ -35,7 +35,7 @@ from hydra.protocol.transitions import Transitions
 
 
 class Receiver:
-    """What one node does with each message."""
+    """A node's rules for received messages."""
 
     def __init__(
         self,

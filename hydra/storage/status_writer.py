@@ -100,7 +100,7 @@ class StatusWriter:
         return min(pruning, self._shown_at + (INTERVAL if changed else SIGN_OF_LIFE) - now)
 
     async def write(self, connection: Connection, lease: NodeLease, now: float) -> None:
-        """Write what is due."""
+        """Write the due part of the status."""
         if self._pruned_at + PRUNING <= now:
             self._pruned_at = now
             await _execute(connection, "prune_events", id=lease.id, kept=EVENTS_KEPT, days=DAYS_KEPT)

@@ -28,7 +28,7 @@ _SUFFIX: Final = ".out"
 
 
 class NodeAddressError(ValueError):
-    """The text is no address; the message says what is wrong, and how to write one."""
+    """The text is no address; the message names the fault, and the right form."""
 
 
 @dataclass(frozen=True, slots=True)

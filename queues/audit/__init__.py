@@ -6,8 +6,8 @@
 | `chains.py` | appending from Django code, the journal of long transactions |
 | `signing.py`, `anchor.py` | the key, what an anchor is |
 | `anchoring.py`, `anchor_file.py` | writing anchors, their copy outside the database |
-| `reading.py`, `judging.py`, `verify.py` | reading a chain fast, telling what is wrong with a row, verifying it all |
-| `retention.py`, `upkeep.py` | dropping old days, and what is to be done by the clock |
+| `reading.py`, `diagnosis.py`, `verify.py` | reading a chain fast, diagnosing a wrong row, verifying it all |
+| `retention.py`, `upkeep.py` | dropping old days, and the upkeep by the clock |
 
 The engine appends with `queues.engine.audit`.
 """

@@ -1,7 +1,7 @@
 """An anchor: what a chain's hash was at a seq, said with a key that is not in the database.
 
 A chain's anchors are numbered, and each covers the digest of the signature before, so none can be taken out unseen.
-What is signed is one line of JSON; its keys and their order are those of `Anchor.message`.
+The signed text is one line of JSON; its keys and their order are those of `Anchor.message`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from queues.canonical import json_string
 
-#: What stands for the signature before the first.
+#: In place of the signature before the first.
 NOTHING = hashlib.sha256(b"").digest()
 
 
@@ -45,7 +45,7 @@ class Anchor:
 
     @property
     def message(self) -> bytes:
-        """What is signed."""
+        """The signed bytes."""
         return (
             f'{{"chain":{json_string(self.chain)},"number":{self.number},"seq":{self.seq},"hash":"{self.hash.hex()}",'
             f'"at":"{time_text(self.at)}","kind":{json_string(self.kind)},"previous":"{self.previous.hex()}"}}'
@@ -53,12 +53,12 @@ class Anchor:
 
     @property
     def digest(self) -> bytes:
-        """What the next anchor covers of this one."""
+        """The part of this anchor that the next one covers."""
         return hashlib.sha256(self.signature).digest()
 
     @property
     def line(self) -> bytes:
-        """The anchor as a line of a file: what is signed, the key's fingerprint, the signature and the origin."""
+        """The anchor as a line of a file: the signed text, the key's fingerprint, the signature and the origin."""
         signature = base64.b64encode(self.signature).decode()
         text = f',"key":{json_string(self.key)},"signature":"{signature}"'
         if self.origin is not None:
@@ -72,7 +72,7 @@ def time_text(at: datetime) -> str:
 
 
 def digest_before(signature: bytes | None) -> bytes:
-    """What an anchor covers of the one before, given its signature; None: it is the first."""
+    """The part of the anchor before that an anchor covers, from its signature; None: it is the first."""
     return NOTHING if signature is None else hashlib.sha256(bytes(signature)).digest()
 
 

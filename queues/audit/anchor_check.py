@@ -1,4 +1,4 @@
-"""What is wrong with a chain's anchors, and what the good ones say of its rows."""
+"""The faults of a chain's anchors, and the evidence of valid ones about its rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMIT = timedelta(minutes=10)
 
 @dataclass
 class Anchors:
-    """The anchors of a chain that count, by seq, and what is wrong with the others."""
+    """The anchors of a chain that count, by seq, and the faults of the others."""
 
     by_seq: dict[int, list[Anchor]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The copy of the anchors outside the database, which somebody who rewrites the database does not reach."""
+"""The copy of the anchors outside the database, out of reach of a writer of the database."""
 
 from __future__ import annotations
 

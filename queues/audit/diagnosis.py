@@ -1,4 +1,4 @@
-"""What is wrong with a chain: the kinds of findings, and which one a row is that does not follow. Pure."""
+"""Faults of a chain: their kinds, and the kind of a row that does not follow from the row before. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ChainRow(NamedTuple):
 
 
 class FindingKind(StrEnum):
-    """What can be found wrong."""
+    """A fault of a chain."""
 
     ALTERED = "altered row"
     MISSING = "missing rows"
@@ -73,7 +73,7 @@ def judge(before: str, rows: Sequence[ChainRow], end: int) -> Finding:
 
 
 def _misplaced(rows: Sequence[ChainRow], there: int) -> Finding:
-    """The row at `there` is the one that belongs here: somebody has put others before it, or changed their places."""
+    """The row at `there` belongs here: rows were inserted before it, or swapped."""
     row, other = rows[0], rows[there]
     # A row that changed places with `other` follows from the one that is now before `other`; a new one follows nothing.
     if _follows(rows[there - 1] if there > 1 else other, row):

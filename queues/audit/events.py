@@ -14,7 +14,7 @@ from blake3 import blake3
 from queues.audit.errors import InvalidEvent
 from queues.canonical import is_plain, json_string
 
-#: What stands for the hash before the first row: BLAKE3 of nothing.
+#: In place of the hash before the first row: BLAKE3 of nothing.
 GENESIS = blake3(b"").hexdigest()
 
 #: Rows that one statement appends.
@@ -24,12 +24,12 @@ LONGEST_ID = 2000
 #: Characters of an id that certainly fit.
 SHORT_ID = LONGEST_ID // 4
 
-#: What audit_head.sql returns: the chain's id, the next seq, the last hash, the row's place.
+#: The columns of audit_head.sql: the chain's id, the next seq, the last hash, the row's place.
 Head = tuple[int, int, bytes, str]
 
 
 class Event(NamedTuple):
-    """What happened: `event` (such as send, deliver, ack) to `id`, by `sender`, for `recipient`."""
+    """An event: `event` (such as send, deliver, ack) to `id`, by `sender`, for `recipient`."""
 
     event: str
     id: str
@@ -96,7 +96,7 @@ def columns(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def append_parameters(head: Sequence[Any], events: Sequence[Event]) -> dict[str, Any]:
-    """What audit_append.sql takes to append up to MOST_ROWS events after a head that is locked.
+    """The parameters of audit_append.sql for up to MOST_ROWS events after a locked head.
 
     `head` is the row that audit_head.sql returned in the same transaction. Raises InvalidEvent.
     """

@@ -1,4 +1,4 @@
-"""A chain as JSON, from which anybody can compute its hashes again."""
+"""A chain as JSON, enough to compute its hashes again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Reading a chain from the database: blocks of columns for what is fast, rows for what looks closely.
+"""Reading a chain from the database: blocks of columns for the fast check, rows for diagnosis.
 
-Everything is read over a connection of its own in one repeatable-read transaction, so what is appended meanwhile is
+Everything is read over a connection of its own in one repeatable-read transaction, so rows appended meanwhile are
 not seen, and rows, head and anchors belong together.
 """
 
@@ -52,7 +52,7 @@ class Block(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What the head says of the chain."""
+    """The head of a chain."""
 
     next_seq: int
     hash: bytes
@@ -86,7 +86,7 @@ def find_chain(connection: Connection, name: str) -> Found | None:
 
 
 def read_head(connection: Connection, chain: int) -> Head | None:
-    """A chain's head; None when somebody has taken it away."""
+    """A chain's head; None when its row is gone."""
     row = connection.execute(
         "select next_seq, hash from queues_audithead where chain_id = %s order by next_seq desc limit 1", (chain,)
     ).fetchone()

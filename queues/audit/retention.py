@@ -20,7 +20,7 @@ from queues.store import query
 
 #: Days for which there are partitions, today's included.
 AHEAD = 7
-#: Making and dropping want a lock that readers of a whole chain hold for minutes, and behind which everybody waits.
+#: Making and dropping want a lock that readers of a whole chain hold for minutes, and behind which all others wait.
 LOCK_TIMEOUT = "1s"
 
 
@@ -35,9 +35,9 @@ def drop_old(days: int, using: str = DEFAULT_DB_ALIAS) -> int:
     """Drop the rows of all days (UTC) that lie more than `days` before today; returns how many rows those were.
 
     In the same transaction an anchor of kind `retention` is signed for each chain, with the last row that goes: from
-    it the rest is verified; a chain that takes no anchor is logged, and keeps no other's rows. Whoever wants proof that
-    what is dropped was right verifies before. Older anchors go too.
-    Only one process does it at a time: others return 0. Raises ChainBusy while somebody reads whole chains,
+    it the rest is verified; a chain that takes no anchor is logged, and keeps no other's rows. For proof that the
+    dropped rows were right, verify before. Older anchors go too.
+    Only one process does it at a time: others return 0. Raises ChainBusy while whole chains are read,
     InvalidAuditKey or OSError when there is no key to sign with.
     """
     by = signer()

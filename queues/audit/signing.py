@@ -90,7 +90,7 @@ def raw(key: Ed25519PublicKey) -> bytes:
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """What a public key is known by: the first half of its SHA-256, hexadecimal."""
+    """The fingerprint of a public key: the first half of its SHA-256, hexadecimal."""
     return hashlib.sha256(raw(key)).hexdigest()[:32]
 
 

@@ -1,4 +1,4 @@
-"""What is to be done about the audit chains by the clock, and at an orderly stop."""
+"""The upkeep of the audit chains by the clock, and at an orderly stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STOP_PATIENCE = 1.0
 
 
 def look_after(using: str = DEFAULT_DB_ALIAS) -> None:
-    """Seal what waits, make partitions, write anchors, drop what is too old. Safe on any number of nodes at once.
+    """Seal the journal, make partitions, write anchors, drop old rows. Safe on any number of nodes at once.
 
     For a thread of its own, every BROKER_AUDIT_ANCHOR_INTERVAL seconds: `await asyncio.to_thread(look_after)`. Closes
     the thread's database connection at the end. What fails keeps nothing else from being done; then raises the first
@@ -41,7 +41,7 @@ def look_after(using: str = DEFAULT_DB_ALIAS) -> None:
 
 
 def anchor_at_stop(using: str = DEFAULT_DB_ALIAS) -> None:
-    """Seal what waits and sign every head that has no anchor yet, so that what was written until now is covered.
+    """Seal the journal and sign every head that has no anchor yet: all rows until now are covered.
 
     As `look_after`, for a process that has written its last row and stops.
     """

@@ -1,7 +1,7 @@
 """Verifying a chain: every row follows from the one before, nothing is missing, and the signed anchors agree.
 
 Rows are read in blocks. Within a block each row's hash is computed from the hash that is stored before it, so a block
-is right if all of them are what is stored; only what is not is looked at row by row (`judging.py`).
+is right if all of them equal the stored ones; the others are looked at row by row (`diagnosis.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class VerificationProgress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verification:
-    """What reading a chain has shown. `rows` were found right, `dropped` before them had been dropped by retention."""
+    """The result for a chain. `rows` were verified, `dropped` before them had been dropped by retention."""
 
     chain: str
     rows: int
@@ -66,7 +66,7 @@ class Verification:
 
     @property
     def finding(self) -> Finding | None:
-        """What is wrong first in the chain."""
+        """The first fault of the chain."""
         return self.findings[0] if self.findings else None
 
 
@@ -108,7 +108,7 @@ def verifying(
 ) -> Generator[VerificationProgress, None, Verification]:
     """As `verify`, step by step: yields after each block of rows, returns the outcome, and keeps nothing.
 
-    What waits in the journal is moved into its chains first; what is appended later is not looked at.
+    Entries of the journal are moved into their chains first; rows appended later are left out.
     """
     started = monotonic()
     given = read_copies() if copies is None else copies

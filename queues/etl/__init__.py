@@ -7,7 +7,6 @@
 | `options.py`, `jar.py` | what a run is given; where the JDBC driver is |
 | `verdict.py` | the chains' verdicts, from what the job has read in parallel |
 | `errors.py` | what can go wrong |
-| `bench.py`, `soak/` | how fast it is; whether it is exact and harmless under load |
-| `scratch.py` | a database of its own, for these two |
+| `run_supervisor.py`, `workspace.py` | a run's row while it lasts; its temporary files |
 | `job/` | what runs under Spark; it imports no Django |
 """

@@ -1,4 +1,4 @@
-"""What a run is given: the settings, and what its caller says otherwise."""
+"""The options of a run: the settings, overridden by its caller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from queues.settings import settings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """What one run may have its own way. Raises InvalidOptions.
+    """The options of one run. Raises InvalidOptions.
 
     `since`: also read again what was finished at this time or later, and add what the output does not have; for the
     first run into an output: nothing older. `bodies`: none, raw or json. `body_schema`: fields of JSON bodies, as DDL.

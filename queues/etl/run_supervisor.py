@@ -1,4 +1,4 @@
-"""A run's row while the run lasts: whoever looks after a run tells it here what happens."""
+"""A run's row while the run lasts: the supervising process writes its events here."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ AWAY = (OperationalError, InterfaceError)
 
 
 class Cancelled(Exception):
-    """Somebody has asked the run to end."""
+    """The run was cancelled."""
 
 
 class Attendant:
-    """Looks after the row of a running run. A database that is away stops nothing: what is to be told waits."""
+    """Looks after the row of a running run. A database that is away stops nothing: news wait."""
 
     def __init__(self, run: EtlRun, using: str = DEFAULT_DB_ALIAS) -> None:
         self.run = run

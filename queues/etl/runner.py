@@ -1,6 +1,6 @@
 """One run, looked after from beginning to end: the Spark job as a child process, its progress, its time limit.
 
-``python -m queues.etl.runner RUN`` is a process that does this for a run somebody has started (`queues.etl.runs`).
+``python -m queues.etl.runner RUN`` is a process that does this for a started run (`queues.etl.runs`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SAY_EVERY = 1.0
 GRACE = 5.0
 #: Seconds that the end of a run waits for the database to come back.
 PATIENCE = 300.0
-#: What Spark, Java, Python and their clients of file systems are told by the environment.
+#: Variables of the environment that Spark, Java, Python and their clients of file systems get.
 PASSED_ON = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TERM", "LD_LIBRARY_PATH", "JAVA_HOME",
     "JAVA_TOOL_OPTIONS", "VIRTUAL_ENV", "KRB5CCNAME", "KRB5_CONFIG", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
@@ -75,7 +75,7 @@ class JobProcess:
         self.started = monotonic()
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """What it has told since the last time."""
+        """The job's news since the last call."""
         text = self._rest + self._progress.read()
         *whole, self._rest = text.split("\n")
         for line in whole:

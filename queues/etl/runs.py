@@ -21,7 +21,7 @@ from queues.settings import child_environment
 
 __all__ = ["cancel", "create", "get", "recover", "run", "start"]
 
-#: Time without a sign of life after which a run on another host is lost; and one that nobody has taken.
+#: Time without a sign of life after which a run on another host is lost, and a queued run without a worker.
 SILENCE = timedelta(seconds=120)
 UNTAKEN = timedelta(hours=1)
 #: Seconds that the database's clock may be behind this host's.
@@ -97,7 +97,7 @@ def get(run_id: int, using: str = DEFAULT_DB_ALIAS) -> EtlRun:
 
 
 def cancel(run_id: int, using: str = DEFAULT_DB_ALIAS) -> EtlRun:
-    """Ask a run to end, which it does in a second or two; one that nobody looks after ends here.
+    """Ask a run to end, which it does in a second or two; one without a supervising process ends here.
 
     Raises NoSuchRun, NotRunning.
     """
@@ -111,7 +111,7 @@ def cancel(run_id: int, using: str = DEFAULT_DB_ALIAS) -> EtlRun:
 
 
 def recover(using: str = DEFAULT_DB_ALIAS) -> list[EtlRun]:
-    """Say of runs that nobody looks after any more that they are lost; returns them.
+    """Mark runs without a supervising process as lost; returns them.
 
     One that was to be cancelled anyway is cancelled. Nothing else is to be done: the next run into the same output
     completes or undoes what such a run has left.
@@ -130,7 +130,7 @@ def recover(using: str = DEFAULT_DB_ALIAS) -> list[EtlRun]:
 
 
 def _lost(one: EtlRun, now: datetime) -> str:
-    """Why nobody looks after a run; empty when somebody does, as far as anybody knows."""
+    """The reason why a run has no supervising process; empty when it has one, as far as is known."""
     host, _ = runner.here()
     if one.state == EtlState.QUEUED:
         if one.host == host and one.pid is not None and not psutil.pid_exists(one.pid):

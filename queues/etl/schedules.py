@@ -64,7 +64,7 @@ def publish_task(run: EtlRun) -> None:
 
 
 def options_of(schedule: EtlSchedule) -> RunOptions:
-    """What a schedule's runs are given. Raises InvalidOptions."""
+    """The options of a schedule's runs. Raises InvalidOptions."""
     verify = "all" if schedule.verify else "none"
     return RunOptions(bodies=str(schedule.bodies), body_schema=schedule.body_schema, verify=verify)
 
@@ -168,7 +168,7 @@ def set_enabled(schedule: EtlSchedule, enabled: bool) -> None:
         save_schedule(schedule, ("enabled",))
 
 
-# What was lost.
+# Lost runs.
 
 
 def restart_lost() -> list[EtlRun]:

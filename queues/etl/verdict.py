@@ -115,7 +115,7 @@ class _Skipping(_Reader):
 
 
 def sentences(outcomes: Sequence[Verification]) -> list[str]:
-    """What is to be said of broken chains."""
+    """The sentences about broken chains."""
     return [
         f"The audit chain {outcome.chain} is broken at seq {outcome.finding.seq}: {outcome.finding}."
         for outcome in outcomes

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PREFIX = "fivewire-etl-run-"
-#: Seconds for which a directory that nobody holds may be one that is about to be held.
+#: Seconds for which a directory without a holder may be about to get one.
 FRESH = 60.0
 
 
@@ -20,8 +20,8 @@ FRESH = 60.0
 def workspace() -> Iterator[tuple[Path, int]]:
     """A new directory that only its owner can look into, and a descriptor that holds it.
 
-    Whoever inherits the descriptor holds the directory too. It is removed with this context; that of a process which
-    was killed is removed by the end of a later run, once nobody holds it.
+    A process that inherits the descriptor holds the directory too. It is removed with this context; that of a killed
+    process is removed by the end of a later run, once it has no holder.
     """
     path = Path(tempfile.mkdtemp(prefix=PREFIX))
     holder = os.open(path, os.O_RDONLY)
@@ -37,7 +37,7 @@ def workspace() -> Iterator[tuple[Path, int]]:
 def _remove_left() -> None:
     """Remove what killed runs of this user have left."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # another's, held, or just removed by somebody else
+        with suppress(OSError):  # another user's, held, or just removed by another process
             holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 found = os.stat(holder)

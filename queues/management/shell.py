@@ -1,4 +1,4 @@
-"""What the commands of this application share: tables, JSON, questions, progress, times."""
+"""Shared by the commands of this application: tables, JSON, questions, progress, times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from queues.operations.routes import InvalidAddress, RouteError
 
 REFUSED, USAGE = 1, 2
 
-#: What an operator can ask for that cannot be done; everything else is a fault of ours and shows its traceback.
+#: Errors of a request; any other is a fault of the program and shows its traceback.
 REFUSALS = (EngineError, OperationError, RouteError, InvalidAddress, InvalidMessage, InvalidKey, KeyExists)
 
 
@@ -46,7 +46,7 @@ class SubcommandCommand(BaseCommand):
         except DataError as error:  # a value that the database has no room for, which no check has foreseen
             reason = str(error).partition("\n")[0]
             raise CommandError(f"The database refuses a value: {reason}", returncode=REFUSED) from error
-        except BrokenPipeError:  # whoever reads our output has seen enough; what is buffered goes nowhere
+        except BrokenPipeError:  # the reader of the output has closed it; the rest of the buffer is dropped
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def say(self, text: str) -> None:
@@ -68,7 +68,7 @@ class SubcommandCommand(BaseCommand):
 
 
 def is_storable(text: str) -> bool:
-    """Whether PostgreSQL can hold a text: no NUL, and no half of a surrogate pair, as what is no UTF-8 becomes."""
+    """Whether PostgreSQL can hold a text: no NUL, and no half of a surrogate pair, as from bytes that are not UTF-8."""
     return "\0" not in text and text.encode(errors="replace").decode() == text
 
 
@@ -90,7 +90,7 @@ def to_json(value: Any, indent: int | None = 2) -> str:
 
 
 def on_terminal() -> bool:
-    """Whether there is somebody to ask."""
+    """Whether there is a terminal to ask at."""
     return sys.stdin.isatty()
 
 

@@ -31,7 +31,7 @@ class Migration(migrations.Migration):
                     "digest",
                     models.CharField(editable=False, help_text="HMAC-SHA-256 of the key.", max_length=64, unique=True),
                 ),
-                ("hint", models.CharField(editable=False, help_text="How the key begins.", max_length=8)),
+                ("hint", models.CharField(editable=False, help_text="The first characters of the key.", max_length=8)),
                 (
                     "protocols",
                     django.contrib.postgres.fields.ArrayField(
@@ -71,7 +71,7 @@ class Migration(migrations.Migration):
             name="Node",
             fields=[
                 ("id", models.AutoField(primary_key=True, serialize=False)),
-                ("name", models.CharField(help_text="What runs, and where.", max_length=255)),
+                ("name", models.CharField(help_text="Program and host.", max_length=255)),
                 ("host", models.CharField(max_length=255)),
                 ("pid", models.IntegerField()),
                 ("started_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
@@ -114,14 +114,14 @@ class Migration(migrations.Migration):
                     models.BooleanField(
                         db_default=False,
                         default=False,
-                        help_text="While paused, tell consumers that nothing will come, where the protocol can.",
+                        help_text="While paused, refuse consumers, where the protocol can.",
                     ),
                 ),
                 (
                     "concurrency_limit",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="Most messages being worked on at a time, over all nodes.",
+                        help_text="Maximum number of leased messages at a time, over all nodes.",
                         null=True,
                     ),
                 ),
@@ -194,7 +194,7 @@ class Migration(migrations.Migration):
                         ],
                         db_default="metadata",
                         default="metadata",
-                        help_text="What is kept of a finished message.",
+                        help_text="The part of a finished message that the archive keeps.",
                         max_length=16,
                     ),
                 ),
@@ -207,7 +207,7 @@ class Migration(migrations.Migration):
                     "dead_letter_queue",
                     models.ForeignKey(
                         blank=True,
-                        help_text="Where dead letters go; empty: they stay with this queue.",
+                        help_text="Queue for dead letters; empty: they stay in this queue.",
                         null=True,
                         on_delete=django.db.models.deletion.SET_NULL,
                         related_name="+",
@@ -243,7 +243,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "settled",
-                    models.BigIntegerField(db_default=0, default=0, help_text="Messages that ever left it for good."),
+                    models.BigIntegerField(db_default=0, default=0, help_text="Messages ever settled."),
                 ),
             ],
         ),
@@ -290,7 +290,7 @@ class Migration(migrations.Migration):
                     models.TextField(help_text="Public key; unique in the queue while the message lives.", null=True),
                 ),
                 ("headers", models.JSONField(null=True)),
-                ("error", models.TextField(help_text="Why the last delivery failed.", null=True)),
+                ("error", models.TextField(help_text="The error of the last failed delivery.", null=True)),
                 ("payload", models.BinaryField()),
                 (
                     "producer",
@@ -488,7 +488,7 @@ class Migration(migrations.Migration):
                 ("qos", models.SmallIntegerField()),
                 (
                     "next_tag",
-                    models.BigIntegerField(db_default=1, default=1, help_text="Delivery tags below are given out."),
+                    models.BigIntegerField(db_default=1, default=1, help_text="Delivery tags below this one are used."),
                 ),
                 ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 (

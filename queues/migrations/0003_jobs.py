@@ -28,7 +28,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="archivedmessage",
             name="due_at",
-            field=models.DateTimeField(help_text="When it, or its last attempt, was to be delivered.", null=True),
+            field=models.DateTimeField(help_text="The scheduled time of its last attempt.", null=True),
         ),
         migrations.AddField(
             model_name="archivedmessage",
@@ -45,7 +45,7 @@ class Migration(migrations.Migration):
             name="content",
             field=models.SmallIntegerField(
                 choices=[(1, "application/msgpack"), (2, "application/json")],
-                help_text="What the payload is; empty: bytes.",
+                help_text="Type of the payload; empty: bytes.",
                 null=True,
             ),
         ),
@@ -57,14 +57,14 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="archivedmessage",
             name="result",
-            field=models.BinaryField(help_text="What the worker answered, as MessagePack.", null=True),
+            field=models.BinaryField(help_text="The worker's result, as MessagePack.", null=True),
         ),
         migrations.AddField(
             model_name="message",
             name="content",
             field=models.SmallIntegerField(
                 choices=[(1, "application/msgpack"), (2, "application/json")],
-                help_text="What the payload is; empty: bytes.",
+                help_text="Type of the payload; empty: bytes.",
                 null=True,
             ),
         ),
@@ -79,7 +79,7 @@ class Migration(migrations.Migration):
             field=models.BooleanField(
                 db_default=True,
                 default=True,
-                help_text="Whether a job may have a number of attempts and a retry interval of its own.",
+                help_text="Whether a job may have its own maximum of attempts and retry interval.",
             ),
         ),
         migrations.AddField(

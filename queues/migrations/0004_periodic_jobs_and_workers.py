@@ -48,7 +48,7 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         blank=True,
                         default=dict,
-                        help_text="What the job gets, as JSON.",
+                        help_text="The payload, as JSON.",
                         null=True,
                         validators=[queues.models.periodic.validate_payload],
                     ),
@@ -66,7 +66,7 @@ class Migration(migrations.Migration):
                     "timezone",
                     models.CharField(
                         default=queues.models.cron_schedule.default_timezone,
-                        help_text="Whose clock the schedule means, for example Europe/Berlin.",
+                        help_text="Time zone of the schedule, for example Europe/Berlin.",
                         max_length=64,
                         validators=[queues.models.cron_schedule.validate_timezone],
                         verbose_name="time zone",
@@ -118,7 +118,7 @@ class Migration(migrations.Migration):
                         db_default="",
                         default="",
                         editable=False,
-                        help_text="Why the last run that was due did not happen.",
+                        help_text="The reason why the last due run was skipped.",
                     ),
                 ),
                 ("created_at", models.DateTimeField(db_default=Now(), editable=False)),

@@ -44,7 +44,7 @@ class Migration(migrations.Migration):
                 (
                     "next_seq",
                     models.BigIntegerField(
-                        help_text="The number of the next row, which is also how many there have been."
+                        help_text="The number of the next row, which is the count of rows so far."
                     ),
                 ),
                 (
@@ -78,9 +78,9 @@ class Migration(migrations.Migration):
                         help_text="0, 1, 2 and so on, in each chain.", primary_key=True, serialize=False
                     ),
                 ),
-                ("at", models.DateTimeField(help_text="When it was appended; not part of the hash.")),
-                ("event", models.TextField(help_text="What happened, such as send, deliver or ack.")),
-                ("record_id", models.TextField(help_text="To what: a message's key, a queue.", verbose_name="id")),
+                ("at", models.DateTimeField(help_text="The time of the append; not part of the hash.")),
+                ("event", models.TextField(help_text="The kind of the event, such as send, deliver or ack.")),
+                ("record_id", models.TextField(help_text="The object: a message's key, a queue.", verbose_name="id")),
                 ("sender", models.TextField(verbose_name="from")),
                 ("recipient", models.TextField(verbose_name="to")),
                 (
@@ -156,14 +156,14 @@ class Migration(migrations.Migration):
                 ),
                 ("at", models.DateTimeField(db_default=Now())),
                 ("ok", models.BooleanField()),
-                ("rows", models.BigIntegerField(help_text="Rows that were read and found right.")),
+                ("rows", models.BigIntegerField(help_text="Rows verified.")),
                 (
                     "broken_seq",
-                    models.BigIntegerField(help_text="The first row that is not what it should be.", null=True),
+                    models.BigIntegerField(help_text="The first broken row.", null=True),
                 ),
                 (
                     "finding",
-                    models.TextField(blank=True, help_text="What is wrong with it; empty when nothing is."),
+                    models.TextField(blank=True, help_text="The fault of that row; empty: none."),
                 ),
                 ("seconds", models.FloatField()),
             ],

@@ -30,11 +30,11 @@ class Migration(migrations.Migration):
                 ("name", models.TextField(db_collation="C", unique=True)),
                 (
                     "connection",
-                    models.BigIntegerField(help_text="The number of the connection that has it.", null=True),
+                    models.BigIntegerField(help_text="The number of its connection.", null=True),
                 ),
                 ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ("connected_at", models.DateTimeField(help_text="When it was last taken.", null=True)),
-                ("left_at", models.DateTimeField(help_text="When it was last left.", null=True)),
+                ("connected_at", models.DateTimeField(help_text="The last connect.", null=True)),
+                ("left_at", models.DateTimeField(help_text="The last disconnect.", null=True)),
             ],
             options={
                 "verbose_name": "peer",
@@ -64,7 +64,7 @@ class Migration(migrations.Migration):
             name="content",
             field=models.SmallIntegerField(
                 choices=[(1, "application/msgpack"), (2, "application/json"), (3, "application/vnd.peerbus.v1+json")],
-                help_text="What the payload is; empty: bytes.",
+                help_text="Type of the payload; empty: bytes.",
                 null=True,
             ),
         ),
@@ -73,7 +73,7 @@ class Migration(migrations.Migration):
             name="content",
             field=models.SmallIntegerField(
                 choices=[(1, "application/msgpack"), (2, "application/json"), (3, "application/vnd.peerbus.v1+json")],
-                help_text="What the payload is; empty: bytes.",
+                help_text="Type of the payload; empty: bytes.",
                 null=True,
             ),
         ),
@@ -120,7 +120,7 @@ class Migration(migrations.Migration):
             field=models.ForeignKey(
                 db_constraint=False,
                 db_index=False,
-                help_text="Where it is connected; empty: it is not.",
+                help_text="The node of its connection; empty: not connected.",
                 null=True,
                 on_delete=django.db.models.deletion.DO_NOTHING,
                 related_name="mailboxes",
@@ -132,7 +132,7 @@ class Migration(migrations.Migration):
             name="owner",
             field=models.ForeignKey(
                 blank=True,
-                help_text="The API key that took the name; empty: the next one to come may.",
+                help_text="The API key that owns the name; empty: the next one to connect.",
                 null=True,
                 on_delete=django.db.models.deletion.SET_NULL,
                 related_name="mailboxes",

@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
             field=models.BooleanField(
                 db_default=False,
                 default=False,
-                help_text="Record what happens to each message in an audit chain of the queue's own.",
+                help_text="Record the events of each message in the queue's own audit chain.",
             ),
         ),
         migrations.AddConstraint(

@@ -27,8 +27,11 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("auto_delete", models.BooleanField(help_text="Deleted when its last consumer leaves.")),
-                ("expires", models.DurationField(help_text="How long it stays without a consumer.")),
-                ("unused_since", models.DateTimeField(help_text="When it was first seen without one.", null=True)),
+                ("expires", models.DurationField(help_text="Lifetime without a consumer.")),
+                (
+                    "unused_since",
+                    models.DateTimeField(help_text="The start of its time without a consumer.", null=True),
+                ),
             ],
         ),
         migrations.CreateModel(

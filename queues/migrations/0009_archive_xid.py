@@ -24,7 +24,7 @@ class Migration(migrations.Migration):
                             Cast(models.Func(function="pg_current_xact_id"), models.TextField()),
                             models.BigIntegerField(),
                         ),
-                        help_text="The transaction that wrote it; 0: long ago.",
+                        help_text="The transaction that wrote it; 0: before this column.",
                     ),
                 ),
             ],

@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
             fields=[
                 ("output", models.TextField(primary_key=True, serialize=False)),
                 ("token", models.UUIDField()),
-                ("previous", models.UUIDField(help_text="The one before, in case the run came to nothing.", null=True)),
+                ("previous", models.UUIDField(help_text="The token before it, for a run that failed.", null=True)),
                 ("at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
             ],
         ),
@@ -41,11 +41,11 @@ class Migration(migrations.Migration):
                         max_length=9,
                     ),
                 ),
-                ("trigger", models.CharField(help_text="Who or what has started it.", max_length=200)),
-                ("output", models.TextField(help_text="Where it writes.")),
+                ("trigger", models.CharField(help_text="The user or schedule that started it.", max_length=200)),
+                ("output", models.TextField(help_text="The output path.")),
                 (
                     "options",
-                    models.JSONField(default=dict, help_text="What it was given: since, bodies, body_schema, verify."),
+                    models.JSONField(default=dict, help_text="Its options: since, bodies, body_schema, verify."),
                 ),
                 ("number", models.BigIntegerField(help_text="Its number in the output.", null=True)),
                 (
@@ -60,19 +60,20 @@ class Migration(migrations.Migration):
                 ("ended_at", models.DateTimeField(null=True)),
                 (
                     "heartbeat_at",
-                    models.DateTimeField(
-                        help_text="The last sign of life of whoever looks after it.", null=True
-                    ),
+                    models.DateTimeField(help_text="The last heartbeat of its supervising process.", null=True),
                 ),
                 ("host", models.CharField(blank=True, max_length=255)),
                 ("pid", models.IntegerField(null=True)),
                 (
                     "cancelling",
-                    models.BooleanField(db_default=False, default=False, help_text="Somebody has asked it to end."),
+                    models.BooleanField(db_default=False, default=False, help_text="A cancel was requested."),
                 ),
                 ("stage", models.CharField(blank=True, max_length=40)),
-                ("done", models.BigIntegerField(db_default=0, default=0, help_text="How much of the stage is done.")),
-                ("total", models.BigIntegerField(db_default=0, default=0, help_text="Of how much; 0: nobody knows.")),
+                ("done", models.BigIntegerField(db_default=0, default=0, help_text="Finished units of the stage.")),
+                (
+                    "total",
+                    models.BigIntegerField(db_default=0, default=0, help_text="All units of the stage; 0: unknown."),
+                ),
                 ("rows_in", models.BigIntegerField(db_default=0, default=0, help_text="Rows read, over all tables.")),
                 (
                     "rows_out",
@@ -94,9 +95,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "warnings",
-                    models.JSONField(default=list, help_text="What an operator should know, a sentence each."),
+                    models.JSONField(default=list, help_text="Warnings for the operator, a sentence each."),
                 ),
-                ("error", models.TextField(blank=True, help_text="Why it failed.")),
+                ("error", models.TextField(blank=True, help_text="The error of a failed run.")),
                 ("log", models.TextField(blank=True, help_text="The path of Spark's log, on the host.")),
             ],
             options={

@@ -41,7 +41,7 @@ class Migration(migrations.Migration):
                     "timezone",
                     models.CharField(
                         default=queues.models.cron_schedule.default_timezone,
-                        help_text="Whose clock the schedule means, for example Europe/Berlin.",
+                        help_text="Time zone of the schedule, for example Europe/Berlin.",
                         max_length=64,
                         validators=[queues.models.cron_schedule.validate_timezone],
                         verbose_name="time zone",
@@ -56,8 +56,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         choices=[("none", "nothing"), ("raw", "bytes"), ("json", "JSON, as text or as columns")],
                         default=queues.models.etl_schedule.default_bodies,
-                        help_text="What is exported of messages' bodies; the archive has "
-                        "those of queues whose retention is full.",
+                        help_text="The form of exported payloads; the archive has those of queues with full retention.",
                         max_length=4,
                     ),
                 ),
@@ -87,7 +86,7 @@ class Migration(migrations.Migration):
                         db_default="",
                         default="",
                         editable=False,
-                        help_text="Why the last run that was due did not begin.",
+                        help_text="The reason why the last due run did not begin.",
                     ),
                 ),
                 (

@@ -38,7 +38,7 @@ class Migration(migrations.Migration):
                 ("finished_at", models.DateTimeField(null=True)),
                 (
                     "worker_ids",
-                    models.JSONField(default=list, help_text="Who has run it, once for each attempt."),
+                    models.JSONField(default=list, help_text="The worker of each attempt."),
                 ),
                 ("errors", models.JSONField(default=list, help_text="Class and traceback of each failure.")),
                 ("return_value", models.JSONField(null=True)),

@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
                 model_name=model,
                 name="content",
                 field=models.SmallIntegerField(
-                    choices=CONTENTS, help_text="What the payload is; empty: bytes.", null=True
+                    choices=CONTENTS, help_text="Type of the payload; empty: bytes.", null=True
                 ),
             )
             for model in ("archivedmessage", "message")

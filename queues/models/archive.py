@@ -42,13 +42,13 @@ class ArchivedMessage(models.Model):
     payload = models.BinaryField(null=True)
     max_attempts = models.SmallIntegerField(null=True, help_text="Its own; empty: the queue's.")
     retry_interval = models.IntegerField(null=True, help_text="Its own, in milliseconds; empty: the queue's backoff.")
-    due_at = models.DateTimeField(null=True, help_text="When it, or its last attempt, was to be delivered.")
-    content = models.SmallIntegerField(null=True, choices=Content, help_text="What the payload is; empty: bytes.")
+    due_at = models.DateTimeField(null=True, help_text="The scheduled time of its last attempt.")
+    content = models.SmallIntegerField(null=True, choices=Content, help_text="Type of the payload; empty: bytes.")
     job = models.BooleanField(null=True, help_text="A worker did it.")
-    result = models.BinaryField(null=True, help_text="What the worker answered, as MessagePack.")
+    result = models.BinaryField(null=True, help_text="The worker's result, as MessagePack.")
     xid = models.BigIntegerField(
         db_default=Cast(Cast(Func(function="pg_current_xact_id"), models.TextField()), models.BigIntegerField()),
-        help_text="The transaction that wrote it; 0: long ago.",
+        help_text="The transaction that wrote it; 0: before this column.",
     )
 
     class Meta:

@@ -1,4 +1,4 @@
-"""The audit chains: what happened to whom, in an order and wording that nobody can change unnoticed."""
+"""The audit chains: events in an order and wording whose changes are detected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AuditChain(models.Model):
 
 
 class AuditHead(models.Model):
-    """Where a chain goes on. Whoever appends holds the lock of this row until the commit.
+    """Where a chain goes on. An appender holds the lock of this row until the commit.
 
     Its only index is (chain, next_seq) and no key: the newest version is found at once, even while an old transaction
     keeps every earlier one alive.
@@ -36,7 +36,7 @@ class AuditHead(models.Model):
     chain = models.OneToOneField(
         AuditChain, primary_key=True, on_delete=models.DO_NOTHING, related_name="head", db_constraint=False
     )
-    next_seq = models.BigIntegerField(help_text="The number of the next row, which is also how many there have been.")
+    next_seq = models.BigIntegerField(help_text="The number of the next row, which is the count of rows so far.")
     hash = models.BinaryField(max_length=HASH_BYTES, help_text="The last row's hash; at first that of nothing.")
     last_at = models.DateTimeField(null=True, help_text="The last row's time.")
 
@@ -58,9 +58,9 @@ class AuditRow(models.Model):
         AuditChain, on_delete=models.DO_NOTHING, related_name="rows", db_constraint=False, db_index=False
     )
     seq = models.BigIntegerField(primary_key=True, help_text="0, 1, 2 and so on, in each chain.")
-    at = models.DateTimeField(help_text="When it was appended; not part of the hash.")
-    event = models.TextField(help_text="What happened, such as send, deliver or ack.")
-    record_id = models.TextField(verbose_name="id", help_text="To what: a message's key, a queue.")
+    at = models.DateTimeField(help_text="The time of the append; not part of the hash.")
+    event = models.TextField(help_text="The kind of the event, such as send, deliver or ack.")
+    record_id = models.TextField(verbose_name="id", help_text="The object: a message's key, a queue.")
     sender = models.TextField(verbose_name="from")
     recipient = models.TextField(verbose_name="to")
     hash = models.BinaryField(max_length=HASH_BYTES, help_text="BLAKE3 of the row before's hash and this event.")
@@ -117,9 +117,9 @@ class AuditVerification(models.Model):
     chain = models.ForeignKey(AuditChain, on_delete=models.CASCADE, related_name="verifications", db_index=False)
     at = models.DateTimeField(db_default=Now())
     ok = models.BooleanField()
-    rows = models.BigIntegerField(help_text="Rows that were read and found right.")
-    broken_seq = models.BigIntegerField(null=True, help_text="The first row that is not what it should be.")
-    finding = models.TextField(blank=True, help_text="What is wrong with it; empty when nothing is.")
+    rows = models.BigIntegerField(help_text="Rows verified.")
+    broken_seq = models.BigIntegerField(null=True, help_text="The first broken row.")
+    finding = models.TextField(blank=True, help_text="The fault of that row; empty: none.")
     seconds = models.FloatField()
 
     class Meta:

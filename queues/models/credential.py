@@ -12,7 +12,7 @@ class ApiKey(models.Model):
 
     name = models.CharField(max_length=100, unique=True)
     digest = models.CharField(max_length=64, unique=True, editable=False, help_text="HMAC-SHA-256 of the key.")
-    hint = models.CharField(max_length=8, editable=False, help_text="How the key begins.")
+    hint = models.CharField(max_length=8, editable=False, help_text="The first characters of the key.")
     protocols = ArrayField(models.CharField(max_length=16), default=list, blank=True)
     publish = ArrayField(models.CharField(max_length=255), default=list, blank=True)
     consume = ArrayField(models.CharField(max_length=255), default=list, blank=True)

@@ -1,4 +1,4 @@
-"""What everything that happens by the clock has: when, and by whose clock."""
+"""The schedule of everything that runs by the clock: cron expression and time zone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CronSchedule(models.Model):
         max_length=64,
         default=default_timezone,
         validators=(validate_timezone,),
-        help_text="Whose clock the schedule means, for example Europe/Berlin.",
+        help_text="Time zone of the schedule, for example Europe/Berlin.",
     )
     enabled = models.BooleanField(default=True, db_default=True, help_text="Whether it runs by the clock.")
     next_run_at = models.DateTimeField(null=True, editable=False)

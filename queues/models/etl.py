@@ -27,22 +27,22 @@ class EtlRun(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     state = models.CharField(max_length=9, choices=EtlState, default=EtlState.QUEUED, db_default=EtlState.QUEUED)
-    trigger = models.CharField(max_length=200, help_text="Who or what has started it.")
-    output = models.TextField(help_text="Where it writes.")
-    options = models.JSONField(default=dict, help_text="What it was given: since, bodies, body_schema, verify.")
+    trigger = models.CharField(max_length=200, help_text="The user or schedule that started it.")
+    output = models.TextField(help_text="The output path.")
+    options = models.JSONField(default=dict, help_text="Its options: since, bodies, body_schema, verify.")
     number = models.BigIntegerField(null=True, help_text="Its number in the output.")
     window_from = models.TextField(blank=True, help_text="The snapshot at which its window begins; empty: everything.")
     window_to = models.TextField(blank=True, help_text="The snapshot at which its window ends.")
     queued_at = models.DateTimeField(db_default=Now())
     started_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
-    heartbeat_at = models.DateTimeField(null=True, help_text="The last sign of life of whoever looks after it.")
+    heartbeat_at = models.DateTimeField(null=True, help_text="The last heartbeat of its supervising process.")
     host = models.CharField(max_length=255, blank=True)
     pid = models.IntegerField(null=True)
-    cancelling = models.BooleanField(default=False, db_default=False, help_text="Somebody has asked it to end.")
+    cancelling = models.BooleanField(default=False, db_default=False, help_text="A cancel was requested.")
     stage = models.CharField(max_length=40, blank=True)
-    done = models.BigIntegerField(default=0, db_default=0, help_text="How much of the stage is done.")
-    total = models.BigIntegerField(default=0, db_default=0, help_text="Of how much; 0: nobody knows.")
+    done = models.BigIntegerField(default=0, db_default=0, help_text="Finished units of the stage.")
+    total = models.BigIntegerField(default=0, db_default=0, help_text="All units of the stage; 0: unknown.")
     rows_in = models.BigIntegerField(default=0, db_default=0, help_text="Rows read, over all tables.")
     rows_out = models.BigIntegerField(default=0, db_default=0, help_text="Rows written, over all tables.")
     late_rows = models.BigIntegerField(
@@ -52,8 +52,8 @@ class EtlRun(models.Model):
     figures = models.JSONField(
         default=dict, help_text="Rows in and out by table, seconds by stage, the chains' verdicts, and the like."
     )
-    warnings = models.JSONField(default=list, help_text="What an operator should know, a sentence each.")
-    error = models.TextField(blank=True, help_text="Why it failed.")
+    warnings = models.JSONField(default=list, help_text="Warnings for the operator, a sentence each.")
+    error = models.TextField(blank=True, help_text="The error of a failed run.")
     log = models.TextField(blank=True, help_text="The path of Spark's log, on the host.")
     restart_of = models.ForeignKey(
         "self",
@@ -92,11 +92,11 @@ class EtlRun(models.Model):
 
 
 class EtlWitness(models.Model):
-    """What the last run into an output has noted: a database without it is not the one that was read."""
+    """The token of the last run into an output: a database without it is another than the one that was read."""
 
     output = models.TextField(primary_key=True)
     token = models.UUIDField()
-    previous = models.UUIDField(null=True, help_text="The one before, in case the run came to nothing.")
+    previous = models.UUIDField(null=True, help_text="The token before it, for a run that failed.")
     at = models.DateTimeField(db_default=Now())
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ from queues.settings import settings
 
 
 class EtlBodies(models.TextChoices):
-    """What is exported of messages' bodies."""
+    """The form of exported payloads."""
 
     NONE = "none", "nothing"
     RAW = "raw", "bytes"
@@ -38,7 +38,7 @@ class EtlSchedule(CronSchedule):
         max_length=4,
         choices=EtlBodies,
         default=default_bodies,
-        help_text="What is exported of messages' bodies; the archive has those of queues whose retention is full.",
+        help_text="The form of exported payloads; the archive has those of queues with full retention.",
     )
     body_schema = models.TextField(
         "columns",
@@ -51,7 +51,7 @@ class EtlSchedule(CronSchedule):
     )
     last_run = models.ForeignKey(EtlRun, null=True, editable=False, on_delete=models.SET_NULL, related_name="+")
     last_error = models.TextField(
-        default="", db_default="", editable=False, help_text="Why the last run that was due did not begin."
+        default="", db_default="", editable=False, help_text="The reason why the last due run did not begin."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

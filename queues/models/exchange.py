@@ -1,4 +1,4 @@
-"""What Celery's clients declare: bindings of exchanges, and queues that live as long as somebody uses them."""
+"""Declarations of Celery's clients: bindings of exchanges, and queues that live as long as they have consumers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class ExchangeType(models.TextChoices):
 
 
 class KombuBinding(models.Model):
-    """A queue gets what is published to an exchange with a routing key like this one.
+    """A queue gets messages published to an exchange with a routing key like this one.
 
     An exchange is nothing but its bindings. They are no `Route`s: those lead from one exact name to another, and every
-    change of them is waited for by whoever publishes; reply queues come and go with each `celery inspect`.
+    change of them is waited for by publishers; reply queues come and go with each `celery inspect`.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -43,7 +43,7 @@ class KombuBinding(models.Model):
 
 
 class TemporaryQueue(models.Model):
-    """A queue that goes away when nobody consumes from it: for replies, events and broadcasts.
+    """A queue that goes away with its last consumer: for replies, events and broadcasts.
 
     Each of its consumers holds an advisory lock in its session, so that it is missed as soon as its process ends.
     """
@@ -52,8 +52,8 @@ class TemporaryQueue(models.Model):
         "queues.Queue", primary_key=True, on_delete=models.CASCADE, related_name="temporary", db_constraint=False
     )
     auto_delete = models.BooleanField(help_text="Deleted when its last consumer leaves.")
-    expires = models.DurationField(help_text="How long it stays without a consumer.")
-    unused_since = models.DateTimeField(null=True, help_text="When it was first seen without one.")
+    expires = models.DurationField(help_text="Lifetime without a consumer.")
+    unused_since = models.DateTimeField(null=True, help_text="The start of its time without a consumer.")
 
     def __str__(self) -> str:
         return f"queue {self.queue_id}"

@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 class Mailbox(models.Model):
     """A named recipient's queue. At most one connection has it at a time, over all nodes.
 
-    What is delivered and not acknowledged is leased, with the number of the connection as its tag.
+    A letter delivered and not acknowledged is leased, with the number of the connection as its tag.
     """
 
     queue = models.OneToOneField("queues.Queue", primary_key=True, on_delete=models.CASCADE, related_name="mailbox")
@@ -21,7 +21,7 @@ class Mailbox(models.Model):
         blank=True,
         on_delete=models.SET_NULL,
         related_name="mailboxes",
-        help_text="The API key that took the name; empty: the next one to come may.",
+        help_text="The API key that owns the name; empty: the next one to connect.",
     )
     node = models.ForeignKey(
         "queues.Node",
@@ -30,12 +30,12 @@ class Mailbox(models.Model):
         related_name="mailboxes",
         db_constraint=False,
         db_index=False,
-        help_text="Where it is connected; empty: it is not.",
+        help_text="The node of its connection; empty: not connected.",
     )
-    connection = models.BigIntegerField(null=True, help_text="The number of the connection that has it.")
+    connection = models.BigIntegerField(null=True, help_text="The number of its connection.")
     created_at = models.DateTimeField(db_default=Now())
-    connected_at = models.DateTimeField(null=True, help_text="When it was last taken.")
-    left_at = models.DateTimeField(null=True, help_text="When it was last left.")
+    connected_at = models.DateTimeField(null=True, help_text="The last connect.")
+    left_at = models.DateTimeField(null=True, help_text="The last disconnect.")
 
     class Meta:
         ordering = ("name",)

@@ -18,7 +18,7 @@ class State(models.IntegerChoices):
 
 
 class Content(models.IntegerChoices):
-    """What a payload's bytes are. A message without it is bytes and nothing more."""
+    """The content type of a payload. A message without it is plain bytes."""
 
     MSGPACK = 1, "application/msgpack"
     JSON = 2, "application/json"
@@ -67,11 +67,11 @@ class Message(models.Model):
     dead_at = models.DateTimeField(null=True)
     origin_id = models.BigIntegerField(null=True)
     tag = models.BigIntegerField(null=True, help_text="The delivery tag it keeps while it waits to go out again.")
-    content = models.SmallIntegerField(null=True, choices=Content, help_text="What the payload is; empty: bytes.")
+    content = models.SmallIntegerField(null=True, choices=Content, help_text="Type of the payload; empty: bytes.")
     retry_interval = models.IntegerField(null=True, help_text="Milliseconds; overrides the queue's retry backoff.")
     key = models.TextField(null=True, help_text="Public key; unique in the queue while the message lives.")  # noqa: DJ001
     headers = models.JSONField(null=True)
-    error = models.TextField(null=True, help_text="Why the last delivery failed.")  # noqa: DJ001
+    error = models.TextField(null=True, help_text="The error of the last failed delivery.")  # noqa: DJ001
     payload = models.BinaryField()
 
     class Meta:

@@ -10,7 +10,7 @@ class Node(models.Model):
     """A process that runs the engine. It lives as long as it holds the advisory lock of its id."""
 
     id = models.AutoField(primary_key=True)
-    name = models.CharField(max_length=255, help_text="What runs, and where.")
+    name = models.CharField(max_length=255, help_text="Program and host.")
     host = models.CharField(max_length=255)
     pid = models.IntegerField()
     started_at = models.DateTimeField(db_default=Now())

@@ -66,7 +66,7 @@ class PeriodicJob(CronSchedule):
         limit_choices_to=Q(kind=QueueKind.QUEUE) & ~Q(name__startswith="_"),
     )
     payload = models.JSONField(
-        null=True, blank=True, default=dict, validators=(validate_payload,), help_text="What the job gets, as JSON."
+        null=True, blank=True, default=dict, validators=(validate_payload,), help_text="The payload, as JSON."
     )
     priority = models.SmallIntegerField(
         default=0,
@@ -88,7 +88,7 @@ class PeriodicJob(CronSchedule):
     )
     last_message_id = models.BigIntegerField(null=True, editable=False, help_text="The last job, by its first id.")
     last_error = models.TextField(
-        default="", db_default="", editable=False, help_text="Why the last run that was due did not happen."
+        default="", db_default="", editable=False, help_text="The reason why the last due run was skipped."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

@@ -14,7 +14,7 @@ from queues.settings import settings
 
 
 class QueueKind(models.TextChoices):
-    """What a queue serves: producers by its own name, one subscriber of a topic, or one peer."""
+    """The users of a queue: producers by its own name, one subscriber of a topic, or one peer."""
 
     QUEUE = "queue", "queue"
     SUBSCRIPTION = "subscription", "subscription"
@@ -22,14 +22,14 @@ class QueueKind(models.TextChoices):
 
 
 class Overflow(models.TextChoices):
-    """What happens to a publish when the queue is full."""
+    """The treatment of a publish to a full queue."""
 
     REJECT = "reject", "reject the new message"
     DROP_OLDEST = "drop-oldest", "drop the oldest message"
 
 
 class Retention(models.TextChoices):
-    """What is kept of a finished message."""
+    """The part of a finished message that the archive keeps."""
 
     NONE = "none", "nothing"
     METADATA = "metadata", "metadata"
@@ -61,10 +61,10 @@ class Queue(models.Model):
     refuse_when_paused = models.BooleanField(
         default=False,
         db_default=False,
-        help_text="While paused, tell consumers that nothing will come, where the protocol can.",
+        help_text="While paused, refuse consumers, where the protocol can.",
     )
     concurrency_limit = models.PositiveIntegerField(
-        null=True, blank=True, help_text="Most messages being worked on at a time, over all nodes."
+        null=True, blank=True, help_text="Maximum number of leased messages at a time, over all nodes."
     )
     max_attempts = models.PositiveSmallIntegerField(
         default=default_max_attempts,
@@ -97,17 +97,17 @@ class Queue(models.Model):
         choices=Retention,
         default=Retention.METADATA,
         db_default=Retention.METADATA,
-        help_text="What is kept of a finished message.",
+        help_text="The part of a finished message that the archive keeps.",
     )
     allow_job_overrides = models.BooleanField(
         default=True,
         db_default=True,
-        help_text="Whether a job may have a number of attempts and a retry interval of its own.",
+        help_text="Whether a job may have its own maximum of attempts and retry interval.",
     )
     audited = models.BooleanField(
         default=False,
         db_default=False,
-        help_text="Record what happens to each message in an audit chain of the queue's own.",
+        help_text="Record the events of each message in the queue's own audit chain.",
     )
     dead_letter_queue = models.ForeignKey(
         "self",
@@ -115,7 +115,7 @@ class Queue(models.Model):
         blank=True,
         on_delete=models.SET_NULL,
         related_name="+",
-        help_text="Where dead letters go; empty: they stay with this queue.",
+        help_text="Queue for dead letters; empty: they stay in this queue.",
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -169,14 +169,14 @@ class QueueCount(models.Model):
     dead = models.BigIntegerField(default=0, db_default=0)
     published = models.BigIntegerField(default=0, db_default=0, help_text="Messages ever stored in this queue.")
     completed = models.BigIntegerField(default=0, db_default=0, help_text="Messages ever acknowledged.")
-    settled = models.BigIntegerField(default=0, db_default=0, help_text="Messages that ever left it for good.")
+    settled = models.BigIntegerField(default=0, db_default=0, help_text="Messages ever settled.")
 
     def __str__(self) -> str:
         return f"{self.queue_id}: {self.ready} ready"
 
 
 class QueueTally(models.Model):
-    """What one transaction changed in a queue's counts; folded into `QueueCount` every second.
+    """The difference that one transaction made to a queue's counts; folded into `QueueCount` every second.
 
     Appended, never updated, so that a pinned xmin horizon makes no chains of dead row versions.
     """

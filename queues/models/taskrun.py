@@ -32,7 +32,7 @@ class TaskRun(models.Model):
     started_at = models.DateTimeField(null=True, help_text="The first attempt.")
     last_attempted_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
-    worker_ids = models.JSONField(default=list, help_text="Who has run it, once for each attempt.")
+    worker_ids = models.JSONField(default=list, help_text="The worker of each attempt.")
     errors = models.JSONField(default=list, help_text="Class and traceback of each failure.")
     return_value = models.JSONField(null=True)
 

@@ -37,7 +37,7 @@ class Subscription(models.Model):
     qos = models.SmallIntegerField()
     queue = models.OneToOneField("queues.Queue", on_delete=models.CASCADE, related_name="subscription")
     owner = models.ForeignKey("queues.ApiKey", null=True, on_delete=models.SET_NULL, related_name="+")
-    next_tag = models.BigIntegerField(default=1, db_default=1, help_text="Delivery tags below are given out.")
+    next_tag = models.BigIntegerField(default=1, db_default=1, help_text="Delivery tags below this one are used.")
     created_at = models.DateTimeField(db_default=Now())
     used_at = models.DateTimeField(db_default=Now(), help_text="Last polled, to the minute.")
 
@@ -54,12 +54,12 @@ class Subscription(models.Model):
 
     @property
     def topic_text(self) -> str:
-        """The topic for a person; what is not UTF-8 is replaced."""
+        """The topic as text; bytes that are not UTF-8 are replaced."""
         return bytes(self.topic).decode("utf-8", "replace")
 
 
 class Route(models.Model):
-    """What is published to `source` is copied to `target` in the same transaction."""
+    """Messages published to `source` are copied to `target` in the same transaction."""
 
     source = models.CharField(max_length=262, validators=(SOURCE,), help_text="topic:NAME or queue:NAME")
     target = models.CharField(max_length=262, validators=(TARGET,), help_text="topic:NAME, queue:NAME or peer:NAME")

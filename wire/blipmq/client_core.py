@@ -36,7 +36,7 @@ class NackError(ClientError):
         super().__init__(f"{code} {message}")
         self.code = code
         self.message = message
-        #: What `publish` returned for the refused message, or the delivery tag for a refused `ack`.
+        #: The return value of `publish` for the refused message, or the delivery tag for a refused `ack`.
         self.correlation_id = correlation_id
         #: Further refusals that the same `flush` found.
         self.others: tuple[NackError, ...] = ()

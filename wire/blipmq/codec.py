@@ -111,7 +111,7 @@ class Decoder:
     """Cuts received bytes into frames. Feed it what the socket gave, in order.
 
     `error` is None until the stream breaks the framing rules; from then on `feed` returns nothing and the
-    connection has to be closed. What is kept of an incomplete frame is never more than its declared length,
+    connection has to be closed. The kept part of an incomplete frame is never longer than its declared length,
     and each byte of it is copied a constant number of times however small the pieces.
     """
 

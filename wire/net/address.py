@@ -11,7 +11,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class AddressError(ValueError):
-    """The text is no address or network; the message says what is wrong and what would be right."""
+    """The text is no address or network; the message names the fault and the right form."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,7 @@ class Connection(asyncio.Protocol):
         self._end(Closure.STOPPED if self.listener.stopping else Closure.SESSION)
 
     def abort(self) -> None:
-        """Close at once and throw away what is not sent yet."""
+        """Close at once and drop unsent bytes."""
         self._abort(self._closure or Closure.SESSION)
 
     def pause_reading(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""TLS for the listeners: makes the server's context, and names what is wrong with the files."""
+"""TLS for the listeners: makes the server's context, and names faults of the files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ StrPath = str | os.PathLike[str]
 class TlsConfigurationError(Exception):
     """A certificate or key file can't be used.
 
-    ``file`` is the path and ``reason`` what is wrong with it.
+    ``file`` is the path and ``reason`` its fault.
     """
 
     def __init__(self, file: StrPath, reason: str) -> None:

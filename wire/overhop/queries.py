@@ -125,7 +125,7 @@ class Queries:
         if found is None:
             return {}
         if len(found.payload or b"") + len(found.result or b"") > self._largest_answer:
-            found = replace(found, payload=None)  # both do not fit; the result is what is asked for
+            found = replace(found, payload=None)  # both do not fit; the result is the answer
         return record(found)
 
     async def remove_job(self, jid: str) -> Payload:

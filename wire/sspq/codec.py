@@ -60,7 +60,7 @@ class Decoder:
         self._rest = bytearray()
         self._need = HEADER_SIZE
         self._drop = 0  # bytes of a payload still to be dropped
-        self._after: Packet | None = None  # what is complete once they are
+        self._after: Packet | None = None  # the packet that they complete
 
     @property
     def pending(self) -> int:

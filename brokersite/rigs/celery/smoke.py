@@ -2,7 +2,7 @@
 
     python -m brokersite.rigs.celery.smoke --dsn postgresql://user@host/database [--tasks 10000]
 
-The database must be Fivewire's, and one for this purpose: results, and what is archived of tasks, stay in it. Two
+The database must be Fivewire's, and one for this purpose: results and archived tasks stay in it. Two
 workers (prefork, acks_late) run what one producer sends, all kinds mixed: plain calls, groups, chains, chords,
 retries and tasks with a countdown or an ETA, after some that are revoked. In the middle of it one worker is killed
 with kill -9, its children too, while it runs a task, and another one takes its place. Each task notes in a file what
@@ -90,7 +90,7 @@ class Smoke:
         self._plan = plan
         self._known = self._results()
         self._workers: list[WorkerProcess] = []
-        #: What went wrong beside effects.
+        #: Failures beside effects.
         self.wrong: list[str] = []
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What `python -m brokersite.rigs.celery.smoke` sends, and what must have happened in the end."""
+"""The tasks that `python -m brokersite.rigs.celery.smoke` sends, and the expected effects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery import chain, chord, group
 from brokersite.rigs.celery import smoke_app
 from brokersite.rigs.celery.smoke_app import app, count, hold, later, part, step, stubborn, total
 
-#: How many of a hundred messages are of which kind; what is left are plain calls.
+#: How many of a hundred messages are of which kind; the rest are plain calls.
 SHARES = {"group": 15, "step": 12, "part": 18, "retry": 5, "later": 10, "revoked": 5}
 GROUP, CHAIN, CHORD = 10, 4, 9
 #: Seconds from now that tasks for later are due at, at most; and those that are revoked, so many at a time.
@@ -95,7 +95,7 @@ class SmokePlan:
 
 
 def effects() -> Counter[Effect]:
-    """What has happened so far, and how often."""
+    """The effects so far, with their counts."""
     seen: Counter[Effect] = Counter()
     if smoke_app.EFFECTS.exists():
         for line in smoke_app.EFFECTS.read_text().splitlines():

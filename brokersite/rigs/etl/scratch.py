@@ -1,4 +1,4 @@
-"""A database of its own on the project's server, and a directory: for what is measured, never for what is kept."""
+"""A database of its own on the project's server, and a directory: for measurements, never for data to keep."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ READING = "brokersite.rigs.etl_soak.reading"
 LONGEST, NAMED = 900.0, 10
 
 # The rows as `reading.py` has them, in PostgreSQL's words and without the export's code. The archive's rows stand in
-# the way they were written, whoever has written them.
+# the way they were written, by any writer.
 GROUPS: LiteralString = """
     select day, queue, count(*), count(distinct id), sum(('x' || substr(md5(line), 1, 15))::bit(60)::bigint)::text
     from (
@@ -58,7 +58,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both sides by day and queue, and what is to be said of those that differ."""
+    """Both sides by day and queue, and sentences about those that differ."""
 
     archive: Mapping[Key, Group]
     output: Mapping[Key, Group]

@@ -1,4 +1,4 @@
-"""What ends a soak before its verdict."""
+"""Errors that end a soak before its verdict."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Exports:
         return made, process
 
     def _sight(self, stage: KillStage) -> Callable[[], bool]:
-        """What tells that the next run is in this stage: what it says, and what it has done to the output since."""
+        """The signs that the next run is in this stage: its news, and its changes of the output."""
         output, before = self.output, set(self._temporary.glob(f"{PREFIX}*/progress"))
         records = set((output / RUNS).glob("*.json"))
         sights: dict[KillStage, tuple[str, Callable[[], bool]]] = {
@@ -117,7 +117,7 @@ class Exports:
         return said
 
     def _left(self) -> str:
-        """What there is in the output that is not complete."""
+        """The incomplete parts of the output."""
         plans = sorted((self.output / RUNS).glob("*.plan"))
         staged = len(list((self.output / STAGING).glob("*/*/**/*.parquet")))
         if not plans:

@@ -19,7 +19,7 @@ ROWS = 25
 #: Every so many transactions one is rolled back.
 ROLLED_BACK = 4
 
-# What was finished on another day comes late.
+# Rows finished on another day come late.
 LATE = """
     insert into queues_archive (id, queue_id, outcome, attempts, published_at, finished_at, size)
     select nextval('queues_message_id'), %(queue)s, 1, 0, %(day)s, %(day)s + n * interval '1 second', n

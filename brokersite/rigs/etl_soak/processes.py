@@ -60,7 +60,7 @@ class SoakProcess:
         return lines[-1] if lines else ""
 
     def check(self) -> None:
-        """Raise SoakBroken if it has ended, which nobody asked for."""
+        """Raise SoakBroken if it has ended without being asked to."""
         if (status := self.process.poll()) is not None:
             raise SoakBroken(f"{self.name} ended with status {status}; its log ends with: {self.last_words}")
 

@@ -1,4 +1,4 @@
-"""What an output has, as any reader of Parquet sees it: ``python -m brokersite.rigs.etl_soak.reading CONFIG QUESTION``.
+"""The contents of an output as a reader of Parquet: ``python -m brokersite.rigs.etl_soak.reading CONFIG QUESTION``.
 
 CONFIG is the path of a job's configuration. QUESTION is JSON: null asks for the rows, the different ids and a checksum
 of each day and queue; a list of [day, queue] for the ids of each. Prints JSON.
@@ -18,7 +18,7 @@ from queues.etl.job.session import session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: What of a row is compared; `checking.py` has the same in PostgreSQL's words.
+#: The compared columns of a row; `checking.py` has the same in PostgreSQL's words.
 ROW = "concat_ws('|', id, outcome, attempts, unix_micros(published_at), unix_micros(finished_at), size)"
 CHECKSUM = f"cast(sum(cast(conv(substr(md5({ROW}), 1, 15), 16, 10) as decimal(38, 0))) as string)"
 GROUPS = f"select day, queue, count(*), count(distinct id), {CHECKSUM} from messages group by day, queue"

@@ -1,4 +1,4 @@
-"""What a soak is to do, and what came of it."""
+"""The plan of a soak, and its report."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Pair:
 
 @dataclass(slots=True)
 class SoakReport:
-    """What came of it; `comparison` is the verdict."""
+    """The results; `comparison` is the verdict."""
 
     plan: SoakPlan
     runs: int = 0

@@ -32,7 +32,7 @@ FAST = 2
 USUAL = 15.0
 #: Runs for which each of the transactions that are held lasts.
 HOLDS = (2, 3)
-#: Seconds that the broker is given to reach its pace, and its clients to take what is left.
+#: Seconds that the broker is given to reach its pace, and its clients to take the rest.
 WARM, DRAIN = 3.0, 180.0
 #: Seconds of a phase at full pace, at most: a run that goes on then comes to its end at the usual pace.
 PHASE = 30.0
@@ -91,7 +91,7 @@ class Soak:
         queues.create(name=HELD)
 
     def _tune(self) -> None:
-        """Keep all of what is acknowledged at once; what is forgotten has a second chance and no third."""
+        """Keep messages acknowledged at once; forgotten ones have a second delivery and no third."""
         steady = timedelta(seconds=60)
         for subscriptions, policy in (
             (self._load.steady, {"retention": Retention.FULL, "ack_timeout": steady}),
@@ -141,7 +141,7 @@ class Soak:
             self._load.check()
 
     def _late(self) -> bool:
-        """Whether the time is over: what is left is not done, as the report's figures then say."""
+        """Whether the time is over: the rest is left out, as the report's figures then say."""
         return monotonic() - self._began > self._plan.seconds
 
     def _whole(self, meanwhile: Callable[[Callable[[], bool]], None] = lambda goes_on: None) -> EtlRun:
@@ -196,7 +196,7 @@ class Soak:
         return sum(counts.published for counts in self._counts().values())
 
     def _drain(self) -> None:
-        """No more is published; wait until everything is settled but what is dead or held."""
+        """No more is published; wait until all but dead and held messages are settled."""
         self._load.pace(0)
         held = Queue.objects.using(self._alias).get(name=HELD).pk
         deadline = monotonic() + DRAIN

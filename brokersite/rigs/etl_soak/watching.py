@@ -1,4 +1,4 @@
-"""What the sessions of runs hold in the database, looked at many times a second."""
+"""Transactions and snapshots of the sessions of runs, sampled many times a second."""
 
 from __future__ import annotations
 

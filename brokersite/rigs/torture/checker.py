@@ -1,8 +1,8 @@
-"""Judges a run by what clients saw, what was done to the broker, and what is left in its store. No I/O.
+"""The verdict on a run, from the records of clients, faults and the final store. No I/O.
 
 What must hold, for each queue:
 
-- nothing is lost: a message that was confirmed, or that anybody was given, was acknowledged or is in the store; a
+- nothing is lost: a message that was confirmed, or delivered, was acknowledged or is in the store; a
   topic's message is in all of its queues or in none;
 - nothing unexpected: every body was published, and to this queue;
 - a message is given out again only when something explains it: it was returned, or a fault came between; all faults
@@ -200,7 +200,7 @@ class QueueCheck:
         return publish is None or any(publish.at <= fault.end and fault.begin <= delivery.at for fault in self.faults)
 
     def _may_have_been_held(self, delivery: Delivery) -> bool:
-        """Whether another listener may have had the message and handed it back, nobody there wanting it any more."""
+        """Whether another listener may have had the message and handed it back for lack of consumers."""
         publish = self.publishes.get(delivery.message)
         return self.shared and (publish is None or delivery.at - publish.at >= COLD_SHARED)
 

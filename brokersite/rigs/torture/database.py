@@ -41,7 +41,7 @@ class TortureDatabase:
         self.server: embedded.EmbeddedServer | None = None
 
     def environment(self, **more: str) -> dict[str, str]:
-        """For processes that are to use this database: nothing of ours but what is given here."""
+        """For processes that are to use this database: of ours only the given variables."""
         ours = ("DATABASE_URL", "DJANGO_SETTINGS_MODULE")
         kept = {k: v for k, v in os.environ.items() if k not in ours and not k.startswith("BROKER_")}
         return {**kept, "DATA_DIR": str(self.data_dir), "SECRET_KEY": self.secret, **more}
@@ -74,7 +74,7 @@ class TortureDatabase:
         embedded.remove(self.data_dir)
         shutil.rmtree(self.data_dir, ignore_errors=True)
 
-    # What is done to it.
+    # Faults.
 
     def postmaster(self) -> psutil.Process:
         """The server's first process. Raises FileNotFoundError or psutil.NoSuchProcess when it does not run."""

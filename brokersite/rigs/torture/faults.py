@@ -1,4 +1,4 @@
-"""What is done to the broker: which faults in which order, and each of them."""
+"""Faults of the broker: their order, and each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run has seen: what clients published and were given, what was done to the broker, what is left in the store.
+"""The record of a run: messages published and delivered, faults of the broker, the final store.
 
 Plain records without I/O. All times are seconds of one monotonic clock.
 """
@@ -33,7 +33,7 @@ def make_body(message: MessageId) -> bytes:
 
 
 def parse_body(body: bytes) -> MessageId:
-    """Whose body this is. One that nobody makes gets an id that nobody has published."""
+    """The message of this body; a foreign body gets an id that was never published."""
     words = body.split(b"/", 2)
     if len(words) == 3 and words[1].isdigit():
         message = MessageId(words[0].decode(errors="replace"), int(words[1]))
@@ -77,7 +77,7 @@ class Delivery:
 
 
 class FaultKind(StrEnum):
-    """What is done to the broker."""
+    """A fault of the broker."""
 
     KILL = "kill -9 of a listener"
     STOP = "orderly stop of a listener"
@@ -127,7 +127,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """A finished message. Without a kept payload nobody knows which: `message` is None."""
+    """A finished message. Without a kept payload it is unknown which: `message` is None."""
 
     queue: str
     first_id: int
@@ -137,7 +137,7 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class StoredCounts:
-    """What the store says of a queue without counting its rows."""
+    """A queue's counts in the store, without counting its rows."""
 
     ready: int = 0
     leased: int = 0
@@ -149,7 +149,7 @@ class StoredCounts:
 
 @dataclass(slots=True)
 class Store:
-    """What is left at the end."""
+    """The store at the end."""
 
     messages: list[StoredMessage] = field(default_factory=list)
     archive: list[Archived] = field(default_factory=list)
@@ -158,12 +158,12 @@ class Store:
 
 @dataclass(slots=True)
 class RunHistory:
-    """What clients saw and what was done; each list in order of time for each client."""
+    """The records of clients and faults; each list in order of time for each client."""
 
     publishes: list[Publish] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
     faults: list[InjectedFault] = field(default_factory=list)
-    #: What no client or process should ever meet: protocol errors, silence, a process that ends by itself.
+    #: Failures that no client or process should meet: protocol errors, silence, a process that ends by itself.
     troubles: list[str] = field(default_factory=list)
 
     def add(self, publishes: Iterable[Publish], deliveries: Iterable[Delivery], troubles: Iterable[str]) -> None:
@@ -175,12 +175,12 @@ class RunHistory:
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """What is to hold for a queue."""
+    """The promises of a queue."""
 
     name: str
     #: Producers whose messages it gets, all of them.
     producers: frozenset[str]
-    #: What the archive keeps: "none", "metadata" or "full".
+    #: The retention of the archive: "none", "metadata" or "full".
     retention: str = "metadata"
     #: Deliveries come back by themselves after so short a time that a slow machine can be the cause.
     timed: bool = False

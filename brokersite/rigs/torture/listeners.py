@@ -20,7 +20,7 @@ BROKER = "brokersite"
 PORTS = range(30_000, 32_000)
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 15.0
-#: What a run sets, so that what may be in flight is known and slow machines are no cause of redelivery.
+#: Settings of a run: the number in flight is known, and slow machines cause no redelivery.
 PREFETCH = 500
 SETTINGS = {
     "BROKER_PREFETCH": str(PREFETCH),
@@ -67,7 +67,7 @@ class ListenerProcess:
 
     @property
     def log(self) -> Path:
-        """What its processes have said."""
+        """The output of its processes."""
         return self._database.data_dir / f"listener-{self.number}.log"
 
     def start(self) -> None:
@@ -89,7 +89,7 @@ class ListenerProcess:
         self.check()
 
     def check(self) -> None:
-        """Raise ListenerFailed if it has ended, which nobody asked for."""
+        """Raise ListenerFailed if it has ended without being asked to."""
         if self._process is not None and (code := self._process.poll()) is not None:
             raise ListenerFailed(f"listener {self.number} ended by itself with status {code}")
 

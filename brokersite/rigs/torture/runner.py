@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class TorturePlan:
-    """What a run does. Without any fault it is a load of `seconds`, which otherwise is the most it may take."""
+    """The plan of a run. Without any fault it is a load of `seconds`, which otherwise is the most it may take."""
 
     seed: int
     faults: dict[FaultKind, int] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class TorturePlan:
 
 @dataclass
 class TortureReport:
-    """What came out."""
+    """The result."""
 
     violations: list[BrokenPromise]
     history: RunHistory
@@ -105,7 +105,7 @@ class Run:
         try:
             self._tormentor.start_all()
             self._make_clients()
-            # What is settled before a listener has heard of the retention just set is archived without its body.
+            # Messages settled before a listener knows the retention just set are archived without their bodies.
             self._tormentor.stop_all()
             self._tormentor.start_all()
             self._stage.publishing.set()

@@ -1,4 +1,4 @@
-"""Reads what is left in the store, by SQL of its own: the engine is what is being judged."""
+"""Reads the final store by SQL of its own: the engine is under test."""
 
 from __future__ import annotations
 

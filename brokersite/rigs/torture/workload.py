@@ -31,7 +31,7 @@ LARGEST_BURST = 60
 
 @dataclass(slots=True)
 class SharedLoad:
-    """What all clients of a run share. Producers go on while `publishing` is set, consumers until `closed` is."""
+    """Shared by all clients of a run. Producers go on while `publishing` is set, consumers until `closed` is."""
 
     listeners: Sequence[ListenerProcess]
     publishing: threading.Event = field(default_factory=threading.Event)

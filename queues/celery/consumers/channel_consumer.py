@@ -1,4 +1,4 @@
-"""What one channel is given by the engine: as many messages at a time, over all its queues, as its prefetch count says.
+"""The messages of one channel from the engine: at most its prefetch count at a time, over all its queues.
 
 Everything here runs in the engine's thread. Each queue's pusher is granted as many credits as the channel has left;
 what one of them uses is taken from the others at once.
@@ -20,7 +20,7 @@ WITHOUT_LIMIT = 10_000
 LINGER = 0.001
 #: Seconds until a queue that had less than was wanted is looked into again, so that one claim brings several.
 PAUSE = 0.005
-#: Seconds between looks at how fast a channel works: so far ahead it is given messages. Whoever takes long over each
+#: Seconds between looks at how fast a channel works: so far ahead it is given messages. A slow consumer
 #: is given none ahead, and they stay free for others.
 PACE = 0.05
 #: Messages that a channel is given ahead, at most.
@@ -42,7 +42,7 @@ class Received:
         self.consumer.channel.settle(self, how)
 
 
-#: What is done with a delivery: given its buffer and its tag, in the engine's thread.
+#: The settlement of a delivery: called with its buffer and its tag, in the engine's thread.
 Settlement = Callable[[LocalQueue, int], None]
 
 
@@ -71,7 +71,7 @@ class QueueConsumer(Worker):
 
     @property
     def takes_places(self) -> bool:
-        """Whether what is pushed here is recorded, or takes one of few places: then nothing is ahead of its time."""
+        """Whether pushes are recorded, or take one of few places: then none is ahead of the prefetch count."""
         return self.buffer is not None and (
             self.buffer.audited is not None or self.buffer.policy.concurrency_limit is not None
         )
@@ -83,7 +83,7 @@ class QueueConsumer(Worker):
         self.channel.pushed(self, [Received(self, buffer, push) for push in messages])
 
     def expired(self, tags: list[int]) -> None:
-        """The queue's ack timeout is over: the messages go to others, though whoever has them may not know."""
+        """The queue's ack timeout is over: the messages go to others, though their consumer may not know."""
         self.held.difference_update(tags)
         self.channel.freed(len(tags))
 
@@ -105,7 +105,7 @@ class QueueConsumer(Worker):
 
 
 class ChannelConsumer:
-    """The consumers of one channel. `receive` is given what is pushed, `settle` may be called by any thread.
+    """The consumers of one channel. `receive` is called with pushed messages, `settle` may be called by any thread.
 
     With a `buffer`, which then is what gives messages to the consumers, a channel that works fast is pushed some ahead
     of what its prefetch count allows.
@@ -185,7 +185,7 @@ class ChannelConsumer:
             self._grant_in(0 if 2 * self._free >= self._most else LINGER_AHEAD if self.ahead else LINGER)
 
     def _look(self) -> None:
-        """Allow as many ahead as were done since the last look; what is too much by now goes back."""
+        """Allow as many ahead as were done since the last look; the excess goes back."""
         assert self._ahead_buffer is not None
         self._pace = None if not self._done else self._loop.call_later(PACE, self._look)
         self.ahead, self._done = min(self._done, MOST_AHEAD), 0
@@ -214,7 +214,7 @@ class ChannelConsumer:
             self._timer = self._loop.call_later(seconds, self._grant)
 
     def _grant(self) -> None:
-        """Let each queue have what is free, each time beginning with another."""
+        """Give the free credits to the queues, each time beginning with another."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -33,7 +33,7 @@ READ_AHEAD = 16
 GATHER = 0.001
 #: Seconds that an engine without consumers goes on.
 IDLE = 10.0
-#: Seconds that a stop has to write what is pending.
+#: Seconds that a stop has to write pending settlements.
 STOP = 5.0
 #: Seconds that what runs in the loop has to end after that.
 LAST_WORDS = 2.0
@@ -42,7 +42,7 @@ LOOK = 1.0
 #: Seconds that an answer of the thread may take.
 PATIENCE = 30.0
 FOR_EVER = 100 * 365 * 86_400.0
-#: Seconds that an engine has to reconnect before whoever begins to consume is told that the database is away.
+#: Seconds that an engine has to reconnect before new consumers are refused because the database is away.
 COMING_BACK = 5.0
 
 
@@ -98,7 +98,7 @@ class EngineThread:
         self._spawn(self._look_after())
 
     def stop(self) -> None:
-        """Write what is pending, hand back what is held, and end the thread."""
+        """Write pending settlements, hand back held messages, and end the thread."""
         if not self.ended:
             self._drain_here()
             with contextlib.suppress(TimeoutError, EngineError, OSError):
@@ -285,7 +285,7 @@ class EngineThread:
                 for consumer in channel.closed():
                     await self._reattach(channel, consumer)
             if not self._channels and time.monotonic() - self._idle_since > IDLE:
-                self._idle_since = time.monotonic()  # somebody may be quicker: then this goes on
+                self._idle_since = time.monotonic()  # another channel may be quicker: then this goes on
                 threading.Thread(target=stop_idle, args=(self,), name="fivewire stop", daemon=True).start()
 
     async def _reattach(self, channel: ChannelConsumer, consumer: QueueConsumer) -> None:
@@ -345,7 +345,7 @@ def open_channel(
 
 
 def stop_idle(thread: EngineThread) -> None:
-    """Stop an engine that nobody uses."""
+    """Stop an engine without users."""
     with _lock:
         if thread.idle:
             thread.stop()

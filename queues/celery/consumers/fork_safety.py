@@ -1,4 +1,4 @@
-"""What a process forked from one with open connections must not do: use them, or end them.
+"""Connections in a forked process: it must neither use nor end those of its parent.
 
 A forked child has the descriptors of its parent's connections to PostgreSQL. As long as it keeps them open a node that
 was killed does not look dead, since its lock lives as long as the connection; and a word said on one of them would be
@@ -19,7 +19,7 @@ class ForkSafe(Protocol):
         """The descriptors of its connections, as they are now."""
 
     def disown(self) -> None:
-        """This process is a child: whoever has this is to make a new one."""
+        """This process is a child: the owner has to make a new one."""
 
 
 _watched: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -18,7 +18,7 @@ class Inbox:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
-        #: Closes both ends, at the latest when nobody has the inbox any more.
+        #: Closes both ends, at the latest with the last reference to the inbox.
         self.close = weakref.finalize(self, _close, self._reader, self._writer)
 
     def fileno(self) -> int:
@@ -39,9 +39,9 @@ class Inbox:
         if self._signalled and self.close.alive:
             try:
                 os.read(self._reader, 64)
-            except BlockingIOError:  # whoever has said that there is a signal has yet to write it
+            except BlockingIOError:  # the sender has set the flag and has yet to write
                 return None
-            self._signalled = False  # what is put from here on signals again
+            self._signalled = False  # from here on `put` signals again
             if self._items:
                 return self._items.popleft()
         return None

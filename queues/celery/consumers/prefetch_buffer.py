@@ -1,4 +1,4 @@
-"""What waits between the engine's thread and a thread whose consumers may have only so many messages at a time."""
+"""Messages between the engine's thread and a thread whose consumers have a prefetch count."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class FivewireBackend(BaseTaskBackend):
             pass
 
     def get_result(self, result_id: str) -> TaskResult[Any]:
-        """What became of a task. Raises TaskResultDoesNotExist."""
+        """The result of a task. Raises TaskResultDoesNotExist."""
         run = TaskRun.objects.using(self.database).filter(pk=result_id, backend=self.alias).first()
         if run is None:
             raise TaskResultDoesNotExist(result_id)

@@ -22,7 +22,7 @@ def find_task(run: TaskRun) -> Task[Any, Any]:
 
 
 def to_result(run: TaskRun, task: Task[Any, Any] | None = None) -> TaskResult[Any]:
-    """What became of a task until now. Raises what `find_task` does."""
+    """The result of a task until now. Raises as `find_task`."""
     result: TaskResult[Any] = TaskResult(
         task=task or find_task(run),
         id=run.id,

@@ -1,4 +1,4 @@
-"""Running one task, in a thread: the row says what happens, and the answer what is to become of the message."""
+"""Running one task, in a thread: the row has its state, and the return value is the settlement of the message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Ending(enum.Enum):
-    """What becomes of a message."""
+    """The settlement of a message."""
 
     DONE = "done"
     FAILED = "failed"

@@ -33,7 +33,7 @@ def conninfo(client: Any) -> str:
 
 
 def _named(client: Any) -> dict[str, Any]:
-    """What URL and arguments say, as libpq calls it. After a failover kombu has taken the URL apart."""
+    """The parameters of URL and arguments, in libpq's names. After a failover kombu has taken the URL apart."""
     text = client.hostname or ""
     scheme, separator, rest = text.partition("://")
     if separator and scheme not in SCHEMES:

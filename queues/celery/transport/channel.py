@@ -1,8 +1,8 @@
 """A channel: AMQP as kombu speaks it, over the store.
 
-What acknowledges gets its messages from the engine (`enginethread.py`). What does not, and has a temporary queue, as
-replies, events and remote control have, takes them out of the store directly (`direct.py`): a process that only asks a
-worker something, or waits for a result, runs no engine.
+Consumers that acknowledge get their messages from the engine (`engine_thread.py`). Those without acknowledgement on a
+temporary queue, as replies, events and remote control are, read the store directly (`direct.py`): a process that only
+asks a worker something, or waits for a result, runs no engine.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Channel(StdChannel):
             self._transport.database.query("declare", **parameters)
             if parameters["expires"] is not None:
                 temporary.sweep(self._transport.database)
-            if not self._is_there(queue):  # it was just being dropped since nobody used it
+            if not self._is_there(queue):  # it was just being dropped as unused
                 self._transport.database.query("declare", **parameters)
             self._transport.declared.add(parameters)
         _, _, _, ready, consumers = self._find(queue)
@@ -164,7 +164,7 @@ class Channel(StdChannel):
         self._transport.exchanges.unbind(queue, exchange, routing_key or "")
 
     def queue_delete(self, queue: str, **_: Any) -> None:
-        """Delete a temporary queue that nobody consumes from. Raises QueueIsKept for any other."""
+        """Delete a temporary queue without consumers. Raises QueueIsKept for any other."""
         database = self._transport.database
         for id, is_temporary, *_rest in database.query("queue", name=queue, lock_class=temporary.LOCK_CLASS):
             if not is_temporary:
@@ -175,7 +175,7 @@ class Channel(StdChannel):
         """Remove what waits in a queue, delayed messages too; returns how many."""
         id, *_rest = self._find(queue)
         gone, database = 0, self._transport.database
-        [(high,)] = database.query("newest")  # what is confirmed later stays
+        [(high,)] = database.query("newest")  # messages confirmed later stay
         for state in WAITING:
             count = PURGED_AT_ONCE
             while count == PURGED_AT_ONCE:
@@ -184,7 +184,7 @@ class Channel(StdChannel):
                     event="purge", by="celery",
                 )  # fmt: skip
                 gone += count
-        # What engines have in memory goes, too.
+        # Messages in the memory of engines go, too.
         texts = list(Purge(id, "celery", high).texts())
         database.query("instruct", texts=texts, nodes=[None] * len(texts))
         return gone
@@ -225,7 +225,7 @@ class Channel(StdChannel):
             raise Unroutable(exchange, routing_key)
 
     def rows(self, message: dict[str, Any], exchange: str, routing_key: str) -> list[MessageRow]:
-        """What is to be stored of a message: a row for each queue that it reaches."""
+        """The rows of a message: one for each queue that it reaches."""
         queues = self._transport.exchanges.route(exchange, routing_key) if exchange else [routing_key]
         return [to_row(queue, message, exchange, routing_key) for queue in queues]
 
@@ -339,7 +339,7 @@ class Channel(StdChannel):
             consumer.callback(message)
 
     def _message(self, received: Received, no_ack: bool) -> Message | None:
-        """What a consumer is given; None for what cannot be, which is a dead letter then."""
+        """The message for a consumer; None for an unreadable one, which is a dead letter then."""
         _, id, payload, attempts, detail = received.push
         headers, content = (None, None) if detail is None else (detail.headers, detail.content)
         tag = next(self._tags)
@@ -413,7 +413,7 @@ class Channel(StdChannel):
         self._settle(delivery_tag, given_back if requeue else _refuse)
 
     def basic_recover(self, requeue: bool = True) -> None:
-        """Give back what is not acknowledged, to where it was."""
+        """Return unacknowledged messages to their places."""
         for tag in tuple(self._unsettled):
             self._settle(tag, _return)
 

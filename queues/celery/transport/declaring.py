@@ -1,4 +1,4 @@
-"""What a queue's AMQP arguments are in the store, and what a connection has declared."""
+"""AMQP arguments of queues as policies of the store, and the declarations of a connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What leads from an exchange to a queue."""
+    """A binding from an exchange to a queue."""
 
     exchange: str
     type: str

@@ -34,7 +34,7 @@ class DirectConsumer:
         if not self._taken:
             if not self._news:
                 return False
-            self._news = False  # before it is looked: what is heard of meanwhile may have come after
+            self._news = False  # before the look: news that come meanwhile may be of later messages
             self._taken.extend(database.query("take", queue=self.queue, limit=MOST))
             self._news = self._news or len(self._taken) == MOST
             if not self._taken:

@@ -33,7 +33,7 @@ CONTENTS = {
     Content.CELERY: ("application/json", "utf-8"),  # of the Python API; the transport's own say it themselves
     Content.MSGPACK: ("application/x-msgpack", "binary"),
     Content.JSON: ("application/json", "utf-8"),
-    # No serializer's: a letter is for whoever looks at its bytes, never a task or a command.
+    # No serializer's: a letter is bytes for its reader, never a task or a command.
     Content.LETTER: ("application/vnd.fivewire.letter+json", "utf-8"),
 }
 
@@ -134,7 +134,7 @@ def _json(headers: dict[str, Any]) -> str:
     except (TypeError, ValueError) as error:
         raise UnstorableTask(f"The headers cannot be written as JSON: {error}.") from error
     if "\\u" in text and NUL_OR_SURROGATE.search(text):
-        # A pair of surrogates is a character; what is left alone cannot be stored.
+        # A pair of surrogates is a character; a single half cannot be stored.
         text = json.dumps(json.loads(text), ensure_ascii=False)
         if NUL_OR_SURROGATE.search(text) or any("\ud800" <= character <= "\udfff" for character in text):
             raise UnstorableTask(
@@ -181,7 +181,7 @@ def _seconds_until(eta: Any) -> float:
     try:
         moment = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
     except ValueError:
-        return 0.0  # what is no time is not for the transport to judge: the worker rejects it
+        return 0.0  # an invalid time: the worker rejects it
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return max(0.0, (moment - datetime.now(UTC)).total_seconds())

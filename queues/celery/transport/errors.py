@@ -1,4 +1,4 @@
-"""What the transport raises."""
+"""The errors of the transport."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class InvalidQueueName(ChannelError):  # type: ignore[misc]
 
 
 class InvalidBroker(ValueError):
-    """What names the broker cannot be obeyed; the text says why."""
+    """The broker's address or options are invalid; the text says why."""
 
 
 class UnstorableTask(ValueError):

@@ -64,7 +64,7 @@ class Exchanges:
         reached = dict.fromkeys(queue for type, key, queue in found if _matches(type, key, routing_key))
         for binding in self._declared.bindings(exchange):
             if binding.queue not in reached and _matches(binding.type, binding.routing_key, routing_key):
-                if self._database.query("plan", name=binding.queue):  # somebody else has undone the binding
+                if self._database.query("plan", name=binding.queue):  # another client has undone the binding
                     self._declared.unbind(binding.queue, exchange, binding.routing_key)
                 else:
                     reached[binding.queue] = None  # publishing restores it

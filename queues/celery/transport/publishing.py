@@ -34,7 +34,7 @@ class PublishPath(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
-    """What is known of a queue at one version of the topology."""
+    """A queue as of one version of the topology."""
 
     version: int
     id: int
@@ -53,7 +53,7 @@ class ConnectionPublisher:
         self._database = database
         self._declared = declared
         self._plans: dict[str, QueuePlan] = {}
-        #: What is to be announced after the commit: queues and their lowest new ids; those that are temporary.
+        #: Announced after the commit: queues and their lowest new ids; those that are temporary.
         self._ready: dict[int, int] = {}
         self._temporary: set[int] = set()
 

@@ -173,7 +173,7 @@ class StoreConnection:
         #: Entered around every use of the connection.
         self._asking = Asking(self._connection, patience)
         self._end = weakref.finalize(self, _end, self._connection, os.getpid())
-        self._end.atexit = False  # what is still to be stored then needs it
+        self._end.atexit = False  # messages to be stored at the end need it
         watch(self)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Queues that live as long as somebody consumes from them."""
+"""Queues that live as long as they have consumers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def release(database: StoreConnection, queue: int, auto_delete: bool) -> None:
 
 
 def sweep(database: StoreConnection) -> None:
-    """Delete those that nobody has consumed from for too long: their consumers have died, or have never come."""
+    """Delete those without a consumer for too long: their consumers have died, or have never come."""
     [(queues,)] = database.query("sweep", lock_class=LOCK_CLASS)
     if queues:
         database.query("drop_unused", lock_class=LOCK_CLASS, queues=queues)

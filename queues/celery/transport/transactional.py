@@ -1,4 +1,4 @@
-"""Publishing in the transactions of Django's: what is sent inside ``transaction.atomic()`` leaves with the commit."""
+"""Publishing in Django's transactions: messages sent inside ``transaction.atomic()`` leave with the commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from queues.celery.transport.store_connection import StoreConnection
 class DjangoPublisher:
     """Stores messages on the connection of Django's alias while that is in a transaction, and by `outside` otherwise.
 
-    Temporary queues have replies, events and remote control, for which somebody waits now, this thread perhaps: what
+    Temporary queues have replies, events and remote control, which are awaited now, by this thread perhaps: what
     goes there leaves at once, whatever the transaction comes to.
     """
 

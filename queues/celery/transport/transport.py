@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between looks for messages that no notification told of.
 POLL = 5.0
-#: Seconds between looks for temporary queues that nobody uses any more.
+#: Seconds between looks for unused temporary queues.
 SWEEP = 10.0
 #: Messages given to consumers before Celery's loop has its turn again.
 TURN = 50
@@ -149,7 +149,7 @@ class Transport(base.Transport):
         """A message that was to be kept is dropped since its queue is not there: the log says so once a queue."""
         if queue not in self._dropped:
             self._dropped.add(queue)
-            logger.warning("there is no queue %r: what is published to it is dropped", queue)
+            logger.warning("there is no queue %r: messages published to it are dropped", queue)
 
     # Channels.
 
@@ -191,7 +191,7 @@ class Transport(base.Transport):
         self._work_soon()
 
     def _poll(self) -> None:
-        """Look whether anything came that nobody told of."""
+        """Look for messages without a notification."""
         self._polled_at = time.monotonic()
         for consumers in self._direct.values():
             for consumer in consumers:

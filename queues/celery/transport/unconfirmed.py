@@ -115,7 +115,7 @@ class UnconfirmedPublisher:
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_RETRY)
                 continue
-            except Exception:  # without this thread whoever publishes would wait for ever
+            except Exception:  # without this thread publishers would wait for ever
                 logger.exception("%d messages were not stored", len(rows))
                 continue
             pause, self._away = FIRST_RETRY, False
@@ -123,7 +123,7 @@ class UnconfirmedPublisher:
             database.close()
 
     def _take(self) -> list[MessageRow] | None:
-        """What is to be stored now, or None at the end."""
+        """The rows to store now, or None at the end."""
         with self._changed:
             self._storing = 0
             self._changed.notify_all()

@@ -1,10 +1,10 @@
-"""What runs under Spark. Nothing in here imports Django: it is given a file with all it needs (`config.py`).
+"""The Spark job. No module imports Django: a file has all that the job needs (`config.py`).
 
 | module | what it does |
 |---|---|
 | `__main__.py`, `stages.py` | the job, stage by stage |
 | `window.py` | which rows a run is to read: pure |
-| `database.py` | the driver's own connection: locks, snapshots, how to cut what is read into short queries |
+| `database.py` | the driver's own connection: locks, snapshots, how to cut reading into short queries |
 | `continuity.py` | where a run's window begins |
 | `reading.py`, `schema.py`, `bodies.py` | from PostgreSQL over JDBC to the columns of the output |
 | `layout.py` | names of directories and files: pure |

@@ -31,7 +31,7 @@ KEPT_DAYS = 7
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What a compaction has done."""
+    """The result of a compaction."""
 
     directories: int = 0
     files: int = 0
@@ -39,7 +39,7 @@ class Merged:
 
 
 class Unmergeable(Exception):
-    """Files whose columns have different types: somebody has changed how bodies are decoded."""
+    """Files whose columns have different types: the decoding of bodies was changed."""
 
 
 def add_small(small: Mapping[str, list[str]], files: list[str], today: str, least: int) -> dict[str, list[str]]:
@@ -65,7 +65,7 @@ def due(small: Mapping[str, list[str]], today: str, least: int) -> dict[str, lis
 
 
 def compact(spark: SparkSession, ledger: Ledger, today: str, least: int) -> Merged:
-    """Merge what is to be merged. Raises RowsMissing, OutputUnusable."""
+    """Merge the small files. Raises RowsMissing, OutputUnusable."""
     assert ledger.last is not None
     state = ledger.last.state
     number = ledger.next_number
@@ -74,7 +74,7 @@ def compact(spark: SparkSession, ledger: Ledger, today: str, least: int) -> Merg
     small = dict(state.small)
     rows = directories = 0
     for n, (directory, names) in enumerate(due(state.small, today, least).items()):
-        # Somebody may have taken files away; that is his to do.
+        # Files may have been deleted by the operator.
         names = sorted(set(names) & set(ledger.files.names(directory)))
         staged = f"{staging(number)}/{n:06d}"
         small.pop(directory)

@@ -1,4 +1,4 @@
-"""What a job is told, in a file that only its owner can read: it has the database's password."""
+"""The job's configuration, in a file that only its owner can read: it has the database's password."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Config:
     progress: str = ""
 
     def text(self) -> str:
-        """What the file has."""
+        """The text of the file."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def take(cls, path: Path) -> Config:
-        """Read it and remove the file: nobody else needs the password."""
+        """Read it and remove the file, which has the password."""
         given: dict[str, Any] = json.loads(path.read_text())
         path.unlink()
         return cls(**given)

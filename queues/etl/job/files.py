@@ -77,7 +77,7 @@ class Files:
             stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """Make a file with this text, whole or not at all, in the place of what is there."""
+        """Make a file with this text, whole or not at all, in the place of an earlier one."""
         self._do(path, lambda: self._write(f"{path}.new", text))
         self.move(f"{path}.new", path)
         self.sync([path])

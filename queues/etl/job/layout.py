@@ -18,7 +18,7 @@ RUNS, STAGING = "_runs", "_staging"
 LONGEST = 200
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.~@+,-]|[^\x00-\x7f]")
-#: What readers would take for a number, a date, a time or nothing.
+#: Names that readers would take for a number, a date, a time or null.
 _LOOKS_LIKE_A_VALUE = re.compile(
     r"[-+.0-9][-+.:0-9TZEDFL _]*|nan|infinity|null|true|false|__HIVE_DEFAULT_PARTITION__", re.IGNORECASE
 )
@@ -37,7 +37,7 @@ def encoded(name: str) -> str:
 
 
 def unknown(queue: int) -> str:
-    """The name of a queue that nobody knows any more; names that begin with _ are the system's."""
+    """The name of a queue that is no longer known; names that begin with _ are the system's."""
     return f"_deleted-{queue}"
 
 
@@ -51,7 +51,7 @@ class Part:
 
     @classmethod
     def parse(cls, path: str) -> Part | None:
-        """What the path of a staged file says; None for what is no such file."""
+        """The values in the path of a staged file; None for another path."""
         match = re.fullmatch(r"dt=([-0-9]+)/owner=(-?\d+)/part-(\d+)-[^/]*?(?:\.c(\d+))?\.[a-z.]*parquet", path)
         if match is None:
             return None

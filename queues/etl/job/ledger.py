@@ -8,7 +8,7 @@ the last one. A change to the output, a run's new files or a merging of old ones
 3. files are removed and moved; names come from the record's number, so a second time does what the first did;
 4. `_runs/000012.json` is written, then plan and staging go.
 
-Whoever begins a run first looks what the one before has left. Without a plan its staging is thrown away; with one the
+A run begins with the remains of the one before. Without a plan its staging is deleted; with one the
 plan is carried out. So a run that was killed anywhere is as if it had been whole, or had not been. No step needs more
 of a file system than that a file appears whole; none needs to move a directory at once, which object stores cannot.
 """
@@ -39,7 +39,7 @@ class ExportState:
     at: str
     system: str
     database: str
-    #: What the last run has left in the database.
+    #: The token that the last run left in the database.
     token: str
     #: For each audit chain the seq from which rows are yet to be exported.
     audit: dict[str, int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Record:
 
     @classmethod
     def parse(cls, text: str) -> Record:
-        """Read a record back. Raises NewerOutput, or ValueError, KeyError or TypeError for what is none."""
+        """Read a record back. Raises NewerOutput, or ValueError, KeyError or TypeError for another text."""
         given = json.loads(text)
         if given["version"] > VERSION:
             raise NewerOutput(f"version {given['version']}")
@@ -97,7 +97,7 @@ def staging(number: int) -> str:
 
 
 class Ledger:
-    """The records of one output; whoever has this holds the output's lock."""
+    """The records of one output. Its owner holds the output's lock."""
 
     def __init__(self, files: Files) -> None:
         self.files = files

@@ -31,14 +31,14 @@ LOOK = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Processor seconds of the machine since it started, of these nobody's, and those of some processes."""
+    """Processor seconds since the start: of the machine, of these idle, and of some processes."""
 
     total: float
     idle: float
     own: float
 
     def share_of_others(self, earlier: Usage) -> float:
-        """What others have used since an earlier look, from 0 to 1."""
+        """The processors' use by others since an earlier look, from 0 to 1."""
         total = self.total - earlier.total
         used = total - (self.idle - earlier.idle) - (self.own - earlier.own)
         return min(1.0, max(0.0, used / total)) if total > 0 else 0.0
@@ -100,7 +100,7 @@ def _family(parent: int) -> list[psutil.Process]:
 
 @contextmanager
 def paced(percent: int, busy: float = BUSY) -> Iterator[None]:
-    """What this process starts is paced while the context lasts."""
+    """Child processes are paced while the context lasts."""
     if percent >= 100:
         yield
         return
@@ -114,7 +114,7 @@ def paced(percent: int, busy: float = BUSY) -> Iterator[None]:
 
 
 def _outlive(pacer: subprocess.Popen[bytes]) -> None:
-    """What a pacer that was killed has stopped goes on."""
+    """Continue processes that a killed pacer has stopped."""
     pacer.wait()
     for process in _family(os.getpid()):
         _go_on(process)

@@ -33,7 +33,7 @@ ARCHIVE = """(select id, queue_id, outcome, attempts, producer_id, consumer_id, 
     due_at, size, key, headers::text as headers, content, job, xid, payload, result from queues_archive) as archive"""
 AUDIT = """(select chain_id, seq, at, event, record_id as id, sender, recipient, encode(hash, 'hex') as hash
     from queues_audit) as audit"""
-# What a dead letter queue holds tells of its death in a header; what died in its own queue has it in the row.
+# Messages of a dead letter queue have the reason in a header; those dead in their own queue in the row.
 LIVE = """(select m.id as place, coalesce(m.origin_id, m.id) as id, m.queue_id, m.state, m.attempts, m.producer_id,
     m.published_at, m.due_at, coalesce(m.dead_at, (m.headers->'dead-letter'->>'at')::timestamptz) as dead_at,
     case when m.state not in (3, 4) then m.headers->'dead-letter'->>'queue' end as moved_from,

@@ -36,7 +36,7 @@ MESSAGES: Sequence[Column] = (
     ("producer_id", LongType(), "The number of the API key that published it."),
     ("consumer_id", LongType(), "The number of the API key that acknowledged it."),
     ("published_at", TimestampType(), "When it was stored."),
-    ("delivered_at", TimestampType(), "When it was delivered last; null when it never was, or nobody knows."),
+    ("delivered_at", TimestampType(), "The last delivery; null when there was none, or it is unknown."),
     ("finished_at", TimestampType(), "When it was finished; dt is the day of this in UTC."),
     ("due_at", TimestampType(), "When it, or its last attempt, was to be delivered; null: at once."),
     ("size", IntegerType(), "Bytes of its payload."),

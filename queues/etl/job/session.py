@@ -25,7 +25,7 @@ EXCLUDED = "org.checkerframework:checker-qual"
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
-#: What runs in the executors' Python: nothing of the project but this has to be there.
+#: Modules that run in the executors' Python; no other module of the project is needed there.
 SHIPPED = (
     "queues/__init__.py", "queues/canonical.py", "queues/audit/__init__.py", "queues/audit/errors.py",
     "queues/audit/events.py", "queues/etl/__init__.py", "queues/etl/job/__init__.py", "queues/etl/job/blocks.py",
@@ -34,7 +34,7 @@ SHIPPED = (
 
 
 def settings(config: Config) -> dict[str, str]:
-    """Spark's settings for a run; what is not here comes from the operator's spark-defaults.conf."""
+    """Spark's settings for a run; all others come from the operator's spark-defaults.conf."""
     found = {
         "spark.driver.memory": f"{config.driver_memory // 2**20}m",
         "spark.executor.memory": f"{config.executor_memory // 2**20}m",
@@ -108,7 +108,7 @@ def _start(config: Config) -> SparkSession:
 
 
 def _pack(directory: Path) -> Path:
-    """What the executors' Python runs, in a file that they fetch when they need it."""
+    """The modules for the executors' Python, in a file that they fetch."""
     path = directory / "fivewire_etl.zip"
     with zipfile.ZipFile(path, "w") as archive:
         for name in SHIPPED:

@@ -29,7 +29,7 @@ RECOMPUTED_DAYS = 40
 
 @dataclass
 class ExportJob:
-    """One run. Whoever makes it holds the output's lock in `database`."""
+    """One run. Its maker holds the output's lock in `database`."""
 
     config: Config
     spark: SparkSession
@@ -42,7 +42,7 @@ class ExportJob:
         self.ledger = Ledger(self.files)
 
     def run(self) -> dict[str, Any]:
-        """Do it all; returns the figures. Raises EtlError: the next run goes on from what is complete."""
+        """Do it all; returns the figures. Raises EtlError: the next run goes on from the last complete record."""
         with self.progress.stage("recovering"):
             if self.ledger.recover():
                 self.progress.warn("The run before was cut off while it put files in place; that was completed first.")

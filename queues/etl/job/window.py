@@ -2,7 +2,7 @@
 
 Ids and times say nothing of when a row became visible: transactions commit out of order and may stay open for long.
 So each row has the number of its transaction (`xid`), and a run is the difference of two snapshots: it reads what the
-later one sees and the earlier one does not. What is still open at the later one belongs to a run to come.
+later one sees and the earlier one does not. A transaction still open at the later one belongs to a later run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class TransactionSnapshot:
-    """What `pg_current_snapshot()` says: transactions below `xmax` have ended, but for those in `running`."""
+    """A `pg_current_snapshot()`: transactions below `xmax` have ended, but for those in `running`."""
 
     xmax: int
     running: frozenset[int] = frozenset()
@@ -35,7 +35,7 @@ class TransactionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What `after` sees and `before` does not; without `before` all that `after` sees.
+    """The transactions that `after` sees and `before` does not; without `before` all that `after` sees.
 
     With `since`, a time in ISO 8601, also what was finished then or later, whether `before` sees it or not; in a first
     window nothing else.
@@ -78,7 +78,7 @@ class Window:
         return " and ".join(parts)
 
     def _again(self, low: int, high: int) -> str:
-        """What of a range is new or was finished since then."""
+        """The part of a range that is new or was finished since then."""
         late = f"finished_at >= timestamptz '{self.since}'"
         if self.before is None:
             return late

@@ -30,7 +30,7 @@ class Hour:
 
 @dataclass(slots=True)
 class Written:
-    """What a table has become: rows, bytes, and where its files go."""
+    """A written table: rows, bytes, and the places of its files."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -88,7 +88,7 @@ class Writer:
         return written
 
     def _count(self, staged: str, time: str, written: Written) -> None:
-        """Count what is in the files, by hour."""
+        """Count the rows of the files, by hour."""
         if written.moves:
             found = self.spark.read.schema(f"{time} timestamp").parquet(self.files.url(staged))
             counted = found.groupBy(f.date_trunc("hour", time).cast("double").alias("hour")).count().collect()

@@ -27,7 +27,7 @@ class Command(SubcommandCommand):
             "create",
             help="make a key and print it, this once",
             description="Make a key and print it, this once. Without --publish and --consume it may publish and "
-            "consume everything; with one of them only what is given.",
+            "consume everything; with one of them only the given ones.",
         )
         create.add_argument("name", metavar="NAME", help="what the key is for; unique")
         value = create.add_mutually_exclusive_group()

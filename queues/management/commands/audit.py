@@ -45,7 +45,7 @@ class Command(SubcommandCommand):
         show = do.add_parser("show", help="the chains; the last rows of one; the rows of a message")
         show.add_argument("--id", metavar="RECORD", help="the rows of one message or record")
         show.add_argument("--limit", type=number(1), default=20, metavar="N", help="most rows; default: %(default)s")
-        out = do.add_parser("export", help="the rows as JSON lines, from which anybody can compute the hashes again")
+        out = do.add_parser("export", help="the rows as JSON lines, enough to compute the hashes again")
         out.add_argument("--from", dest="low", type=_seq, default=0, metavar="SEQ", help="the first; default: 0")
         out.add_argument("--to", dest="high", type=_seq, metavar="SEQ", help="the last; default: all")
         anchor = do.add_parser("anchor", help="sign the heads now")

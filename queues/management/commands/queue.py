@@ -54,7 +54,7 @@ class Command(SubcommandCommand):
         do = parser.add_subparsers(
             dest="do", required=True, metavar="create|list|show|pause|resume|purge|move|publish|peek|delete"
         )
-        _add_create(do.add_parser("create", help="make a queue; what is not given has the default"))
+        _add_create(do.add_parser("create", help="make a queue; other options have their defaults"))
         listing = do.add_parser("list", help="all queues with their counts, those of subscriptions too")
         show = do.add_parser("show", help="one queue: policy, counts, routes")
         pause = do.add_parser("pause", help="deliver nothing more; the queue still takes messages")
@@ -171,7 +171,7 @@ class Command(SubcommandCommand):
         if options["json"]:
             self.say_json({"id": id})
         elif id is None:
-            self.stderr.write("Nobody subscribes to it: the message was dropped.")
+            self.stderr.write("It has no subscription: the message was dropped.")
         else:
             self.say(str(id))
 
@@ -194,7 +194,7 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
         "--audited", action="store_true", help="record what happens to each message in the audit chain queue:NAME"
     )
     parser.add_argument("--overflow", choices=Overflow.values, help="what happens to a publish when it is full")
-    parser.add_argument("--retention", choices=Retention.values, help="what is kept of a finished message")
+    parser.add_argument("--retention", choices=Retention.values, help="the part of a finished message that is kept")
     parser.add_argument(
         "--dead-letter-queue", metavar="QUEUE", help="where dead letters go (default: they stay with the queue)"
     )

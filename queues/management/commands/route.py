@@ -1,4 +1,4 @@
-"""``manage.py route``: what is published to one address is copied to another."""
+"""``manage.py route``: messages published to one address are copied to another."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Command(SubcommandCommand):
     """Add, list and remove routes."""
 
     help = (
-        "Routes copy what is published to one address to another, in the same transaction. An address is "
+        "Routes copy messages published to one address to another, in the same transaction. An address is "
         "queue:NAME or topic:NAME, for TARGET also peer:NAME; a bare NAME is a queue's. "
         "Exit status: 0 done, 1 refused or not found, 2 usage."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         do = parser.add_subparsers(dest="do", required=True, metavar="add|list|remove")
-        add = do.add_parser("add", help="copy what is published to SOURCE to TARGET; a loop is refused")
+        add = do.add_parser("add", help="copy messages published to SOURCE to TARGET; a loop is refused")
         remove = do.add_parser("remove", help="copy no longer")
         for one in (add, remove):
             one.add_argument("source", metavar="SOURCE", help="for example topic:prices")

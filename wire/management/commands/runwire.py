@@ -58,7 +58,7 @@ class Command(BaseCommand):
 
     help = (
         "Serve the raw TCP protocols until SIGTERM or Ctrl-C. Prints the address of each listener and then "
-        "'ready'. A stop finishes or hands back what is in flight, within BROKER_DRAIN_TIMEOUT."
+        "'ready'. A stop finishes or hands back deliveries in flight, within BROKER_DRAIN_TIMEOUT."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

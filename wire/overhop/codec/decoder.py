@@ -4,8 +4,8 @@
     | u32 length    | MessagePack map: v = 2, t = type, rid = request id, p   |      the length is big-endian
     +---------------+---------------------------------------------------------+
 
-Values are nil, bool, int64, UTF-8 str, bin, arrays, and maps with str keys. What is written has its keys sorted
-at every depth and its integers as short as they go; what is read may have any order, and of equal keys the last
+Values are nil, bool, int64, UTF-8 str, bin, arrays, and maps with str keys. Written maps have their keys sorted at
+every depth and their integers as short as they go; read ones may have any order, and of equal keys the last
 one counts. docs/protocols/overhop.md is the specification; `wire.overhop.codec.msgpack_check` is what stands between
 a stranger's bytes and the MessagePack library.
 """
@@ -99,7 +99,7 @@ class Decoder:
     """Cuts received bytes into messages. Feed it what the socket gave, in order.
 
     `error` is None until the stream breaks a rule of the first tier (section "Errors"); from then on `feed`
-    returns nothing and the connection has to be closed without an answer. What is kept of an incomplete frame is
+    returns nothing and the connection has to be closed without an answer. The kept part of an incomplete frame is
     never more than its declared length, and each byte is copied a constant number of times however small the
     pieces.
     """
@@ -123,9 +123,9 @@ class Decoder:
         self._most_containers = min(max_depth, max_elements // ELEMENTS_PER_SMALL_CONTAINER)
         self._rest = bytearray()
         self._need = _LENGTH_SIZE
-        #: What came after the jid in envelopes that begin with `_ONLY_JID`: their type and request id.
+        #: Bytes after the jid in envelopes that begin with `_ONLY_JID`: their type and request id.
         self._tails: dict[bytes, tuple[int, str]] = {}
-        #: What came after the value in the last envelope that began with `_JOB_FIRST`: type, request id and queue.
+        #: Bytes after the value in the last envelope that began with `_JOB_FIRST`: type, request id and queue.
         self._job_tail: tuple[bytes, int, str, str] = (b"\xc1", 0, "", "")
 
     @classmethod

@@ -63,7 +63,7 @@ class OkWriter:
         return (8 + len(jid) + len(tail)).to_bytes(4, "big") + b"\x84\xa1p\x81\xa3jid" + jid + tail
 
 
-#: What stands before the payload in a QUEST.
+#: Bytes before the payload in a QUEST.
 JOB_PAYLOAD = b"\xabjob_payload"
 _HEAD = b"\x84\xa1p\x87\xa7attempt"
 

@@ -82,7 +82,7 @@ _new = tuple.__new__  # a NamedTuple's own constructor takes half as long again
 
 
 class Enqueue(NamedTuple):
-    """ENQUEUE. What is None was not given; `payload` is None too when there is none."""
+    """ENQUEUE. Fields that are None were not given; `payload` is None too when there is none."""
 
     q: str
     payload: Any
@@ -146,7 +146,7 @@ class Log(NamedTuple):
     line: str
 
 
-# What a payload can be.
+# Types of payloads.
 
 
 def anything(p: Payload) -> None:

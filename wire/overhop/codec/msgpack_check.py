@@ -1,7 +1,7 @@
 """Checks whether Overhop accepts a MessagePack value, exactly and without allocating claimed sizes.
 
 A container's head may claim four billion elements in five bytes, and a reader that believes it has lost; nested
-arrays do the same to its stack. `check` walks over the bytes with a list of what is still open, at most
+arrays do the same to its stack. `check` walks over the bytes with a list of open containers, at most
 `max_depth` long, and refuses what docs/protocols/overhop.md refuses. UTF-8 is left to the reader.
 
 Most small messages need no such walk: `is_plain` sees that from their bytes alone.
