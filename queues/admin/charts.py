@@ -17,7 +17,7 @@ from django.utils.safestring import SafeString
 WIDTH, HEIGHT = 720, 220
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 28
 #: Of the line behind a queue's name.
-SPARK_WIDTH, SPARK_HEIGHT = 120, 24
+SPARK_WIDTH, SPARK_HEIGHT = 90, 24
 #: Of a bar with a name; names stand left of bars.
 BAR, GAP, NAMES = 18, 8, 200
 #: Lines across the chart, and moments named below it, at most.

@@ -25,26 +25,35 @@ else:
 REFUSALS = (EngineError, OperationError)
 
 
-def confirmed(request: HttpRequest) -> bool:
-    """Whether the page of `confirm_page` was answered with yes."""
-    return request.method == "POST" and "confirmed" in request.POST
+def confirmed(request: HttpRequest, typed: str = "") -> bool:
+    """Whether the page of `confirm_page` was answered with yes, and with what was to be typed."""
+    if request.method != "POST" or "confirmed" not in request.POST:
+        return False
+    return not typed or request.POST.get("typed", "").strip() == typed.strip()
 
 
 def confirm_page(
     model_admin: ModelAdmin, request: HttpRequest, title: str, question: str, lines: Sequence[str], button: str,
-    action: str = "", selected: Sequence[Any] = (),
+    action: str = "", selected: Sequence[Any] = (), typed: str = "",
 ) -> HttpResponse:  # fmt: skip
-    """A page that shows what would happen to what; its answer comes to the same address."""
+    """A page that shows what would happen to what; its answer comes to the same address. What destroys wants something
+    `typed`."""
     context = {
         **model_admin.admin_site.each_context(request), "title": title, "opts": model_admin.opts,
         "question": question, "lines": lines, "button": button, "action": action, "selected": selected,
-        "action_checkbox_name": ACTION_CHECKBOX_NAME,
+        "action_checkbox_name": ACTION_CHECKBOX_NAME, "typed": typed, "mistyped": "confirmed" in request.POST,
     }  # fmt: skip
     return TemplateResponse(request, "admin/queues/confirm.html", context)
 
 
+def to_type(objects: Sequence[Any]) -> str:
+    """What is to be typed before objects are destroyed: the name of one, the number of several."""
+    return str(objects[0]) if len(objects) == 1 else f"{len(objects)} {objects[0]._meta.verbose_name_plural}"
+
+
 class ConfirmedDeletion(RecordedAdmin):
-    """Deletes through `delete_one` or `delete_by`, outside a transaction, after a page that says what goes with it."""
+    """Deletes through `delete_one` or `delete_by`, outside a transaction, after a page that says what goes with it and
+    wants the name typed."""
 
     actions: Any = ("delete_selected",)
 
@@ -68,7 +77,7 @@ class ConfirmedDeletion(RecordedAdmin):
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined, no-any-return]
         if not self.has_delete_permission(request, obj):
             raise PermissionDenied
-        if not confirmed(request):
+        if not confirmed(request, to_type([obj])):
             return self._ask(request, [obj])
         self._delete(request, [obj])
         return HttpResponseRedirect(reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"))
@@ -76,7 +85,7 @@ class ConfirmedDeletion(RecordedAdmin):
     @admin.action(description="Delete", permissions=["delete"])
     def delete_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         objects = list(queryset)
-        if not confirmed(request):
+        if not confirmed(request, to_type(objects)):
             return self._ask(request, objects, "delete_selected")
         self._delete(request, objects)
         return None
@@ -86,6 +95,7 @@ class ConfirmedDeletion(RecordedAdmin):
         return confirm_page(
             self, request, "Are you sure?", f"This deletes the {names}, and every message held:",
             self.deletion_lines(objects), "Yes, delete", action, [obj.pk for obj in objects],
+            to_type(objects),
         )  # fmt: skip
 
     def _delete(self, request: HttpRequest, objects: list[Any]) -> None:

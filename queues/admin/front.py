@@ -25,6 +25,7 @@ from queues.operations.monitor import reader
 from queues.operations.overview import Holder
 from queues.operations.state import BrokerState, Problem
 from queues.samples import SPANS
+from queues.times import duration
 
 VIEW, END_BACKEND = "queues.view_queue", "queues.end_backend"
 #: Queues with a line of their own.
@@ -129,7 +130,7 @@ def _figures(state: BrokerState) -> list[tuple[str, str, str]]:
         ("In", rate(now.in_rate), "messages stored"),
         ("Out", rate(now.out_rate), "messages that left"),
         ("Ready", number(total("ready")), f"{number(total('delayed'))} delayed"),
-        ("Oldest", "-" if state.oldest_age is None else seconds(round(state.oldest_age)), "first ready message"),
+        ("Oldest", "-" if state.oldest_age is None else duration(state.oldest_age), "first ready message"),
         ("Unacknowledged", number(total("leased")), "with consumers"),
         ("Dead letters", number(total("dead")), f"queues with some: {sum(1 for one in now.queues if one.counts.dead)}"),
         ("Consumers", number(now.workers + now.peers), f"workers: {now.workers}, peers: {now.peers}"),
@@ -149,7 +150,7 @@ def _busiest(state: BrokerState) -> list[dict[str, Any]]:
     return [
         {
             "queue": queue, "in": rate(queue.in_rate), "out": rate(queue.out_rate),
-            "oldest": seconds(round(state.oldest[queue.id])) if queue.id in state.oldest else "-",
+            "oldest": duration(state.oldest[queue.id]) if queue.id in state.oldest else "-",
         }
         for queue in sorted(state.overview.queues, key=busy)[:MOST_QUEUES]
     ]  # fmt: skip

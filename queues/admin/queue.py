@@ -1,4 +1,4 @@
-"""Queues: policy, counts, pause, resume, purge."""
+"""Queues: their list with rates and ages, their pages with charts and consumers; pause, resume, purge, clone."""
 
 from __future__ import annotations
 
@@ -8,22 +8,33 @@ from typing import TYPE_CHECKING, Any
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import ValidationError
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 
 from queues.addresses import queue_problem
-from queues.admin.confirm import REFUSALS, ConfirmedDeletion, confirm_page, confirmed
+from queues.admin import definitions
+from queues.admin.charts import rate, sparkline
+from queues.admin.confirm import REFUSALS, ConfirmedDeletion, confirm_page, confirmed, to_type
+from queues.admin.effects import effects
+from queues.admin.history import asked_span
+from queues.admin.queue_panel import NO_FIGURES, ListFigures, list_figures, queue_panel
 from queues.admin.recorded import operator
-from queues.admin.worker import workers_of
-from queues.counts import QueueCounts, many_counts, queue_counts
+from queues.counts import QueueCounts, many_counts
 from queues.models import Queue, QueueKind
 from queues.operations import audit_log
 from queues.operations import queues as queue_operations
 from queues.reach import Operation, Protocol
+
+#: What a clone has of its model.
+POLICY = (
+    "refuse_when_paused", "concurrency_limit", "ack_timeout", "max_attempts", "retry_backoff", "retry_backoff_cap",
+    "allow_job_overrides", "message_ttl", "max_length", "overflow", "retention", "audited",
+)  # fmt: skip
 
 if TYPE_CHECKING:
     QueueModelForm = forms.ModelForm[Queue]
@@ -37,6 +48,12 @@ class QueueForm(QueueModelForm):
     class Meta:
         model = Queue
         fields = "__all__"
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        for field, effect in effects(self.instance).items() if self.instance.pk else ():
+            if field in self.fields:
+                self.fields[field].help_text = f"{self.fields[field].help_text} {effect}".strip()
 
     def clean_name(self) -> str:
         name: str = self.cleaned_data["name"]
@@ -65,6 +82,19 @@ class CountedChangeList(ChangeList):
         self.result_list = rows
 
 
+class QueueChangeList(CountedChangeList):
+    """Adds what goes through the queues on the page, who consumes them, and their last hour: three queries."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        ChangeList.get_results(self, request)
+        rows = list(self.result_list)
+        figures = list_figures([row.pk for row in rows])
+        for row in rows:
+            row.figures = figures.get(row.pk, NO_FIGURES)
+            row.counts = row.figures.counts
+        self.result_list = rows
+
+
 def messages_link(queue: int, text: object, state: int | None = None) -> str:
     """A link to a queue's messages."""
     address = f"{reverse('admin:queues_message_changelist')}?queue={queue}"
@@ -74,7 +104,12 @@ def messages_link(queue: int, text: object, state: int | None = None) -> str:
 @admin.register(Queue)
 class QueueAdmin(ConfirmedDeletion):
     form = QueueForm
-    list_display = ("name", "is_delivering", "ready", "leased", "delayed", "dead", "published")
+    change_form_template = "admin/queues/queue_change_form.html"
+    change_list_template = "admin/queues/queue_change_list.html"
+    list_display = (
+        "name", "last_hour", "is_delivering", "ready", "leased", "delayed", "dead", "incoming", "outgoing", "oldest",
+        "consumers",
+    )  # fmt: skip
     list_filter = ("kind", "paused", "audited")
     search_fields = ("name",)
     show_full_result_count = False
@@ -88,23 +123,79 @@ class QueueAdmin(ConfirmedDeletion):
         ("Limits", {"fields": ("message_ttl", "max_length", "overflow")}),
         ("History", {"fields": ("retention", "audited")}),
     )
-    counts_fieldset = (
-        "Messages",
-        {"fields": (("ready", "leased", "delayed", "dead"), ("published", "settled", "completed"))},
-    )
-    workers_fieldset = ("Workers", {"fields": ("workers",)})
-
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return CountedChangeList
-
-    def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
-        return self.fieldsets if obj is None else (*self.fieldsets, self.counts_fieldset, self.workers_fieldset)
+        return QueueChangeList
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> tuple[str, ...]:
         if obj is None:
             return ()
-        fixed = ("name", "ready", "leased", "delayed", "dead", "published", "settled", "completed", "workers")
-        return (*fixed, "audited") if obj.kind == QueueKind.MAILBOX else fixed
+        return ("name", "audited") if obj.kind == QueueKind.MAILBOX else ("name",)
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """With `?clone=ID` the policy of another queue."""
+        initial = super().get_changeform_initial_data(request)
+        given = str(initial.pop("clone", ""))
+        model = Queue.objects.filter(pk=given).first() if given.isdecimal() else None
+        if model is None:
+            return initial
+        return {name: getattr(model, name) for name in POLICY} | {"dead_letter_queue": model.dead_letter_queue_id}
+
+    def get_urls(self) -> list[URLPattern]:
+        site, own = self.admin_site.admin_view, definitions.DefinitionPages(self)
+        return [
+            path("<int:id>/pause/", site(self.pause_view), {"paused": True}, name="queues_queue_pause"),
+            path("<int:id>/resume/", site(self.pause_view), {"paused": False}, name="queues_queue_resume"),
+            path("<int:id>/purge/", site(self.purge_view), name="queues_queue_purge"),
+            path("definitions/export/", site(own.export_view), name="queues_definitions_export"),
+            path("definitions/import/", site(own.import_view), name="queues_definitions_import"),
+            *super().get_urls(),
+        ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        rights = {"may_export": definitions.may_export(request), "may_import": definitions.may_import(request)}
+        return super().changelist_view(request, {**rights, **(extra_context or {})})
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        response: HttpResponse = super().change_view(request, object_id, form_url, extra_context)
+        if isinstance(response, TemplateResponse) and response.context_data is not None:
+            queue = response.context_data["original"]
+            response.context_data |= queue_panel(queue, asked_span(request)) | {
+                "may_operate": self.has_change_permission(request, queue),
+                "may_destroy": self.has_delete_permission(request, queue),
+            }
+        return response
+
+    def _found(self, request: HttpRequest, id: int) -> Queue:
+        queue: Queue | None = self.get_object(request, str(id))
+        if queue is None:
+            raise Http404
+        return queue
+
+    def pause_view(self, request: HttpRequest, id: int, paused: bool) -> HttpResponse:
+        """Pause or resume one queue, from its page."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        queue = self._found(request, id)
+        if not self.has_change_permission(request, queue):
+            raise PermissionDenied
+        self._set_paused(request, queue, paused)
+        return HttpResponseRedirect(reverse("admin:queues_queue_change", args=[id]))
+
+    def _set_paused(self, request: HttpRequest, queue: Queue, paused: bool) -> None:
+        with transaction.atomic():
+            (queue_operations.pause_queue if paused else queue_operations.resume_queue)(queue.name)
+            self.log_done(request, queue, "pause" if paused else "resume", "Paused." if paused else "Resumed.")
+        self.message_user(request, f"{'Paused' if paused else 'Resumed'} {queue.name}.", messages.SUCCESS)
+
+    def purge_view(self, request: HttpRequest, id: int) -> HttpResponse:
+        """Purge one queue, from its page."""
+        queue = self._found(request, id)
+        if not self.has_delete_permission(request, queue):
+            raise PermissionDenied
+        asked = self._purge(request, [queue], "")
+        return asked or HttpResponseRedirect(reverse("admin:queues_queue_change", args=[id]))
 
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
         audit_log.declare(operator(request))  # it may begin or end to be audited
@@ -130,48 +221,49 @@ class QueueAdmin(ConfirmedDeletion):
     def dead(self, queue: Queue) -> str:
         return messages_link(queue.pk, _counts(queue).dead, 3)
 
-    @admin.display
-    def published(self, queue: Queue) -> int:
-        return _counts(queue).published
+    @admin.display(description="in")
+    def incoming(self, queue: Queue) -> str:
+        return rate(_figures(queue).in_rate)
+
+    @admin.display(description="out")
+    def outgoing(self, queue: Queue) -> str:
+        return rate(_figures(queue).out_rate)
 
     @admin.display
-    def completed(self, queue: Queue) -> int:
-        return _counts(queue).completed
+    def oldest(self, queue: Queue) -> str:
+        return _figures(queue).age
 
     @admin.display
-    def settled(self, queue: Queue) -> int:
-        return _counts(queue).settled
+    def consumers(self, queue: Queue) -> str:
+        return _figures(queue).consumers
 
-    @admin.display(description="subscribed now")
-    def workers(self, queue: Queue) -> str:
-        return workers_of(queue.name)
+    @admin.display(description="waiting, last hour")
+    def last_hour(self, queue: Queue) -> str:
+        return sparkline(f"Messages that wait in {queue.name}", _figures(queue).depth)
 
     @admin.action(description="Pause", permissions=["change"])
     def pause(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
         for queue in queryset:
-            with transaction.atomic():
-                queue_operations.pause_queue(queue.name)
-                self.log_done(request, queue, "pause", "Paused.")
-        self.message_user(request, f"Paused {_names(queryset)}.", messages.SUCCESS)
+            self._set_paused(request, queue, True)
 
     @admin.action(description="Resume", permissions=["change"])
     def resume(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
         for queue in queryset:
-            with transaction.atomic():
-                queue_operations.resume_queue(queue.name)
-                self.log_done(request, queue, "resume", "Resumed.")
-        self.message_user(request, f"Resumed {_names(queryset)}.", messages.SUCCESS)
+            self._set_paused(request, queue, False)
 
     @admin.action(description="Purge: remove what is ready or delayed", permissions=["delete"])
     def purge(self, request: HttpRequest, queryset: QuerySet[Queue]) -> HttpResponse | None:
-        queues = list(queryset)
+        return self._purge(request, list(queryset), "purge")
+
+    def _purge(self, request: HttpRequest, queues: list[Queue], action: str) -> HttpResponse | None:
+        """Ask, or purge; the page that asks."""
         counts = many_counts(queue.pk for queue in queues)
         waiting = {queue: _shown(counts.get(queue.pk, QueueCounts()), "ready", "delayed") for queue in queues}
-        if not confirmed(request):
+        if not confirmed(request, to_type(queues)):
             lines = [f"{queue.name}: {shown}" for queue, shown in waiting.items()]
             return confirm_page(
                 self, request, "Are you sure?", "This removes the messages that wait for delivery. Dead letters stay.",
-                lines, "Yes, purge", "purge", [queue.pk for queue in queues],
+                lines, "Yes, purge", action, [queue.pk for queue in queues], to_type(queues),
             )  # fmt: skip
         for queue in queues:
             self.record_action(request, "purge", queue, waiting[queue])
@@ -197,15 +289,15 @@ class QueueAdmin(ConfirmedDeletion):
 
 
 def _counts(queue: Queue) -> QueueCounts:
-    """The counts that the page has fetched, or those of a queue shown alone."""
-    if not hasattr(queue, "counts"):
-        queue.counts = queue_counts(queue.pk)  # type: ignore[attr-defined]
+    """The counts that the page has fetched."""
     counts: QueueCounts = queue.counts  # type: ignore[attr-defined]
     return counts
 
 
-def _names(queryset: QuerySet[Queue]) -> str:
-    return ", ".join(queue.name for queue in queryset)
+def _figures(queue: Queue) -> ListFigures:
+    """What the page has fetched beside."""
+    figures: ListFigures = queue.figures  # type: ignore[attr-defined]
+    return figures
 
 
 def _shown(counts: QueueCounts, *states: str) -> str:

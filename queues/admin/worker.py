@@ -32,18 +32,6 @@ def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> SafeSt
     )
 
 
-def workers_of(queue: str) -> SafeString:
-    """The workers that subscribe to a queue, with their credits for it."""
-    rows = []
-    for worker in Worker.objects.filter(subscriptions__contains=[{"queue": queue}]).select_related("node"):
-        page = format_html('<a href="{}">{}</a>', _page(worker), worker.wid)
-        for subscription in worker.subscriptions:
-            if subscription["queue"] == queue:
-                credits, active = subscription["credits"], subscription["active"]
-                rows.append((page, worker.address, worker.node, f"{credits:,}", f"{active:,}"))
-    return html_table(("Worker", "From", "Node", "Credits", "Active"), rows)
-
-
 def _page(worker: Worker) -> str:
     return reverse("admin:queues_worker_change", args=[worker.pk])
 

@@ -1,6 +1,6 @@
 -- One row: nodes, workers, peers that are connected; connections of the database; its commits so far;
--- standbys and the longest lag of one in seconds; the last node's id and how many live nodes began within `minutes`; when
--- the last sample was taken; what holds back vacuum for longer than so many seconds or transactions, as JSON.
+-- standbys and the longest lag of one in seconds; the last node's id and how many live nodes began within `minutes`;
+-- what holds back vacuum for longer than so many seconds or transactions, as JSON.
 select (select count(*) from queues_node), (select count(*) from queues_worker),
     (select count(*) from queues_mailbox where node_id is not null),
     (select count(*) from pg_stat_activity where datname = current_database()),
@@ -9,7 +9,6 @@ select (select count(*) from queues_node), (select count(*) from queues_worker),
     (select extract(epoch from max(replay_lag))::float8 from pg_stat_replication),
     coalesce(pg_sequence_last_value('queues_node_id_seq'), 0),
     (select count(*) from queues_node where started_at > now() - make_interval(mins => %(minutes)s)),
-    (select at from queues_samplemark where queue = 0),
     (select coalesce(json_agg(h order by h.xids desc), '[]') from (
         select 'backend' as kind, pid::text as name, extract(epoch from backend_start)::text as started,
             coalesce(usename, '') as user, application_name as application, left(query, 300) as query,

@@ -79,7 +79,7 @@ def archive(queue: Queue, count: int = 1, **fields: Any) -> None:
 @pytest.mark.parametrize(
     ("model", "queries"),
     [
-        ("queue", 3),  # how many queues there are, the page, the counts of messages
+        ("queue", 6),  # how many queues there are, the page, counts, first messages, the last hour, workers
         ("message", 2),  # the page, the queues to choose from
         ("subscription", 3),
         ("apikey", 2),
@@ -185,7 +185,10 @@ def test_a_purge_asks_first_and_shows_what_it_would_take(admin_client: Client) -
     asked = act(admin_client, "queue", "purge", queue.pk)
     assert "orders: 3 ready, 0 delayed" in text_of(asked)
     assert assert_counts_are_exact(queue).ready == 3
-    done = act(admin_client, "queue", "purge", queue.pk, confirmed="yes")
+    mistyped = act(admin_client, "queue", "purge", queue.pk, confirmed="yes", typed="order")
+    assert "That is something else." in text_of(mistyped)
+    assert assert_counts_are_exact(queue).ready == 3
+    done = act(admin_client, "queue", "purge", queue.pk, confirmed="yes", typed="orders")
     assert "Removed 3 messages from orders" in text_of(done)
     counts = assert_counts_are_exact(queue)
     assert (counts.ready, counts.dead) == (0, 1)
@@ -203,7 +206,9 @@ def test_deleting_a_queue_asks_first_and_takes_its_messages(admin_client: Client
 
     assert "orders: 2 ready, 0 leased, 0 delayed, 0 dead" in text_of(delete())
     assert Queue.objects.exists()
-    assert "Deleted orders with 2 messages" in text_of(delete(confirmed="yes"))
+    assert "That is something else." in text_of(delete(confirmed="yes"))
+    assert Queue.objects.exists()
+    assert "Deleted orders with 2 messages" in text_of(delete(confirmed="yes", typed="orders"))
     assert not Queue.objects.exists()
     assert not Message.objects.exists()
 
@@ -217,7 +222,7 @@ def test_a_queue_that_is_busy_stays_and_the_page_says_why(
         raise queue_operations.QueueBusy("A transaction is still open.")
 
     monkeypatch.setattr(queue_operations, "delete_queue", busy)
-    response = act(admin_client, "queue", "delete_selected", queue.pk, confirmed="yes")
+    response = act(admin_client, "queue", "delete_selected", queue.pk, confirmed="yes", typed="orders")
     assert "A transaction is still open." in text_of(response)
 
 
@@ -230,8 +235,9 @@ def test_who_may_only_look_is_offered_no_action(anybody: Client) -> None:
     for model, action in actions:
         assert f'value="{action}"' not in anybody.get(address(model)).content.decode()
         pk = queue.pk if model == "queue" else Message.objects.get().pk
-        act(anybody, model, action, pk, confirmed="yes")
-    assert anybody.post(address("queue", "delete", queue.pk), {"confirmed": "yes"}).status_code == 403
+        act(anybody, model, action, pk, confirmed="yes", typed="orders")
+    typed = {"confirmed": "yes", "typed": "orders"}
+    assert anybody.post(address("queue", "delete", queue.pk), typed).status_code == 403
     queue.refresh_from_db()
     assert queue.paused is False
     assert assert_counts_are_exact(queue).dead == 1
@@ -402,7 +408,7 @@ def test_a_subscription_shows_its_backlog_and_is_deleted_with_it(admin_client: C
     assert [row.counts.ready for row in found.context["cl"].result_list] == [2]
     asked = admin_client.post(address("subscription", "delete", one.pk))
     assert "2 messages" in text_of(asked)
-    admin_client.post(address("subscription", "delete", one.pk), {"confirmed": "yes"})
+    admin_client.post(address("subscription", "delete", one.pk), {"confirmed": "yes", "typed": str(one)})
     assert list(Subscription.objects.all()) == [other]
     assert not Queue.objects.filter(pk=one.queue_id).exists()
 

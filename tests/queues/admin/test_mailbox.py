@@ -191,7 +191,7 @@ def test_deleting_a_peer_asks_first_and_takes_its_letters(admin_client: Client, 
 
     assert "bob: never connected, 2 pending, 0 in flight, 0 dead" in text_of(delete())
     assert Mailbox.objects.exists()
-    assert "Deleted bob with 2 messages" in text_of(delete(confirmed="yes"))
+    assert "Deleted bob with 2 messages" in text_of(delete(confirmed="yes", typed="bob"))
     assert not Mailbox.objects.exists()
     assert not Queue.objects.exists()
     assert AuditJournalEntry.objects.filter(event="delete", record_id="peer:bob", sender="admin").exists()
@@ -200,7 +200,7 @@ def test_deleting_a_peer_asks_first_and_takes_its_letters(admin_client: Client, 
 def test_the_queue_of_a_peer_is_not_deleted_by_itself(admin_client: Client) -> None:
     bob = make_peer("bob")
     letters(bob, count=2)
-    shown = text_of(act(admin_client, "queue", "delete_selected", bob.queue_id, confirmed="yes"))
+    shown = text_of(act(admin_client, "queue", "delete_selected", bob.queue_id, confirmed="yes", typed="_peer/bob"))
     assert "'_peer/bob' is the mailbox of the peer 'bob': delete the peer." in shown
     assert Message.objects.filter(queue=bob.queue_id).count() == 2
 
@@ -223,7 +223,7 @@ def test_who_may_only_look_is_offered_no_action(anybody: Client) -> None:
     for name in ("disconnect", "free_name"):
         act(anybody, "mailbox", name, bob.pk, confirmed="yes")
         assert anybody.post(action(bob, name), {"confirmed": "yes"}).status_code == 403
-    assert anybody.post(address("mailbox", "delete", bob.pk), {"confirmed": "yes"}).status_code == 403
+    assert anybody.post(address("mailbox", "delete", bob.pk), {"confirmed": "yes", "typed": "bob"}).status_code == 403
     bob.refresh_from_db()
     assert bob.node_id is not None
     user.user_permissions.set([])

@@ -17,7 +17,6 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
-from queues.admin.worker import workers_of
 from queues.engine.uuids import message_uuid
 from queues.models import Message, Node, Worker
 from tests.queues.store import make_node, make_queue, store
@@ -166,24 +165,20 @@ def test_workers_are_for_those_who_may_see_them(client: Client) -> None:
         assert client.get(address).status_code == 403
 
 
-def test_a_queues_page_lists_the_workers_that_subscribe_to_it(
-    admin_client: Client, django_assert_num_queries: DjangoAssertNumQueries
-) -> None:
+def test_a_queues_page_lists_the_workers_that_subscribe_to_it(admin_client: Client) -> None:
     queue = make_queue("orders")
     address = reverse("admin:queues_queue_change", args=[queue.pk])
-    assert "Subscribed now: none" in text_of(admin_client.get(address))
+    assert "Nothing consumes from it now." in text_of(admin_client.get(address))
     node = make_node()
     one = make_worker(node, subscriptions=[subscription("other", 7777, 7), subscription("orders", 1005, 2)])
     two = make_worker(node, subscriptions=[subscription("orders", 0, 0)], address="192.0.2.8:1")
     three = make_worker(node, subscriptions=[subscription("orders2")])
-    shown = text_of(admin_client.get(address))
-    assert f"{one.wid} 192.0.2.7:50123 {node} 1,005 2" in shown
-    assert f"{two.wid} 192.0.2.8:1 {node} 0 0" in shown
+    shown = " ".join(text_of(admin_client.get(address)).split())
+    assert re.search(rf"worker {one.wid} 192.0.2.7:50123, node {node.pk} (now|.* ago) 1005 2", shown)
+    assert re.search(rf"worker {two.wid} 192.0.2.8:1, node {node.pk} (now|.* ago) 0 0", shown)
     assert str(three.wid) not in shown
     assert "7,777" not in shown
     assert f'href="{page(one)}"' in admin_client.get(address).content.decode()
-    with django_assert_num_queries(1):
-        workers_of("orders")
 
 
 def test_workers_vanish_with_their_node() -> None:

@@ -79,7 +79,7 @@ def test_additions_changes_and_deletions_say_who_and_which_fields(admin_client: 
     submit(admin_client, address("queue", "change", queue.pk), max_length="7", paused="on")
     submit(admin_client, address("queue", "change", queue.pk))  # changes nothing
     store(queue, count=3)
-    admin_client.post(address("queue", "delete", queue.pk), {"confirmed": "yes"})
+    admin_client.post(address("queue", "delete", queue.pk), {"confirmed": "yes", "typed": "orders"})
     assert recorded() == [
         ("add", "queue:orders", "admin", ""),
         ("change", "queue:orders", "admin", "Paused, Max length"),
@@ -98,8 +98,8 @@ def test_actions_on_queues_are_recorded_with_what_they_did(admin_client: Client)
         ("pause", "queue:other", "admin", ""),
         ("resume", "queue:orders", "admin", ""),
     ]
-    act(admin_client, "queue", "purge", orders.pk, confirmed="yes")
-    act(admin_client, "queue", "delete_selected", other.pk, confirmed="yes")
+    act(admin_client, "queue", "purge", orders.pk, confirmed="yes", typed="orders")
+    act(admin_client, "queue", "delete_selected", other.pk, confirmed="yes", typed="other")
     assert recorded() == [
         ("purge", "queue:orders", "admin", "2 ready, 1 delayed"),
         ("delete", "queue:other", "admin", "0 ready, 0 leased, 0 delayed, 0 dead"),
@@ -128,7 +128,7 @@ def test_a_purge_of_an_audited_queue_is_recorded_for_each_message(admin_client: 
     queue = make_queue(audited=True)
     messages = store(queue, count=2)
     recorded("queue:orders")
-    act(admin_client, "queue", "purge", queue.pk, confirmed="yes")
+    act(admin_client, "queue", "purge", queue.pk, confirmed="yes", typed="orders")
     assert recorded("queue:orders") == [("purge", str(message.pk), "admin", "") for message in messages]
 
 
@@ -182,9 +182,9 @@ def test_what_is_done_to_periodic_jobs_is_recorded(admin_client: Client) -> None
 def test_subscriptions_and_peers_are_recorded_too(admin_client: Client) -> None:
     one, bob = subscription(), make_peer("bob", make_node())
     recorded()
-    act(admin_client, "subscription", "delete_selected", one.pk, confirmed="yes")
+    act(admin_client, "subscription", "delete_selected", one.pk, confirmed="yes", typed=str(one))
     act(admin_client, "mailbox", "disconnect", bob.pk, confirmed="yes")
-    act(admin_client, "mailbox", "delete_selected", bob.pk, confirmed="yes")
+    act(admin_client, "mailbox", "delete_selected", bob.pk, confirmed="yes", typed="bob")
     assert not Subscription.objects.exists()
     deleted, disconnected, gone = recorded()
     assert deleted == ("delete", f"subscription:{one.pk}", "admin", "0 messages")
@@ -227,10 +227,11 @@ def test_who_may_not_do_it_leaves_no_row(anybody: Client) -> None:
         ("message", "put_back", dead.pk), ("message", "remove", dead.pk), ("apikey", "revoke", key.pk),
         ("route", "delete_selected", route.pk),
     ):  # fmt: skip
-        act(anybody, model, action, pk, confirmed="yes", post="yes")
+        act(anybody, model, action, pk, confirmed="yes", post="yes", typed="orders")
     assert anybody.post(address("queue", "add"), policy()).status_code == 403
     assert anybody.post(address("queue", "change", queue.pk), policy(paused="on")).status_code == 403
-    assert anybody.post(address("queue", "delete", queue.pk), {"confirmed": "yes"}).status_code == 403
+    typed = {"confirmed": "yes", "typed": "orders"}
+    assert anybody.post(address("queue", "delete", queue.pk), typed).status_code == 403
     assert recorded() == recorded("queue:orders") == []
     assert Queue.objects.filter(paused=False).count() == 1
 
@@ -245,7 +246,7 @@ def test_what_was_refused_is_recorded_as_such(
         raise queue_operations.QueueBusy("A transaction is still open.")
 
     monkeypatch.setattr(queue_operations, operation, busy)
-    act(admin_client, "queue", action, queue.pk, confirmed="yes")
+    act(admin_client, "queue", action, queue.pk, confirmed="yes", typed="orders")
     event = action.partition("_")[0]
     begun, failed = recorded()
     assert begun[:3] == (event, "queue:orders", "admin")
@@ -261,7 +262,9 @@ def test_what_was_refused_is_recorded_as_such(
     [
         lambda client, queue: act(client, "queue", "pause", queue.pk),
         lambda client, queue: client.post(address("queue", "change", queue.pk), policy(paused="on")),
-        lambda client, queue: client.post(address("queue", "delete", queue.pk), {"confirmed": "yes"}),
+        lambda client, queue: client.post(
+            address("queue", "delete", queue.pk), {"confirmed": "yes", "typed": "orders"}
+        ),
         lambda client, queue: act(client, "route", "delete_selected", Route.objects.get().pk, post="yes"),
     ],
     ids=["action", "change", "deletion", "deletion of several"],
@@ -316,7 +319,7 @@ def test_switching_the_audit_of_a_queue_on_and_off_says_who(admin_client: Client
     assert admin_client.post(address("queue", "add"), policy(name="new", audited="on")).status_code == 302
     assert recorded("queue:new") == [("audit-on", "queue:new", "admin", "")]
     pk = Queue.objects.get(name="new").pk
-    admin_client.post(address("queue", "delete", pk), {"confirmed": "yes"})
+    admin_client.post(address("queue", "delete", pk), {"confirmed": "yes", "typed": "new"})
     assert recorded("queue:new") == [("delete", "queue:new", "admin", "")]
 
 

@@ -1,0 +1,109 @@
+"""Definitions out and in as JSON, as buttons of the list of queues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+
+from queues.admin.recorded import operator
+from queues.operations.definitions import InvalidDefinitions, export_definitions, import_definitions
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+#: What definitions show, and what each section of them may change.
+VIEWED = ("view_queue", "view_route", "view_periodicjob", "view_apikey")
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "queues": ("add_queue", "change_queue"), "routes": ("add_route",),
+    "periodic_jobs": ("add_periodicjob", "change_periodicjob"), "api_keys": ("change_apikey",),
+}  # fmt: skip
+#: Bytes of a file.
+LARGEST = 4 << 20
+
+
+def _has(request: HttpRequest, *names: str) -> bool:
+    return request.user.has_perms([f"queues.{name}" for name in names])
+
+
+def may_export(request: HttpRequest) -> bool:
+    """Whether the user may see all that definitions hold."""
+    return _has(request, *VIEWED)
+
+
+def may_import(request: HttpRequest) -> bool:
+    """Whether the user may bring in any section."""
+    return any(_has(request, *names) for names in SECTIONS.values())
+
+
+class DefinitionPages:
+    """The two pages; `model_admin` is that of queues."""
+
+    def __init__(self, model_admin: ModelAdmin) -> None:
+        self._admin = model_admin
+
+    def export_view(self, request: HttpRequest) -> HttpResponse:
+        """All definitions as a file."""
+        if not may_export(request):
+            raise PermissionDenied
+        text = json.dumps(export_definitions(), indent=2, ensure_ascii=False)
+        name = f"fivewire-definitions-{timezone.now():%Y-%m-%d}.json"
+        disposition = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
+        return HttpResponse(text, content_type="application/json", headers=disposition)
+
+    def import_view(self, request: HttpRequest) -> HttpResponse:
+        """Take definitions, show what they would change, and change it."""
+        if not may_import(request):
+            raise PermissionDenied
+        context: dict[str, Any] = {"text": "", "changes": None}
+        if request.method == "POST":
+            text = _given(request)
+            context |= {"text": text}
+            try:
+                given = _parsed(text)
+                _check_rights(request, given)
+                apply = "apply" in request.POST
+                context["changes"] = import_definitions(given, operator(request), dry_run=not apply)
+            except InvalidDefinitions as error:
+                context["problem"] = str(error)
+            else:
+                if apply:
+                    made = sum(change.action != "skip" for change in context["changes"])
+                    messages.success(request, f"Changes made: {made}.")
+                    return HttpResponseRedirect(reverse("admin:queues_queue_changelist"))
+        context |= {**self._admin.admin_site.each_context(request), "title": "Import definitions"}
+        context["opts"] = self._admin.opts
+        return TemplateResponse(request, "admin/queues/import_definitions.html", context)
+
+
+def _given(request: HttpRequest) -> str:
+    file = request.FILES.get("file")
+    if file is None:
+        return request.POST.get("text", "")
+    return bytes(file.read(LARGEST + 1)).decode("utf-8", "replace")
+
+
+def _parsed(text: str) -> object:
+    if len(text.encode(errors="replace")) > LARGEST:
+        raise InvalidDefinitions(f"They have more than {LARGEST >> 20} MiB; use manage.py definitions import.")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidDefinitions(f"It is no JSON: {error}") from error
+
+
+def _check_rights(request: HttpRequest, given: object) -> None:
+    """Raises PermissionDenied for a section that the user may not change."""
+    if isinstance(given, Mapping) and not all(
+        _has(request, *names) for section, names in SECTIONS.items() if given.get(section)
+    ):
+        raise PermissionDenied

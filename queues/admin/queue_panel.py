@@ -1,0 +1,108 @@
+"""What the pages of queues show of their state: the figures of a list, and the upper part of one queue's page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS, OperationalError
+from django.urls import reverse
+from django.utils import timezone
+
+from queues.admin.charts import SMALL, number, rate
+from queues.admin.history import history_charts
+from queues.counts import QueueCounts
+from queues.models import Queue
+from queues.operations.overview import QueueState, oldest_ready, read_queues
+from queues.operations.queue_page import MOST_LETTERS, queue_details
+from queues.samples import SPANS, SPARK, read_series
+from queues.store import query_within
+from queues.times import duration, relative
+
+#: Milliseconds that a statement may take, and the one that looks for first messages.
+LIMIT, OLDEST_LIMIT = 2000, 500
+
+
+@dataclass(frozen=True, slots=True)
+class ListFigures:
+    """One queue's line in the list."""
+
+    counts: QueueCounts
+    in_rate: float = 0.0
+    out_rate: float = 0.0
+    age: str = "-"
+    consumers: str = "-"
+    #: Ready and delayed messages within the last hour.
+    depth: list[float | None] = field(default_factory=list)
+
+
+NO_FIGURES = ListFigures(QueueCounts())
+
+
+def list_figures(ids: Sequence[int], using: str = DEFAULT_DB_ALIAS) -> dict[int, ListFigures]:
+    """The lines of a page of queues; four queries, none of which counts messages."""
+    states = read_queues(ids, using, LIMIT)
+    ages, series = _ages(ids, using), read_series(ids, SPARK, time.time(), using)
+    workers: dict[int, int] = dict(query_within("list_workers", using, LIMIT, queues=list(ids)))
+    return {
+        id: ListFigures(
+            state.counts, state.in_rate, state.out_rate, _age(ages, id), _consumers(state, workers.get(id, 0)),
+            [_sum(ready, delayed) for ready, delayed in zip(series[id].ready, series[id].delayed, strict=True)],
+        )
+        for id, state in states.items()
+    }  # fmt: skip
+
+
+def _ages(ids: Sequence[int], using: str) -> dict[int, float] | None:
+    """The ages of the first ready messages; None if they are hard to find, as while vacuum is held back."""
+    try:
+        return oldest_ready(ids, using, OLDEST_LIMIT)
+    except OperationalError:
+        return None
+
+
+def _age(ages: Mapping[int, float] | None, id: int) -> str:
+    if ages is None:
+        return "unknown"
+    return duration(ages[id]) if id in ages else "-"
+
+
+def _consumers(state: QueueState, workers: int) -> str:
+    parts = [f"nodes: {state.nodes}" if state.nodes else "", f"workers: {workers}" if workers else ""]
+    return ", ".join(filter(None, parts)) or "-"
+
+
+def _sum(*figures: float | None) -> float | None:
+    known = [figure for figure in figures if figure is not None]
+    return sum(known) if known else None
+
+
+def queue_panel(queue: Queue, span: str, using: str = DEFAULT_DB_ALIAS) -> dict[str, Any]:
+    """What the template of a queue's page shows above its settings; four queries."""
+    now = time.time()
+    state, ages = read_queues([queue.pk], using, LIMIT).get(queue.pk), _ages([queue.pk], using)
+    counts = QueueCounts() if state is None else state.counts
+    details = queue_details(queue, counts.leased, using)
+    series = read_series([queue.pk], SPANS[span], now, using)[queue.pk]
+    return {
+        "figures": [
+            ("In", rate(0 if state is None else state.in_rate), f"{number(counts.published)} ever"),
+            ("Out", rate(0 if state is None else state.out_rate), f"{number(counts.completed)} ever acknowledged"),
+            ("Ready", number(counts.ready), f"{number(counts.delayed)} delayed"),
+            ("Oldest", _age(ages, queue.pk), "first ready message"),
+            ("Unacknowledged", number(counts.leased), "with consumers"),
+            ("Dead letters", number(counts.dead), f"{number(counts.settled)} messages ever left"),
+        ],
+        "charts": history_charts(series, SPANS[span], now, SMALL),
+        "span": span, "spans": {key: one.label for key, one in SPANS.items()},
+        "consumers": [
+            {
+                "consumer": one, "address": reverse(f"admin:{one.page[0]}", args=[one.page[1]]),
+                "since": "-" if one.since is None else relative(one.since, timezone.now()),
+            }
+            for one in details.consumers
+        ],
+        "reasons": details.reasons, "dead": counts.dead, "most_letters": MOST_LETTERS,
+    }  # fmt: skip

@@ -1,0 +1,74 @@
+"""What is known of one queue beside its counts: who consumes it, and why its dead letters died."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS
+
+from queues.models import Queue
+from queues.store import query_within
+
+#: Milliseconds; workers and reasons shown; dead letters looked at, the newest.
+LIMIT, MOST_WORKERS, MOST_REASONS, MOST_LETTERS = 2000, 100, 10, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """Something that takes messages from the queue. `page` is the name of its page in the admin and the key there."""
+
+    what: str
+    page: tuple[str, object]
+    where: str
+    since: datetime | None
+    #: What it may still be given, and what it holds; None: not known by consumer.
+    credits: int | None = None
+    holds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDetails:
+    """Consumers over every protocol, and the reasons of the newest dead letters with their numbers."""
+
+    consumers: list[Consumer]
+    reasons: list[tuple[str, int]]
+
+
+def queue_details(queue: Queue, held: int, using: str = DEFAULT_DB_ALIAS) -> QueueDetails:
+    """The details of a queue of which consumers hold so many messages; one query. Raises django.db.OperationalError
+    when it takes more than two seconds."""
+    [(nodes, workers, peer, subscriber, reasons)] = query_within(
+        "queue_page", using, LIMIT, queue=queue.pk, name=queue.name, most=MOST_WORKERS, letters=MOST_LETTERS,
+        reasons=MOST_REASONS,
+    )  # fmt: skip
+    consumers = [_worker(worker) for worker in workers]
+    if peer is not None:
+        state = f"on node {peer['node']}" if peer["connected"] else "away"
+        page = ("queues_mailbox_change", peer["id"])
+        since = _time(peer["since"]) if peer["connected"] else None
+        consumers.append(Consumer(f"peer {peer['name']}", page, state, since, holds=held))
+    if subscriber is not None:
+        owner = f"key {subscriber['owner']}" if subscriber["owner"] else "no key"
+        topic = bytes.fromhex(subscriber["topic"]).decode("utf-8", "replace")
+        what = f"subscriber of {topic}, QoS {subscriber['qos']}"
+        consumers.append(Consumer(what, ("queues_subscription_change", subscriber["id"]), owner, None, holds=held))
+    return QueueDetails([*consumers, *map(_node, nodes)], [(reason, count) for reason, count in reasons])
+
+
+def _worker(worker: dict[str, Any]) -> Consumer:
+    return Consumer(
+        f"worker {worker['wid']}", ("queues_worker_change", worker["wid"]),
+        f"{worker['address']}, node {worker['node']}", _time(worker["since"]), worker["credits"], worker["active"],
+    )  # fmt: skip
+
+
+def _node(node: dict[str, Any]) -> Consumer:
+    what = f"node {node['node']}, {node['name']}"
+    where = f"{node['host']}, pid {node['pid']}"
+    return Consumer(what, ("queues_node_change", node["node"]), where, _time(node["since"]))
+
+
+def _time(unix: float | None) -> datetime | None:
+    return None if unix is None else datetime.fromtimestamp(unix, UTC)

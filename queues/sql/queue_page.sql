@@ -1,0 +1,22 @@
+-- What the page of a queue shows beside its counts, as JSON: nodes with consumers, workers with their credits, the peer or
+-- subscriber it belongs to; and its newest dead letters by reason, how many of them were looked at.
+select
+    (select coalesce(json_agg(json_build_object('node', n.id, 'name', n.name, 'host', n.host, 'pid', n.pid,
+            'since', extract(epoch from i.since)::float8) order by n.id), '[]')
+        from queues_interest i join queues_node n on n.id = i.node_id where i.queue_id = %(queue)s),
+    (select coalesce(json_agg(w order by w.since), '[]') from (
+        select w.wid::text as wid, w.address, w.node_id as node, extract(epoch from w.connected_at)::float8 as since,
+            (s->>'credits')::bigint as credits, (s->>'active')::bigint as active
+        from queues_worker w, jsonb_array_elements(w.subscriptions) s where s->>'queue' = %(name)s limit %(most)s
+    ) as w),
+    (select json_build_object('name', m.name, 'id', m.queue_id, 'connected', m.node_id is not null, 'node', m.node_id,
+            'since', extract(epoch from m.connected_at)::float8)
+        from queues_mailbox m where m.queue_id = %(queue)s),
+    (select json_build_object('topic', encode(s.topic, 'hex'), 'id', s.id, 'qos', s.qos, 'owner', k.name)
+        from queues_subscription s left join queues_apikey k on k.id = s.owner_id where s.queue_id = %(queue)s),
+    (select coalesce(json_agg(json_build_array(d.reason, d.count) order by d.count desc), '[]') from (
+        select coalesce(left(error, 200), '') as reason, count(*) as count from (
+            select error from queues_message where queue_id = %(queue)s and state = 3
+            order by queue_id desc, id desc limit %(letters)s
+        ) as newest group by 1 order by 2 desc limit %(reasons)s
+    ) as d)
