@@ -181,7 +181,7 @@ class Channel(StdChannel):
             while count == PURGED_AT_ONCE:
                 [(count,)] = database.query(
                     "purge", queue=id, state=state, high=high, ids=None, limit=PURGED_AT_ONCE, outcome=PURGED,
-                    event="purge", by="celery",
+                    event="purge", by="celery", named=False,
                 )  # fmt: skip
                 gone += count
         # Messages in the memory of engines go, too.
