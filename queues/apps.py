@@ -17,8 +17,10 @@ class QueuesConfig(AppConfig):
 
     def ready(self) -> None:
         from queues import checks  # noqa: F401
+        from queues.groups import keep_groups
 
         post_migrate.connect(keep_topology, sender=self)
+        post_migrate.connect(keep_groups)
 
 
 def keep_topology(using: str, **kwargs: Any) -> None:

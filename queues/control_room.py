@@ -17,7 +17,9 @@ from django.urls import URLPattern, URLResolver, path, reverse
 
 #: Where models stand, in this order; those that are not named stand under the last.
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Messages": ("queues.Queue", "queues.Message", "queues.ArchivedMessage", "queues.PeriodicJob"),
+    "Messages": (
+        "queues.Queue", "queues.Message", "queues.ArchivedMessage", "queues.BulkOperation", "queues.PeriodicJob",
+    ),
     "Consumers": ("queues.Worker", "queues.Mailbox", "queues.Subscription", "queues.Route"),
     "Access": ("queues.ApiKey", "auth.User", "auth.Group"),
     "History": (
