@@ -83,11 +83,3 @@ def write_anchor(chain_id: int, unsigned: Anchor, by: Signer, using: str) -> Anc
 def signed(anchor: Anchor, by: Signer) -> Anchor:
     """The anchor with its signature."""
     return replace(anchor, key=by.fingerprint, signature=by.sign(anchor.message))
-
-
-def stored_anchor(chain: str, row: AuditAnchor) -> Anchor:
-    """An anchor of the database."""
-    return Anchor(
-        chain=chain, number=row.number, seq=row.seq, hash=bytes(row.hash), at=row.at, kind=row.kind,
-        previous=bytes(row.previous), key=row.key, signature=bytes(row.signature),
-    )  # fmt: skip

@@ -11,7 +11,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class AddressError(ValueError):
-    """The text is no address or network; the message names the fault and the right form."""
+    """The text is no address; the message names the fault and the right form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +67,6 @@ def _parse_port(port: str, text: str) -> int:
     if not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise AddressError(f"{text!r}: the port must be a number from 0 to 65535, not {port!r}")
     return int(port)
-
-
-def parse_networks(text: str | Iterable[str]) -> tuple[Network, ...]:
-    """Read networks such as ``10.0.0.0/8, 192.0.2.7``: a list, or one text with commas or spaces.
-
-    An address without a length is a network of one. Raises :exc:`AddressError`.
-    """
-    words = text.replace(",", " ").split() if isinstance(text, str) else [word.strip() for word in text]
-    return tuple(_parse_network(word) for word in words)
-
-
-def _parse_network(word: str) -> Network:
-    try:
-        return ipaddress.ip_network(word)
-    except ValueError as error:
-        try:
-            meant = ipaddress.ip_network(word, strict=False)
-        except ValueError:
-            raise AddressError(f"{word!r} is no network ({error}): write for example 10.0.0.0/8") from None
-        raise AddressError(f"{word!r} has bits set after its length: did you mean {meant}?") from None
 
 
 def ip_address(text: str) -> IPAddress:

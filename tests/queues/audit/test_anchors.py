@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from queues.audit.anchor import NOTHING, Anchor, Origin, parse_line
 from queues.audit.anchor_file import AnchorFile
-from queues.audit.anchoring import anchor_all, signed, stored_anchor
+from queues.audit.anchoring import anchor_all, signed
 from queues.audit.chains import append
 from queues.audit.diagnosis import FindingKind
 from queues.audit.errors import InvalidAnchorFile, InvalidAuditKey
@@ -45,6 +45,14 @@ def use_other_key(settings: Any, home: Path) -> None:
     """From now on this installation has another key of its own."""
     (home / "audit_key").unlink()
     signer()
+
+
+def stored_anchor(chain: str, row: AuditAnchor) -> Anchor:
+    """An anchor of the database."""
+    return Anchor(
+        chain=chain, number=row.number, seq=row.seq, hash=bytes(row.hash), at=row.at, kind=row.kind,
+        previous=bytes(row.previous), key=row.key, signature=bytes(row.signature),
+    )  # fmt: skip
 
 
 # What an anchor is.

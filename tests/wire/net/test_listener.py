@@ -10,12 +10,13 @@ import logging
 import resource
 import socket
 from collections.abc import Callable, Coroutine
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
 
 from tests.wire.serving import EVENT_LOOPS, Recorder, Server, client, is_turned_away, run_scenario, serving
-from wire.net.address import HostPort, parse_networks
+from wire.net.address import HostPort
 from wire.net.limits import Closure, ConnectionLimits, LogThrottle, Refusal
 from wire.net.listener import ListenError
 
@@ -77,7 +78,7 @@ def test_the_limit_per_address_leaves_room_for_others(run: Run) -> None:
 
 def test_only_listed_networks_may_connect(run: Run) -> None:
     async def scenario() -> None:
-        async with serving(allow=parse_networks("127.0.0.2, 192.0.2.0/24")) as server:
+        async with serving(allow=(ip_network("127.0.0.2"), ip_network("192.0.2.0/24"))) as server:
             assert await is_turned_away(server)
             assert server.listener.stats.refused[Refusal.NOT_ALLOWED] == 1
             _, writer = await asyncio.open_connection("127.0.0.1", server.address.port, local_addr=("127.0.0.2", 0))

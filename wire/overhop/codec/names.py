@@ -76,7 +76,3 @@ class Code(StrEnum):
     FORBIDDEN = "FORBIDDEN"
     QUEUE_FULL = "QUEUE_FULL"
     UNAVAILABLE = "UNAVAILABLE"
-
-
-#: The codes after which the server closes the connection.
-CLOSING: Final = frozenset((Code.PROTOCOL_VIOLATION, Code.CONNECTION_TIMEOUT, Code.REGISTER_TIMEOUT))
