@@ -89,7 +89,7 @@ def test_a_second_call_joins(data_dir: Path, database: EmbeddedServer) -> None:
     assert (again.port, again.password) == (database.port, database.password)
 
 
-def test_nobody_gets_in_without_the_password(database: EmbeddedServer) -> None:
+def test_a_connection_without_the_password_is_refused(database: EmbeddedServer) -> None:
     assert len(database.password) >= 32
     for attempt in ({"password": ""}, {"password": "fivewire"}):
         with pytest.raises(psycopg.OperationalError, match="password"):

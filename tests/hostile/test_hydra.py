@@ -167,13 +167,13 @@ def liar(node: Node) -> Probe:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.usefixtures("nothing_else_harmed")
 class TestKeptCases:
-    def test_a_stranger_harms_nobody(self, node: Node, name: str) -> None:
+    def test_a_stranger_harms_no_node(self, node: Node, name: str) -> None:
         exchange(tcp(node), CASES[name])
 
-    def test_a_stranger_by_datagrams_harms_nobody(self, node: Node, name: str) -> None:
+    def test_a_stranger_by_datagrams_harms_no_node(self, node: Node, name: str) -> None:
         datagrams(node, CASES[name])
 
-    def test_a_member_harms_nobody(self, node: Node, name: str) -> None:
+    def test_a_member_harms_no_node(self, node: Node, name: str) -> None:
         exchange(tcp(node), b"KNOCK %d liar\r\n" % LIAR + CASES[name])
 
 
@@ -181,19 +181,19 @@ class TestKeptCases:
 class TestDrawnSessions:
     @drawn
     @given(PIECES)
-    def test_a_stranger_harms_nobody(self, node: Node, neighbour: Probe, data: bytes) -> None:
+    def test_a_stranger_harms_no_node(self, node: Node, neighbour: Probe, data: bytes) -> None:
         exchange(tcp(node), data)
         served(neighbour)
 
     @drawn
     @given(PIECES)
-    def test_a_stranger_by_datagrams_harms_nobody(self, node: Node, neighbour: Probe, data: bytes) -> None:
+    def test_a_stranger_by_datagrams_harms_no_node(self, node: Node, neighbour: Probe, data: bytes) -> None:
         datagrams(node, data)
         served(neighbour)
 
     @drawn
     @given(PIECES)
-    def test_a_member_harms_nobody(self, node: Node, neighbour: Probe, data: bytes) -> None:
+    def test_a_member_harms_no_node(self, node: Node, neighbour: Probe, data: bytes) -> None:
         exchange(tcp(node), b"KNOCK %d liar\r\n" % LIAR + data)
         served(neighbour)
 
@@ -303,7 +303,7 @@ IRC_CASES: Final = {
 
 
 @pytest.mark.parametrize("name", IRC_CASES)
-def test_an_irc_server_harms_nobody(irc_side: tuple[Node, IrcSide], store: Database, name: str) -> None:
+def test_an_irc_server_harms_no_node(irc_side: tuple[Node, IrcSide], store: Database, name: str) -> None:
     node, side = irc_side
     with unharmed(store, lambda: node.said, lambda: passes_on(side, store)):
         side.send(IRC_CASES[name])
@@ -312,7 +312,7 @@ def test_an_irc_server_harms_nobody(irc_side: tuple[Node, IrcSide], store: Datab
 
 @drawn
 @given(st.lists(IRC_LINES | octets(3000), max_size=6).map(lambda parts: b"".join(parts)[:LONGEST]))
-def test_a_drawn_irc_server_harms_nobody(irc_side: tuple[Node, IrcSide], store: Database, data: bytes) -> None:
+def test_a_drawn_irc_server_harms_no_node(irc_side: tuple[Node, IrcSide], store: Database, data: bytes) -> None:
     node, side = irc_side
     with unharmed(store, lambda: node.said, lambda: passes_on(side, store)):
         side.send(data)

@@ -42,7 +42,7 @@ def test_lines_go_from_node_to_node_and_ways_only_where_no_link_is_known() -> No
     assert drawn == {(place[0], place[1]): True, (place[1], place[2]): True, (place[0], place[2]): False}
 
 
-def test_lines_to_nobody_are_not_drawn() -> None:
+def test_links_without_a_neighbour_are_not_drawn() -> None:
     assert draw(stations(2), [edge(0, 9), edge(1, 1)], [edge(8, 9)]).lines == []
 
 

@@ -15,7 +15,7 @@ def texts(before: NodeSnapshot | None, after: NodeSnapshot) -> list[tuple[str, s
     return [(each.kind, each.text) for each in occurrences(before, after)]
 
 
-def test_a_node_that_knows_nobody() -> None:
+def test_a_node_that_knows_no_other() -> None:
     driven = Driven(StoredNode(VOTER))
     status = look_at(driven)
     assert (status.name, status.id, status.voter) == ("alpha", driven.id, VOTER)

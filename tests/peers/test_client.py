@@ -78,7 +78,7 @@ def test_a_rejection_is_raised_with_its_code_and_reason(
     assert str(raised.value) == f"{rejection.reason or 'no reason given'} ({rejection.code})"
 
 
-def test_nobody_listening_is_an_os_error(client: Client, broker: FakeBroker) -> None:
+def test_a_refused_connection_is_an_os_error(client: Client, broker: FakeBroker) -> None:
     broker.stop()
     with pytest.raises(ConnectionRefusedError), client():
         pytest.fail("connected")

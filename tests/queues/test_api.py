@@ -193,7 +193,7 @@ def test_a_refused_publish_does_not_spoil_the_callers_transaction(wrong: Any, er
 # Topics and routes.
 
 
-def test_a_topic_nobody_subscribes_to_drops_the_message() -> None:
+def test_a_topic_without_subscriptions_drops_the_message() -> None:
     assert publish("topic:prices", b"") is None
     assert publish_many("topic:prices", [b"", b""]) == [None, None]
 

@@ -71,7 +71,7 @@ def test_no_wire_protocol_touches_a_mailbox_or_the_queue_of_a_subscription() -> 
         assert not may_reach(protocol, operation, *EXAMPLES[kind])
 
 
-def test_only_overhop_sees_the_systems_queue_and_nobody_on_the_wire_changes_it() -> None:
+def test_only_overhop_sees_the_systems_queue_and_no_protocol_changes_it() -> None:
     for protocol in WIRE:
         allowed = {operation for operation in Operation if may_reach(protocol, operation, "queue", "_system")}
         sees = {Operation.SEE, Operation.READ, Operation.CONSUME}

@@ -56,7 +56,7 @@ def test_a_failure_is_forgiven_every_ten_seconds(clock: Clock) -> None:
     assert slow.failed("192.0.2.1") == pytest.approx(0.1 * 2**1.5)
 
 
-def test_whoever_has_been_forgiven_everything_starts_anew_and_not_below(clock: Clock) -> None:
+def test_a_client_without_failures_left_starts_anew_and_not_below(clock: Clock) -> None:
     slow = FailureThrottle()
     failures(slow, 5)
     clock.now += 100 * FORGIVE

@@ -47,7 +47,7 @@ def test_partitions_are_made_a_week_ahead_and_dropped_when_they_are_too_old(sett
     tasks.keep_archive.apply(throw=True)
 
 
-def test_an_old_day_is_left_for_the_next_time_while_somebody_reads_the_archive(transactional_db: None) -> None:
+def test_an_old_day_is_left_for_the_next_time_while_the_archive_is_read(transactional_db: None) -> None:
     old = (datetime.now(UTC) - (project.BROKER_ARCHIVE_DAYS + 3) * DAY).date()
     with connection.cursor() as cursor:
         cursor.execute("select queues_make_archive_partitions(%s, 1)", [old])

@@ -233,7 +233,7 @@ def test_a_pause_and_a_revoked_key_are_heard_by_every_process(brokers: tuple[Bro
     store.wait_until_obeyed(*brokers)  # which ends the pause
 
 
-def test_an_ack_of_what_nobody_delivered_is_404_when_one_process_serves_the_queue(here: Blip) -> None:
+def test_an_ack_of_an_unknown_delivery_is_404_when_one_process_serves_the_queue(here: Blip) -> None:
     subscription = here.subscribe(b"alone")
     assert here.poll(subscription) is None
     answer = nack(99, 404, "unknown subscription or delivery tag")

@@ -223,7 +223,7 @@ def test_a_client_that_does_not_take_its_answer_is_dropped(run: Run, monkeypatch
     run(scenario)
 
 
-def test_a_client_that_goes_away_disturbs_nobody(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_goes_away_disturbs_no_other(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(pages: Pages) -> None:
         for request in (b"", b"GET", b"GET /metrics HTTP/1.0\r\n\r\n"):
             _, writer = await asyncio.open_connection(pages.address.host, pages.address.port)

@@ -69,7 +69,7 @@ async def test_a_nick_that_is_in_use_is_replaced_by_another_like_it(irc_server: 
     assert [each.connection.nick for each in clients] == ["popular", "popular_", "popular2", "popular3"]
 
 
-async def test_a_channel_that_refuses_is_told_in_the_log_and_holds_up_nobody(
+async def test_a_channel_that_refuses_is_logged_and_holds_up_no_other(
     irc_server: IrcServerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = await Client(irc_server, "refused", "#no-such-name", "#fine").connected()

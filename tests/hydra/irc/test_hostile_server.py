@@ -110,7 +110,7 @@ async def test_a_server_that_does_not_answer_at_all_is_given_up(scripted: Script
     assert "does not answer for 0.05 s" in await client.lost()
 
 
-async def test_a_join_that_is_not_answered_holds_up_nobody_for_long_and_is_tried_again(
+async def test_a_join_that_is_not_answered_holds_up_the_others_briefly_and_is_tried_again(
     scripted: ScriptedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = Client(scripted, "alpha", "#c key", join=0.02)

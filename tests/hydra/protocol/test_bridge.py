@@ -50,7 +50,7 @@ def test_missing_lines_are_asked_for_and_given() -> None:
     assert driven.hear(1, "ASK 3 2") == ["@term=3;first=4 RECV 4 JOIN #a", "@term=3 RECV 5 JOIN #b"]
 
 
-def test_what_nobody_has_any_more_is_reported_as_missed() -> None:
+def test_lines_that_no_node_has_any_more_are_reported_as_missed() -> None:
     driven = follower()
     heartbeat(driven, 2, 9)
     driven.hear(1, "@term=3;first=8 RECV 8 JOIN #h")

@@ -50,7 +50,7 @@ def test_a_pledge_is_on_disk_before_it_is_said() -> None:
 
 
 @pytest.mark.parametrize(("term", "expected"), [(3, []), (4, []), (5, ["PLEDGE 5 11 {id}"])])
-def test_after_a_restart_nobody_else_is_pledged_to_in_the_same_term(term: int, expected: list[str]) -> None:
+def test_after_a_restart_no_other_node_is_pledged_to_in_the_same_term(term: int, expected: list[str]) -> None:
     driven = Driven(StoredNode(VOTER, 4, 99, electorate(VOTER, B, C)))
     driven.node.core.promise_until = driven.now
     neighbour(driven, 1, 11, B)
@@ -58,7 +58,7 @@ def test_after_a_restart_nobody_else_is_pledged_to_in_the_same_term(term: int, e
     assert pledges(driven) == [line.format(id=driven.id) for line in expected]
 
 
-def test_after_a_restart_nobody_is_pledged_to_for_max_ping() -> None:
+def test_after_a_restart_there_is_no_pledge_for_max_ping() -> None:
     driven = Driven(StoredNode(VOTER, 3, None, electorate(VOTER, B, C)))
     neighbour(driven, 1, 11, B)
     nominate(driven)
@@ -179,7 +179,7 @@ def stand(driven: Driven) -> None:
     driven.wait(driven.node.election.ends - driven.now + 1e-3)
 
 
-def test_when_nobody_leads_a_node_stands_after_a_random_time() -> None:
+def test_without_a_leader_a_node_stands_after_a_random_time() -> None:
     ends = set()
     for seed in range(20):
         driven = Driven(StoredNode(VOTER, 3, None, electorate(VOTER, B, C)), rng=Random(seed))
@@ -215,7 +215,7 @@ def test_an_election_is_given_max_vote_before_a_nominee_stands_again() -> None:
     assert driven.node.term == 5
 
 
-def test_a_nominee_that_hears_nobody_goes_on_in_the_same_term() -> None:
+def test_a_nominee_without_answers_goes_on_in_the_same_term() -> None:
     driven = joined()
     stand(driven)
     driven.wait(100)

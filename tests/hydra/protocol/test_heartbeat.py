@@ -97,7 +97,7 @@ def test_a_leader_whom_a_majority_answers_stays() -> None:
     assert (driven.node.role, driven.on_irc) == (Role.LEADING, True)
 
 
-def test_a_leader_whom_nobody_answers_leaves_irc_before_anybody_may_pledge_to_another() -> None:
+def test_a_leader_without_answers_leaves_irc_before_any_node_may_pledge_to_another() -> None:
     driven = leader_of_three()
     begin = driven.now
     while driven.on_irc:

@@ -126,7 +126,7 @@ def test_ten_thousand_forged_knocks_through_a_node() -> None:
     assert driven.node.role is Role.LEADING
 
 
-def test_a_peer_that_replays_old_terms_moves_nobody_and_is_not_relayed() -> None:
+def test_a_peer_that_replays_old_terms_moves_no_node_and_is_not_relayed() -> None:
     driven = leader_of_three()
     driven.clear()
     for number in range(200):

@@ -171,7 +171,7 @@ def test_an_id_that_is_taken_is_refused() -> None:
     assert driven.closed[4] == f"{driven.id} is this node"
 
 
-def test_a_voter_that_comes_back_is_let_in_at_once_also_while_nobody_leads() -> None:
+def test_a_voter_that_comes_back_is_let_in_at_once_also_without_a_leader() -> None:
     driven = voter_of_three()
     neighbour(driven, 1, 11, B)
     driven.connect(2)
@@ -191,7 +191,7 @@ def test_a_second_link_of_a_node_is_joined_at_once() -> None:
     assert driven.sent[2] == []
 
 
-def test_while_nobody_leads_a_stranger_waits() -> None:
+def test_without_a_leader_a_stranger_waits() -> None:
     driven = voter_of_three()
     neighbour(driven, 1, 11, B)
     driven.connect(2)
@@ -200,7 +200,7 @@ def test_while_nobody_leads_a_stranger_waits() -> None:
     assert driven.sent[2] == [f"MEET 13 {driven.id}"]
 
 
-def test_when_nobody_leads_for_long_a_newcomer_is_let_in_without_a_vote() -> None:
+def test_after_long_without_a_leader_a_newcomer_is_let_in_without_a_vote() -> None:
     driven = voter_of_three()
     driven.connect(2)
     assert driven.hear(2, f"KNOCK 14 delta@{D}") == []
@@ -226,7 +226,7 @@ def test_two_that_are_outside_do_not_knock_back_at_each_other_without_end() -> N
         assert driven.hear(1, f"KNOCK 11 beta@{B}") == []
 
 
-def test_a_knock_is_repeated_and_a_link_over_which_nobody_comes_in_is_closed() -> None:
+def test_a_knock_is_repeated_and_a_link_without_an_admission_is_closed() -> None:
     driven = Driven(targets=["x"])
     driven.connect(1, target="x")
     driven.connect(2)
@@ -259,7 +259,7 @@ def test_every_attempt_to_come_in_is_made_with_another_id() -> None:
     assert len(ids) == 3
 
 
-def test_through_a_neighbour_without_attributes_nobody_gets_a_vote() -> None:
+def test_through_a_neighbour_without_attributes_no_node_gets_a_vote() -> None:
     driven = leader_of_three()
     driven.connect(3)
     driven.hear(3, "KNOCK 13 probe")

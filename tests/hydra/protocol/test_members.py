@@ -45,7 +45,7 @@ def test_an_id_belongs_to_one_voter() -> None:
     assert [member.voter for member in record] == [B]
 
 
-def test_nobody_can_be_this_node_itself() -> None:
+def test_no_member_can_be_this_node_itself() -> None:
     record = members()
     assert record.register(1, B, 0.0) is None
     assert record.register(7, A, 0.0) is None

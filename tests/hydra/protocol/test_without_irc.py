@@ -22,7 +22,7 @@ def test_a_leader_without_irc_makes_way_for_a_voter_that_could_be_on_irc() -> No
     assert 12 in driven.node.members
 
 
-def test_a_leader_with_irc_makes_way_for_nobody() -> None:
+def test_a_leader_with_irc_makes_way_for_no_other() -> None:
     driven = leader_of_three()
     driven.wait(2.5)
     pong(driven, 2, 1)
@@ -54,7 +54,7 @@ def test_who_knows_no_server_stands_long_after_those_who_do() -> None:
     assert driven.node.role is Role.WAITING
 
 
-def test_where_nobody_knows_a_server_somebody_leads_all_the_same() -> None:
+def test_without_any_irc_server_a_node_leads_all_the_same() -> None:
     driven = voter_of_three(irc=False)
     neighbour(driven, 1, 11, B)
     driven.wait(20)

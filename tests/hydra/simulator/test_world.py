@@ -117,7 +117,7 @@ def test_a_flood_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("nodes", [3, 5, 7, 20, 50])
-def test_in_a_network_of_four_links_each_nobody_has_more(nodes: int) -> None:
+def test_in_a_network_of_four_links_each_no_node_has_more(nodes: int) -> None:
     links = four_each(nodes)
     ends = [end for link in links for end in link]
     assert {ends.count(node) for node in range(nodes)} <= {2, 3, 4}

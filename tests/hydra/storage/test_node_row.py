@@ -124,7 +124,7 @@ async def test_a_promise_is_not_taken_back(opened: Open, later: tuple[int, int |
     [("term = 3", "go back to 3"), ("pledge = 12", "pledge to 12"), ("pledge = null", "pledge to nobody"),
      ("voter = '00000000000000bb'", "keeps its lasting key")],
 )  # fmt: skip
-async def test_the_database_itself_lets_nobody_take_a_promise_back(opened: Open, change: str, words: str) -> None:
+async def test_the_database_itself_refuses_to_take_a_promise_back(opened: Open, change: str, words: str) -> None:
     alpha = await opened()
     await alpha.store.write(promised(alpha.store, 4, 11))
     with pytest.raises(psycopg.errors.CheckViolation, match=words) as refusal:
@@ -132,7 +132,7 @@ async def test_the_database_itself_lets_nobody_take_a_promise_back(opened: Open,
     assert refusal.value.diag.constraint_name == "hydra_node_promises"
 
 
-async def test_a_row_that_somebody_has_moved_on_is_not_moved_back(opened: Open) -> None:
+async def test_a_row_that_another_process_has_moved_on_is_not_moved_back(opened: Open) -> None:
     alpha = await opened()
     rows("update hydra_node set term = 9")
     with pytest.raises(StaleWrite, match="was to go back to 4"):
@@ -294,7 +294,7 @@ async def test_a_write_whose_answer_was_lost_is_known_when_the_node_starts_again
         await alpha.store.write(promised(alpha.store, 7, 11))
 
 
-async def test_a_write_that_nobody_waits_for_any_more_is_not_made_later(opened: Open) -> None:
+async def test_a_write_without_a_waiter_is_not_made_later(opened: Open) -> None:
     async with proxy_to(conninfo_from_settings()) as (proxy, conninfo):
         alpha = await opened(conninfo=conninfo)
         proxy.cut()
@@ -392,7 +392,7 @@ async def test_a_node_that_was_forgotten_does_not_go_on(opened: Open) -> None:
     assert [type(error) for error in alpha.failed] == [NodeForgotten]
 
 
-async def test_a_callback_that_fails_ends_the_store_and_leaves_nobody_waiting(caplog: Any) -> None:
+async def test_a_callback_that_fails_ends_the_store_and_all_waits(caplog: Any) -> None:
     beta = Opened()
 
     def fail(reason: str) -> None:

@@ -182,7 +182,7 @@ async def test_one_listener_at_a_time(address: FifoAddress) -> None:
 
 
 @on_both_loops
-async def test_where_nobody_listens_the_dial_fails_at_once(address: FifoAddress) -> None:
+async def test_without_a_listener_the_dial_fails_at_once(address: FifoAddress) -> None:
     async with nothing_left_open():
         with pytest.raises(TransportError, match=rf"^{address}: {address.outward}: is not there$"):
             await dialled(str(address))
@@ -365,7 +365,7 @@ async def test_who_has_left_is_not_taken_for_who_comes(address: FifoAddress, cap
 
 
 @on_both_loops
-async def test_answers_to_somebody_before_are_not_heard(address: FifoAddress) -> None:
+async def test_answers_to_an_earlier_dialler_are_not_heard(address: FifoAddress) -> None:
     os.mkfifo(address.inward)
     os.mkfifo(address.outward)
     with reading(address.outward) as keeps, reading(address.inward) as mark:
@@ -455,7 +455,7 @@ async def test_pipes_that_were_taken_away_are_made_again(
 
 
 @on_both_loops
-async def test_pipes_that_nobody_writes_to_keep_nobody_busy(address: FifoAddress) -> None:
+async def test_pipes_without_a_writer_keep_no_processor_busy(address: FifoAddress) -> None:
     async with listening(address) as (listener, door):
         here = await dialled(str(address))
         there = await door.end()

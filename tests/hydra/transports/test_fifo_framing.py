@@ -53,7 +53,7 @@ def test_it_does_not_matter_in_which_pieces_bytes_come(pieces: list[bytes], data
         size = data.draw(st.integers(1, len(rest)))
         parts += marks.feed(rest[:size])
         rest = rest[size:]
-    # What is wrong with a mark that has no end is noticed early or late: only what begins counts then.
+    # The fault of a mark without an end is noticed early or late: only its kind counts then.
     assert without_broken(joined(parts)) == without_broken(joined(FifoDecoder().feed(stream)))
 
 

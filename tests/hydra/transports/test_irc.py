@@ -229,7 +229,7 @@ async def test_closing_is_told_to_the_other_side(listening: Room) -> None:
     assert listening.listener.links == {}
 
 
-async def test_a_nick_that_nobody_has_ends_the_link_at_the_first_line(room: Room) -> None:
+async def test_an_unused_nick_ends_the_link_at_the_first_line(room: Room) -> None:
     dialled = await room.dial()
     dialled.link.write(b"KNOCK 1 a\r\n")
     assert f"no private messages to {room.address.nick} on IRC" in await dialled.ended()
@@ -442,7 +442,7 @@ async def test_a_dial_that_is_given_up_leaves_nothing_behind(room: Room) -> None
     assert listener.links == {}
 
 
-async def test_a_listener_that_is_closed_waits_for_nobody_who_has_yet_to_prove_the_secret(room: Room) -> None:
+async def test_a_listener_that_is_closed_does_not_wait_for_proofs_of_the_secret(room: Room) -> None:
     listener = await room.listen(secret=b"one", proof_timeout=PATIENCE)
     dialled = await room.dial()
     dialled.link.write(Proof(b"one", dialled=True, nonce=bytes(NONCE_SIZE)).greeting)

@@ -194,7 +194,7 @@ async def test_a_reset_is_the_end() -> None:
 
 
 @on_both_loops
-async def test_where_nobody_listens_the_dial_is_refused() -> None:
+async def test_without_a_listener_the_dial_is_refused() -> None:
     async with nothing_left_open():
         async with listening(LOCAL_TCP) as (listener, _):
             address = listener.address
@@ -209,7 +209,7 @@ async def test_a_name_that_is_none_is_told() -> None:
 
 
 @on_both_loops
-async def test_a_dial_that_nobody_answers_ends_in_time() -> None:
+async def test_a_dial_without_an_answer_ends_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as stack:
         address = server.getsockname()
         for _ in range(4):  # the queue of those who wait to be accepted is full
@@ -314,7 +314,7 @@ async def test_who_closes_is_not_told_that_the_other_side_does_not_read() -> Non
 
 
 @on_both_loops
-async def test_a_listener_may_be_closed_as_somebody_comes() -> None:
+async def test_a_listener_may_be_closed_as_a_connection_comes() -> None:
     async with nothing_left_open(), listening(LOCAL_TCP) as (listener, door):
         host, _, port = listener.address.rpartition(":")
         with socket.create_connection((host, int(port))):

@@ -124,7 +124,7 @@ async def test_noise_costs_no_link() -> None:
 
 
 @on_both_loops
-async def test_datagrams_of_somebody_else_are_another_link() -> None:
+async def test_datagrams_of_another_address_are_another_link() -> None:
     async with listening(LOCAL_UDP) as (listener, door):
         to = ("127.0.0.1", port_of(listener.address))
         with stranger() as one, stranger() as other:
@@ -191,7 +191,7 @@ async def test_a_link_that_is_heard_of_goes_on() -> None:
 
 @needs_refusals
 @on_both_loops
-async def test_where_nobody_listens_the_link_is_refused() -> None:
+async def test_without_a_listener_the_link_is_refused() -> None:
     async with nothing_left_open():
         with stranger() as sock:
             address = f"udp://127.0.0.1:{sock.getsockname()[1]}"

@@ -192,7 +192,7 @@ def test_many_processes_append_without_forks_or_gaps_and_one_that_is_killed_leav
     assert_no_fork_and_no_gap({"victim": rows_of(30), "one": rows_of(80), "two": rows_of(80)})
 
 
-async def test_engines_and_django_threads_append_to_a_chain_that_nobody_has_made_yet(transactional_db: None) -> None:
+async def test_engines_and_django_threads_append_to_a_chain_that_is_not_there_yet(transactional_db: None) -> None:
     async def by_engine(name: str) -> None:
         connection = await engine_connection()
         for n in range(40):
@@ -269,7 +269,7 @@ async def test_the_engine_may_put_the_head_at_the_end_of_its_own_pipeline(
     assert [row[5] for row in intruder.rows()] == reference_hashes(letters(5))
 
 
-async def test_outside_a_transaction_the_engine_appends_only_while_nobody_else_does(transactional_db: None) -> None:
+async def test_outside_a_transaction_the_engine_appends_only_while_no_other_does(transactional_db: None) -> None:
     connection = await engine_connection()
     head = await (await connection.execute(statement("audit_head"), {"chain": CHAIN})).fetchone()
     assert head is not None

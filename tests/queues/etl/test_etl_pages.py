@@ -156,7 +156,7 @@ class TestRuns:
             run = make_run(host=socket.gethostname(), log=path)
             assert "the password" not in text_of(admin_client.get(page(run)))
 
-    def test_a_run_that_nobody_takes_asks_for_a_worker(self, admin_client: Client) -> None:
+    def test_a_run_that_stays_queued_asks_for_a_worker(self, admin_client: Client) -> None:
         run = make_run(EtlState.QUEUED)
         assert "Does a Celery worker run?" not in text_of(admin_client.get(page(run)))
         EtlRun.objects.update(queued_at=timezone.now() - timedelta(minutes=2))

@@ -112,7 +112,7 @@ def test_a_job_stands_still_and_goes_on_in_turns_while_others_want_the_processor
         goes_on(paced.work)
 
 
-def test_a_job_works_all_the_time_while_nobody_wants_the_processors() -> None:
+def test_a_job_works_all_the_time_while_the_processors_are_free() -> None:
     with running(busy=1.1) as paced:
         until = monotonic() + 2.5 * LOOK
         while monotonic() < until:

@@ -223,7 +223,7 @@ def test_one_run_at_a_time_goes_into_an_output() -> None:
     runs.create()
 
 
-def test_a_started_run_goes_on_without_whoever_started_it(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_started_run_goes_on_without_the_process_that_started_it(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[Any] = []
     real = subprocess.Popen
 
@@ -288,7 +288,7 @@ def row(**columns: Any) -> EtlRun:
 
 
 @pytest.mark.parametrize("case", LOST)
-def test_a_run_that_nobody_looks_after_is_lost(case: str) -> None:
+def test_a_run_without_a_supervising_process_is_lost(case: str) -> None:
     columns = dict(LOST[case])
     if columns.get("pid") == -1:
         columns["pid"] = dead_pid()
@@ -301,7 +301,7 @@ def test_a_run_that_nobody_looks_after_is_lost(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ALIVE)
-def test_a_run_that_somebody_looks_after_is_left_alone(case: str) -> None:
+def test_a_run_with_a_supervising_process_is_left_alone(case: str) -> None:
     made = row(**ALIVE[case])
     assert runs.recover() == []
     made.refresh_from_db()

@@ -147,7 +147,7 @@ def test_many_that_look_at_once_begin_each_run_once(transactional_db: None, publ
     assert EtlSchedule.objects.get().last_error == ""
 
 
-def test_one_that_somebody_is_at_holds_up_no_other(transactional_db: None, published: list[int]) -> None:
+def test_a_locked_schedule_holds_up_no_other(transactional_db: None, published: list[int]) -> None:
     make_schedule("one", due=True)
     with another_connection() as other:
         other.execute("select from queues_etlschedule for update")

@@ -68,7 +68,7 @@ def test_what_killed_runs_have_left_is_removed_and_nothing_else(temporary: Path)
     assert (temporary / "another" / "spark-1").exists()
 
 
-def test_what_somebody_holds_is_left_alone_until_he_is_gone(temporary: Path) -> None:
+def test_a_held_directory_is_left_alone_until_its_holder_is_gone(temporary: Path) -> None:
     path = left(temporary, f"{PREFIX}held", old=True)
     command = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:

@@ -360,7 +360,7 @@ def test_a_flood_of_refusals_while_publishing_does_not_lock_up(connect: Any) -> 
         assert len(caught.value.others) == count - 1
 
 
-def test_nobody_listening_is_an_os_error(connect: Any) -> None:
+def test_a_refused_connection_is_an_os_error(connect: Any) -> None:
     with ScriptedServer(Hangup()) as server, suppress(ConnectionLost), connect(server):
         pass
     with pytest.raises(ConnectionRefusedError), connect(server):

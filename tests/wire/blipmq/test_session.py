@@ -405,7 +405,7 @@ def test_a_revoked_key_ends_its_live_connections_within_a_second_and_no_others(
     assert client.ask() == []
 
 
-def test_a_right_that_is_taken_away_holds_at_once_for_whoever_comes_again(broker: Broker, store: Database) -> None:
+def test_a_right_that_is_taken_away_holds_at_once_for_new_connections(broker: Broker, store: Database) -> None:
     store.add_key("demoted")
     with Blip(broker.blipmq, "demoted") as before:
         assert before.subscribe(b"demoted") > 0

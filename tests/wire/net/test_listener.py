@@ -125,7 +125,7 @@ def test_connections_wait_while_no_file_descriptor_is_left(
 # Stopping
 
 
-def test_an_orderly_stop_drains_every_session_and_accepts_nobody(run: Run) -> None:
+def test_an_orderly_stop_drains_every_session_and_accepts_none(run: Run) -> None:
     class Polite(Recorder):
         def drain(self) -> None:
             self._note("drain")

@@ -114,7 +114,7 @@ def test_a_refused_registration_is_raised_and_the_connection_closed(connect: Any
         pytest.fail("connected")
 
 
-def test_nobody_listening_is_an_os_error(connect: Any) -> None:
+def test_a_refused_connection_is_an_os_error(connect: Any) -> None:
     with Nobody() as nobody, pytest.raises(ConnectionRefusedError), connect(nobody):
         pytest.fail("connected")
 
@@ -537,7 +537,7 @@ async def test_tasks_share_a_connection_and_each_has_its_own_answer() -> None:
             assert [job.jid if job else None for job in jobs] == [jid(n) for n in range(20)]
 
 
-async def test_a_task_that_waits_for_a_job_keeps_nobody_waiting() -> None:
+async def test_a_task_that_waits_for_a_job_keeps_no_other_waiting() -> None:
     def script(peer: Peer) -> None:
         peer.serve(Type.BEAT)
         peer.push(1)

@@ -61,7 +61,7 @@ def test_a_request_is_served_once_registered_and_ends_the_connection_before(t: i
 
 @pytest.mark.parametrize("t", UNKNOWN)
 @pytest.mark.parametrize("state", [State.CONNECTED, State.HELLOED, State.CHALLENGED, State.REGISTERED])
-def test_a_type_nobody_knows_or_only_a_server_sends_ends_the_connection(t: int, state: State) -> None:
+def test_an_unknown_type_or_one_of_a_server_ends_the_connection(t: int, state: State) -> None:
     it = conversation(state)
     assert (it.on_message(t, 1), it.state) == (Action.VIOLATION, State.CLOSED)
 

@@ -54,7 +54,7 @@ def test_done_needs_no_ack_and_may_have_any_result(worker: Peer, queue: str) -> 
         assert (kept, type(kept)) == (result, type(result))
 
 
-def test_a_job_is_nobody_elses_to_speak_about(worker: Peer, other: Peer, queue: str) -> None:
+def test_a_job_is_settled_by_its_worker_alone(worker: Peer, other: Peer, queue: str) -> None:
     worker.subscribe(queue, 1)
     jid = given(worker, other, queue)
     for t in OF_A_JOB:

@@ -95,7 +95,7 @@ def test_after_hello_nothing_but_register(client: Peer, t: int) -> None:
 
 
 @pytest.mark.parametrize("t", [Type.HELLO, Type.REGISTER])
-def test_nobody_registers_twice(worker: Peer, t: Type) -> None:
+def test_a_second_register_is_refused(worker: Peer, t: Type) -> None:
     worker.violation(t)
 
 
@@ -219,7 +219,7 @@ def test_only_register_answers_a_challenge(hasty: Broker, t: Type) -> None:
         client.violation(t)
 
 
-def test_register_after_the_deadline_is_too_late_also_before_anybody_has_looked(store: Database) -> None:
+def test_register_after_the_deadline_is_too_late_also_before_the_check(store: Database) -> None:
     with Broker(store, **limits(10, RARELY, IDENT_BETWEEN_LOOKS)) as broker:
         client, deadline = challenged(broker, 4)
         with client:

@@ -54,7 +54,7 @@ def mutated(rng: random.Random) -> bytes:
 
 
 @pytest.mark.usefixtures("flat")
-def test_random_bytes_end_their_connection_and_nobody_elses(broker: Broker, worker: Peer, queue: str) -> None:
+def test_random_bytes_end_their_connection_and_no_other(broker: Broker, worker: Peer, queue: str) -> None:
     rng = random.Random(2)
     worker.subscribe(queue, 10)
     for number in range(100):

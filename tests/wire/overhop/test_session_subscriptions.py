@@ -54,7 +54,7 @@ def test_what_was_pushed_before_unsubscribe_may_be_finished_after(worker: Peer, 
         assert worker.ask(t, jid=jid) == {}
 
 
-def test_another_workers_subscription_is_nobodys(worker: Peer, other: Peer, queue: str) -> None:
+def test_another_workers_subscription_is_not_found(worker: Peer, other: Peer, queue: str) -> None:
     sid = worker.subscribe(queue)
     assert other.refused(Type.UNSUBSCRIBE, sid=sid) is Code.SUBSCRIPTION_NOT_FOUND
     assert other.refused(Type.CREDIT, sid=sid, credits=1) is Code.SUBSCRIPTION_NOT_FOUND

@@ -91,7 +91,7 @@ def test_a_body_tells_whose_it_is() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"p/1", b"p/x/", make_body(MessageId("p", 1)) + b"x", b"\xff/1/"])
-def test_a_body_that_nobody_made_is_nobodys(body: bytes) -> None:
+def test_a_foreign_body_belongs_to_no_client(body: bytes) -> None:
     assert parse_body(body).producer.startswith("unknown body")
 
 
@@ -147,7 +147,7 @@ def test_a_dead_letter_that_no_consumer_has_returned_has_no_cause() -> None:
     assert scene.names() == ["dead without a cause"]
 
 
-def test_what_nobody_published_is_unexpected() -> None:
+def test_a_message_that_was_never_published_is_unexpected() -> None:
     scene = Scene()
     scene.deliver(9)
     scene.archive(9)

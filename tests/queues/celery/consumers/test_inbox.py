@@ -14,7 +14,7 @@ def readable(inbox: Inbox) -> bool:
     return bool(select.select([inbox], [], [], 0)[0])
 
 
-def test_whoever_waits_for_an_inbox_does_not_spin_after_two_threads_met_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_of_an_inbox_does_not_spin_after_two_threads_met_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     inbox, write = Inbox(), os.write
 
     def write_late(descriptor: int, data: bytes) -> int:

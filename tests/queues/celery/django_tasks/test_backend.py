@@ -137,7 +137,7 @@ def test_signals_tell_of_each_step(start_worker: StartWorker) -> None:
     assert told == list(zip(signals, ("READY", "RUNNING", "SUCCESSFUL"), strict=True))
 
 
-def test_a_task_whose_name_is_nobodys_fails(start_worker: StartWorker) -> None:
+def test_a_task_with_an_unknown_name_fails(start_worker: StartWorker) -> None:
     for name in ("tests.queues.celery.django_tasks.sample.gone", "tests.queues.celery.django_tasks.sample.not_a_task"):
         result = sample.add.enqueue(1, 2)
         TaskRun.objects.filter(pk=result.id).update(task=name)

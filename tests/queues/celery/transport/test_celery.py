@@ -135,7 +135,7 @@ def test_tasks_of_a_killed_worker_run_elsewhere_at_once(
     assert set(lines(tmp_path, "ended")) == {"0", "1", "2", "3"}
 
 
-def test_children_that_come_later_harm_nobody(
+def test_children_forked_later_harm_no_connection(
     app: Any, start_worker: StartWorker, tmp_path: Path, tables: Tables
 ) -> None:
     worker = start_worker("-c", "1", "--max-tasks-per-child", "2")

@@ -523,4 +523,4 @@ def test_an_engine_that_is_used_again_at_the_last_moment_is_still_looked_after(
     wait_until(lambda: all(each.name != "fivewire stop" for each in threading.enumerate()), "it is not stopped")
     assert not thread.ended
     thread.forget(consumers)
-    wait_until(lambda: thread.ended, "it is stopped when nobody uses it any more")
+    wait_until(lambda: thread.ended, "it is stopped with its last user")

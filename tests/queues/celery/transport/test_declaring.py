@@ -92,7 +92,7 @@ def test_its_bindings_come_back_with_a_queue(connect: Connect, tables: Tables) -
     assert bodies(tables, "sport") == [b"2", b"3", b"4"]
 
 
-def test_a_binding_that_somebody_undid_stays_undone(connect: Connect, tables: Tables) -> None:
+def test_a_binding_that_another_client_undid_stays_undone(connect: Connect, tables: Tables) -> None:
     connection = connect()
     announce(connection, 1)
     connect().channel().queue_unbind("sport", "news", "sport.*")

@@ -400,7 +400,7 @@ def test_without_confirms_a_caller_that_goes_on_and_on_does_not_keep_its_message
     assert len(bodies(tables)) >= 4000 - 3 * unconfirmed.MOST_AHEAD
 
 
-def test_without_confirms_nobody_is_held_up_while_the_database_is_away(
+def test_without_confirms_no_caller_is_held_up_while_the_database_is_away(
     connect: Connect, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any, **__: Any) -> Any:
@@ -419,7 +419,7 @@ def test_without_confirms_nobody_is_held_up_while_the_database_is_away(
     assert len(bodies(tables)) == 2000
 
 
-def test_without_confirms_an_error_that_nobody_has_thought_of_is_told_by_the_log_and_hangs_nobody(
+def test_without_confirms_an_unforeseen_error_is_logged_and_hangs_no_caller(
     connect: Connect, tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = connect(confirm_publish=False)

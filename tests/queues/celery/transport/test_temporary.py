@@ -21,7 +21,7 @@ FAN = Exchange("fan", "fanout", durable=False, delivery_mode="transient")
 REPLIES = Queue("replies", FAN, auto_delete=True)
 
 
-def test_everybody_bound_gets_a_copy_at_once(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_bound_queue_gets_a_copy_at_once(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queues.celery.transport.transport.POLL", 3600.0)  # and not at the next poll
     first = Got(connect(), [Queue("one", FAN, auto_delete=True)], no_ack=True)
     second = Got(connect(), [Queue("two", FAN, auto_delete=True)], no_ack=True)
@@ -31,7 +31,7 @@ def test_everybody_bound_gets_a_copy_at_once(connect: Connect, monkeypatch: pyte
     assert (first.bodies(1), second.bodies(1)) == (["all"], ["all"])
 
 
-def test_whoever_only_waits_for_replies_runs_no_engine(connect: Connect, tables: Tables) -> None:
+def test_a_process_that_only_waits_for_replies_runs_no_engine(connect: Connect, tables: Tables) -> None:
     got = Got(connect(), [REPLIES], no_ack=True)
     connect().Producer().publish("reply", routing_key="replies")
     assert got.bodies(1) == ["reply"]
@@ -69,7 +69,7 @@ def test_a_queue_goes_with_its_last_consumer(connect: Connect, tables: Tables) -
     assert tables.rows("select * from queues_queuecount") == []
 
 
-def test_what_nobody_took_goes_with_the_queue(connect: Connect, tables: Tables) -> None:
+def test_messages_left_in_a_temporary_queue_go_with_it(connect: Connect, tables: Tables) -> None:
     connection = connect()
     got = Got(connection, [REPLIES], no_ack=True)
     connect().Producer().publish("late", routing_key="replies")

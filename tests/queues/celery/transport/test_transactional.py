@@ -129,7 +129,7 @@ def test_of_a_broadcast_only_what_is_to_be_kept_waits_for_the_commit(
     assert bodies(tables) == [b"all"]
 
 
-def test_a_reply_to_somebody_who_is_gone_does_not_spoil_the_callers_transaction(
+def test_a_reply_to_a_client_that_is_gone_does_not_spoil_the_callers_transaction(
     connection: Connection, tables: Tables
 ) -> None:
     with transaction.atomic():

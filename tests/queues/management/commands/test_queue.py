@@ -102,7 +102,7 @@ def test_a_file_is_published_byte_for_byte(shell: Shell, tmp_path: Path) -> None
     assert "cannot be read" in missing.err
 
 
-def test_a_topic_nobody_subscribes_to_is_said_to_drop_the_message(shell: Shell) -> None:
+def test_a_publish_to_a_topic_without_subscriptions_is_said_to_be_dropped(shell: Shell) -> None:
     outcome = shell("queue", "publish", "topic:prices", "x")
     assert (outcome.status, outcome.out) == (0, "")
     assert "dropped" in outcome.err

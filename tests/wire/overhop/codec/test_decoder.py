@@ -447,7 +447,7 @@ def test_an_envelope_that_would_be_refused_is_not_written(t: int, rid: str, p: A
         encode(t, rid, p)
 
 
-def test_an_envelope_nobody_may_accept_is_not_written() -> None:
+def test_an_unacceptable_envelope_is_not_written() -> None:
     with pytest.raises(Unencodable) as refusal:
         codec.encode_packed(1, "a", b"x" * codec.ENVELOPE_LIMIT)
     assert str(refusal.value) == f"an envelope of {codec.ENVELOPE_LIMIT + 15} bytes is over {codec.ENVELOPE_LIMIT}"
