@@ -198,7 +198,7 @@ class PeerSession:
     async def _ask(self, register: RegisterFrame) -> None:
         try:
             engine = await self._office.engine()
-            grant = await engine.authenticate(register.token, Protocol.PEERBUS)
+            grant = await engine.authenticate(register.token, Protocol.PEERBUS, self._address)
         except EngineError:
             self._refuse(PERSISTENCE_FAILED)
             return

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.core.exceptions import ValidationError
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
 
 from queues.admin.recorded import RecordedAdmin
 from queues.models import ApiKey
@@ -22,6 +24,8 @@ else:
     ApiKeyModelForm = forms.ModelForm
 
 SCOPES = ("protocols", "publish", "consume", "manage")
+#: What is known of a key beside its scopes.
+KNOWN = ("last_login", "created_at", "revoked_at", "old_until")
 #: The attribute of a row that was just made that has the key itself.
 SHOWN_ONCE = "shown_once"
 PATTERNS = "Globs over names of queues and topics, with commas between them; * is everything."
@@ -60,13 +64,26 @@ class NewApiKeyForm(ApiKeyForm):
         return data
 
 
+class RotateForm(forms.Form):
+    """How long the value before is accepted beside the new one."""
+
+    hours = forms.FloatField(
+        min_value=0, max_value=keys.LONGEST_GRACE.total_seconds() / 3600, initial=24, label="Accept the old key, hours",
+        help_text="0: it is refused at once. Connections that were made with it go on until they end.",
+    )  # fmt: skip
+
+
 @admin.register(ApiKey)
 class ApiKeyAdmin(RecordedAdmin):
-    list_display = ("name", "begins", "allowed_protocols", "publish", "consume", "manage", "created_at", "revoked_at")
+    list_display = (
+        "name", "begins", "allowed_protocols", "publish", "consume", "manage", "last_login", "created_at", "revoked_at",
+    )  # fmt: skip
     list_filter = (("revoked_at", admin.EmptyFieldListFilter),)
     search_fields = ("name",)
     show_full_result_count = False
+    list_select_related = ("use",)
     actions = ("revoke",)
+    change_form_template = "admin/queues/apikey_change_form.html"
 
     def get_form(self, request: HttpRequest, obj: ApiKey | None = None, change: bool = False, **kwargs: Any) -> Any:
         kwargs["form"] = ApiKeyForm if obj else NewApiKeyForm
@@ -74,12 +91,12 @@ class ApiKeyAdmin(RecordedAdmin):
 
     def get_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> list[Any]:
         scopes = ["name", *SCOPES]
-        return [*scopes, "value"] if obj is None else [*scopes, "begins", "created_at", "revoked_at"]
+        return [*scopes, "value"] if obj is None else [*scopes, "begins", *KNOWN]
 
     def get_readonly_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> list[str]:
         if obj is None:
             return []
-        fixed = ["name", "begins", "created_at", "revoked_at"]
+        fixed = ["name", "begins", *KNOWN]
         return [*fixed, *SCOPES] if obj.revoked_at else fixed
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
@@ -95,6 +112,37 @@ class ApiKeyAdmin(RecordedAdmin):
     @admin.display(description="protocols")
     def allowed_protocols(self, key: ApiKey) -> str:
         return ", ".join(key.protocols) or "all"
+
+    @admin.display(description="last log-in")
+    def last_login(self, key: ApiKey) -> str:
+        return str(key.use) if hasattr(key, "use") else "-"
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.rotate_view)
+        return [path("<int:id>/rotate/", view, name="queues_apikey_rotate"), *super().get_urls()]
+
+    def rotate_view(self, request: HttpRequest, id: int) -> HttpResponse:
+        """Give the key another value, shown once, and say how long the one before is accepted."""
+        key = self.get_object(request, str(id))
+        if key is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, str(id))  # type: ignore[attr-defined, no-any-return]
+        if not self.has_change_permission(request, key):
+            raise PermissionDenied
+        form = RotateForm(request.POST if request.method == "POST" else None)
+        context = {
+            **self.admin_site.each_context(request), "opts": self.opts, "title": f"Rotate the key {key.name}",
+            "original": key, "form": form,
+        }  # fmt: skip
+        if form.is_valid():
+            try:
+                with transaction.atomic():
+                    key, text = keys.rotate_key(key.name, timedelta(hours=form.cleaned_data["hours"]))
+                    self.log_done(request, key, "rotate", "Rotated.")
+            except (keys.InvalidKey, keys.KeyExists) as error:
+                form.add_error(None, str(error))
+            else:
+                return TemplateResponse(request, "admin/queues/apikey_made.html", {**context, "key": text})
+        return TemplateResponse(request, "admin/queues/apikey_rotate.html", context)
 
     def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
         if change:  # and nothing else, least of all that it is not revoked

@@ -206,9 +206,12 @@ class Engine:
         """Stop reading when too much waits for the database; sessions call it after each read that published."""
         self.saturation.check()
 
-    async def authenticate(self, key: str, protocol: str) -> Grant | None:
-        """The grant of an API key, or None if it is not good for this protocol. Raises StoreUnavailable."""
-        return await self.grants.authenticate(key, protocol)
+    async def authenticate(self, key: str, protocol: str, address: str = "") -> Grant | None:
+        """The grant of an API key, or None if it is not good for this protocol; `address` is the client's.
+
+        Raises StoreUnavailable.
+        """
+        return await self.grants.authenticate(key, protocol, address)
 
     async def grant_named(self, name: str) -> Grant | None:
         """The grant of the API key of this name; None if there is none. Raises StoreUnavailable."""

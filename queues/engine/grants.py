@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from queues.engine.access import Grant, key_digest
+from queues.engine.clock import now
 from queues.engine.connections import Connections
 from queues.engine.database import Connection
 from queues.engine.health import Health
@@ -35,11 +36,17 @@ class Grants:
         self._told: dict[int, Grant] = {}
         self._changes = 0
         self._changed = asyncio.Event()
+        #: The last log-in with each key that is not noted yet: when, over which protocol, from where.
+        self._used: dict[int, tuple[float, str, str]] = {}
+        self._noted = now()
         #: Called with the id of an API key that was changed or revoked.
         self.on_change: list[Callable[[int], None]] = []
 
-    async def authenticate(self, key: str, protocol: str) -> Grant | None:
-        """The grant of an API key, or None if it is not good for this protocol. Raises StoreUnavailable."""
+    async def authenticate(self, key: str, protocol: str, address: str = "") -> Grant | None:
+        """The grant of an API key, or None if it is not good for this protocol; `address` is the client's.
+
+        Raises StoreUnavailable.
+        """
         digests = [key_digest(key, pepper) for pepper in self._peppers]
         digest = digests[0]
         grant = self._by_digest.get(digest)
@@ -50,7 +57,10 @@ class Grants:
                 return None
             if self._changes == changes:  # else the reading may be outdated
                 grant = self._by_digest[digest] = self._told[row[0]] = _grant(row)
-        return grant if grant.for_protocol(protocol) else None
+        if not grant.for_protocol(protocol):
+            return None
+        self._used[grant.id] = now(), protocol, address
+        return grant
 
     async def named(self, name: str) -> Grant | None:
         """The grant of the API key of this name; None if there is none. Raises StoreUnavailable."""
@@ -61,8 +71,10 @@ class Grants:
         return grant
 
     def look(self) -> None:
-        """A key is said to have changed: read the keys in use at once. A log-in under way reads its key again."""
+        """A key is said to have changed: read the keys in use at once. A log-in under way reads its key again, as does
+        the next one with any key: its value may be another."""
         self._changes += 1
+        self._by_digest.clear()
         self._changed.set()
 
     def forget(self, key: int) -> None:
@@ -88,9 +100,25 @@ class Grants:
             for key, grant in known.items():
                 if found.get(key) != grant and self._told.get(key) is grant:
                     self.forget(key)
+            await self._note_uses(connection)
+            self._by_digest.clear()  # a value that was accepted beside a new one may be so no longer
             await asyncio.sleep(GRANTS_APART)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), GRANTS)
+
+
+    async def _note_uses(self, connection: Connection) -> None:
+        """Write the last log-ins, at most once in `GRANTS` seconds."""
+        time = now()
+        if not self._used or time - self._noted < GRANTS:
+            return
+        used = dict(self._used)
+        moments, protocols, addresses = (list(column) for column in zip(*used.values(), strict=True))
+        ages = [time - moment for moment in moments]
+        parameters = {"keys": array(used), "ages": ages, "protocols": protocols, "addresses": addresses}
+        await connection.execute(statement("note_key_uses"), parameters)
+        self._noted = time
+        self._used = {key: use for key, use in self._used.items() if used.get(key) != use}
 
 
 def _grant(row: tuple[Any, ...]) -> Grant:

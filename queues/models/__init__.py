@@ -14,7 +14,7 @@ from queues.models.audit import (
     AuditVerification,
 )
 from queues.models.bulk import BulkAction, BulkOperation, BulkState
-from queues.models.credential import ApiKey
+from queues.models.credential import ApiKey, ApiKeyUse
 from queues.models.etl import EtlRun, EtlState, EtlWitness, Rollup
 from queues.models.etl_schedule import EtlBodies, EtlSchedule
 from queues.models.exchange import ExchangeType, KombuBinding, TemporaryQueue
@@ -32,6 +32,7 @@ from queues.models.worker import Worker
 __all__ = [
     "AnchorKind",
     "ApiKey",
+    "ApiKeyUse",
     "ArchivedMessage",
     "AuditAnchor",
     "AuditChain",

@@ -1,4 +1,4 @@
-"""API keys: hashed at rest, shown once."""
+"""API keys: hashed at rest, shown once, and what is known of their use."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ class ApiKey(models.Model):
     manage = ArrayField(models.CharField(max_length=255), default=list, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     revoked_at = models.DateTimeField(null=True, editable=False)
+    old_digest = models.CharField(  # noqa: DJ001
+        max_length=64, unique=True, null=True, editable=False, help_text="Of the value before the last rotation."
+    )
+    old_until = models.DateTimeField(
+        "old value until", null=True, editable=False, help_text="Until then that value is accepted too."
+    )
 
     class Meta:
         ordering = ("name",)
@@ -26,3 +32,15 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class ApiKeyUse(models.Model):
+    """The last log-in with an API key. A table of its own, so that to note it announces no change of the key."""
+
+    key = models.OneToOneField(ApiKey, primary_key=True, on_delete=models.CASCADE, related_name="use")
+    at = models.DateTimeField()
+    protocol = models.TextField()
+    address = models.TextField(blank=True)
+
+    def __str__(self) -> str:
+        return f"{self.at:%Y-%m-%d %H:%M}, {self.protocol}{f' from {self.address}' if self.address else ''}"

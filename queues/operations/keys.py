@@ -1,11 +1,13 @@
-"""Making and revoking API keys. The key itself is shown once; the table holds a digest."""
+"""Making, rotating and revoking API keys. The key itself is shown once; the table holds a digest."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
+from datetime import timedelta
 
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from queues.engine.access import key_digest
@@ -18,6 +20,8 @@ HINT = 4
 SHORTEST_KEY = 16
 LONGEST_NAME = 100
 LONGEST_PATTERN = 255
+#: The longest time for which the value before a rotation can be accepted.
+LONGEST_GRACE = timedelta(days=366)
 
 
 class KeyExists(ValueError):
@@ -86,7 +90,7 @@ def new_key(
     row = ApiKey(
         name=name,
         digest=digest(text),
-        hint=text[:HINT] if len(text) > 3 * HINT and "\0" not in text[:HINT] else "",
+        hint=_hint(text),
         protocols=known_protocols(protocols),
         publish=valid_patterns(publish),
         consume=valid_patterns(consume),
@@ -99,6 +103,29 @@ def new_key(
 def list_keys() -> list[ApiKey]:
     """All keys, revoked ones too, by name."""
     return list(ApiKey.objects.all())
+
+
+def rotate_key(name: str, grace: timedelta, key: str | None = None) -> tuple[ApiKey, str]:
+    """Give a key another value; returns its row and the value. The one before is accepted for `grace` more.
+
+    Connections that were made with either go on. A value from before that is no longer accepted. Raises
+    ApiKey.DoesNotExist, InvalidKey for a key that is revoked, or a value or time that cannot be, or KeyExists when the
+    value is taken.
+    """
+    if not timedelta(0) <= grace <= LONGEST_GRACE:
+        raise InvalidKey(f"The value before can be accepted for 0 to {LONGEST_GRACE.days} days.")
+    if key is not None and not key:
+        raise InvalidKey("A key must not be empty.")
+    text = key if key is not None else secrets.token_urlsafe(32)
+    with transaction.atomic():
+        row = ApiKey.objects.select_for_update().get(name=name)
+        if row.revoked_at is not None:
+            raise InvalidKey(f"The key {name!r} is revoked.")
+        _refuse_taken_value(digests(text))
+        row.old_digest, row.old_until = (row.digest, timezone.now() + grace) if grace else (None, None)
+        row.digest, row.hint = digest(text), _hint(text)
+        row.save(update_fields=["digest", "hint", "old_digest", "old_until"])
+    return row, text
 
 
 def revoke_key(name: str) -> ApiKey:
@@ -116,8 +143,17 @@ def _refuse_taken(row: ApiKey, known_as: list[str]) -> None:
         raise KeyExists(f"There was an API key named {row.name!r}, now revoked; its name stays taken.")
     if same is not None:
         raise KeyExists(f"There is an API key named {row.name!r}.")
-    if ApiKey.objects.filter(digest__in=known_as).exists():
+    _refuse_taken_value(known_as)
+
+
+def _refuse_taken_value(known_as: list[str]) -> None:
+    if ApiKey.objects.filter(Q(digest__in=known_as) | Q(old_digest__in=known_as)).exists():
         raise KeyExists("There is an API key with this value.")
+
+
+def _hint(text: str) -> str:
+    """How a key begins, if that gives little of it away."""
+    return text[:HINT] if len(text) > 3 * HINT and "\0" not in text[:HINT] else ""
 
 
 def known_protocols(given: Iterable[str]) -> list[str]:

@@ -510,7 +510,8 @@ class BlipMQSession:
 
     async def _authenticate(self, cid: int, key: str) -> None:
         try:
-            grant = await self._patiently(lambda: self._engine.authenticate(key, Protocol.BLIPMQ))
+            address = self.connection.peer[0]
+            grant = await self._patiently(lambda: self._engine.authenticate(key, Protocol.BLIPMQ, address))
         except StoreUnavailable as error:
             self._nack(cid, codec.Reject(500, str(error)))
             return

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
-from queues.management.shell import REFUSED, SubcommandCommand, secret_from, table
+from queues.management.shell import REFUSED, SubcommandCommand, seconds, secret_from, table
 from queues.models import ApiKey
 from queues.operations import keys
 from queues.operations.audit_log import record, record_id, shell_operator
 
 
 class Command(SubcommandCommand):
-    """Create, list and revoke API keys."""
+    """Create, list, rotate and revoke API keys."""
 
     help = (
         "API keys are what programs authenticate with. Only a digest of a key is stored: it is shown once. "
@@ -22,7 +23,7 @@ class Command(SubcommandCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        do = parser.add_subparsers(dest="do", required=True, metavar="create|list|revoke")
+        do = parser.add_subparsers(dest="do", required=True, metavar="create|list|rotate|revoke")
         create = do.add_parser(
             "create",
             help="make a key and print it, this once",
@@ -49,6 +50,14 @@ class Command(SubcommandCommand):
         listing = do.add_parser("list", help="show all keys, without their values")
         for one in (create, listing):
             one.add_argument("--json", action="store_true", help="print JSON")
+        rotate = do.add_parser(
+            "rotate", help="give a key another value and print it, this once; the one before is accepted for a while"
+        )
+        rotate.add_argument("name", metavar="NAME")
+        rotate.add_argument(
+            "--grace", type=seconds, default=86_400.0, metavar="SECONDS",
+            help="how long the value before is accepted (default: a day)",
+        )  # fmt: skip
         revoke = do.add_parser("revoke", help="make a key useless; its live connections end within a second")
         revoke.add_argument("name", metavar="NAME")
 
@@ -82,6 +91,16 @@ class Command(SubcommandCommand):
             self.say(table(heads, [_line(row) for row in rows]))
         else:
             self.stderr.write("There are no API keys.")
+
+    def do_rotate(self, options: dict[str, Any]) -> None:
+        try:
+            with transaction.atomic():
+                row, key = keys.rotate_key(options["name"], timedelta(seconds=options["grace"]))
+                record(shell_operator(), "rotate", record_id(row))
+        except ApiKey.DoesNotExist as error:
+            raise CommandError(f"There is no API key {options['name']!r}.", returncode=REFUSED) from error
+        self.say(key)
+        self.stderr.write("This is the key. It is not shown again.")
 
     def do_revoke(self, options: dict[str, Any]) -> None:
         try:

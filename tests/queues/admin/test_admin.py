@@ -17,7 +17,7 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 
 from queues.admin import payload
 from queues.admin.filters import MOST_OFFERED
-from queues.models import ApiKey, ArchivedMessage, Message, Queue, Route, State, Subscription
+from queues.models import ApiKey, ApiKeyUse, ArchivedMessage, Message, Queue, Route, State, Subscription
 from queues.operations import keys
 from queues.operations import queues as queue_operations
 from tests.queues.store import assert_counts_are_exact, make_node, make_queue, store
@@ -467,6 +467,26 @@ def test_a_key_may_be_given_and_must_be_new(admin_client: Client) -> None:
     made = admin_client.post(address("apikey", "add"), data | {"value": " second "})
     assert "The key has 8 characters: fewer than 16 can be guessed." in text_of(made)
     assert ApiKey.objects.get(name="other").digest == keys.digest(" second ")
+
+
+def test_a_key_is_rotated_and_its_new_value_shown_once(admin_client: Client, anybody: Client) -> None:
+    row, before = keys.create_key("app")
+    ApiKeyUse.objects.create(key=row, at=timezone.now(), protocol="blipmq", address="192.0.2.7")
+    page = address("apikey", "change", row.pk)
+    rotate = address("apikey", "rotate", row.pk)
+    assert anybody.get(rotate).status_code == 403
+    admin_client.force_login(User.objects.get(username="admin"))
+    assert rotate in admin_client.get(page).content.decode()
+    assert "blipmq from 192.0.2.7" in text_of(admin_client.get(address("apikey")))
+    assert "greater than or equal to 0" in text_of(admin_client.post(rotate, {"hours": "-1"}))
+    made = admin_client.post(rotate, {"hours": "2"})
+    found = re.search(r'<code id="new-key">(\S+)</code>', made.content.decode())
+    assert found is not None
+    row.refresh_from_db()
+    assert (row.digest, row.old_digest) == (keys.digest(found[1]), keys.digest(before))
+    assert found[1] not in admin_client.get(page).content.decode()
+    keys.revoke_key("app")
+    assert "is revoked" in text_of(admin_client.post(rotate, {"hours": "2"}))
 
 
 def test_the_form_begins_with_everything_allowed(admin_client: Client) -> None:

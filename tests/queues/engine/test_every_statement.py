@@ -43,7 +43,7 @@ RUN_BY: dict[Scenario, str] = {
     " make_partitions drop_partitions drop_old_log_lines drop_idle_subscriptions forget_letters touch_subscriptions"
     " look_below unseen drop_interest idle_subscription_ids",
     scenarios.nodes: "dead_nodes end_silent end_frozen reap_leases leased_ids close_mailboxes",
-    scenarios.logging_in: "key key_named keys",
+    scenarios.logging_in: "key key_named keys note_key_uses",
     scenarios.asking: "ensure_queue find_key write_workers",
     scenarios.stalling: "waits_for",
     scenarios.reconnecting: "history register_node end_sessions move_ids move_tags note_history",

@@ -28,7 +28,7 @@ ELSEWHERE = {
     "take_instructions", "take_tags", "tallied_queues", "touch_subscriptions", "unseen",
     "write_workers",
     "close_mailboxes", "connected_names", "forget_letters", "hold_mailboxes", "leave_mailboxes", "mailbox_ids",
-    "names_owned",
+    "names_owned", "note_key_uses",
     "see_letters", "take_mailbox", "unsee_letters",
 }  # fmt: skip
 READS_ALL = {"leased_ids", "oldest_ids", "reap_leases"}

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from queues.engine import Outgoing, StoreUnavailable, options_from_settings
+from queues.engine.access import key_digest
 from queues.engine.consume.low_watermark import FIRST
 from queues.engine.message import Failure
 from queues.operations.keys import create_key
@@ -270,3 +271,32 @@ async def test_nodes_with_different_secrets_know_each_others_keys_when_they_shar
         grant = await relative.authenticate(text, "blipmq")
         assert grant is not None
         assert grant.id == key
+
+
+async def test_both_values_of_a_rotated_key_are_good_for_a_while_and_its_last_log_in_is_noted(
+    make_engine: MakeEngine, store: Store, client_key: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.grants.GRANTS", 0.1)
+    engine = await make_engine()
+    key, text = client_key
+    assert await engine.authenticate(text, "blipmq", "192.0.2.7") is not None
+    uses = "select protocol, address from queues_apikeyuse where key_id = %s and at > now() - interval '1 minute'"
+    await store.until(lambda: store.rows(uses, key) == [{"protocol": "blipmq", "address": "192.0.2.7"}], "it")
+    digest = key_digest("the new value", engine.options.peppers[0])
+    store.rows(
+        "update queues_apikey set digest = %s, old_digest = digest, old_until = now() + interval '1 hour' where id = %s"
+        " returning 1", digest, key,
+    )  # fmt: skip
+    for value in (text, "the new value"):
+        grant = await engine.authenticate(value, "blipmq")
+        assert grant is not None
+        assert grant.id == key
+    store.rows("update queues_apikey set old_until = now() where id = %s returning 1", key)
+
+    async def refused() -> bool:
+        return await engine.authenticate(text, "blipmq") is None
+
+    async with asyncio.timeout(PATIENCE):
+        while not await refused():
+            await asyncio.sleep(0.01)
+    assert await engine.authenticate("the new value", "blipmq") is not None

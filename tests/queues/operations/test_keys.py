@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from queues.engine.access import key_digest
 from queues.models import ApiKey
@@ -89,3 +91,33 @@ def test_a_new_pepper_makes_new_digests_and_keys_made_with_the_old_one_are_known
     assert new.digest == key_digest("the new key is long", "a pepper that is new")
     with pytest.raises(keys.KeyExists, match="this value"):
         keys.create_key("again", key="the old key is long")
+
+
+def test_a_rotated_key_has_another_value_and_the_one_before_for_a_while() -> None:
+    first, before = keys.create_key("app")
+    row, text = keys.rotate_key("app", timedelta(hours=1))
+    assert (row.pk, row.digest, row.hint) == (first.pk, keys.digest(text), text[:4])
+    assert row.old_digest == keys.digest(before)
+    assert row.old_until is not None
+    assert timedelta(minutes=59) < row.old_until - timezone.now() <= timedelta(hours=1)
+    for taken in (before, text):
+        with pytest.raises(keys.KeyExists):
+            keys.create_key("other", key=taken)
+        with pytest.raises(keys.KeyExists):
+            keys.rotate_key("app", timedelta(0), taken)
+    row, _ = keys.rotate_key("app", timedelta(0), "a third value, given")
+    assert (row.old_digest, row.old_until) == (None, None)
+    assert row.digest == keys.digest("a third value, given")
+
+
+def test_a_key_that_cannot_be_rotated_stays_as_it_is() -> None:
+    row, _ = keys.create_key("app")
+    for grace, value in ((timedelta(seconds=-1), None), (timedelta(days=367), None), (timedelta(0), "")):
+        with pytest.raises(keys.InvalidKey):
+            keys.rotate_key("app", grace, value)
+    keys.revoke_key("app")
+    with pytest.raises(keys.InvalidKey, match="revoked"):
+        keys.rotate_key("app", timedelta(0))
+    with pytest.raises(ApiKey.DoesNotExist):
+        keys.rotate_key("nowhere", timedelta(0))
+    assert ApiKey.objects.get().digest == row.digest
