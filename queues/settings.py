@@ -255,7 +255,8 @@ class EtlSettings(Options):
 def _audit_keys_are_keys(env: QueuesSettings) -> Iterator[str]:
     if not (env.BROKER_AUDIT_KEY or env.BROKER_AUDIT_TRUSTED_KEYS):
         return
-    from queues.audit.signing import InvalidAuditKey, parse_private_key, parse_public_key
+    from queues.audit.errors import InvalidAuditKey
+    from queues.audit.keys import parse_private_key, parse_public_key
 
     if env.BROKER_AUDIT_KEY is not None:
         try:

@@ -1,8 +1,10 @@
-"""A run's row while the run lasts: the supervising process writes its events here."""
+"""The row of a run while the run lasts: progress, heartbeats, cancellation, the end."""
 
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
@@ -17,20 +19,28 @@ from queues.audit.verify import VerificationProgress
 from queues.etl.errors import EtlError, JobDied, TimedOut
 from queues.etl.job.chains import Proven
 from queues.etl.options import RunOptions, config_for
-from queues.etl.runner import PATIENCE, SAY_EVERY, here
 from queues.etl.verdict import sentences, verify_chains
 from queues.models import EtlRun, EtlState
 
 logger = logging.getLogger(__name__)
+#: The least seconds between two heartbeats of a run.
+HEARTBEAT = 1.0
+#: Seconds that the end of a run waits for the database to come back.
+PATIENCE = 300.0
 AWAY = (OperationalError, InterfaceError)
 
 
 class Cancelled(Exception):
-    """The run was cancelled."""
+    """An operator has asked the run to end."""
 
 
-class Attendant:
-    """Looks after the row of a running run. A database that is away stops nothing: news wait."""
+def this_process() -> tuple[str, int]:
+    """The host and the pid of this process."""
+    return socket.gethostname(), os.getpid()
+
+
+class RunSupervisor:
+    """Writes the row of a running run. While the database is away the run goes on; its progress is written later."""
 
     def __init__(self, run: EtlRun, using: str = DEFAULT_DB_ALIAS) -> None:
         self.run = run
@@ -38,13 +48,13 @@ class Attendant:
         self.options = RunOptions.load(run.options)
         self._waiting: dict[str, Any] = {}
         self._warnings: list[str] = []
-        self._said = 0.0
+        self._written = 0.0
         self._cancelling = False
 
     @classmethod
     def take(cls, run_id: int, using: str = DEFAULT_DB_ALIAS) -> Self | None:
         """Take over a queued run; None when it is not, or not any more."""
-        host, pid = here()
+        host, pid = this_process()
         taken = EtlRun.objects.using(using).filter(pk=run_id, state=EtlState.QUEUED).update(
             state=EtlState.RUNNING, started_at=Now(), heartbeat_at=Now(), host=host, pid=pid
         )  # fmt: skip
@@ -54,25 +64,25 @@ class Attendant:
         """The job's configuration."""
         return config_for(self.run.pk, self.run.output, self.options, progress, self.using).text()
 
-    def begins(self, log: Path) -> None:
-        self._tell(log=str(log))
+    def job_started(self, log: Path) -> None:
+        self._set(log=str(log))
 
-    def hears(self, line: dict[str, Any]) -> None:
-        """Something that the job has told."""
+    def take_line(self, line: dict[str, Any]) -> None:
+        """A line of the job's progress."""
         if "stage" in line:
-            self._tell(stage=line["stage"], done=line["done"], total=line["total"])
+            self._set(stage=line["stage"], done=line["done"], total=line["total"])
         if "warning" in line:
             self._warnings.append(line["warning"])
-            self._tell(warnings=self._warnings)
+            self._set(warnings=self._warnings)
 
-    def _tell(self, **fields: Any) -> None:
+    def _set(self, **fields: Any) -> None:
         self._waiting |= fields
 
-    def says(self) -> None:
-        """Write what waits to be told, once in a while, and hear whether the run is to end."""
-        if monotonic() - self._said < SAY_EVERY:
+    def write_progress(self) -> None:
+        """Write progress and heartbeat, at most every `HEARTBEAT` seconds, and read whether the run is cancelled."""
+        if monotonic() - self._written < HEARTBEAT:
             return
-        self._said = monotonic()
+        self._written = monotonic()
         try:
             rows = EtlRun.objects.using(self.using).filter(pk=self.run.pk, state=EtlState.RUNNING)
             there = rows.update(**self._waiting, heartbeat_at=Now())
@@ -103,7 +113,7 @@ class Attendant:
 
     def _succeed(self, result: dict[str, Any]) -> None:
         tables = result["tables"].values()
-        self._tell(
+        self._set(
             number=result["number"], window_from=result["window_from"], window_to=result["window_to"],
             late_rows=result["late_rows"], rows_in=sum(table["rows_in"] for table in tables),
             rows_out=sum(table["rows_out"] for table in tables), bytes=sum(table["bytes"] for table in tables),
@@ -122,16 +132,16 @@ class Attendant:
         return None
 
     def _verify(self, proven: list[Proven]) -> dict[str, Any]:
-        outcomes = verify_chains(proven, self._shows, self.using)
+        outcomes = verify_chains(proven, self._verified, self.using)
         self._warnings += sentences(outcomes)
         return {
             one.chain: {"ok": one.ok, "rows": one.rows, "broken_seq": one.finding.seq if one.finding else None}
             for one in outcomes
         }
 
-    def _shows(self, progress: VerificationProgress) -> None:
-        self._tell(stage="verifying", done=progress.done, total=progress.total)
-        self.says()
+    def _verified(self, progress: VerificationProgress) -> None:
+        self._set(stage="verifying", done=progress.done, total=progress.total)
+        self.write_progress()
         if self._cancelling:
             raise Cancelled
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,13 +26,10 @@ from queues.settings import settings
 
 #: The module that the child process runs.
 JOB = "queues.etl.job"
-#: Seconds between two looks at the job, at the database, and the least between two signs of life.
+#: Seconds between two looks at the job.
 LOOK_EVERY = 0.1
-SAY_EVERY = 1.0
 #: Seconds that a job has to end when it is asked to.
 GRACE = 5.0
-#: Seconds that the end of a run waits for the database to come back.
-PATIENCE = 300.0
 #: Variables of the environment that Spark, Java, Python and their clients of file systems get.
 PASSED_ON = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TERM", "LD_LIBRARY_PATH", "JAVA_HOME",
@@ -47,20 +43,20 @@ TAIL = 2000
 
 def supervise(run_id: int) -> None:
     """Take a queued run through to its end. What happens to it stands in its row afterwards."""
-    from queues.etl.run_supervisor import Attendant
+    from queues.etl.run_supervisor import RunSupervisor
 
-    attendant = Attendant.take(run_id)
-    if attendant is None:
+    supervisor = RunSupervisor.take(run_id)
+    if supervisor is None:
         return
     try:
-        with job_process(run_id, attendant.config_text) as job:
-            outcome = _follow(job, attendant)
-        attendant.conclude(outcome)
+        with job_process(run_id, supervisor.config_text) as job:
+            outcome = _follow(job, supervisor)
+        supervisor.conclude(outcome)
     except KeyboardInterrupt:
-        attendant.end_cancelled()
+        supervisor.end_cancelled()
         raise
     except Exception as error:
-        attendant.end_failed(f"{type(error).__name__}: {error}")
+        supervisor.end_failed(f"{type(error).__name__}: {error}")
         raise
 
 
@@ -153,31 +149,26 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _follow(job: JobProcess, attendant: Any) -> dict[str, Any]:
-    """Tell what the job tells until it ends. Returns its `result`, or why there is none: `error`, `died` and so on."""
+def _follow(job: JobProcess, supervisor: Any) -> dict[str, Any]:
+    """Report the job until it ends. Returns its `result`, or why there is none: `error`, `died`, `timeout`."""
     outcome: dict[str, Any] = {}
-    attendant.begins(job.log)
+    supervisor.job_started(job.log)
     while True:
         status = job.status  # before the lines: those of a process that has ended are all there
         for line in job.lines():
-            attendant.hears(line)
+            supervisor.take_line(line)
             outcome |= {name: line[name] for name in ("result", "error") if name in line}
         if status is not None:
             break
-        if attendant.is_cancelled():
+        if supervisor.is_cancelled():
             return {"cancelled": True}
         if monotonic() - job.started > settings.BROKER_ETL_TIMEOUT:
             return {"timeout": True}
-        attendant.says()
+        supervisor.write_progress()
         sleep(LOOK_EVERY)
     if "result" not in outcome and "error" not in outcome:
         outcome["died"] = f"status {status}; its log ends with: {job.last_words}"
     return outcome
-
-
-def here() -> tuple[str, int]:
-    """The host and the number of this process."""
-    return socket.gethostname(), os.getpid()
 
 
 def now() -> datetime:

@@ -15,6 +15,7 @@ from queues import extras
 from queues.etl import runner
 from queues.etl.errors import NoSpark, NoSuchRun, NotRunning, OutputBusy
 from queues.etl.options import RunOptions, default_output
+from queues.etl.run_supervisor import PATIENCE, this_process
 from queues.models import EtlRun, EtlState
 from queues.models.etl import UNFINISHED
 from queues.settings import child_environment
@@ -28,7 +29,7 @@ UNTAKEN = timedelta(hours=1)
 SKEW = 60.0
 #: Time after which a process of this host that goes on, but gives no sign of life, does other things: a Celery worker
 #: outlives its tasks, and has waited for the database as long as the end of a run does.
-GIVEN_UP = timedelta(seconds=2 * runner.PATIENCE + 120)
+GIVEN_UP = timedelta(seconds=2 * PATIENCE + 120)
 
 
 def create(
@@ -84,7 +85,7 @@ def _launch(made: EtlRun, using: str) -> None:
         )
         raise
     threading.Thread(target=process.wait, name=f"ETL run {made.pk}", daemon=True).start()
-    host, _ = runner.here()
+    host, _ = this_process()
     EtlRun.objects.using(using).filter(pk=made.pk, state=EtlState.QUEUED).update(host=host, pid=process.pid)
 
 
@@ -131,7 +132,7 @@ def recover(using: str = DEFAULT_DB_ALIAS) -> list[EtlRun]:
 
 def _lost(one: EtlRun, now: datetime) -> str:
     """The reason why a run has no supervising process; empty when it has one, as far as is known."""
-    host, _ = runner.here()
+    host, _ = this_process()
     if one.state == EtlState.QUEUED:
         if one.host == host and one.pid is not None and not psutil.pid_exists(one.pid):
             return f"The process that was to look after it ({one.pid} on {host}) is gone."

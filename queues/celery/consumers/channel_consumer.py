@@ -128,14 +128,14 @@ class ChannelConsumer:
         self._outstanding = 0
         self._window = WITHOUT_LIMIT
         self._timer: asyncio.TimerHandle | None = None
-        self._ahead_buffer: PrefetchBuffer | None = None
+        self._ahead_buffer: PrefetchBuffer[Received] | None = None
         #: Messages that may be pushed beyond the prefetch count.
         self.ahead = 0
         self._done = 0
         self._pace: asyncio.TimerHandle | None = None
         self._paced = paced
 
-    def read_ahead_into(self, buffer: PrefetchBuffer) -> None:
+    def read_ahead_into(self, buffer: PrefetchBuffer[Received]) -> None:
         """Push ahead into this buffer."""
         self._ahead_buffer = buffer
 
@@ -153,8 +153,9 @@ class ChannelConsumer:
         if consumer in self._consumers:
             consumer.set_credits(0)
             self._consumers.remove(consumer)
-        for received in self._ahead_buffer.remove(consumer) if self._ahead_buffer is not None else ():
-            self.settle(received, LocalQueue.hand_back)
+        if self._ahead_buffer is not None:
+            for received in self._ahead_buffer.remove(lambda received: received.consumer is consumer):
+                self.settle(received, LocalQueue.hand_back)
 
     def closed(self) -> list[QueueConsumer]:
         """Those whose queue was deleted; there may be another one of the name by now."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
-if TYPE_CHECKING:
-    from queues.celery.consumers.channel_consumer import QueueConsumer, Received
+T = TypeVar("T")
 
 
-class PrefetchBuffer:
+class PrefetchBuffer(Generic[T]):
     """Messages that were pushed and that no consumer has yet, in order; any thread may do anything with them.
 
     A message that is taken off here when a consumer has a place free is there at once. To ask the engine for it takes
@@ -19,38 +18,38 @@ class PrefetchBuffer:
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        self.items: deque[Received] = deque()
+        self.items: deque[T] = deque()
         self._changed = changed
 
     def __bool__(self) -> bool:
         return bool(self.items)
 
-    def put(self, items: Sequence[Received]) -> None:
+    def put(self, items: Sequence[T]) -> None:
         """Add messages, and tell."""
         self.items.extend(items)
         self._changed()
 
-    def get(self) -> Received | None:
+    def get(self) -> T | None:
         """The next message, or None."""
         try:
             return self.items.popleft()
         except IndexError:
             return None
 
-    def take_back(self, count: int) -> list[Received]:
+    def take_back(self, count: int) -> list[T]:
         """Remove the last messages, so many or as many as there are."""
-        taken: list[Received] = []
+        taken: list[T] = []
         with contextlib.suppress(IndexError):  # the other thread was quicker
             while len(taken) < count:
                 taken.append(self.items.pop())
         return taken[::-1]
 
-    def remove(self, consumer: QueueConsumer) -> list[Received]:
-        """Remove the messages of one consumer."""
-        taken: list[Received] = []
-        for received in tuple(self.items):
-            if received.consumer is consumer:
+    def remove(self, chosen: Callable[[T], bool]) -> list[T]:
+        """Remove the messages that are chosen."""
+        taken: list[T] = []
+        for item in tuple(self.items):
+            if chosen(item):
                 with contextlib.suppress(ValueError):  # the other thread was quicker
-                    self.items.remove(received)
-                    taken.append(received)
+                    self.items.remove(item)
+                    taken.append(item)
         return taken

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from queues.celery.transport.envelope import MessageRow
 
-if TYPE_CHECKING:
-    from queues.celery.transport.channel import Channel
+
+class MessageStore(Protocol):
+    """A channel, as a batch uses it."""
+
+    def rows(self, message: dict[str, Any], exchange: str, routing_key: str) -> list[MessageRow]:
+        """Return a row for each queue that the message reaches."""
+
+    def store(self, rows: Sequence[MessageRow]) -> bool:
+        """Store messages in one transaction."""
 
 
 class PublishBatch:
     """Messages of a channel that are stored together, at the end or whenever there are `max_size`."""
 
-    def __init__(self, channel: Channel, max_size: int) -> None:
+    def __init__(self, channel: MessageStore, max_size: int) -> None:
         self.channel = channel
         self._max_size = max_size
         self._rows: list[MessageRow] = []

@@ -12,7 +12,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from amqp.protocol import queue_declare_ok_t  # type: ignore[import-untyped]
 from kombu.transport.base import StdChannel, to_rabbitmq_queue_arguments
@@ -20,19 +20,20 @@ from kombu.utils.uuid import uuid
 
 from queues.celery.consumers.channel_consumer import ChannelConsumer, QueueConsumer, Received, acknowledge
 from queues.celery.consumers.engine_thread import EngineThread, open_channel
+from queues.celery.consumers.inbox import Inbox
 from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
 from queues.celery.transport import temporary
 from queues.celery.transport.batch import PublishBatch
-from queues.celery.transport.declaring import declaration
+from queues.celery.transport.declaring import Declared, declaration
 from queues.celery.transport.direct import DirectConsumer
 from queues.celery.transport.envelope import Message, MessageRow, Unreadable, from_row, to_row
 from queues.celery.transport.environment import refuse_green_threads
 from queues.celery.transport.errors import DatabaseUnavailable, NoSuchQueue, QueueIsKept, Unroutable, connection_errors
+from queues.celery.transport.exchanges import Exchanges
+from queues.celery.transport.publishing import PublishPath
+from queues.celery.transport.store_connection import StoreConnection
 from queues.engine import LocalQueue, QueueNotFound
 from queues.engine.cluster.notifications.formats import Purge
-
-if TYPE_CHECKING:
-    from queues.celery.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,35 @@ DEFAULT_PRIORITY = 0
 #: The states of messages that wait: what a purge removes.
 WAITING = (0, 2)
 PURGED, PURGED_AT_ONCE = 2, 1000
+
+
+class Connection(Protocol):
+    """The transport, as its channels use it: kombu calls it a connection, too."""
+
+    database: StoreConnection
+    exchanges: Exchanges
+    declared: Declared
+    publisher: PublishPath
+    inbox: Inbox
+    conninfo: str
+    connection_errors: Any
+    #: Queues whose consumers are given messages that no Celery client has published, too.
+    foreign: frozenset[str]
+
+    def flush(self) -> None:
+        """Wait until everything published is stored."""
+
+    def tell_dropped(self, queue: str) -> None:
+        """Log, once a queue, that a message to a missing queue is dropped."""
+
+    def add_direct(self, consumer: DirectConsumer) -> None:
+        """Read a temporary queue for a consumer."""
+
+    def remove_direct(self, consumer: DirectConsumer) -> None:
+        """End `add_direct`."""
+
+    def close_channel(self, channel: Any) -> None:
+        """Forget a channel."""
 
 
 @dataclass(slots=True)
@@ -89,15 +119,15 @@ class Channel(StdChannel):
 
     supports_batch_publish = True
 
-    def __init__(self, transport: Transport, channel_id: int) -> None:
-        self.connection: Transport | None = transport
+    def __init__(self, transport: Connection, channel_id: int) -> None:
+        self.connection: Connection | None = transport
         self.channel_id = channel_id
         self.closed = False
         self._consumers: dict[str, DeclaredConsumer] = {}
         self._unsettled: dict[int, Received] = {}
         #: Of these, what `basic_get` has got: it takes no place of a consumer.
         self._got: set[int] = set()
-        self._prefetched = PrefetchBuffer(self._call)
+        self._prefetched: PrefetchBuffer[Received] = PrefetchBuffer(self._call)
         self._called = False
         self._tags = itertools.count(1)
         self._prefetch = 0
@@ -105,7 +135,7 @@ class Channel(StdChannel):
         self._thread: EngineThread | None = None
 
     @property
-    def _transport(self) -> Transport:
+    def _transport(self) -> Connection:
         if self.connection is None:
             raise ConnectionError("the channel is closed")
         return self.connection
@@ -286,7 +316,7 @@ class Channel(StdChannel):
             return
         if consumer.engaged is not None and self._channel_consumer is not None and self._thread is not None:
             self._thread.call(self._channel_consumer.remove, consumer.engaged)
-            for received in self._prefetched.remove(consumer.engaged):
+            for received in self._prefetched.remove(lambda received: received.consumer is consumer.engaged):
                 received.settle(_return)
         transport = self._transport
         if consumer.direct is not None:

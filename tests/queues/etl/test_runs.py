@@ -172,10 +172,10 @@ def test_a_run_that_takes_too_long_is_ended_with_all_that_it_has_started(
     child = home / "child"
     follow = runner.__dict__["_follow"]
 
-    def follow_too_long(job: Any, attendant: Any) -> Any:
+    def follow_too_long(job: Any, supervisor: Any) -> Any:
         wait_until(lambda: child.exists() and child.read_text(), lambda: "the child")
         settings.BROKER_ETL_TIMEOUT = 0.0
-        return follow(job, attendant)
+        return follow(job, supervisor)
 
     monkeypatch.setattr(runner, "_follow", follow_too_long)
     play(f"""
@@ -192,14 +192,14 @@ def test_a_run_that_takes_too_long_is_ended_with_all_that_it_has_started(
 
 
 def test_a_run_is_cancelled_while_it_runs(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queues.etl.run_supervisor.SAY_EVERY", 0.0)
+    monkeypatch.setattr("queues.etl.run_supervisor.HEARTBEAT", 0.0)
     play("""tell('{"stage": "messages", "done": 0, "total": 0}'); time.sleep(100)""")
     made = runs.create()
-    hears = runner.__dict__["_follow"]
+    follow = runner.__dict__["_follow"]
 
-    def cancel_first(job: Any, attendant: Any) -> Any:
+    def cancel_first(job: Any, supervisor: Any) -> Any:
         runs.cancel(made.pk)
-        return hears(job, attendant)
+        return follow(job, supervisor)
 
     monkeypatch.setattr(runner, "_follow", cancel_first)
     assert runs.run(made).state == EtlState.CANCELLED
