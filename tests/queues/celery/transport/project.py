@@ -15,9 +15,11 @@ from queues.celery.consumers import engine_thread
 #: A busy machine may take seconds for the few commits of an engine that leaves.
 engine_thread.STOP = 30.0
 
+# A test process has the application of the site as its current one, which shared tasks belong to.
 app = Celery(
-    "project", broker=os.environ.get("PROJECT_BROKER"), backend=os.environ.get("PROJECT_BACKEND", "rpc://")
-)
+    "project", broker=os.environ.get("PROJECT_BROKER"), backend=os.environ.get("PROJECT_BACKEND", "rpc://"),
+    set_as_current=False,
+)  # fmt: skip
 app.conf.update(
     broker_connection_retry_on_startup=True,
     worker_cancel_long_running_tasks_on_connection_loss=False,
