@@ -1,5 +1,5 @@
 -- Of the finished messages of a span of time, newest first, the first `most` that fit: finished since `low` and before those
--- with the time `high` and the id `below`. Of a body the first 64 KiB are searched, if it was kept. What is null fits all.
+-- with the time `high` and the id `below`. Of a body the first 64 KiB are searched, if it was kept. A null parameter fits all.
 -- One row: the times of those that fit, their ids, how many were looked at.
 with fitting as materialized (
     select finished_at, id from queues_archive

@@ -1,5 +1,5 @@
--- What is wrong with audit chains and ETL, as (kind, id, name, text): chains whose last verification found them broken,
--- schedules that nobody has begun for so many minutes, and the newest run if it failed or was lost.
+-- Faults of audit chains and ETL, as (kind, id, name, text): chains whose last verification found them broken,
+-- schedules that have not begun for so many minutes, and the newest run if it failed or was lost.
 (select 'chain', c.id, c.name, v.finding from queues_auditchain c, lateral (
     select ok, finding from queues_auditverification where chain_id = c.id order by at desc, id desc limit 1
 ) as v where not v.ok limit %(most)s)

@@ -2,7 +2,7 @@
 -- functions that its statements call, and triggers that tell running nodes of every change.
 
 -- A statement takes one value and uses it and the next 4095 as ids: no block is held between statements, so
--- whoever publishes later, on whatever node, gets a greater id.
+-- a later publish, on any node, gets a greater id.
 create sequence queues_message_id as bigint start 4096 increment 4096;
 
 alter table queues_message set (
@@ -96,7 +96,7 @@ end $$;
 create function queues_may_lease(node integer) returns boolean
 language plpgsql volatile as $$
 -- Whether a node may lease messages until the calling transaction ends: it has not been declared dead, and who
--- declares it dead waits for the lock. So no lease is ever written for a node that nobody will reap.
+-- declares it dead waits for the lock. So no lease is ever written for a node that will not be reaped.
 begin
     perform pg_advisory_xact_lock_shared(74658, node);
     return exists (select from queues_node where id = node);
@@ -138,7 +138,7 @@ create trigger queue_has_count after insert on queues_queue for each row execute
 
 create function queues_held(queue integer) returns table (ready bigint, leased bigint, delayed bigint, dead bigint)
 language sql volatile as $$
--- A queue's counts as committed now: what is folded and what is not yet.
+-- A queue's counts as committed now: the folded ones and the tallies.
     select (c.ready + coalesce(t.ready, 0))::bigint, (c.leased + coalesce(t.leased, 0))::bigint,
         (c.delayed + coalesce(t.delayed, 0))::bigint, (c.dead + coalesce(t.dead, 0))::bigint
     from queues_queuecount c, lateral (

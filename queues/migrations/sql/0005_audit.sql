@@ -98,7 +98,7 @@ end $$;
 
 create function queues_drop_audit_partitions(before_day date) returns integer
 language plpgsql as $$
--- Drop the partitions of all days before this one, and what is older in the default one; returns how many there were.
+-- Drop the partitions of all days before this one, and older rows of the default one; returns how many there were.
 declare
     dropped integer := 0;
     partition text;

@@ -34,8 +34,8 @@ create function queues_take_mailbox(
     out mailbox integer, out taken bigint, out refused text
 ) language plpgsql volatile as $$
 -- Give a mailbox, made if need be, to a new connection of a node. `former` is the number of the connection if it had the
--- mailbox until its node lost the database: then whoever took it meanwhile keeps it. With `by_owner_only` the key that
--- first took a mailbox keeps it; else it is any key's while nobody is connected.
+-- mailbox until its node lost the database: then a connection that took it meanwhile keeps it.
+-- With `by_owner_only` the key that first took a mailbox keeps it; else it is any key's while it is not connected.
 -- Returns the queue and the connection's number, or why it was refused: 'claimed' or 'displaced'.
 declare
     box queues_mailbox%rowtype;
@@ -75,7 +75,7 @@ end $$;
 create function queues_empty_mailbox(mailbox integer, forget_owner boolean) returns boolean
 language plpgsql volatile as $$
 -- End the connection that has a mailbox, and with `forget_owner` let the next key that comes have the name. What was
--- delivered and not acknowledged is ready again. Returns whether somebody was connected.
+-- delivered and not acknowledged is ready again. Returns whether it was connected.
 declare
     box queues_mailbox%rowtype;
 begin
@@ -96,7 +96,7 @@ begin
     return box.connection is not null;
 end $$;
 
--- A key that was just made cannot have changed for anybody: who shows it at once must not be told that it has.
+-- A key that was just made cannot have changed: a client that uses it at once must not be told that it has.
 drop trigger key_announces on queues_apikey;
 create trigger key_announces after update or delete on queues_apikey
     for each row execute function queues_announce('key');

@@ -1,4 +1,4 @@
--- Queues that are audited: a publish obeys it at once, and whoever switches it on or off is recorded.
+-- Queues that are audited: a publish obeys it at once, and each switch on or off is recorded.
 
 drop trigger queue_changes_topology on queues_queue;
 create constraint trigger queue_changes_topology

@@ -1,4 +1,4 @@
--- Celery's queues: what belongs to a queue goes with it, and queues that nobody uses any more are dropped.
+-- Celery's queues: the bindings of a queue go with it, and unused queues are dropped.
 
 create function queues_forget_kombu() returns trigger
 language plpgsql as $$
@@ -28,8 +28,8 @@ end $$;
 
 create function queues_drop_temporary(lock_class integer, among integer[]) returns integer
 language plpgsql volatile as $$
--- Delete those of these temporary queues that nobody consumes from, with what they hold; returns how many. Whoever begins
--- to consume takes the lock first and then looks whether the queue is still there. Publishes are kept out meanwhile.
+-- Delete those of these temporary queues without a consumer, with their messages; returns how many. A new consumer
+-- takes the lock first and then looks whether the queue is still there. Publishes are kept out meanwhile.
 declare
     dropped integer[];
 begin

@@ -1,4 +1,4 @@
--- Which transaction has written each row of the archive: by that, and by nothing else, can a reader tell what is new.
+-- Which transaction has written each row of the archive: a reader finds new rows by that alone.
 -- Rows from before have 0, which every snapshot sees. Neither statement rewrites the table.
 alter table queues_archive add column xid bigint not null default 0;
 -- The engine's statements give the number themselves, once each instead of once a row.

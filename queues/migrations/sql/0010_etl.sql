@@ -1,4 +1,4 @@
--- Where Spark puts rollups before one short statement takes them over. What is lost with a crash is computed again.
+-- Where Spark puts rollups before one short statement takes them over. Rows lost with a crash are computed again.
 create unlogged table queues_rollupdraft (
     run bigint not null, hour timestamptz not null, queue text not null, acknowledged bigint not null,
     expired bigint not null, purged bigint not null, dropped bigint not null, removed bigint not null,

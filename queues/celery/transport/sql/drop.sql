@@ -1,2 +1,2 @@
--- Delete temporary queues that nobody consumes from. Returns how many.
+-- Delete temporary queues without a consumer. Returns how many.
 select queues_drop_temporary(%(lock_class)s, %(queues)s::int[])

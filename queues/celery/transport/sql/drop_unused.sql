@@ -1,5 +1,5 @@
--- Delete those of these temporary queues that are unused for too long even now: since somebody looked one of them may have
--- been declared again. Whoever declares one meanwhile waits for its row. Returns how many.
+-- Delete those of these temporary queues that are unused for too long even now: since the look one of them may have
+-- been declared again. A declaration meanwhile waits for its row. Returns how many.
 select queues_drop_temporary(%(lock_class)s, array(
     select queue_id from queues_temporaryqueue
     where (select count(pg_advisory_xact_lock(hashtext('queues_topology')))) = 1

@@ -1,5 +1,5 @@
 -- Take the oldest messages out of a temporary queue for a consumer that does not acknowledge. In order of id. Should
--- PostgreSQL crash before this is on disk they are there again: nobody waits for the disk.
+-- PostgreSQL crash before this is on disk they are there again: no caller waits for the disk.
 with picked as materialized (
     select id from queues_message
     where (select set_config('synchronous_commit', 'off', true)) = 'off' and state = 0
