@@ -16,7 +16,7 @@ from prometheus_client import REGISTRY  # noqa: E402
 from peers.metrics import PeersCollector  # noqa: E402
 from peers.server import lifespan  # noqa: E402
 from peers.server.consumer import PeerbusConsumer  # noqa: E402
-from peers.service import Office, options_from_settings  # noqa: E402
+from peers.service import PeerbusService, options_from_settings  # noqa: E402
 from peers.session import PeerSession  # noqa: E402
 from queues import extras  # noqa: E402
 
@@ -32,14 +32,14 @@ if "daphne.server" in sys.modules:
 
     httplimits.install(httplimits.options_from_settings())
 
-office = Office(options_from_settings)
-lifespan.on_shutdown.append(office.stop)
-REGISTRY.register(PeersCollector(office))
+service = PeerbusService(options_from_settings)
+lifespan.on_shutdown.append(service.stop)
+REGISTRY.register(PeersCollector(service))
 
 # Peerbus is at /ws/peerbus, but its clients dial any path, so it gets all that no route before it takes. The Origin is
 # not checked, although the admin is on the same one: programs send none, and it protects nothing here, since peerbus
 # looks at no cookie. A page elsewhere that a browser has open gets nowhere without a token of its own.
-consumer = PeerbusConsumer.as_asgi(make_session=lambda transport, scope: PeerSession(transport, scope, office))
+consumer = PeerbusConsumer.as_asgi(make_session=lambda transport, scope: PeerSession(transport, scope, service))
 websockets = URLRouter([re_path(r"", consumer)])  # type: ignore[arg-type, list-item]
 
 application = ProtocolTypeRouter({"http": django, "websocket": websockets, "lifespan": lifespan.application})

@@ -10,8 +10,8 @@ class Backoff(NamedTuple):
 
     first: float = 0.1
     most: float = 5.0
+    #: From 0 up to 1; so that the clients of a broker that comes back do not all come at once.
     chance: Callable[[], float] = random.random
-    """From 0 up to 1; so that the clients of a broker that comes back do not all come at once."""
 
     def delays(self) -> Iterator[float]:
         """Yield the delay before each attempt in a row, without end."""

@@ -1,11 +1,11 @@
-"""The client's side of peerbus without I/O: what to send, what has come, what is confirmed.
+"""The client's side of peerbus without I/O: frames to send, messages received, confirmations.
 
 A client connects and calls `connected`, sends everything in `outgoing` in its order, hands what arrives to `received`,
-and calls `disconnected` when the connection has ended. Then, unless there is an `error`, it connects again: what was
-sent and not confirmed is sent once more, which the broker knows by its id.
+and calls `disconnected` when the connection has ended. Then, unless there is an `error`, it connects again:
+unconfirmed envelopes are sent once more, which the broker recognizes by their ids.
 
 Nothing answers an envelope. But the answer to a `peers` request leaves the broker only when everything sent before it
-is stored: so the core asks now and then by itself, and drops what is thereby confirmed.
+is stored: so the core asks now and then by itself, and drops the envelopes that the answer confirms.
 """
 
 from collections import Counter, deque
@@ -18,17 +18,17 @@ from peers.codec.frames import Deliver, Peers
 from peers.dedupe import Dedupe
 from peers.errors import ClientError, ProtocolViolation, Rejected, TakenOver, rejected
 
+#: After so many envelopes or bytes the broker is asked to confirm them.
 CONFIRM_COUNT: Final = 256
 CONFIRM_BYTES: Final = 1 << 20
-"""After so many envelopes or bytes the broker is asked to confirm them."""
+#: With so many envelopes or bytes unconfirmed a client sends no more for now.
 UNCONFIRMED_COUNT: Final = 4096
 UNCONFIRMED_BYTES: Final = 16 << 20
-"""With so many envelopes or bytes unconfirmed a client sends no more for now."""
 
+#: The reason in `dropped` of an envelope that does not verify.
 FORGED: Final = "signature does not verify"
-"""What is counted when an envelope does not verify."""
+#: Close codes of rejections that would come again.
 PERMANENT: Final = frozenset((1003, 1007, 1008))
-"""Close codes of rejections that would come again."""
 
 
 class Message:
@@ -37,10 +37,10 @@ class Message:
     __slots__ = ("envelope", "key")
 
     def __init__(self, key: str, envelope: Envelope) -> None:
+        #: The delivery key, by which it is acknowledged.
         self.key = key
-        """What it is acknowledged by."""
+        #: All of it, as it was signed.
         self.envelope = envelope
-        """All of it, as it was signed."""
 
     @property
     def id(self) -> str:
@@ -49,17 +49,17 @@ class Message:
 
     @property
     def sender(self) -> str:
-        """Who says to have sent it; true if the signature is verified and all who have the secret are trusted."""
+        """The sender as it names itself; true if the signature is verified and all that have the secret are trusted."""
         return self.envelope.sender
 
     @property
     def is_broadcast(self) -> bool:
-        """Whether it went to everybody."""
+        """Whether it was sent to all connected peers."""
         return self.envelope.is_broadcast
 
     @property
     def body(self) -> Any:
-        """What was sent, decoded anew each time."""
+        """The decoded body, decoded anew each time."""
         return self.envelope.body
 
     def __repr__(self) -> str:
@@ -67,15 +67,15 @@ class Message:
 
 
 class Answer:
-    """What a `peers` request is answered with, once it has been."""
+    """The answer to a `peers` request, once it has come."""
 
     __slots__ = ("names", "upto")
 
     def __init__(self, upto: int) -> None:
+        #: The answer confirms the first so many envelopes of this client.
         self.upto = upto
-        """The answer confirms the first so many envelopes of this client."""
+        #: The connected peers; None as long as there is no answer.
         self.names: list[str] | None = None
-        """Who is connected; None as long as there is no answer."""
 
     @property
     def done(self) -> bool:
@@ -84,11 +84,11 @@ class Answer:
 
 
 class Phase(Enum):
-    """Where the client stands."""
+    """The state of the client."""
 
     OFFLINE = auto()
+    #: The register is on its way; `peers` means yes, a close means no.
     REGISTERING = auto()
-    """The register is on its way; `peers` means yes, a close means no."""
     ESTABLISHED = auto()
 
 
@@ -99,14 +99,14 @@ class ClientCore:
         """Without a secret nothing is signed or verified. Raises WeakSecret, ValueError for a cache below 1."""
         self.name = name
         self.phase = Phase.OFFLINE
+        #: Frames to be sent; the sender of one removes it.
         self.outgoing: deque[bytes] = deque()
-        """Frames to be sent; whoever sends one takes it out."""
+        #: Messages for the host.
         self.inbox: deque[Message] = deque()
-        """Messages for the host."""
+        #: Frames that were not handed over nor acknowledged, by reason.
         self.dropped: Counter[str] = Counter()
-        """Frames that were not handed over nor acknowledged, by reason."""
+        #: Why this client must not connect again.
         self.error: ClientError | None = None
-        """Why this client must not connect again."""
         self._token = token
         self._secret = None if secret is None else signing.key_of(secret)
         self._consumed = Dedupe(dedupe_size)
@@ -121,7 +121,7 @@ class ClientCore:
     # The connection
 
     def connected(self) -> None:
-        """There is a connection: send what is in `outgoing`, and nothing else before `established`."""
+        """There is a connection: send the frames of `outgoing`, and nothing else before `established`."""
         self.phase = Phase.REGISTERING
         self.outgoing.append(frames.register_frame(self._token, self.name))
 
@@ -183,7 +183,7 @@ class ClientCore:
             self.ask()
 
     def ask(self) -> Answer:
-        """Ask who is connected, and so for a confirmation of everything sent."""
+        """Ask for the connected peers, and so for a confirmation of everything sent."""
         answer = Answer(self._sent)
         self._answers.append(answer)
         self._asked_upto = self._sent
@@ -213,7 +213,7 @@ class ClientCore:
 
     def _answer(self, names: list[str]) -> None:
         if not self._answers:
-            self.dropped["peers that nobody asked for"] += 1
+            self.dropped["peers without a request"] += 1
             return
         answer = self._answers.popleft()
         while self._confirmed < answer.upto:

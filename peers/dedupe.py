@@ -1,4 +1,4 @@
-"""The ids that have been consumed lately, so that what comes again is not handed over again. No I/O."""
+"""The ids that were consumed lately, so that a message that comes again is not handed over again. No I/O."""
 
 from typing import Final
 

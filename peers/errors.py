@@ -1,4 +1,4 @@
-"""What peerbus raises, besides ConnectionLost, ReplyTimeout and ProtocolViolation of `wire.client.errors`.
+"""The exceptions of peerbus, besides ConnectionLost, ReplyTimeout and ProtocolViolation of `wire.client.errors`.
 
 A close of the broker before it has said `peers` is a Rejected, of the class that belongs to its reason if there is
 one (docs/protocols/peerbus.md, "Closes"):
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class InvalidEnvelope(ClientError, ValueError):
-    """What is to be sent cannot be an envelope: no recipient, a body that is no JSON, an id that is too long."""
+    """The message cannot be an envelope: no recipient, a body without a JSON form, an id that is too long."""
 
 
 class MessageTooLarge(InvalidEnvelope):
@@ -47,17 +47,17 @@ class WeakSecret(ClientError, ValueError):
 
 
 class LineTooLong(ClientError, ValueError):
-    """A line is over 1 MiB. What follows it cannot be told from it, so that nothing more can be decoded."""
+    """A line is over 1 MiB. Its end cannot be found, so nothing after it can be decoded."""
 
 
 class NoAnswer(ClientError, TimeoutError):
-    """The broker has not answered in time, connected or not. What was sent is kept, and is sent again if need be."""
+    """The broker has not answered in time, connected or not. Unconfirmed messages are kept and sent again."""
 
 
 class TakenOver(ClientError):
     """Another connection with the same token has registered under this name: this client does not come back.
 
-    What was delivered here and not acknowledged is delivered there.
+    Messages that were delivered here and not acknowledged are delivered there.
     """
 
 
@@ -68,10 +68,10 @@ class Rejected(ClientError):
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(code, reason)
+        #: The WebSocket's close code.
         self.code = code
-        """The WebSocket's close code."""
+        #: The broker's text.
         self.reason = reason
-        """Why, in the broker's words."""
 
     def __init_subclass__(cls, *, reason: str) -> None:
         Rejected._classes[reason] = cls
@@ -97,7 +97,7 @@ class UnusableName(Rejected, reason="peer name cannot be used"):
 
 
 def again(error: ClientError) -> ClientError:
-    """Return an exception of one's own for each who is concerned by what ended the client."""
+    """Return a copy of the exception that ended the client, for each caller that raises it."""
     return type(error)(*error.args)
 
 

@@ -1,4 +1,4 @@
-"""Messages of queues and topics for peers: what a route brings becomes an envelope that the gateway signs."""
+"""Messages of queues and topics for peers: each becomes an envelope that the gateway signs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCE = "fivewire"
 
 
 def wrap(letter: PeerMessage, to: str, secret: str) -> bytes:
-    """The envelope of a message for a peer, the same each time. Raises Undeliverable, whatever the message is.
+    """The envelope of a message for a peer, the same each time. Raises Undeliverable, and nothing else.
 
     Its id is the message's for ever, `from` and `source` are "fivewire". The body is the message's value if it is JSON
     or MessagePack, a string if it is bytes that are UTF-8, and else {"base64": …}.

@@ -4,8 +4,8 @@
             |                            |                           |
             +---------- UNFIT, NO_FRAME, REFUSED, DISCONNECT --------+--> CLOSED
 
-`TABLE` says for every state and every event what the broker does and where the connection is then; what is not in it
-does nothing and changes nothing. `Conversation` is one connection's place in the table.
+`TABLE` gives the broker's action and the next state for each state and event; a pair that is not in it does nothing
+and changes nothing. `Conversation` is one connection's place in the table.
 """
 
 from collections.abc import Mapping
@@ -18,57 +18,57 @@ from peers.codec.frames import Ack, Frame, Ignored, PeersRequest, Register
 
 
 class State(Enum):
-    """Where a connection stands."""
+    """The state of a connection."""
 
     AWAITING_REGISTER = auto()
+    #: The register is fit; the token, the name and the store are being asked.
     REGISTERING = auto()
-    """The register is fit; the token, the name and the store are being asked."""
     ESTABLISHED = auto()
     CLOSED = auto()
 
 
 class Event(Enum):
-    """What happens to a connection."""
+    """An event of a connection."""
 
+    #: A register, which is fit if it is the first frame (`codec.handshake`).
     REGISTER = auto()
-    """A register, which is fit if it is the first frame (`codec.handshake`)."""
+    #: A first frame that `codec.handshake` answers with a Rejection.
     UNFIT = auto()
-    """A first frame that `codec.handshake` answers with a Rejection."""
+    #: The time for the first frame is over.
     NO_FRAME = auto()
-    """The time for the first frame is over."""
+    #: The name is bound to this connection, durably.
     REGISTERED = auto()
-    """The name is bound to this connection, durably."""
+    #: The token, the name or the store say no.
     REFUSED = auto()
-    """The token, the name or the store say no."""
     ENVELOPE = auto()
     ACK = auto()
     PEERS = auto()
+    #: Anything else: binary messages, text that is no JSON, a deliver.
     IGNORED = auto()
-    """Anything that is none of these: binary messages, what is no JSON, a deliver."""
+    #: The connection has ended, or the broker ends it for a reason of its own.
     DISCONNECT = auto()
-    """The connection has ended, or the broker ends it for a reason of its own."""
 
 
 class Action(Enum):
-    """What the broker does."""
+    """An action of the broker."""
 
     NOTHING = auto()
+    #: Ask whether the token may have the name, and bind it.
     BIND = auto()
-    """Ask whether the token may have the name, and bind it."""
+    #: Close with the Rejection's code and reason.
     REJECT = auto()
-    """Close with the Rejection's code and reason."""
+    #: Keep the frame: it is handled, in order, when the connection is established.
     HOLD = auto()
-    """Keep the frame: it is looked at, in order, when the connection is established."""
+    #: Send `peers`, then everything pending, then handle the frames that were held.
     WELCOME = auto()
-    """Send `peers`, then everything pending, then look at what was held."""
+    #: Store the envelope for its recipients.
     ROUTE = auto()
-    """Store the envelope for its recipients."""
+    #: Settle the delivery with this key, if it is this peer's.
     ACKNOWLEDGE = auto()
-    """Settle the delivery with this key, if it is this peer's."""
+    #: Answer `peers` when everything before it is committed.
     LIST = auto()
-    """Answer `peers` when everything before it is committed."""
+    #: Only count it.
     COUNT = auto()
-    """Only count it."""
 
 
 _REJECTED = (Action.REJECT, State.CLOSED)
@@ -105,6 +105,7 @@ TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = MappingProx
     }
 )
 
+#: The event that each kind of frame is.
 EVENTS: Final[Mapping[type[Frame], Event]] = MappingProxyType(
     {
         Register: Event.REGISTER,
@@ -114,7 +115,6 @@ EVENTS: Final[Mapping[type[Frame], Event]] = MappingProxyType(
         Ignored: Event.IGNORED,
     }
 )
-"""The event that each kind of frame is."""
 
 
 class Conversation:
@@ -126,10 +126,10 @@ class Conversation:
         self.state = State.AWAITING_REGISTER
 
     def on(self, event: Event) -> Action:
-        """Something has happened: return what to do. What is not in the table leaves the state as it is."""
+        """Take an event and return the action. A pair that is not in the table leaves the state as it is."""
         action, self.state = TABLE[self.state].get(event, (Action.NOTHING, self.state))
         return action
 
     def on_frame(self, frame: Frame) -> Action:
-        """`codec.parse_frame` has returned this, or `codec.handshake` a Register: return what to do."""
+        """Take a frame of `codec.parse_frame`, or a Register of `codec.handshake`, and return the action."""
         return self.on(EVENTS[type(frame)])

@@ -1,7 +1,7 @@
 """Peerbus as tools for a language model's host: an MCP server over a peer.
 
-What `drain` returns is acknowledged when the host comes back, with any other call, or ends the session in order: then
-it has read the answer. If it crashes before, the messages come again.
+Messages that `drain` returns are acknowledged by the next call of any tool, or by an orderly end of the session: the
+host has read the answer then. If it crashes before, they come again.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ class PeerTools:
     async def drain(self, max: Most = 50) -> dict[str, Any]:
         """Return the messages that have come since the last time, oldest first; an empty list if there are none."""
         async with self._served():
-            await self._peer.peers()  # a round trip, in which what is pending arrives
+            await self._peer.peers()  # a round trip, in which pending messages arrive
             messages: list[Message] = []
             while len(messages) < max and (message := await self._peer.receive(0)) is not None:
                 messages.append(message)
@@ -66,7 +66,7 @@ class PeerTools:
         return {"messages": [_shown(message) for message in messages]}
 
     async def settle(self) -> None:
-        """Acknowledge what has been returned: the host has it."""
+        """Acknowledge the returned messages: the host has them."""
         returned, self._returned = self._returned, []
         for message in returned:
             await self._peer.ack(message)
@@ -93,5 +93,5 @@ async def serve(peer: AsyncPeerClient) -> None:
     async with peer:
         tools = PeerTools(peer)
         await tools.server().run_stdio_async()
-        with contextlib.suppress(ClientError):  # the session is over; what is not acknowledged comes again
+        with contextlib.suppress(ClientError):  # the session is over; unacknowledged messages come again
             await tools.settle()

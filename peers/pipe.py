@@ -48,7 +48,7 @@ class Pipe:
         self._error: LineTooLong | OSError | None = None
 
     def run(self) -> None:
-        """Bridge until the end of input; what the broker sends until then is written.
+        """Bridge until the end of input; frames of the broker are written until then.
 
         Raises ConnectionLost with the broker's reason if it closes before, LineTooLong for a line over 1 MiB, OSError
         when the input cannot be read.
@@ -58,7 +58,7 @@ class Pipe:
         try:
             while True:
                 message = self._connection.recv()
-                if isinstance(message, str):  # a binary message means nothing
+                if isinstance(message, str):  # binary messages have no meaning
                     self._write(line(message.encode()))
         except ConnectionClosed as closed:
             if self._error is not None:

@@ -1,4 +1,4 @@
-"""What the peerbus connections of one process share: the engine, which starts with the first of them, and counters."""
+"""The shared part of the peerbus connections of one process: the engine, which the first one starts, and counters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import psycopg
 
@@ -15,12 +15,9 @@ from queues.engine import Engine, EngineError, EngineOptions, StoreUnavailable
 from queues.keysessions import KeySessions
 from queues.throttle import FailureThrottle
 
-if TYPE_CHECKING:
-    from peers.session import PeerSession
-
 logger = logging.getLogger(__name__)
 
-#: Seconds that an orderly stop has to write what is pending.
+#: Seconds that an orderly stop has to write pending items.
 STOP_TIMEOUT = 5.0
 
 
@@ -36,8 +33,24 @@ class PeerOptions:
     secret: str = ""
 
 
+class ServedPeer(Protocol):
+    """A connection, as the service calls it: `peers.session.PeerSession`."""
+
+    def saturate(self, saturated: bool) -> None:
+        """Too much of the process waits for the database, or no longer."""
+
+    def revoke(self) -> None:
+        """The connection's API key was changed or revoked."""
+
+    def failed(self, event: str) -> None:
+        """Log and count the exception being handled, which this call has raised."""
+
+    def break_off(self) -> None:
+        """End the connection: it has failed."""
+
+
 def options_from_settings() -> tuple[EngineOptions, PeerOptions]:
-    """What Django's settings give."""
+    """Read the options from Django's settings."""
     from django.conf import settings
 
     from queues.engine import options_from_settings as engine_options
@@ -52,17 +65,17 @@ def options_from_settings() -> tuple[EngineOptions, PeerOptions]:
     )
 
 
-class Office:
+class PeerbusService:
     """One process's part of peerbus. `make_options` is called when the first connection comes."""
 
     def __init__(self, make_options: Callable[[], tuple[EngineOptions, PeerOptions]]) -> None:
         self._make_options = make_options
         self.options = PeerOptions()
-        self.sessions: set[PeerSession] = set()
+        self.sessions: set[ServedPeer] = set()
         self.throttle = FailureThrottle()
         #: How often each quota of a client was met.
         self.over_quota: Counter[str] = Counter()
-        self._by_key = KeySessions["PeerSession"](self.over_quota)
+        self._by_key = KeySessions[ServedPeer](self.over_quota)
         #: Frames that were dropped, by reason.
         self.ignored: Counter[str] = Counter()
         #: Connections that were closed, by reason.
@@ -98,7 +111,7 @@ class Office:
         self.engine_now = engine
         return engine
 
-    def admit(self, session: PeerSession) -> bool:
+    def admit(self, session: ServedPeer) -> bool:
         """A connection has come; False when there are too many."""
         if not self.sessions:
             _, self.options = self._make_options()
@@ -107,18 +120,18 @@ class Office:
         self.sessions.add(session)
         return True
 
-    def admit_key(self, key: int, session: PeerSession) -> bool:
+    def admit_key(self, key: int, session: ServedPeer) -> bool:
         """A connection has shown its API key; False when the key has too many."""
         return self._by_key.admit(key, session, self.options.connections_per_key)
 
-    def forget(self, session: PeerSession, key: int | None) -> None:
+    def forget(self, session: ServedPeer, key: int | None) -> None:
         """A connection has ended; `key` is the API key that it was admitted with."""
         self.sessions.discard(session)
         if key is not None:
             self._by_key.forget(key, session)
 
     async def stop(self) -> None:
-        """Write what is pending, hand back what is held, and leave."""
+        """Write pending items, hand back leased messages, and leave."""
         if self._starting is not None:
             await asyncio.wait([self._starting])
         engine, self.engine_now = self.engine_now, None
@@ -132,11 +145,11 @@ class Office:
         self._tell(self._by_key.of(key), lambda session: session.revoke())
 
     @staticmethod
-    def _tell(sessions: Collection[PeerSession], tell: Callable[[PeerSession], None]) -> None:
-        """Tell each session something; one that fails keeps it from no other."""
+    def _tell(sessions: Collection[ServedPeer], tell: Callable[[ServedPeer], None]) -> None:
+        """Call each session; an exception ends only the one that raised it."""
         for session in tuple(sessions):
             try:
                 tell(session)
             except Exception:
-                session.failed("what all are told")
+                session.failed("a notice to all connections")
                 session.break_off()

@@ -1,4 +1,4 @@
-"""The broker's side of a peerbus connection (docs/protocols/peerbus.md): what its frames do, and what it is sent."""
+"""The broker's side of a peerbus connection (docs/protocols/peerbus.md): its frames, deliveries and closes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from peers.codec.frames import (
 from peers.codec.frames import Register as RegisterFrame
 from peers.machine import Action, Conversation, Event, State
 from peers.server.transport import INTERNAL_ERROR, Transport
-from peers.service import Office
+from peers.service import PeerbusService
 from queues.engine import (
     Destination,
     Engine,
@@ -70,9 +70,9 @@ MOST_HELD_BYTES = 4 << 20
 class PeerSession:
     """One connection. It is a `Receiver` of its transport, and holds its peer's mailbox."""
 
-    def __init__(self, transport: Transport, scope: Mapping[str, Any], office: Office) -> None:
+    def __init__(self, transport: Transport, scope: Mapping[str, Any], service: PeerbusService) -> None:
         self._transport = transport
-        self._office = office
+        self._service = service
         self._address = str((scope.get("client") or ("",))[0])
         self._conversation = Conversation()
         self._held: deque[tuple[Frame, int]] = deque()
@@ -91,15 +91,15 @@ class PeerSession:
         self._crowded = False
         self._slow_timer: asyncio.TimerHandle | None = None
         self._handshake_timer: asyncio.TimerHandle | None = None
-        if not office.admit(self):
+        if not service.admit(self):
             self._close(TOO_MANY)
             return
-        self._options = office.options
+        self._options = service.options
         self._handshake_timer = asyncio.get_running_loop().call_later(
             self._options.handshake_timeout, self._no_frame
         )
 
-    # What arrives.
+    # Called by the transport
 
     def text_received(self, text: bytes) -> None:
         """A text message has arrived."""
@@ -130,7 +130,7 @@ class PeerSession:
         mailbox = self._mailbox
         name, number = (None, 0) if mailbox is None else (mailbox.name, mailbox.connection)
         logger.exception("connection %d of peer %r failed in %s and is closed", number, name, event)
-        self._office.failures += 1
+        self._service.failures += 1
 
     def break_off(self) -> None:
         """Something that the mailbox service does for this connection cannot be done."""
@@ -153,12 +153,12 @@ class PeerSession:
             self._count(frame if isinstance(frame, Ignored) else Ignored("repeated register"))
 
     def _route(self, mailbox: Mailbox, envelope: Envelope) -> None:
-        """Seed section 3, "Broker routing": by the connection's own name, whatever the envelope says it is from."""
+        """Route by the connection's own name: the envelope's `from` is not looked at."""
         grant, to = self._grant, envelope.to
         assert grant is not None
         kind, colon, name = to.partition(":")
         if colon and kind in ("queue", "topic"):
-            # A mailbox is out of reach: at _peer/bob the gateway would sign what anybody sends.
+            # Mailboxes are out of reach: at _peer/bob the gateway would sign for any sender.
             if name and grant.may(Protocol.PEERBUS, Operation.PUBLISH, kind, name.encode()):
                 self._mailbox_service.forward(mailbox, envelope.id, Destination(kind, name.encode()), envelope.text)
                 return
@@ -168,7 +168,7 @@ class PeerSession:
         self._count(FORBIDDEN)
 
     def _count(self, ignored: Ignored) -> None:
-        self._office.ignored[ignored.reason] += 1
+        self._service.ignored[ignored.reason] += 1
 
     # The handshake.
 
@@ -197,18 +197,18 @@ class PeerSession:
 
     async def _ask(self, register: RegisterFrame) -> None:
         try:
-            engine = await self._office.engine()
+            engine = await self._service.engine()
             grant = await engine.authenticate(register.token, Protocol.PEERBUS, self._address)
         except EngineError:
             self._refuse(PERSISTENCE_FAILED)
             return
         if grant is None:
-            await pause(self._office.throttle.failed(self._address))
+            await pause(self._service.throttle.failed(self._address))
             self._refuse(INVALID_TOKEN)
         elif not grant.may(Protocol.PEERBUS, Operation.CONSUME, "peer", register.name.encode()):
             self._refuse(NOT_ALLOWED)
         elif self._conversation.state is State.REGISTERING:
-            if not self._office.admit_key(grant.id, self):
+            if not self._service.admit_key(grant.id, self):
                 self._refuse(TOO_MANY_OF_KEY)
                 return
             assert engine.mailboxes is not None
@@ -224,7 +224,7 @@ class PeerSession:
         self._held_bytes += size
         self._read_or_wait()
 
-    # What the mailbox service says.
+    # Called by the mailbox service
 
     @property
     def room_bytes(self) -> int:
@@ -232,7 +232,7 @@ class PeerSession:
         return self._options.window_bytes - self._transport.unsent
 
     def taken(self, names: list[str]) -> None:
-        """The mailbox is this connection's: answer the register, then look at what came meanwhile."""
+        """The mailbox is this connection's: answer the register, then handle the frames that were held."""
         if self._conversation.on(Event.REGISTERED) is not Action.WELCOME:
             return
         self._transport.send([peers_frame(names)])
@@ -249,36 +249,36 @@ class PeerSession:
             self._close(STORE_AWAY)
 
     def displaced(self) -> None:
-        """The peer has come by another connection."""
+        """Another connection has taken the name."""
         self._close(TAKEN_OVER)
 
     def evicted(self) -> None:
-        """An operator wants the peer to go."""
+        """An operator has ended the connection."""
         self._close(EVICTED)
 
     def crowd(self, crowded: bool) -> None:
-        """Too much of what this connection, or its API key, has sent waits for the database, or no longer."""
+        """Too many items of this connection, or of its API key, wait for the database, or no longer."""
         self._crowded = crowded
         self._read_or_wait()
 
     def deliver(self, letters: list[PeerMessage]) -> None:
-        """Send letters (section 2.4)."""
+        """Send letters."""
         if self._ended:
             return
         self._send([deliver_frame(letter.key, letter.payload) for letter in letters])
 
     def wrap(self, letter: PeerMessage) -> bytes:
-        """Make an envelope of what a route has brought."""
+        """Make an envelope of a message that a route has brought."""
         assert self._mailbox is not None
         return gateway.wrap(letter, self._mailbox.name, self._options.secret)
 
     def answer(self, names: list[str]) -> None:
-        """Answer a request for the peers (section 2.3), when the client reads."""
+        """Answer a request for the peers, when the client reads."""
         self._owed += 1
         self._names = names
-        self._answer_what_is_owed()
+        self._answer_requests()
 
-    def _answer_what_is_owed(self) -> None:
+    def _answer_requests(self) -> None:
         frame = peers_frame(self._names) if self._owed and self.room_bytes > 0 else b""
         while self._owed and self.room_bytes > 0 and not self._ended:
             self._owed -= 1
@@ -308,7 +308,7 @@ class PeerSession:
         if self._slow_timer is not None:
             self._slow_timer.cancel()
             self._slow_timer = None
-        self._answer_what_is_owed()
+        self._answer_requests()
         if self._mailbox is not None and self._engine is not None:
             self._mailbox_service.drained(self._mailbox)
 
@@ -325,7 +325,7 @@ class PeerSession:
         elif unsent:
             self._watch()
 
-    # What the office says.
+    # Called by the service
 
     def saturate(self, saturated: bool) -> None:
         """Too much waits for the database, or no longer."""
@@ -340,7 +340,7 @@ class PeerSession:
 
     def _close(self, rejection: Rejection) -> None:
         if not self._ended:
-            self._office.closed[rejection.reason] += 1
+            self._service.closed[rejection.reason] += 1
             self._transport.close(*rejection)
             self._end()
 
@@ -349,7 +349,7 @@ class PeerSession:
             return
         self._ended = True
         self._conversation.on(Event.DISCONNECT)
-        self._office.forget(self, self._grant.id if self._grant is not None else None)
+        self._service.forget(self, self._grant.id if self._grant is not None else None)
         self._held.clear()
         for timer in (self._handshake_timer, self._slow_timer):
             if timer is not None:

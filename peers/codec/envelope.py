@@ -1,4 +1,4 @@
-"""The envelope: what one peer sends to another (docs/protocols/peerbus.md, "The envelope"). No I/O.
+"""The envelope, a message from one peer to another (docs/protocols/peerbus.md, "The envelope"). No I/O.
 
 An envelope is its text: the broker stores and delivers it byte for byte, since the signature would not survive being
 parsed and written again. `Envelope` is that text with the fields read out of it; `build` writes and signs a new one.
@@ -16,21 +16,21 @@ from peers.codec.parsing import MalformedJson, loads, members
 from peers.errors import InvalidEnvelope, MessageTooLarge
 from queues.canonical import json_string
 
+#: The recipient of a broadcast.
 PROTOCOL_VERSION: Final = "v1"
 BROADCAST: Final = "*"
-"""The recipient of an envelope for everybody."""
+#: Bytes of a WebSocket message, and of a line.
 MAX_FRAME: Final = 1 << 20
-"""Bytes of a WebSocket message, and of a line."""
+#: Bytes of an envelope's id in UTF-8.
 MAX_ID: Final = 512
-"""Bytes of an envelope's id in UTF-8."""
+#: Characters of a peer's name.
 MAX_NAME: Final = 240
-"""Characters of a peer's name."""
+#: Bytes that such a name has at most in UTF-8.
 MAX_NAME_BYTES: Final = 4 * MAX_NAME
-"""Bytes that such a name has at most in UTF-8."""
+#: Bytes of a delivery key in UTF-8: the id and, of a broadcast, the recipient.
 MAX_KEY: Final = MAX_ID + len("|") + MAX_NAME_BYTES
-"""Bytes of a delivery key in UTF-8: the id and, of a broadcast, the recipient."""
+#: Bytes of a recipient in UTF-8: the longest are addresses of queues and topics.
 MAX_RECIPIENT: Final = 4 * (len("queue:") + 255)
-"""Bytes of a recipient in UTF-8: the longest are addresses of queues and topics."""
 
 DELIVER_HEAD: Final = b'{"protocol_version":"v1","type":"deliver","delivery_key":'
 DELIVER_MIDDLE: Final = b',"envelope":'
@@ -44,16 +44,16 @@ class Envelope(NamedTuple):
     """An envelope's fields, those that are absent or null as "", and its text; the version is always "v1"."""
 
     id: str
+    #: `from` on the wire: the sender as it names itself, not always the name it is registered under.
     sender: str
-    """`from` on the wire: what the sender says, which is not always the name it is registered under."""
     to: str
     ts: str
     source: str
+    #: "broadcast" or "msg".
     kind: str
-    """"broadcast" for everybody, else "msg"."""
     hmac: str
+    #: The envelope as it was received.
     text: bytes
-    """The envelope as it was received."""
 
     @property
     def protocol_version(self) -> str:
@@ -62,7 +62,7 @@ class Envelope(NamedTuple):
 
     @property
     def is_broadcast(self) -> bool:
-        """Whether it goes to everybody who is connected."""
+        """Whether it goes to all connected peers."""
         return self.to == BROADCAST
 
     @property
@@ -98,8 +98,8 @@ def build(
     """Write an envelope and sign it; without a secret its signature is "".
 
     `body` is a JSON text, of which `encode` makes one; insignificant whitespace is dropped, and strings are spelled as
-    they are signed, so that whoever verifies finds the same bytes however it splices them. To BROADCAST it goes to
-    everybody. Raises InvalidEnvelope, MessageTooLarge if it could not be delivered, WeakSecret.
+    they are signed, so that every verifier finds the same bytes however it splices them. To BROADCAST it goes to
+    all connected peers. Raises InvalidEnvelope, MessageTooLarge if it could not be delivered, WeakSecret.
     """
     kind = "broadcast" if to == BROADCAST else "msg"
     fields = {
@@ -131,7 +131,7 @@ def _check(fields: dict[str, str]) -> None:
 
 
 def encode(value: Any) -> bytes:
-    """Return a value as the JSON text of a body. Raises InvalidEnvelope for what JSON cannot say."""
+    """Return a value as the JSON text of a body. Raises InvalidEnvelope for a value without a JSON form."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -147,7 +147,7 @@ class Stamps:
         self._last = 0
 
     def new_id(self) -> str:
-        """Return a UUIDv7 (RFC 9562, method 3): greater than every one before, whatever the clock does."""
+        """Return a UUIDv7 (RFC 9562, method 3): greater than every one before, even if the clock goes back."""
         # 48 bits of milliseconds and, in the 12 bits behind the version, fractions of one.
         now = time.time_ns() * 4096 // 1_000_000
         self._last = now = max(now, self._last + 1)

@@ -1,7 +1,7 @@
 """Peerbus frames: JSON objects, one a WebSocket message (docs/protocols/peerbus.md, "Frames"). No I/O.
 
 The broker reads with `handshake` and `parse_frame` and writes `peers_frame` and `deliver_frame`; a client reads with
-`parse_pushed` and writes the rest. After the handshake nothing is an error: what means nothing is Ignored, with a
+`parse_pushed` and writes the rest. After the handshake nothing is an error: a frame without meaning is Ignored, with a
 reason to count it under. `peers.codec.lines` has the framing for streams of bytes.
 """
 
@@ -69,7 +69,7 @@ __all__ = [
 
 
 class Register(NamedTuple):
-    """The first frame: who asks, and under which name."""
+    """The first frame: the token, and the name to register."""
 
     token: str
     name: str
@@ -82,7 +82,7 @@ class Ack(NamedTuple):
 
 
 class PeersRequest(NamedTuple):
-    """Who is connected?"""
+    """A request for the names of connected peers."""
 
 
 class Ignored(NamedTuple):
@@ -92,13 +92,13 @@ class Ignored(NamedTuple):
 
 
 class Peers(NamedTuple):
-    """The names of those who are connected."""
+    """The names of connected peers."""
 
     names: list[str]
 
 
 class Deliver(NamedTuple):
-    """A message for this peer; the key is what it is acknowledged by."""
+    """A message for this peer, acknowledged by its key."""
 
     key: str
     envelope: Envelope
@@ -111,10 +111,10 @@ class Rejection(NamedTuple):
     reason: str
 
 
+#: Frames from a client.
 Frame = Register | Ack | PeersRequest | Envelope | Ignored
-"""What a client sends."""
+#: Frames from a broker.
 Pushed = Peers | Deliver | Ignored
-"""What a broker sends."""
 
 # In the order in which a handshake is checked.
 NO_FRAME: Final = Rejection(1002, "no handshake frame")
@@ -155,7 +155,7 @@ _SMALL: Final = MAX_FRAME - delivered_size("\0" * MAX_ID, True, 0)
 def handshake(text: bytes | None) -> Register | Rejection:
     """Read a connection's first frame; None stands for one that is binary.
 
-    A Register is fit: what remains to be asked is whether the token may have the name.
+    A Register is fit: the remaining question is whether the token may have the name.
     """
     if text is None:
         return NOT_TEXT
@@ -238,7 +238,7 @@ def envelope_of(fields: dict[str, Any], text: bytes) -> Envelope | Ignored:
 
 
 def _without_null(envelope: Envelope) -> Envelope | Ignored:
-    """The envelope with "" for what is absent or null, which to Go is the same."""
+    """The envelope with "" for absent and null fields, which are the same to Go."""
     if not all(field is None or isinstance(field, str) for field in envelope[:-1]):
         return WRONG_TYPE
     envelope = Envelope._make(["" if field is None else field for field in envelope])
@@ -299,7 +299,7 @@ def deliver_frame(key: str, envelope: bytes) -> bytes:
 
 
 def peers_frame(names: Sequence[str]) -> bytes:
-    """The frame that says who is connected: the answer to a register and to a request for it."""
+    """The frame with the names of connected peers: the answer to a register and to a request for them."""
     listed = ",".join(map(json_string, names)).encode()
     return b'{"protocol_version":"v1","type":"peers","names":[%s]}' % listed
 
@@ -318,5 +318,5 @@ def ack_frame(key: str) -> bytes:
 
 
 def peers_request() -> bytes:
-    """The frame that asks who is connected, and is answered when everything sent before is stored."""
+    """The frame that asks for the connected peers; it is answered when everything sent before is stored."""
     return b'{"protocol_version":"v1","type":"peers"}'

@@ -16,8 +16,8 @@ class LineDecoder:
 
     def __init__(self) -> None:
         self._pending = bytearray()
+        #: Set when a line was too long: nothing more is decoded then.
         self.error: LineTooLong | None = None
-        """Set when a line was too long: nothing more is decoded then."""
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the lines that are complete now; then look at `error`."""

@@ -1,6 +1,6 @@
-"""Reading JSON as Go's `encoding/json` takes it, and finding what its outermost members are made of. No I/O.
+"""JSON as Go's `encoding/json` reads it, and the text of its outermost members. No I/O.
 
-Peerbus was first written in Go, and what a Go program takes has to be taken here too. `loads` reads a value;
+The reference implementation is in Go, and JSON that it accepts is accepted here too. `loads` reads a value;
 `members` says where in an object's text each of its values stands, so that it can be passed on byte for byte.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-_LONGEST_INTEGER: Final = 19  # characters of an integer that fits into 64 bits, whatever they are
+_LONGEST_INTEGER: Final = 19  # characters of an integer that always fits into 64 bits
 
 # A pair of surrogates, half a pair (the group), or any other escape.
 _ESCAPE: Final = re.compile(
@@ -69,8 +69,8 @@ def _refuse(name: str) -> Any:
 def members(text: bytes) -> dict[str, bytes]:
     """Return the text of each value of a JSON object by key, as it stands there; of equal keys the last counts.
 
-    What stands in those texts is not looked at, but for strings and brackets: `loads` says whether it is JSON.
-    Raises MalformedJson for what is no object.
+    Of those texts only strings and brackets are looked at: `loads` says whether it is JSON. Raises MalformedJson for
+    anything but an object.
     """
     if _EMPTY.match(text):
         return {}

@@ -19,10 +19,10 @@ from peers.codec.parsing import MalformedJson, loads, members
 from peers.errors import WeakSecret
 from queues.canonical import json_string
 
+#: The signed strings in their order; the body follows.
 FIELDS: Final = ("protocol_version", "id", "from", "to", "ts", "source", "kind")
-"""The signed strings in their order; the body follows."""
+#: Bytes of the shortest secret: as many as the digest has.
 MIN_SECRET: Final = 32
-"""Bytes of the shortest secret: as many as the digest has."""
 
 _KEYS: Final = tuple(f'"{field}":'.encode() for field in FIELDS)
 _SIGNATURE: Final = re.compile("[0-9a-fA-F]{64}")
@@ -53,7 +53,7 @@ def escape(body: bytes) -> bytes:
 
 
 def canonical(fields: Mapping[str, str], body: bytes) -> bytes:
-    """Return what is signed: the fields (absent ones as "") and a body, which is JSON; an empty one counts as null."""
+    """Return the canonical form: the fields (absent ones as "") and a body of JSON; an empty one counts as null."""
     return _spliced([json_string(fields.get(field, "")).encode() for field in FIELDS], escape(compact(body)) or b"null")
 
 

@@ -1,4 +1,4 @@
-"""What the commands of peerbus share: how to reach a broker, and what goes wrong with it in words."""
+"""Shared by the commands of peerbus: options to reach a broker, and its errors in words."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def add_peer_arguments(parser: CommandParser) -> None:
     parser.add_argument("--name", required=True, metavar="NAME", help="the name to register; another client loses it")
     secret = parser.add_mutually_exclusive_group()
     secret.add_argument(
-        "--secret", metavar="SECRET", help="what all peers share, 32 bytes or more (default: PEERBUS_HMAC_SECRET)"
+        "--secret", metavar="SECRET", help="the secret of all peers, 32 bytes or more (default: PEERBUS_HMAC_SECRET)"
     )
-    secret.add_argument("--unsigned", action="store_true", help="sign nothing, and take what is not signed")
+    secret.add_argument("--unsigned", action="store_true", help="sign nothing, and accept unsigned messages")
 
 
 def checked_url(url: str) -> str:
@@ -57,7 +57,7 @@ def given_token(options: dict[str, Any]) -> str | None:
 
 
 def peer_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return what PeerClient and AsyncPeerClient are made with. Raises CommandError for a bad URL, or no secret."""
+    """Return the arguments of PeerClient and AsyncPeerClient. Raises CommandError for a bad URL, or no secret."""
     url = checked_url(options["url"])
     secret = None if options["unsigned"] else options["secret"] or settings.PEERBUS_HMAC_SECRET
     if secret == "":
@@ -72,7 +72,7 @@ def peer_options(options: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn what peerbus' clients raise into a CommandError."""
+    """Turn exceptions of the clients into a CommandError."""
     try:
         yield
     except BrokenPipeError:

@@ -1,6 +1,6 @@
 """Peerbus under daphne: a transport that reaches the socket, and a stop in good order.
 
-daphne puts what arrives into an unbounded queue and does not report a client that does not read; an application can
+daphne puts messages into an unbounded queue and does not report a client that does not read; an application can
 close only with 1000 or 3000 to 4999, without a reason. So :func:`install` sets a subclass of daphne's protocol class,
 which behaves as daphne's own for every application but one that takes over the connection, through the transport in its
 connect event (`peers.server.consumer`). From then on messages go from the socket to a receiver and back without a queue
@@ -8,13 +8,13 @@ or a task between them; Autobahn, under daphne, still does handshakes, control f
 that justify it are in docs/architecture.md.
 
 A connection that is closed from here lingers until the client has answered the close frame or dropped the connection,
-for :data:`peers.server.transport.LINGER` at most. What still arrives is read and thrown away: unread bytes would make
+for :data:`peers.server.transport.LINGER` at most. Later data is read and thrown away: unread bytes would make
 the kernel reset the connection, and the reset would take the close frame with it.
 """
 
 from __future__ import annotations
 
-# First of all: it chooses the reactor, and whatever else of daphne or Twisted comes before it chooses another one.
+# First of all: it chooses the reactor; another import of daphne or Twisted before it would choose another one.
 import daphne.server  # type: ignore[import-untyped]  # isort: skip
 
 import asyncio
@@ -64,11 +64,11 @@ class DaphneTransport(ServedTransport):
         self._twisted: Any = None  # the TCP connection, from `_take_over` to `release`
         self._socket: socket.socket | None = None  # None: bytes have to pass TLS on their way to it
         self._waiting = bytearray()
-        self._handed_over = 0  # of what Twisted has, the bytes it has not reported to be gone
+        self._handed_over = 0  # bytes given to Twisted that it has not reported as sent
         self._gone = asyncio.Event()
         self._is_clear = False  # nothing is on its way: the socket may be tried at once
 
-    # What a session calls
+    # Called by the session
 
     @property
     def unsent(self) -> int:
@@ -95,7 +95,7 @@ class DaphneTransport(ServedTransport):
             if self._twisted is not None:
                 self._twisted.resumeProducing()
 
-    # What the consumer calls
+    # Called by the consumer
 
     def open(self, make_receiver: Callable[[Transport], Receiver]) -> None:
         if self._protocol.is_established:  # the client may have gone
@@ -117,7 +117,7 @@ class DaphneTransport(ServedTransport):
         self._twisted = twisted
         self._protocol.hand_to(self)
 
-    # What the protocol calls
+    # Called by the protocol
 
     def write(self, data: bytes) -> None:
         """Send bytes, behind those that wait."""
@@ -141,7 +141,7 @@ class DaphneTransport(ServedTransport):
         try:
             for text in texts:
                 if self._receiver is None or not self._protocol.is_established:
-                    return  # it was closed for what was in the one before
+                    return  # the message before has closed it
                 self._receiver.text_received(text)
         except Exception:
             self._failed("text_received")
@@ -152,7 +152,7 @@ class DaphneTransport(ServedTransport):
             self._tell("binary_received")
 
     def closing(self) -> None:
-        """A close frame has been sent: the receiver is done, and what still arrives has to be read."""
+        """A close frame has been sent: the receiver is done, and later data has to be read."""
         asyncio.get_running_loop().call_soon(self.end)
         self.resume_reading()
 
@@ -169,7 +169,7 @@ class DaphneTransport(ServedTransport):
             self._waiting.clear()
             twisted.unregisterProducer()
 
-    # What Twisted calls
+    # Called by Twisted
 
     def resumeProducing(self) -> None:
         """Nothing that Twisted was given is left."""
@@ -223,7 +223,7 @@ class DaphneProtocol(WebSocketProtocol):  # type: ignore[misc]
         return bool(self.state == self.STATE_OPEN)
 
     def hand_to(self, transport: DaphneTransport) -> None:
-        """Let everything go through a transport; messages of 1 MiB at most, whatever daphne was told for others."""
+        """Let everything go through a transport; messages of 1 MiB at most, even if daphne allows more."""
         self._own = transport
         self.maxMessagePayloadSize = self.maxFramePayloadSize = MAX_FRAME
 
@@ -247,7 +247,7 @@ class DaphneProtocol(WebSocketProtocol):  # type: ignore[misc]
             raise ValueError(f"a close frame cannot carry code {code!r} (RFC 6455, section 7.4)")
         self.sendCloseFrame(code, fitting_reason(message.get("reason") or "").encode())
 
-    # Autobahn's side: what arrives
+    # Autobahn's side: receiving
 
     def dataReceived(self, data: bytes) -> None:
         self._dataReceived(data)  # without Autobahn's line for the log, which costs several microseconds even unwritten
@@ -320,7 +320,7 @@ class DaphneProtocol(WebSocketProtocol):  # type: ignore[misc]
             self.autoPingTimeoutCall = self.autoPingPending = None
 
     def _sendAutoPing(self) -> None:
-        # A second ping would make Autobahn forget the first one's timer, which then goes off whatever is answered.
+        # A second ping would make Autobahn forget the first one's timer, which then goes off despite an answer.
         if self._own is None or not (self._own.paused or self.autoPingTimeoutCall):
             super()._sendAutoPing()
 
@@ -331,7 +331,7 @@ class DaphneProtocol(WebSocketProtocol):  # type: ignore[misc]
             self.autoPingTimeoutCall = None
             self._own.close(*PING_TIMEOUT)
 
-    # Autobahn's side: what is sent, and the end
+    # Autobahn's side: sending, and the end
 
     def sendData(self, data: bytes, sync: bool = False, chopsize: int | None = None) -> None:
         if self._own is None:
@@ -346,7 +346,7 @@ class DaphneProtocol(WebSocketProtocol):  # type: ignore[misc]
 
     def sendCloseFrame(self, code: int | None = None, reasonUtf8: bytes | None = None, isReply: bool = False) -> None:
         super().sendCloseFrame(code, reasonUtf8, isReply)
-        self.failedByMe = True  # Autobahn then keeps nothing of what still arrives
+        self.failedByMe = True  # Autobahn then keeps nothing of later data
         if self._own is not None:
             self._own.closing()
 

@@ -1,4 +1,4 @@
-"""What is to be done before this process stops serving, whichever server runs it."""
+"""Callbacks for the end of the process, under any ASGI server."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
+#: Awaited one after the other when the server stops. An exception is logged, and the others are awaited all the same.
 on_shutdown: list[Callable[[], Awaitable[None]]] = []
-"""Awaited one after the other when the server stops. One that fails is logged and does not keep the others from it."""
 
 
 async def run_shutdown() -> None:

@@ -49,8 +49,8 @@ class Receiver(Protocol):
     def connection_lost(self) -> None:
         """The end of the connection, whatever its cause. Called once, and nothing is called after it.
 
-        It comes soon after a close from either side, not inside :meth:`Transport.close`, and not as late as the end
-        of the TCP connection, for which a client that does not read may let the transport wait.
+        It comes soon after a close from either side, but not inside :meth:`Transport.close`; a client that does not
+        read may delay the end of the TCP connection, but not this.
         """
 
 

@@ -1,4 +1,4 @@
-"""WebSocket frames (RFC 6455, section 5) of the plainest kind, in bulk: what nearly all of peerbus' traffic is. No I/O.
+"""Plain WebSocket frames (RFC 6455, section 5) in bulk: nearly all of the traffic of peerbus. No I/O.
 
 A frame that is anything else, or not all there yet, is left to a full implementation of the protocol.
 """
@@ -14,13 +14,13 @@ try:
 except ImportError:  # a platform without the compiled module
     from websockets.utils import apply_mask
 
+#: First byte of a text message in one frame: FIN, no extension, opcode 1.
 WHOLE_TEXT: Final = 0x81
-"""First byte of a text message in one frame: FIN, no extension, opcode 1."""
+#: Length field of a frame whose real length is in the next two bytes; 127 stands for eight bytes.
 MASKED: Final = 0x80
 LENGTH_16: Final = 126
-"""Length field of a frame whose real length is in the next two bytes; 127 stands for eight bytes."""
+#: Bytes of a close frame's reason: a control frame's 125 without the code (section 5.5).
 CLOSE_REASON_LIMIT: Final = 123
-"""Bytes of a close frame's reason: a control frame's 125 without the code (section 5.5)."""
 
 _SMALL_HEADERS: Final = [bytes((WHOLE_TEXT, size)) for size in range(LENGTH_16)]
 

@@ -50,8 +50,8 @@ class FakeBroker:
         self.acked: list[str] = []
         self.asked = 0
         self.connections = 0
+        #: A Rejection, a frame to answer instead of `peers`, or nothing.
         self.welcome: Callable[[ServerConnection], Rejection | bytes | None] = lambda connection: None
-        """A Rejection, a frame to answer instead of `peers`, or nothing."""
         self.before: Hook = lambda connection, frame: True
         self.port = 0
         self._server: Server | None = None

@@ -9,8 +9,8 @@ from typing import IO
 
 from brokersite.environment import CHECKOUT
 
+#: These commands need no database.
 ENVIRONMENT = {**os.environ, "DATABASE_URL": "postgresql://localhost/none", "PYTHONWARNINGS": "ignore"}
-"""These commands need no database."""
 
 
 def command(*arguments: str) -> list[str]:

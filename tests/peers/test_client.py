@@ -425,7 +425,7 @@ UNSIGNED = letter("2", secret=None)
         (b'{"type":"deliver","envelope":%s}' % letter("2"), "deliver without a delivery key"),
         (b"x", "not JSON"),
         (frames.ack_frame("2"), "frame of the other side"),
-        (frames.peers_frame(["eve"]), "peers that nobody asked for"),
+        (frames.peers_frame(["eve"]), "peers without a request"),
     ],
 )
 def test_a_bad_frame_is_dropped_unacknowledged_and_counted(

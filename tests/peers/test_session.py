@@ -1,4 +1,4 @@
-"""The broker's side of a connection, over a transport and an office that fail."""
+"""The broker's side of a connection, over a transport and an service that fail."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from peers.service import Office, PeerOptions
+from peers.service import PeerbusService, PeerOptions
 from peers.session import PeerSession
 from queues.engine import Engine, EngineOptions
 from tests.peers.running import register
@@ -38,7 +38,7 @@ class Line:
         pass
 
 
-class BrokenOffice(Office):
+class BrokenService(PeerbusService):
     """One whose engine cannot be asked for, for an unforeseen reason."""
 
     def __init__(self) -> None:
@@ -51,23 +51,23 @@ class BrokenOffice(Office):
 async def test_a_register_that_fails_for_an_unforeseen_reason_is_answered_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    office, line = BrokenOffice(), Line()
-    session = PeerSession(line, {}, office)
+    service, line = BrokenService(), Line()
+    session = PeerSession(line, {}, service)
     with caplog.at_level(logging.ERROR):
         session.text_received(register("alice"))
         async with asyncio.timeout(PATIENCE):
             await line.ended.wait()
     assert line.closed == [(1011, "peer persistence failed")]
-    assert office.failures == 1
-    assert office.sessions == set()
+    assert service.failures == 1
+    assert service.sessions == set()
     assert "LookupError: as told" in caplog.text
 
 
 async def test_a_session_that_fails_in_what_all_are_told_keeps_no_other_from_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    office, lines = BrokenOffice(), [Line(), Line(), Line()]
-    sessions = [PeerSession(line, {}, office) for line in lines]
+    service, lines = BrokenService(), [Line(), Line(), Line()]
+    sessions = [PeerSession(line, {}, service) for line in lines]
     heard: list[int] = []
 
     def revoke() -> None:
@@ -77,17 +77,17 @@ async def test_a_session_that_fails_in_what_all_are_told_keeps_no_other_from_it(
         heard.append(7)
 
     for session in sessions:
-        assert office.admit_key(7, session)
+        assert service.admit_key(7, session)
         monkeypatch.setattr(session, "revoke", revoke)
-    office._key_changed(7)
+    service._key_changed(7)
     assert heard == [7, -1, 7]
     assert sorted(map(len, (line.closed for line in lines))) == [0, 0, 1]
-    assert office.failures == 1
+    assert service.failures == 1
     for session in sessions:
         session.connection_lost()
 
 
-class RefusingOffice(Office):
+class RefusingService(PeerbusService):
     """One whose engine knows no key."""
 
     def __init__(self) -> None:
@@ -101,12 +101,12 @@ class RefusingOffice(Office):
 
 
 async def test_an_address_that_goes_on_trying_tokens_waits_longer_and_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    office, waits = RefusingOffice(), asyncio.Queue[float]()
+    service, waits = RefusingService(), asyncio.Queue[float]()
     monkeypatch.setattr("peers.session.pause", waits.put)
     for number in range(6):
         line = Line()
         address = "192.0.2.1" if number else "192.0.2.2"
-        PeerSession(line, {"client": (address, 40_000 + number)}, office).text_received(register("alice"))
+        PeerSession(line, {"client": (address, 40_000 + number)}, service).text_received(register("alice"))
         async with asyncio.timeout(PATIENCE):
             await line.ended.wait()
         assert line.closed == [(1008, "invalid bearer token")]

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from peers.metrics import PeersCollector
-from peers.service import Office
+from peers.service import PeerbusService
 from queues.engine import Engine, EngineOptions, audit
 from queues.engine.health import KINDS, MANY_RESTARTS
 from queues.engine.settle.writer import SETTLING
@@ -87,9 +87,9 @@ def test_what_does_not_work_is_shown_by_its_kind_also_when_all_is_well(server: S
 
 def test_the_site_shows_what_does_not_work_too(server: Server) -> None:
     registry = CollectorRegistry()
-    office = Mock(Office, sessions=(), ignored={}, closed={}, over_quota=Counter(), failures=0)
-    office.engine_now = server.engine
-    registry.register(PeersCollector(office))
+    service = Mock(PeerbusService, sessions=(), ignored={}, closed={}, over_quota=Counter(), failures=0)
+    service.engine_now = server.engine
+    registry.register(PeersCollector(service))
     assert 'fivewire_trouble{what="reconnecting"} 1.0' in generate_latest(registry).decode()
 
 
@@ -97,9 +97,9 @@ def test_the_site_shows_what_does_not_work_too(server: Server) -> None:
 @pytest.mark.parametrize("site_first", [False, True])
 def test_a_site_and_a_listener_register_in_one_process(server: Server, site_first: bool, running: bool) -> None:
     registry = CollectorRegistry(auto_describe=True)
-    office = Mock(Office, sessions=(), ignored={}, closed={}, over_quota=Counter(), failures=0)
-    office.engine_now = server.engine if running else None
-    collectors: list[Collector] = [WireCollector(server), PeersCollector(office)]
+    service = Mock(PeerbusService, sessions=(), ignored={}, closed={}, over_quota=Counter(), failures=0)
+    service.engine_now = server.engine if running else None
+    collectors: list[Collector] = [WireCollector(server), PeersCollector(service)]
     for collector in reversed(collectors) if site_first else collectors:
         registry.register(collector)
     page = generate_latest(registry).decode()

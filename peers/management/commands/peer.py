@@ -21,7 +21,7 @@ from queues.operations.audit_log import record, shell_operator
 
 
 class Command(SubcommandCommand):
-    """Send, listen and list as a peer; free and disconnect as an operator, who needs the database and no token."""
+    """Send, listen and list as a peer; free and disconnect as an operator, with the database and without a token."""
 
     help = (
         "Speak peerbus at the terminal (send, listen, list), or see to its peers in the database (free, disconnect). "
@@ -33,7 +33,7 @@ class Command(SubcommandCommand):
         do = parser.add_subparsers(dest="do", required=True, metavar="send|listen|list|free|disconnect")
         send = do.add_parser("send", help="send a message, and wait until it is stored; prints its id")
         listen = do.add_parser("listen", help="print each message as a line of JSON, and acknowledge it; until Ctrl-C")
-        listing = do.add_parser("list", help="show who is connected, this command included")
+        listing = do.add_parser("list", help="list the connected peers, this command included")
         for one in (send, listen, listing):
             add_peer_arguments(one)
         send.add_argument("to", metavar="TO", help="a peer's name, queue:NAME, topic:NAME, or * for all connected")
@@ -43,7 +43,7 @@ class Command(SubcommandCommand):
         listen.add_argument("--count", type=number(1), metavar="N", help="end after so many messages")
         listen.add_argument("--timeout", type=seconds, metavar="S", help="end when nothing has come for so long")
         listing.add_argument("--json", action="store_true", help="as a JSON list")
-        free = do.add_parser("free", help="let the next API key have a name, with what waits; ends the connection")
+        free = do.add_parser("free", help="let the next API key take a name with its messages; ends the connection")
         free.add_argument("--yes", action="store_true", help="do not ask")
         disconnect = do.add_parser("disconnect", help="end a peer's connection; it may come back, and nothing is lost")
         for one in (free, disconnect):
@@ -61,7 +61,7 @@ class Command(SubcommandCommand):
 
     def do_listen(self, options: dict[str, Any]) -> None:
         left: int | None = options["count"]
-        # Ctrl-C is how one stops listening. What was printed is acknowledged, or comes again.
+        # Ctrl-C ends listening. A printed message is acknowledged, or comes again.
         with suppress(KeyboardInterrupt), PeerClient(**peer_options(options)) as peer:
             while left != 0 and (message := peer.receive(options["timeout"])) is not None:
                 self.say(_line(message))
@@ -82,7 +82,7 @@ class Command(SubcommandCommand):
         name = options["peer"]
         with _database():
             owner = mailboxes.get_mailbox(name).owner
-            whose = f"belongs to the API key {owner}" if owner is not None else "belongs to nobody already"
+            whose = f"belongs to the API key {owner}" if owner is not None else "has no owner already"
             self.ask(f"{name} {whose}. Let the next key have it, with the letters that wait?", options["yes"])
             with transaction.atomic():
                 ended = mailboxes.free_name(name)

@@ -38,7 +38,7 @@ class Command(BaseCommand):
                 self._bridge(checked_url(options["url"]), given_token(options))
             except WebSocketException as error:
                 raise CommandError(f"No WebSocket there: {error}", returncode=REFUSED) from error
-            except BrokenPipeError:  # whoever reads our output has seen enough; what is buffered goes nowhere
+            except BrokenPipeError:  # the reader of our output has ended; buffered output is dropped
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     @staticmethod

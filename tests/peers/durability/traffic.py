@@ -30,8 +30,8 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 Brokers = Callable[[], Sequence[WebBroker]]
+#: Who sent it, its number, and the key it is acknowledged by.
 Delivered = tuple[str, int, str]
-"""Who sent it, its number, and the key it is acknowledged by."""
 
 
 @dataclass

@@ -32,7 +32,7 @@ async def converse(scope: dict[str, Any], *events: dict[str, Any]) -> list[dict[
 async def test_every_path_leads_to_peerbus(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = []
 
-    def make_session(transport: Any, scope: Any, office: Any) -> Recorder:
+    def make_session(transport: Any, scope: Any, service: Any) -> Recorder:
         sessions.append(Recorder(transport, scope))
         return sessions[-1]
 

@@ -12,8 +12,8 @@ import pytest
 from tests.peers.web.serving import CLOSE, CONTINUATION, TEXT, Frame, Raw, Server, close_frame, frame, running
 from tests.waiting import wait_until
 
+#: A receive buffer that makes a client slow.
 SMALL = 1 << 12
-"""A receive buffer that makes a client slow."""
 
 
 def read_texts(client: Raw, count: int, size: int, start: int = 0) -> None:
@@ -174,8 +174,8 @@ def test_a_paused_connection_can_be_closed(server: Server, name: str) -> None:
         assert client.rest() == b""
 
 
+#: The timeout is longer than the pauses that a busy machine makes between a ping and what is to happen before it.
 PINGS = ("--ping-interval", "1", "--ping-timeout", "6")
-"""The timeout is longer than the pauses that a busy machine makes between a ping and what is to happen before it."""
 
 
 def test_only_who_could_have_answered_a_ping_is_closed_for_silence() -> None:
