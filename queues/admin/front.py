@@ -73,6 +73,8 @@ class _Rendered:
     state: BrokerState | None = None
     #: By whether they have the button that ends a session.
     sections: Mapping[bool, dict[str, str]] = {}
+    #: The charts' HTML, and the time of the series that it shows.
+    charts: tuple[float, str] = (-1.0, "")
 
 
 def _sections(request: HttpRequest) -> dict[str, str]:
@@ -91,13 +93,22 @@ def _sections(request: HttpRequest) -> dict[str, str]:
 
 
 def _draw(state: BrokerState, may_end: bool) -> dict[str, str]:
-    charts = [] if state.series is None else history_charts(state.series, SPANS["hour"], state.series_at, SMALL)
     return {
         "problems": _problems(state.problems, may_end),
         "figures": render_to_string("admin/queues/front_figures.html", {"figures": _figures(state)}),
         "busiest": render_to_string("admin/queues/front_queues.html", {"queues": _busiest(state)}),
-        "charts": render_to_string("admin/queues/front_charts.html", {"charts": charts}),
+        "charts": _charts(state),
     }
+
+
+def _charts(state: BrokerState) -> str:
+    """Drawn when the series was read anew."""
+    drawn_at, html = _Rendered.charts
+    if drawn_at != state.series_at:
+        charts = [] if state.series is None else history_charts(state.series, SPANS["hour"], state.series_at, SMALL)
+        html = render_to_string("admin/queues/front_charts.html", {"charts": charts})
+        _Rendered.charts = (state.series_at, html)
+    return html
 
 
 def _problems(problems: list[Problem], may_end: bool) -> str:

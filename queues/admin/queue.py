@@ -111,6 +111,7 @@ class QueueAdmin(ConfirmedDeletion):
         "consumers",
     )  # fmt: skip
     list_filter = ("kind", "paused", "audited")
+    list_per_page = 50
     search_fields = ("name",)
     show_full_result_count = False
     actions = ("pause", "resume", "purge", "delete_selected")

@@ -24,7 +24,7 @@ from queues.settings import settings
 from queues.store import query_within
 
 #: Seconds for which a look holds, and one at what changes slowly.
-AGE, SLOW_AGE = 1.0, 5.0
+AGE, SLOW_AGE = 1.0, 15.0
 #: Milliseconds that a statement may take, and the one that looks for first messages.
 LIMIT, OLDEST_LIMIT = 2000, 500
 #: Queues whose first message is looked for: those in which most are ready.

@@ -120,14 +120,15 @@ def read_queues(queues: Iterable[int], using: str = DEFAULT_DB_ALIAS, limit: int
 
 
 def _queue_states(rows: list[tuple[Any, ...]], at: datetime, before: Overview | None) -> list[QueueState]:
-    since = before.at if before is not None else next((row[-1] for row in rows), None)
-    seconds = 0.0 if since is None else (at - since).total_seconds()
+    sampled = rows[0][-1] if rows else None
+    since = before.at.timestamp() if before is not None else sampled
+    seconds = 0.0 if since is None else at.timestamp() - since
     if before is None and not 1.0 <= seconds <= STALE_SAMPLE:
         seconds = 0.0
     past = {} if before is None else {queue.id: queue.counts for queue in before.queues}
     states = []
     for id, name, kind, paused, nodes, *figures, _ in rows:
-        *now, published, settled, dead = map(int, figures)
+        *now, published, settled, dead = figures
         counts = QueueCounts(*now)
         if before is not None:
             then = past.get(id, counts)

@@ -3,7 +3,7 @@
 select q.id, q.name, q.kind, q.paused, coalesce(i.nodes, 0),
     c.ready + coalesce(t.ready, 0), c.leased + coalesce(t.leased, 0), c.delayed + coalesce(t.delayed, 0),
     c.dead + coalesce(t.dead, 0), c.published + coalesce(t.published, 0), c.settled + coalesce(t.settled, 0),
-    c.completed + coalesce(t.completed, 0), coalesce(m.published, 0), coalesce(m.settled, 0), coalesce(m.dead, 0), last.at
+    c.completed + coalesce(t.completed, 0), coalesce(m.published, 0), coalesce(m.settled, 0), coalesce(m.dead, 0), extract(epoch from last.at)::float8
 from queues_queue q
 join queues_queuecount c on c.queue_id = q.id
 left join (
