@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What only looks at the code needs settings that load, but no database.
 NO_DATABASE := DATABASE_URL=postgresql://localhost/none
 
-.PHONY: help run test test-all soak peers-suites lint generate wheel lock stop clean
+.PHONY: help run test test-all soak peers-suites screenshots lint generate wheel lock stop clean
 
 help:
 	@echo "make run       start everything for a first look (options: make run UP='--http 127.0.0.1:8080')"
@@ -19,6 +19,8 @@ help:
 	@echo "               Celery's and kombu's own tests on Fivewire and, where it is installed, on RabbitMQ"
 	@echo "make lint      ruff, mypy, import contracts, migrations, generated files, Dockerfile, compose.yaml"
 	@echo "make generate  write the generated files anew: blocking clients, diagrams, the settings page"
+	@echo "make screenshots"
+	@echo "               draw the pictures of the documentation anew, with Chromium"
 	@echo "make wheel     build dist/fivewire-….whl, for pip install"
 	@echo "make lock      write requirements.txt and requirements-dev.txt anew, with hashes: the newest"
 	@echo "               versions that pyproject.toml allows"
@@ -46,6 +48,9 @@ soak: $(VENV)/.dev
 # Celery's, kombu's and django-tasks' own tests, from the sources of the installed versions.
 peers-suites: $(VENV)/.dev
 	$(PY) -m tests.suites $(SUITES)
+
+screenshots: $(VENV)/.dev
+	$(PY) -m pytest tests/browser/test_screenshots.py --screenshots docs/images
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .

@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--everything", action="store_true", help="run the long tests too, and fail those that lack a tool"
     )
+    parser.addoption("--screenshots", type=Path, metavar="DIR", help="write the pictures of the documentation there")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
