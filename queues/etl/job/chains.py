@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from queues.etl.job.blocks import check
 from queues.etl.job.database import ROWS_PER_QUERY, Chain
-from queues.etl.job.reading import Reader
+
+if TYPE_CHECKING:  # the parent knows `Proven`, and may lack pyspark
+    from queues.etl.job.reading import Reader
 
 #: Rows of a block, which is one array a column.
 BLOCK = 10_000
