@@ -7,12 +7,12 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict
 
 from brokersite.embedded import EmbeddedServer
-from queues.database import defaults_for_hosts
+from queues.database import DJANGO_SESSION, defaults_for_hosts
 
 ENGINE = "django.db.backends.postgresql"
 
-#: `queues.api.publish` promises a durable commit, whatever the role or the database is set to.
-DURABLE = "-c synchronous_commit=on"
+#: The last word on how Django's sessions are set.
+SESSION = " ".join(f"-c {name}={value}" for name, value in DJANGO_SESSION.items())
 
 
 def database_settings(url: str) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def database_settings(url: str) -> dict[str, Any]:
         "PASSWORD": given.pop("password", ""),
         "HOST": given.pop("host", ""),
         "PORT": str(given.pop("port", "")),
-        "OPTIONS": given | {"options": f"{given.get('options', '')} {DURABLE}".strip()},
+        "OPTIONS": given | {"options": f"{given.get('options', '')} {SESSION}".strip()},
     }
 
 
@@ -39,5 +39,5 @@ def embedded_database_settings(database: EmbeddedServer) -> dict[str, Any]:
         "PASSWORD": database.password,
         "HOST": database.host,
         "PORT": str(database.port),
-        "OPTIONS": {"options": DURABLE},
+        "OPTIONS": {"options": SESSION},
     }

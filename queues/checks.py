@@ -11,6 +11,7 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.utils import OperationalError
 
+from queues.database import DJANGO_SESSION
 from queues.engine.database import OLDEST_SERVER
 from queues.settings import problems
 
@@ -70,6 +71,31 @@ def check_database_server(
                 )
             )
     return messages
+
+
+@register(Tags.database)
+def check_database_sessions(
+    app_configs: Apps, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """fivewire.E005: Django's sessions write, and their commits wait for the disk."""
+    connection = connections[DEFAULT_DB_ALIAS]
+    if DEFAULT_DB_ALIAS not in (databases or ()) or connection.vendor != "postgresql":
+        return []
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("select name, current_setting(name) from unnest(%s::text[]) as name", [list(DJANGO_SESSION)])
+            found = dict(cursor.fetchall())
+    except OperationalError:
+        return []  # the command that needs the database reports it
+    return [
+        Error(
+            f"Django's sessions have {name} = {found[name]}.",
+            hint=f"Give the database's OPTIONS options=-c {name}={value}; a pooler between has to pass it on.",
+            id="fivewire.E005",
+        )
+        for name, value in DJANGO_SESSION.items()
+        if found[name] not in (value, "remote_apply")
+    ]
 
 
 @register(Tags.security)

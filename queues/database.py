@@ -10,6 +10,10 @@ from django.db import connections
 #: OPTIONS that Django's backend reads itself; all others are libpq's.
 DJANGO_OPTIONS = {"assume_role", "isolation_level", "pool", "server_side_binding"}
 
+#: Django's sessions, whatever the role or the database is set to: `queues.api.publish` promises a durable commit, and
+#: the admin writes. The settings go as startup options, which no role overrides; a check reads them back.
+DJANGO_SESSION = {"synchronous_commit": "on", "default_transaction_read_only": "off"}
+
 #: Seconds that one host of several may take to answer before the next is tried.
 NEXT_HOST = 3
 

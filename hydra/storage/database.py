@@ -20,6 +20,7 @@ APPLICATION: Final = "fivewire hydra"
 SETTINGS: Final = {
     # An answered commit is on disk.
     "synchronous_commit": "on",
+    "default_transaction_read_only": "off",
     # The server ends the session, and its lock on the node's name, soon after the node's host has died, but later than
     # the node notices that it cannot reach the server (KEEPALIVES).
     "tcp_keepalives_idle": "10",

@@ -100,7 +100,11 @@ class RunColumns:
     @admin.display(description="audit chains")
     def audit(self, run: EtlRun) -> str:
         verdicts = run.figures.get("audit", {})
-        broken = [f"{name} is broken at seq {one['broken_seq']}" for name, one in verdicts.items() if not one["ok"]]
+        broken = [
+            f"{name} was not read to its end" if "error" in one else f"{name} is broken at seq {one['broken_seq']}"
+            for name, one in verdicts.items()
+            if not one["ok"]
+        ]
         if broken or not verdicts:
             return "; ".join(broken) or "not verified"
         return f"{len(verdicts)} right, {sum(one['rows'] for one in verdicts.values()):,} rows"

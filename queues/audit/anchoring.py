@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from time import monotonic, sleep
 
-from django.db import DEFAULT_DB_ALIAS, DataError, IntegrityError, InternalError, ProgrammingError, transaction
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, OperationalError, transaction
 
 from queues.audit.anchor import Anchor, digest_before
 from queues.audit.anchor_file import AnchorFile
@@ -65,8 +65,12 @@ def try_anchor(chain_id: int, unsigned: Anchor, by: Signer, using: str) -> Ancho
     try:
         with transaction.atomic(using=using):
             return write_anchor(chain_id, unsigned, by, using)
-    except (DataError, IntegrityError, InternalError, ProgrammingError) as error:
-        logger.error("the audit chain %r gets no anchor at seq %d: %s", unsigned.chain, unsigned.seq, error)
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception as error:
+        foreseen = isinstance(error, DatabaseError)
+        text = "the audit chain %r gets no anchor at seq %d: %s"
+        logger.error(text, unsigned.chain, unsigned.seq, error, exc_info=not foreseen)
         return None
 
 

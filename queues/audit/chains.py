@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from django.db import DEFAULT_DB_ALIAS, DataError, IntegrityError, InternalError, ProgrammingError, transaction
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, OperationalError, transaction
 
 from queues.audit.errors import AuditError, HeadNotLocked, NoSuchChain
 from queues.audit.events import MOST_ROWS, Event, Head, append_parameters, columns, parts
@@ -87,8 +87,11 @@ def seal(using: str = DEFAULT_DB_ALIAS) -> int:
             while moved == MOST_ROWS:
                 moved = _seal_part(chain, using)
                 sealed += moved
-        except (AuditError, DataError, IntegrityError, InternalError, ProgrammingError) as error:
-            logger.error("the audit journal of %r is not sealed: %s", chain, error)
+        except (OperationalError, InterfaceError, RuntimeError):  # away, or called inside a transaction
+            raise
+        except Exception as error:
+            foreseen = isinstance(error, (AuditError, DatabaseError))
+            logger.error("the audit journal of %r is not sealed: %s", chain, error, exc_info=not foreseen)
     return sealed
 
 

@@ -6,19 +6,22 @@ is right if all of them equal the stored ones; the others are looked at row by r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from time import monotonic
+from typing import NamedTuple
 
-from django.db import DEFAULT_DB_ALIAS
+import psycopg
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, connections
 
 from queues.audit.anchor import Anchor
 from queues.audit.anchor_check import Anchors, check_anchors
 from queues.audit.anchor_file import AnchorFile
 from queues.audit.chains import seal
 from queues.audit.diagnosis import WINDOW, Finding, FindingKind, judge
-from queues.audit.errors import NoSuchChain
+from queues.audit.errors import AuditError, NoSuchChain
 from queues.audit.events import GENESIS, hash_each
 from queues.audit.origin import chains_of, copies_of
 from queues.audit.reading import (
@@ -37,6 +40,8 @@ from queues.audit.reading import (
 )
 from queues.audit.signing import trusted_keys
 from queues.models import AuditChain, AuditVerification
+
+logger = logging.getLogger(__name__)
 
 HASH = 32
 
@@ -70,6 +75,13 @@ class Verification:
         return self.findings[0] if self.findings else None
 
 
+class Unread(NamedTuple):
+    """A chain that could not be read to its end."""
+
+    chain: str
+    why: str
+
+
 def chain_names(copies: Iterable[Anchor] = (), using: str = DEFAULT_DB_ALIAS) -> list[str]:
     """Every chain there is, and those that should be there because copies of their anchors are."""
     stored = AuditChain.objects.using(using).values_list("name", flat=True)
@@ -93,14 +105,57 @@ def verify(
     `copies` are anchors from outside the database (default: `read_copies()`), read before this is called. Raises
     NoSuchChain, InvalidAuditKey, InvalidAnchorFile, or OSError when keys or copies cannot be read.
     """
-    work = verifying(chain, copies, using)
+    work = _kept(verifying(chain, copies, using), using)
     while True:
         try:
             progress(next(work))
         except StopIteration as end:
             outcome: Verification = end.value
-            _keep(outcome, using)
             return outcome
+
+
+def attempt(
+    chain: str,
+    work: Generator[VerificationProgress, None, Verification],
+    progress: Callable[[VerificationProgress], None],
+    using: str = DEFAULT_DB_ALIAS,
+) -> Verification | Unread:
+    """As `verify`, for one chain of several, by `verifying` or the like: an unforeseen error costs this chain alone.
+
+    Raises AuditError or OSError when keys or copies cannot be read, django.db.OperationalError when the database is
+    away, and what `progress` raises.
+    """
+    kept = _kept(work, using)
+    while True:
+        try:
+            step = next(kept)
+        except StopIteration as end:
+            outcome: Verification = end.value
+            return outcome
+        except (AuditError, OSError):
+            raise
+        except Exception as error:
+            return _unread(chain, error, using)
+        progress(step)
+
+
+def _unread(chain: str, error: Exception, using: str) -> Unread:
+    """Log a chain that could not be read; the next one has a connection that works."""
+    of_the_database = isinstance(error, (DatabaseError, InterfaceError, psycopg.Error))
+    why = " ".join(str(error).split()) or type(error).__name__
+    logger.error("the audit chain %r was not read to its end: %s", chain, why, exc_info=not of_the_database)
+    if of_the_database:
+        connections[using].close()
+        connections[using].ensure_connection()
+    return Unread(chain, why)
+
+
+def _kept(
+    work: Generator[VerificationProgress, None, Verification], using: str
+) -> Generator[VerificationProgress, None, Verification]:
+    outcome = yield from work
+    _keep(outcome, using)
+    return outcome
 
 
 def verifying(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -93,13 +94,15 @@ class Outgoing:
 
 @dataclass(slots=True)
 class Failure:
-    """A delivery that did not succeed, on its way back to the store."""
+    """A delivery that did not succeed, on its way back to the store. `refuse` is called if it does not arrive there,
+    while `Engine.settles` still says that its settlement is under way."""
 
     id: int
     attempts: int
     delay: float = 0.0
     tag: int | None = None
     error: str | None = None
+    refuse: Callable[[], None] | None = None
 
 
 @dataclass(slots=True)

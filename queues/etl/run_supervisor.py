@@ -19,7 +19,7 @@ from queues.audit.verify import VerificationProgress
 from queues.etl.errors import EtlError, JobDied, TimedOut
 from queues.etl.job.chains import Proven
 from queues.etl.options import RunOptions, config_for
-from queues.etl.verdict import sentences, verify_chains
+from queues.etl.verdict import figures, sentences, verify_chains
 from queues.models import EtlRun, EtlState
 
 logger = logging.getLogger(__name__)
@@ -134,10 +134,7 @@ class RunSupervisor:
     def _verify(self, proven: list[Proven]) -> dict[str, Any]:
         outcomes = verify_chains(proven, self._verified, self.using)
         self._warnings += sentences(outcomes)
-        return {
-            one.chain: {"ok": one.ok, "rows": one.rows, "broken_seq": one.finding.seq if one.finding else None}
-            for one in outcomes
-        }
+        return figures(outcomes)
 
     def _verified(self, progress: VerificationProgress) -> None:
         self._set(stage="verifying", done=progress.done, total=progress.total)

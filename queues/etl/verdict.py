@@ -18,10 +18,19 @@ from queues.audit.chains import seal
 from queues.audit.origin import copies_of
 from queues.audit.reading import BLOCK, find_chain, read_anchors, read_blocks, read_head, read_rows, snapshot
 from queues.audit.signing import trusted_keys
-from queues.audit.verify import Verification, VerificationProgress, _keep, _Reader, chain_names, read_copies, verifying
+from queues.audit.verify import (
+    Unread,
+    Verification,
+    VerificationProgress,
+    _Reader,
+    attempt,
+    chain_names,
+    read_copies,
+    verifying,
+)
 from queues.etl.job.chains import Proven
 
-__all__ = ["sentences", "verify_chains"]
+__all__ = ["figures", "sentences", "verify_chains"]
 
 NOTHING = Proven("", 0, 0)
 
@@ -30,28 +39,16 @@ def verify_chains(
     proven: Iterable[Proven],
     progress: Callable[[VerificationProgress], None] = lambda progress: None,
     using: str = DEFAULT_DB_ALIAS,
-) -> list[Verification]:
-    """Verify every chain and keep the outcomes. Raises as `queues.audit.verify.verify` does."""
+) -> list[Verification | Unread]:
+    """Verify every chain and keep the outcomes. Raises as `queues.audit.verify.attempt` does."""
     seal(using)
     copies = read_copies()
     known = {one.chain: one for one in proven}
-    outcomes = []
+    outcomes: list[Verification | Unread] = []
     for name in chain_names(copies, using):
         work = _verifying(known[name], copies, using) if name in known else verifying(name, copies, using)
-        outcomes.append(_finish(work, progress))
-        _keep(outcomes[-1], using)
+        outcomes.append(attempt(name, work, progress, using))
     return outcomes
-
-
-def _finish(
-    work: Generator[VerificationProgress, None, Verification], progress: Callable[[VerificationProgress], None]
-) -> Verification:
-    while True:
-        try:
-            progress(next(work))
-        except StopIteration as end:
-            outcome: Verification = end.value
-            return outcome
 
 
 def _verifying(
@@ -114,10 +111,24 @@ class _Skipping(_Reader):
             self._check_tail()
 
 
-def sentences(outcomes: Sequence[Verification]) -> list[str]:
-    """The sentences about broken chains."""
-    return [
-        f"The audit chain {outcome.chain} is broken at seq {outcome.finding.seq}: {outcome.finding}."
-        for outcome in outcomes
-        if outcome.finding is not None
-    ]
+def sentences(outcomes: Sequence[Verification | Unread]) -> list[str]:
+    """The sentences about broken chains, and about those that could not be read."""
+    said = []
+    for outcome in outcomes:
+        if isinstance(outcome, Unread):
+            said.append(f"The audit chain {outcome.chain} was not read to its end: {outcome.why}.")
+        elif outcome.finding is not None:
+            said.append(f"The audit chain {outcome.chain} is broken at seq {outcome.finding.seq}: {outcome.finding}.")
+    return said
+
+
+def figures(outcomes: Sequence[Verification | Unread]) -> dict[str, dict[str, object]]:
+    """The outcomes as a run keeps them, by chain."""
+    found: dict[str, dict[str, object]] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, Unread):
+            found[outcome.chain] = {"ok": False, "rows": 0, "broken_seq": None, "error": outcome.why}
+        else:
+            seq = outcome.finding.seq if outcome.finding else None
+            found[outcome.chain] = {"ok": outcome.ok, "rows": outcome.rows, "broken_seq": seq}
+    return found

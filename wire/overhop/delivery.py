@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -24,17 +25,19 @@ DONE = int(Type.DONE)
 #: Jobs that a snapshot lists for each worker, at most: the oldest.
 MOST_JOBS = 100
 NOT_SETTLED = "the store cannot settle this job: an operator has to see to it"
+NOT_COUNTED = "the database was lost before this attempt was counted: the job comes again"
 
 
 class Answers:
-    """The answers to some DONEs, which wait for the commit. ERR takes the place of the OK for a job that the store
-    cannot settle."""
+    """The answers to some DONEs, or to a FAIL, which wait for the commit. ERR with `reason` takes the place of the OK
+    for a job whose end is not stored."""
 
-    __slots__ = ("_at", "_parts", "_rids", "_tags")
+    __slots__ = ("_at", "_parts", "_reason", "_rids", "_tags")
 
-    def __init__(self, tags: list[int], rids: list[str]) -> None:
+    def __init__(self, tags: list[int], rids: list[str], reason: str = NOT_SETTLED) -> None:
         self._tags = tags
         self._rids = rids
+        self._reason = reason
         self._parts: list[bytes] = []
         self._at = 0
 
@@ -44,9 +47,9 @@ class Answers:
         out += parts
 
     def refuse(self, tag: int) -> None:
-        """The job with this tag could not be settled."""
+        """The end of the job with this tag is not stored."""
         n = self._tags.index(tag)
-        self._parts[self._at + n] = err(self._rids[n], Code.UNAVAILABLE, NOT_SETTLED)
+        self._parts[self._at + n] = err(self._rids[n], Code.UNAVAILABLE, self._reason)
 
 
 class Deliveries:
@@ -161,8 +164,11 @@ class Deliveries:
         if tag not in buffer.unacked:
             raise _not_found(jid)
         delay = None if retry_in_ms is None else retry_in_ms / 1000
-        buffer.give_back(tag, delay=delay, error=(error or "failed without a word").replace("\0", "\ufffd"))
-        self._settled(rid, buffer)
+        answers = Answers([tag], [rid], NOT_COUNTED)
+        text = (error or "failed without a word").replace("\0", "\ufffd")
+        buffer.give_back(tag, delay=delay, error=text, refuse=partial(answers.refuse, tag))
+        self._replies.follow_round(self._engine.settling_of(buffer))
+        answers.put(self._replies.begin(), [self._oks.empty(rid)])
 
     def ack(self, rid: str, p: Payload) -> None:
         """ACK: the worker has it."""
@@ -259,10 +265,6 @@ class Deliveries:
 
     def _ok(self, rid: str) -> None:
         self._replies.begin().append(self._oks.empty(rid))
-
-    def _settled(self, rid: str, buffer: LocalQueue) -> None:
-        self._replies.follow_round(self._engine.settling_of(buffer))
-        self._ok(rid)
 
 
 def _not_found(jid: str) -> DomainError:

@@ -299,24 +299,28 @@ class LocalQueue:
         delay: float | None = None,
         error: str | None = None,
         keep_tag: bool = False,
+        refuse: Callable[[], None] | None = None,
     ) -> None:
         """Return a delivery to the tail after `delay` seconds (None: the queue's backoff), or to the dead letters
-        when its attempts are used up. Without `count` the delivery is not held against the message."""
+        when its attempts are used up. Without `count` the delivery is not held against the message. `refuse` is called
+        if the lease is lost before that is stored: the message comes again without this attempt."""
         entry = self.held.release(tag, None)
         if entry is not None:
-            self._give_back(tag, entry, count, delay, error, keep_tag)
+            self._give_back(tag, entry, count, delay, error, keep_tag, refuse)
 
     def _give_back(
-        self, tag: int, entry: Unacked, count: bool, delay: float | None, error: str | None, keep_tag: bool
-    ) -> None:
+        self, tag: int, entry: Unacked, count: bool, delay: float | None, error: str | None, keep_tag: bool,
+        refuse: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
         id, attempts, _, detail = entry
         attempts += count
         if count and self.policy.exhausted(attempts, None if detail is None else detail.max_attempts):
-            self._bury(Failure(id, attempts, error=error))
+            self._bury(Failure(id, attempts, error=error, refuse=refuse))
             return
         if delay is None:
             delay = self._backoff(attempts, detail) if count else 0.0
-        self._settlements.give_back(Failure(id, attempts, delay, tag if keep_tag else None, error), self.audited)
+        failure = Failure(id, attempts, delay, tag if keep_tag else None, error, refuse)
+        self._settlements.give_back(failure, self.audited)
 
     def _backoff(self, attempts: int, detail: Detail | None) -> float:
         own = None if detail is None else detail.retry_interval
@@ -621,11 +625,12 @@ class LocalDeadLetters(LocalQueue):
             self._settlements.hand_back(self.take_all())
 
     def _give_back(
-        self, tag: int, entry: Unacked, count: bool, delay: float | None, error: str | None, keep_tag: bool
-    ) -> None:
+        self, tag: int, entry: Unacked, count: bool, delay: float | None, error: str | None, keep_tag: bool,
+        refuse: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
         """A dead letter goes back unchanged: behind the others, or with `count` off, unseen, to its place."""
         if count:
-            self._settlements.give_back(Failure(entry[0], entry[1]), self.audited)
+            self._settlements.give_back(Failure(entry[0], entry[1], refuse=refuse), self.audited)
         else:
             self._settlements.hand_back([(entry[0], None)], self.audited)
         self.backlog.reopen()

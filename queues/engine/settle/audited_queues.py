@@ -124,6 +124,13 @@ class Work:
         yield from (consumer for _, _, consumer in self.handed_back)
 
     @property
+    def failures(self) -> Iterator[Failure]:
+        """Every return and every dead letter."""
+        yield from (one.failure for one in self.returns)
+        for failures in self.buried.values():
+            yield from failures
+
+    @property
     def items(self) -> list[tuple[str, Any]]:
         """The single items with their kinds; a dead letter comes with its target."""
         found: list[tuple[str, Any]] = []
@@ -207,6 +214,9 @@ class Settlements(Protocol):
     def set_aside(self, id: int, attempts: int, error: str) -> None:
         """Make a leased message that cannot be settled a dead letter of its own queue."""
 
+    def refuse(self, failures: Iterable[Failure]) -> None:
+        """Tell the sessions that wait for these failures that they are not stored."""
+
 
 class AuditedQueue:
     """One audited queue as this node serves it."""
@@ -272,6 +282,7 @@ class AuditedQueue:
     def forget_leases(self) -> None:
         """The leases were lost: the node that reaps them returns the messages."""
         for work in (self._work, *self._writing):
+            self._settlements.refuse(work.failures)
             work.forget_leases()
         self.returns.forget()
         self._consumers.clear()

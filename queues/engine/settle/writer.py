@@ -193,6 +193,12 @@ class SettlementWriter:
             audited.hand_back(taken)
         self.hurry()
 
+    def refuse(self, failures: Iterable[Failure]) -> None:
+        """Tell the sessions that wait for these failures that they are not stored."""
+        for failure in failures:
+            if failure.refuse is not None:
+                self.health.guard("session", None, failure.refuse)
+
     def purge(self, ids: list[int], by: str) -> None:
         """Remove prefetched messages that an operator purged."""
         if ids:
@@ -216,6 +222,9 @@ class SettlementWriter:
         self._take()
         for taken in self._writing:
             taken.lose_leases()
+        buried = [*self._buried.values(), *(part.failures for part in self._burying)]
+        for failures in (self._failures, *self._returning, *buried):
+            self.refuse(failures)
         for left in (self._failures, self._returning, self._buried, self._burying, self._handed_back, self._handing):
             left.clear()
         self.returns.forget()

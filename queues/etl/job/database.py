@@ -44,6 +44,7 @@ SESSION_SETTINGS = {
     "max_parallel_workers_per_gather": "0",
     "enable_seqscan": "off",
     "synchronous_commit": "on",
+    "default_transaction_read_only": "off",
 }
 
 

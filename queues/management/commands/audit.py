@@ -7,11 +7,11 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, OperationalError, ProgrammingError, connection
+from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, ProgrammingError
 
 from queues.audit import listing
 from queues.audit.anchor import Anchor
@@ -21,7 +21,7 @@ from queues.audit.chains import get_chain, seal, waiting
 from queues.audit.errors import AuditError
 from queues.audit.export import export
 from queues.audit.signing import signer
-from queues.audit.verify import Verification, VerificationProgress, chain_names, read_copies, verify
+from queues.audit.verify import Unread, Verification, VerificationProgress, attempt, chain_names, read_copies, verifying
 from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number, table
 
 AWAY = (OperationalError, InterfaceError, psycopg.OperationalError)
@@ -90,16 +90,8 @@ class Command(SubcommandCommand):
             raise CommandError(broken, returncode=REFUSED)
 
     def _verify(self, name: str, copies: list[Anchor]) -> Verification | Unread:
-        """Verify one chain; what the database cannot do for it keeps no other from being read.
-
-        Raises django.db.OperationalError when the database is away."""
-        try:
-            with _bar(self.stderr, name) as progress:
-                return verify(name, copies, progress)
-        except (DatabaseError, InterfaceError, psycopg.Error) as error:
-            connection.close()
-            connection.ensure_connection()
-            return Unread(name, " ".join(str(error).split()))
+        with _bar(self.stderr, name) as progress:
+            return attempt(name, verifying(name, copies), progress)
 
     def do_show(self, options: dict[str, Any]) -> None:
         seal()
@@ -146,13 +138,6 @@ class Command(SubcommandCommand):
     def _tell_waiting(self) -> None:
         if left := sum(waiting(DEFAULT_DB_ALIAS).values()):
             self.stderr.write(f"{left} events wait in the journal; they come into their chains next time.")
-
-
-class Unread(NamedTuple):
-    """A chain that could not be read to its end."""
-
-    chain: str
-    why: str
 
 
 def _seq(text: str) -> int:

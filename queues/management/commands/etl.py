@@ -83,7 +83,7 @@ class Command(SubcommandCommand):
         for warning in ended.warnings:
             self.stderr.write(warning)
         if any(not verdict["ok"] for verdict in ended.figures.get("audit", {}).values()):
-            raise CommandError("The rows are exported; an audit chain is broken.", returncode=REFUSED)
+            raise CommandError("The rows are exported; an audit chain is not right.", returncode=REFUSED)
         return None
 
     def do_list(self, options: dict[str, Any]) -> None:

@@ -176,9 +176,11 @@ async def test_votes_on_record_stand(opened: Open, change: str) -> None:
 
 
 async def test_a_write_is_on_disk_when_it_is_answered_whatever_the_server_prefers() -> None:
-    settings = make_conninfo(conninfo_from_settings(), options="-c synchronous_commit=off")
+    options = "-c synchronous_commit=off -c default_transaction_read_only=on"
+    settings = make_conninfo(conninfo_from_settings(), options=options)
     async with await connect(settings, "test") as connection:
         assert await (await connection.execute("show synchronous_commit")).fetchone() == ("on",)
+        assert await (await connection.execute("show transaction_read_only")).fetchone() == ("off",)
 
 
 # One process.

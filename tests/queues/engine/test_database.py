@@ -4,6 +4,7 @@ silent. A database that lets publishers wait is told of."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,10 +16,13 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from brokersite.databases import database_settings
+from queues.api import publish
+from queues.checks import check_database_sessions
 from queues.engine import Engine, audit, options_from_settings
 from queues.engine.database import check_sessions, connect, session_settings
 from queues.engine.errors import OutcomeUnknown, Pooled
 from queues.health import readiness
+from queues.models import Message
 from queues.operations.keys import create_key
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
 
@@ -37,20 +41,29 @@ def three_keys() -> list[tuple[int, str]]:
     return [(row.pk, text) for row, text in (create_key(name, publish=["*"]) for name in ("one", "two", "three"))]
 
 
-@pytest.fixture
-def hostile_role(store: Store) -> Iterator[None]:
-    """A role that is set to all that would break the engine, in the test's database."""
+@contextlib.contextmanager
+def role_with(store: Store, settings: dict[str, str]) -> Iterator[None]:
+    """The role of the tests, set to this in the test's database; Django's connection is a new one."""
     with psycopg.connect(store.conninfo, autocommit=True) as operator:
         row = operator.execute("select current_user, current_database()").fetchone()
         assert row is not None
         who = sql.SQL("alter role {} in database {}").format(*map(sql.Identifier, row))
-        for name, value in HOSTILE.items():
+        for name, value in settings.items():
             operator.execute(sql.SQL("{} set {} to {}").format(who, sql.Identifier(name), sql.SQL(value)))
+        django_connection.close()
         try:
             yield
         finally:
+            django_connection.close()
             operator.execute("set default_transaction_read_only = off")
             operator.execute(sql.SQL("{} reset all").format(who))
+
+
+@pytest.fixture
+def hostile_role(store: Store) -> Iterator[None]:
+    """A role that is set to all that would break the engine."""
+    with role_with(store, HOSTILE):
+        yield
 
 
 async def test_a_role_with_timeouts_and_settings_of_its_own_neither_restarts_the_engine_nor_weakens_it(
@@ -71,15 +84,28 @@ async def test_a_role_with_timeouts_and_settings_of_its_own_neither_restarts_the
     assert (engine.node, engine.counts.reconnects) == (node, 0)
 
 
-def test_a_publish_of_djangos_is_durable_though_the_role_commits_without_the_disk(
-    store: Store, hostile_role: None
+def test_a_publish_of_djangos_is_durable_though_the_role_is_read_only_and_commits_without_the_disk(
+    store: Store,
 ) -> None:
-    django_connection.close()
+    store.queue("orders")
+    with role_with(store, {"synchronous_commit": "off", "default_transaction_read_only": "on"}):
+        assert not check_database_sessions(None, ["default"])
+        publish("orders", b"1")
+        assert Message.objects.get().payload == b"1"
+
+
+def test_a_session_that_lost_its_settings_on_the_way_is_an_error_of_check(transactional_db: None) -> None:
     with django_connection.cursor() as cursor:
-        cursor.execute("set default_transaction_read_only = off")
-        cursor.execute("show synchronous_commit")
-        assert cursor.fetchone() == ("on",)
-    django_connection.close()
+        cursor.execute("set default_transaction_read_only = on")
+        cursor.execute("set synchronous_commit = off")
+        try:
+            messages = check_database_sessions(None, ["default"])
+        finally:
+            cursor.execute("reset all")
+    assert [(message.id, message.msg) for message in messages] == [
+        ("fivewire.E005", "Django's sessions have synchronous_commit = off."),
+        ("fivewire.E005", "Django's sessions have default_transaction_read_only = on."),
+    ]
 
 
 async def test_a_pooler_that_shares_sessions_is_refused_with_the_reason(transactional_db: None) -> None:

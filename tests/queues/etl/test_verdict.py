@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append
 from queues.audit.events import GENESIS, extend
-from queues.audit.verify import verify
+from queues.audit.reading import Block, Connection, read_blocks
+from queues.audit.verify import Unread, Verification, VerificationProgress, verify
 from queues.database import connection_parameters
 from queues.etl import verdict
 from queues.etl.job import chains
@@ -21,7 +22,8 @@ from queues.etl.job.blocks import first_wrong
 from queues.etl.job.chains import Proven, prove
 from queues.etl.job.database import JobConnection
 from queues.etl.job.reading import Reader
-from queues.models import AuditVerification
+from queues.etl.run_supervisor import Cancelled
+from queues.models import AuditChain, AuditVerification
 from tests.queues.audit.conftest import CHAIN, Intruder, letters
 from tests.queues.etl.conftest import Etl, config
 
@@ -42,6 +44,13 @@ def home(settings: Any, tmp_path: Path) -> None:
 def intruder(transactional_db: None) -> Iterator[Intruder]:
     with psycopg.connect(**connection_parameters(), autocommit=True) as connection:
         yield Intruder(connection)
+
+
+def verified(found: list[Proven]) -> Verification:
+    """The verdict on the only chain."""
+    (outcome,) = verdict.verify_chains(found)
+    assert isinstance(outcome, Verification)
+    return outcome
 
 
 def columns(count: int) -> dict[str, Any]:
@@ -120,7 +129,7 @@ def test_a_tampered_chain_is_judged_as_if_it_were_read_alone(
     append(CHAIN, letters(ROWS - 25, 25))
     intruder.run(TAMPERINGS[tampering])
     found = proven(spark, monkeypatch)
-    (here,) = verdict.verify_chains(found)
+    here = verified(found)
     alone = verify(CHAIN)
     assert (here.ok, here.rows, here.dropped, here.findings) == (alone.ok, alone.rows, alone.dropped, alone.findings)
     assert here.ok == (tampering == "nothing")
@@ -138,7 +147,7 @@ def test_what_was_rewritten_with_right_hashes_is_found_by_its_anchor(
     intruder.rewrite(17)
     found = proven(spark, monkeypatch)
     assert found == [Proven(CHAIN, 0, ROWS)]
-    (here,) = verdict.verify_chains(found)
+    here = verified(found)
     assert here.findings == verify(CHAIN).findings
     assert not here.ok
 
@@ -150,9 +159,45 @@ def test_what_is_appended_after_the_job_has_looked_is_verified_too(
     found = proven(spark, monkeypatch)
     append(CHAIN, letters(5, ROWS))
     intruder.run("update queues_audit set sender = 'mallory' where seq = 62")
-    (here,) = verdict.verify_chains(found)
+    here = verified(found)
     assert here.finding is not None
     assert here.finding.seq == 62
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_tells_of_a_chain_that_it_cannot_read_and_verifies_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("operators", CHAIN, "queue:orders"):
+        append(name, letters(3))
+    [broken] = AuditChain.objects.filter(name="operators").values_list("pk", flat=True)
+
+    def blocks(connection: Connection, chain: int, low: int, size: int) -> Iterator[Block]:
+        if chain == broken:
+            raise IndexError("unforeseen")
+        return read_blocks(connection, chain, low, size)
+
+    monkeypatch.setattr("queues.audit.verify.read_blocks", blocks)
+    outcomes = verdict.verify_chains([])
+    assert outcomes[0] == Unread("operators", "unforeseen")
+    assert [one.ok for one in outcomes[1:] if isinstance(one, Verification)] == [True, True]
+    assert verdict.sentences(outcomes) == ["The audit chain operators was not read to its end: unforeseen."]
+    figures = verdict.figures(outcomes)
+    assert (figures["operators"]["ok"], figures[CHAIN]["ok"]) == (False, True)
+    assert [record.getMessage() for record in caplog.records] == [
+        "the audit chain 'operators' was not read to its end: unforeseen"
+    ]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_that_is_cancelled_while_it_verifies_ends() -> None:
+    append(CHAIN, letters(3))
+
+    def cancel(progress: VerificationProgress) -> None:
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        verdict.verify_chains([], cancel)
 
 
 def test_audit_rows_are_exported_once_by_day_and_chain(etl: Etl) -> None:

@@ -207,6 +207,32 @@ def test_jobs_at_work_when_the_database_goes_away_come_again_and_cost_no_attempt
     assert other.record(jids[0])["status"] == "completed"
 
 
+@pytest.mark.parametrize("audited", [False, True], ids=["", "audited"])
+@pytest.mark.parametrize("attempts", [1, 5], ids=["the last attempt", "one of several"])
+def test_a_fail_that_is_not_stored_is_not_answered_ok(
+    broker: Broker, store: Database, queue: str, audited: bool, attempts: int
+) -> None:
+    store.change_queue(store.queue(queue), audited=audited)
+    with Peer(broker.overhop) as worker:
+        worker.subscribe(queue, 1)
+        jid = worker.enqueue(queue, max_attempts=attempts)
+        worker.quest()
+        with store.unwritable_messages():
+            rid, then = worker.request(Type.FAIL, jid=jid, error="lost"), worker.request(Type.PING)
+            store.wait_for_blocked("queues_message")
+            store.rows(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()"
+                " and application_name like 'fivewire%%'"
+            )
+        assert error_code(worker.reply(rid)) is Code.UNAVAILABLE
+        assert worker.reply(then).t == Type.PONG
+    with Peer(broker.overhop) as other:
+        wait_until(lambda: other.reply(other.request(Type.SUBSCRIBE, q=queue, credits=1)).t == Type.OK)
+        quest = other.quest()
+        assert (quest["jid"], quest["attempt"]) == (jid, 1)
+        other.ask(Type.DONE, jid=jid)
+
+
 # Brokers that come and go.
 
 
