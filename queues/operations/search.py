@@ -28,9 +28,11 @@ ROWS, ROWS_WITH_BODIES = 20_000, 2_000
 #: Statements of one search, and milliseconds for each.
 LOOKS = 3
 TIMEOUT = 900
+#: How many times fewer rows of the store the first of them looks at: most often it finds enough.
+FIRST_LOOK = 40
 LEAST_ID, HIGHEST = -(1 << 63), (1 << 56) - 1
 #: Seconds of the archive that are looked at first, and how many times wider the next look is if there were few rows.
-SPAN, WIDER = 60.0, 8
+SPAN, WIDER = 2.0, 30
 #: How many times less the second try of a look that took too long takes.
 NARROWER = 50
 #: Rows of the archive in one span after which the next one is no wider.
@@ -146,8 +148,8 @@ class Search:
         for narrower in (1, NARROWER):
             try:
                 with time_limit(TIMEOUT, self.using):
-                    for _ in range(LOOKS):
-                        part = self.look(found.cursor, most - len(found.ids), narrower=narrower)
+                    for near in (1 if self.is_archive else FIRST_LOOK, *[1] * (LOOKS - 1)):
+                        part = self.look(found.cursor, most - len(found.ids), narrower=narrower * near)
                         found = Look(
                             found.ids + part.ids, found.looked + part.looked, part.cursor, found.times + part.times
                         )

@@ -104,6 +104,7 @@ def test_a_message_is_found_by_its_place_and_by_its_first_id() -> None:
 def test_a_look_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch, criteria: dict[str, str]) -> None:
     monkeypatch.setattr(search, "ROWS", 4)
     monkeypatch.setattr(search, "LOOKS", 2)
+    monkeypatch.setattr(search, "FIRST_LOOK", 1)
     queue = make_queue()
     ids = [message.pk for message in store(queue, count=20)]
     here = store(queue, headers={"here": 1})[0].pk
