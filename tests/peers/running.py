@@ -154,7 +154,7 @@ def compact(value: Any) -> bytes:
 
 
 def register(name: str, token: str = KEY, /, **changed: Any) -> bytes:
-    """A register frame; what is `changed` to None is absent."""
+    """A register frame; a field `changed` to None is absent."""
     fields = {"protocol_version": "v1", "type": "register", "token": token, "name": name} | changed
     return compact({field: value for field, value in fields.items() if value is not None})
 
@@ -207,7 +207,7 @@ TAKEN_OVER = Close(1008, "taken over by a new connection")
 
 
 class Peer:
-    """A connection, registered unless `token` is None. `letters` has what was delivered and is not taken yet."""
+    """A connection, registered unless `token` is None. `letters` has deliveries that are not taken yet."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class Peer:
         return bytes(message)
 
     def answer(self) -> list[str]:
-        """The names in the next `peers`; what is delivered before it is kept."""
+        """The names in the next `peers`; deliveries before it are kept."""
         while True:
             text = self.read()
             if found := DELIVER.fullmatch(text):
@@ -256,7 +256,7 @@ class Peer:
             return names
 
     def peers(self) -> list[str]:
-        """Ask who is connected: everything sent before is stored then."""
+        """Ask for the connected peers: everything sent before is stored then."""
         self.send(PEERS)
         return self.answer()
 
@@ -344,7 +344,7 @@ class RawPeer(Raw):
 
 
 def close_of(closed: ConnectionClosed) -> Close:
-    """What was in the broker's close frame."""
+    """The code and reason of the broker's close frame."""
     assert closed.rcvd is not None, "the connection was dropped without a close frame"
     return Close(closed.rcvd.code, closed.rcvd.reason)
 
@@ -400,7 +400,7 @@ def stored_keys(store: Database) -> list[str]:
 
 
 def connected(store: Database) -> list[str]:
-    """Who is connected, as the store has it."""
+    """The connected peers, as the store has them."""
     return [name for (name,) in store.rows("select name from queues_mailbox where node_id is not null order by name")]
 
 

@@ -1,4 +1,4 @@
-"""Both clients: what a host sees of peers, of brokers that go away, and of what is sent twice."""
+"""Both clients: messages between peers, brokers that go away, messages that are sent twice."""
 
 from __future__ import annotations
 
@@ -407,7 +407,7 @@ def test_nothing_comes_is_none(client: Client) -> None:
         assert list(alice.messages(0.05)) == []
 
 
-# What must not reach the host
+# Frames that must not reach the host
 
 FORGED = letter("2").replace(b"hello", b"jello")
 UNSIGNED = letter("2", secret=None)

@@ -1,4 +1,4 @@
-"""docs/protocols/peerbus.md says what is true."""
+"""docs/protocols/peerbus.md tells the truth."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class RefusingService(PeerbusService):
     async def engine(self) -> Engine:
         return cast(Engine, self)
 
-    async def authenticate(self, key: str, protocol: str) -> None:
+    async def authenticate(self, key: str, protocol: str, address: str) -> None:
         return None
 
 

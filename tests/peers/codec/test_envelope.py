@@ -1,4 +1,4 @@
-"""Envelopes: what is written, what is refused, ids and times."""
+"""Envelopes: their text, refusals, ids and times."""
 
 import datetime
 import json

@@ -88,4 +88,4 @@ def join(broker: WebBroker, store: Database) -> Iterator[Join]:
     for peer in peers:
         peer.close()
     mine = {peer.name for peer in peers}
-    wait_until(lambda: not mine.intersection(connected(store)), "everybody's leaving")
+    wait_until(lambda: not mine.intersection(connected(store)), "the end of all connections")

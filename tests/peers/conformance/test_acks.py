@@ -1,4 +1,4 @@
-"""Acknowledgements (seed section 2.2) and what the audit chain says of them."""
+"""Acknowledgements and what the audit chain says of them."""
 
 from __future__ import annotations
 

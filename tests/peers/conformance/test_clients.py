@@ -46,7 +46,7 @@ def client(request: pytest.FixtureRequest, broker: WebBroker) -> Iterator[Any]:
 def _all_have_left(store: Database) -> Iterator[None]:
     """No peer of this test is connected when the next one begins."""
     yield
-    wait_until(lambda: not connected(store), "everybody's leaving")
+    wait_until(lambda: not connected(store), "the end of all connections")
 
 
 def taken(peer: Any, count: int) -> list[Message]:

@@ -1,4 +1,4 @@
-"""What happens when a peer connects, and when it does so again (seed section 2.1, "Reconnect / resume")."""
+"""A peer that connects, and that does so again."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_first_comes_peers_and_then_everything_pending(broker: WebBroker, join: 
 def test_the_old_connection_is_closed_before_the_new_one_is_answered(broker: WebBroker, join: Join) -> None:
     with RawPeer(broker, unique("bob")) as old:
         join(old.name, exact=True)
-        old.socket.settimeout(0)  # what is not here by now did not come before
+        old.socket.settimeout(0)  # a frame that is not here by now did not come before
         assert old.get() == TAKEN_OVER
 
 

@@ -1,4 +1,4 @@
-"""Envelopes arrive byte for byte as they were sent, and so do their signatures (seed sections 3 and 4)."""
+"""Envelopes arrive byte for byte as they were sent, and so do their signatures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def delivered(alice: Peer, bob: Peer, *texts: bytes) -> None:
         bob.ack(letter.key)
 
 
-# Each stands for an object that begins with what is needed: version, id and recipient.
+# Each stands for an object that begins with the required fields: version, id and recipient.
 REST = {
     "nothing else": b"",
     "unknown fields": b',"kind":"msg","x":{"type":"ack"},"names":["q"],"trace":null',

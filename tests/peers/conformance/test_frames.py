@@ -1,4 +1,4 @@
-"""Frames that mean nothing are ignored, and the connection lives (seed sections 1 and 2, peerbus.md)."""
+"""Frames that mean nothing are ignored, and the connection lives."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_who_has_registered_in_time_may_be_silent_afterwards(hasty: WebBroker, j
     assert bob.peers() == [bob.name]
 
 
-# What is taken.
+# Registers that are accepted.
 
 
 @pytest.mark.parametrize("path", ["/ws/peerbus", "/", "/ws/peerbus/", "/any/other?path=1", "/admin/", "/%00"])
@@ -253,7 +253,7 @@ def test_text_that_is_not_utf_8_is_closed_with_1007(join: Join) -> None:
     assert alice.close_seen().code == 1007
 
 
-# Who is not a WebSocket client.
+# Clients that are no WebSocket clients.
 
 
 def test_an_http_request_is_the_sites_business(broker: WebBroker) -> None:

@@ -1,4 +1,4 @@
-"""Names: who may have one, take-over, and what revoking a key does (seed section 2.1 and 6)."""
+"""Names: their owners, take-over, revoked keys."""
 
 from __future__ import annotations
 

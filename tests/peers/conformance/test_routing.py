@@ -1,4 +1,4 @@
-"""Who gets what (seed sections 3, "Broker routing", and 5)."""
+"""Recipients of each kind of envelope."""
 
 from __future__ import annotations
 

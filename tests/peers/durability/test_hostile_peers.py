@@ -111,4 +111,4 @@ async def test_hundreds_of_connections_are_served_at_once(broker: WebBroker, sto
             found = DELIVER.fullmatch(await clients[name].recv(decode=False))
             assert found
             assert json.loads(found[1]) == f"to-{name}"
-    wait_until(lambda: connected(store) == [], "everybody's leaving")
+    wait_until(lambda: connected(store) == [], "the end of all connections")

@@ -1,4 +1,4 @@
-"""kill -9 of brokers and of PostgreSQL: what was confirmed arrives, in order, and the audit chain says the same."""
+"""kill -9 of brokers and of PostgreSQL: confirmed messages arrive, in order, and the audit chain says the same."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_under_load_nothing_that_was_confirmed_is_lost_or_out_of_order(
 
 
 async def finish(ledger: Ledger, brokers: list[WebBroker], store: Database) -> None:
-    """Receive what is left, and look whether all is well."""
+    """Receive the rest, and check the ledger."""
     for name in ("bob", "cat"):
         await drain(brokers[0], name, ledger, lambda name=name: not pending(store, name))  # type: ignore[misc]
     ledger.check({"bob": ["ann", "abe"], "cat": ["amy"]})

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture
 def giver(store: Database) -> Iterator[WebBroker]:
-    """A broker for those who send."""
+    """A broker for the senders."""
     with WebBroker(store) as running:
         yield running
 

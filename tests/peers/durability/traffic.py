@@ -30,13 +30,13 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 Brokers = Callable[[], Sequence[WebBroker]]
-#: Who sent it, its number, and the key it is acknowledged by.
+#: Sender, number, delivery key.
 Delivered = tuple[str, int, str]
 
 
 @dataclass
 class Ledger:
-    """What was sent and confirmed, and what came over each connection of each recipient."""
+    """Messages sent and confirmed, and those received over each connection of each recipient."""
 
     sent: Counter[str] = field(default_factory=Counter)
     confirmed: Counter[str] = field(default_factory=Counter)
@@ -53,9 +53,9 @@ class Ledger:
             await self.news.wait()
 
     def check(self, senders: dict[str, list[str]]) -> None:
-        """Everything confirmed has come, in order, and what was acknowledged for certain has not come again.
+        """Everything confirmed has come, in order, and nothing with a confirmed acknowledgement has come again.
 
-        `senders` has for each recipient who has sent to it.
+        `senders` has the senders to each recipient.
         """
         for recipient, names in senders.items():
             connections = self.received[recipient]

@@ -174,7 +174,7 @@ def test_a_paused_connection_can_be_closed(server: Server, name: str) -> None:
         assert client.rest() == b""
 
 
-#: The timeout is longer than the pauses that a busy machine makes between a ping and what is to happen before it.
+#: The timeout is longer than the pauses that a busy machine makes between a ping and the step before it.
 PINGS = ("--ping-interval", "1", "--ping-timeout", "6")
 
 
