@@ -8,14 +8,16 @@ from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
+from django.db import DEFAULT_DB_ALIAS
 from django.db.models import Count, Max, QuerySet, Sum
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 
-from queues.admin.charts import Chart, Series, bars, columns, lines
+from queues.admin.charts import Chart, Series, bars, columns, lines, size
 from queues.admin.recorded import RecordedAdmin
 from queues.models import Rollup
+from queues.store import query
 
 #: How far back the page may look, in hours.
 SPANS = {24: "last 24 hours", 168: "last 7 days"}
@@ -24,6 +26,13 @@ OUTCOMES = ("acknowledged", "expired", "purged", "dropped", "removed", "dead_let
 LATENCIES = ("deliver_p50", "deliver_p95", "deliver_p99", "settle_p50", "settle_p95", "settle_p99")
 #: Queues with a bar of their own.
 MOST_QUEUES = 15
+#: Reasons, producers and consumers with a bar, by the names of their charts: title, unit.
+MOST_NAMES = 10
+TOPS = {
+    "reasons": ("Dead letters by reason", "dead letters"),
+    "producers": ("Keys that published most", "messages"),
+    "consumers": ("Keys that acknowledged most", "messages"),
+}
 
 HOUR = timedelta(hours=1)
 Figures = Mapping[str, Any]
@@ -48,7 +57,7 @@ def rollup_charts(hours: Sequence[datetime], queue: str = "") -> list[Chart]:
         )
     }
     by_queue = list(found.order_by().values("queue").annotate(**sums))
-    places = [f"{hour:%H:%M}" if len(hours) <= 24 else f"{hour:%a %H:%M}" for hour in hours]
+    places = _places(hours)
     rows: list[Figures] = [by_hour.get(hour, {}) for hour in hours]
     slowest = "" if queue else ", the slowest queue's"
     return [
@@ -57,6 +66,35 @@ def rollup_charts(hours: Sequence[datetime], queue: str = "") -> list[Chart]:
         lines("deliver", f"From publish to the last delivery{slowest}", places, _percentiles(rows, "deliver")),
         _outcomes_by_queue(by_queue),
     ]
+
+
+def detail_charts(hours: Sequence[datetime], queue: str = "") -> list[Chart]:
+    """What else the rollups have: bytes and failures by the hour, reasons, producers, consumers; two queries."""
+    found = Rollup.objects.filter(hour__gte=hours[0], hour__lte=hours[-1])
+    if queue:
+        found = found.filter(queue=queue)
+    sums = {
+        row["hour"]: row
+        for row in found.order_by().values("hour").annotate(attempts=Sum("attempts"), bytes=Sum("bytes"))
+    }
+    places = _places(hours)
+    rows: list[Figures] = [sums.get(hour, {}) for hour in hours]
+    tops: dict[str, list[tuple[str, int]]] = {kind: [] for kind in TOPS}
+    asked = {"since": hours[0], "until": hours[-1], "queue": queue, "most": MOST_NAMES}
+    for kind, name, count in query("rollup_tops", DEFAULT_DB_ALIAS, **asked):
+        tops[kind].append((name, count))
+    return [
+        columns("bytes", "Bytes of payloads", places, _series(rows, ["bytes"]), size),
+        columns("attempts", "Deliveries without success", places, _series(rows, ["attempts"])),
+        *(
+            bars(kind, title, [name for name, _ in top], [Series(unit, [count for _, count in top])])
+            for (kind, (title, unit)), top in zip(TOPS.items(), tops.values(), strict=True)
+        ),
+    ]
+
+
+def _places(hours: Sequence[datetime]) -> list[str]:
+    return [f"{hour:%H:%M}" if len(hours) <= 24 else f"{hour:%a %H:%M}" for hour in hours]
 
 
 def _outcomes_by_queue(rows: Sequence[Figures]) -> Chart:
@@ -100,7 +138,7 @@ class RollupAdmin(RecordedAdmin):
         context = {
             **self.admin_site.each_context(request), "title": "Charts", "opts": self.opts, "queue": queue,
             "queues": names if queue in names or not queue else [queue, *names],
-            "spans": SPANS, "hours": len(hours), "charts": rollup_charts(hours, queue),
+            "spans": SPANS, "hours": len(hours), "charts": [*rollup_charts(hours, queue), *detail_charts(hours, queue)],
             "computed_at": Rollup.objects.aggregate(last=Max("computed_at"))["last"], **(extra_context or {}),
         }  # fmt: skip
         return TemplateResponse(request, "admin/queues/rollup_charts.html", context)

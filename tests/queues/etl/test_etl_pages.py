@@ -342,6 +342,20 @@ class TestCharts:
         assert "77 acknowledged" in week
         assert "41 acknowledged" not in week
 
+    def test_bytes_failures_reasons_and_the_busiest_keys_are_drawn(self, admin_client: Client) -> None:
+        roll_up(
+            bytes=2_000_000, attempts=9, dead_reasons=[{"name": "card refused", "count": 3}],
+            producers=[{"name": "shop", "count": 40}, {"name": "till", "count": 2}],
+        )  # fmt: skip
+        refused, till = {"name": "card refused", "count": 4}, {"name": "till", "count": 1}
+        roll_up(hours_ago=2, dead_reasons=[refused], producers=[till])
+        roll_up("prices", consumers=[{"name": "billing", "count": 5}])
+        html = admin_client.get(CHARTS).content.decode()
+        keys = ("shop: 40 messages", "till: 3 messages", "billing: 5 messages")
+        for words in ("2 MB bytes", "9 attempts", "card refused: 7 dead letters", *keys):
+            assert words in html
+        assert "billing: 5" not in admin_client.get(CHARTS, {"queue": "orders"}).content.decode()
+
     @pytest.mark.parametrize("given", [{"hours": "1"}, {"hours": "x"}, {"queue": "nobody's <b>"}])
     def test_what_is_not_there_is_no_error(self, admin_client: Client, given: dict[str, str]) -> None:
         roll_up()
@@ -355,7 +369,7 @@ class TestCharts:
     ) -> None:
         for n in range(rows):
             roll_up(f"queue {n:02}", hours_ago=n % 20, acknowledged=100 - n)
-        with django_assert_num_queries(2 + 4):  # session and user; queues' names, hours, queues, when computed
+        with django_assert_num_queries(2 + 6):  # session and user; queues' names, hours, queues, details, when computed
             html = admin_client.get(CHARTS).content.decode()
         assert ("45 others" in html) == (rows == 60)
 
