@@ -37,7 +37,7 @@ class ScheduleNotFound(OperationError):
     """There is no such schedule any more."""
 
 
-class Unplannable(OperationError):
+class UnplannableSchedule(OperationError):
     """The schedule or its time zone cannot be read."""
 
 
@@ -135,7 +135,7 @@ def run_again(run: EtlRun, by: str) -> EtlRun:
 def save_schedule(schedule: EtlSchedule, changed: Iterable[str] | None = None) -> None:
     """Save a new schedule, or the changed fields of one that may run meanwhile; plans its next run if need be.
 
-    One that is not enabled has no next run. Raises Unplannable, or ScheduleNotFound if it was deleted.
+    One that is not enabled has no next run. Raises UnplannableSchedule, or ScheduleNotFound if it was deleted.
     """
     names = {"last_error", *(changed or ())}
     with transaction.atomic():
@@ -158,7 +158,7 @@ def _planned(schedule: EtlSchedule) -> datetime | None:
     try:
         return next_run(schedule.cron, schedule.timezone, timezone.now())
     except InvalidSchedule as error:
-        raise Unplannable(f"{schedule.name!r} cannot be planned. {error}") from error
+        raise UnplannableSchedule(f"{schedule.name!r} cannot be planned. {error}") from error
 
 
 def set_enabled(schedule: EtlSchedule, enabled: bool) -> None:

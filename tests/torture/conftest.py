@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brokersite.rigs.torture.database import TortureDatabase
-from brokersite.rigs.torture.history import FaultKind
+from brokersite.rigs.torture.history import InjectedFaultKind
 from brokersite.rigs.torture.runner import Run, TorturePlan, TortureReport, describe
 
 #: Messages that a run has to confirm, however slow the machine is.
@@ -31,7 +31,7 @@ def torture_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tortu
 def torture(torture_database: TortureDatabase) -> Torture:
     """Run clients against faults, so many of each kind; what the run prints is shown when the test fails."""
 
-    def run(faults: dict[FaultKind, int], seed: int = 1, **options: object) -> TortureReport:
+    def run(faults: dict[InjectedFaultKind, int], seed: int = 1, **options: object) -> TortureReport:
         given: dict[str, Any] = {"confirmed": CONFIRMED, **options}
         plan = TorturePlan(seed=seed, faults=faults, seconds=400.0, **given)
         report = Run(torture_database, plan, print).run()

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout
 from wire.client.protocol import Steps
 from wire.overhop import requests
-from wire.overhop.codec.decoder import Decoder, Envelope, encode
+from wire.overhop.codec.decoder import Decoder, OverhopEnvelope, encode
 from wire.overhop.codec.names import PUSH_RID, Type
 from wire.overhop.errors import MessageTooLarge, OverhopError, refusal
 from wire.overhop.requests import Quest, Request
@@ -176,7 +176,7 @@ class ClientCore:
         for reply in expected.values():
             reply.refuse(again(error))
 
-    def _take(self, message: Envelope) -> None:
+    def _take(self, message: OverhopEnvelope) -> None:
         t, rid, p = message
         if t == Type.QUEST:
             self.on_quest(_understood(requests.quest, t, p))

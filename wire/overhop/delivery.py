@@ -10,7 +10,7 @@ from typing import Any
 from queues.engine import LocalQueue, QueueNotFound
 from queues.reach import Operation
 from wire.net.connection import Connection
-from wire.overhop.codec.decoder import Envelope
+from wire.overhop.codec.decoder import OverhopEnvelope
 from wire.overhop.codec.encoder import Unencodable, encode_value, err
 from wire.overhop.codec.fields import DomainError, forbidden
 from wire.overhop.codec.hot_frames import OkWriter
@@ -121,7 +121,7 @@ class Deliveries:
         self._replies.follow_round(self._engine.settling_of(buffer))
         answers.put(self._replies.begin(), [self._oks.empty(rid)])
 
-    def done_run(self, received: Sequence[Envelope], at: int) -> int:
+    def done_run(self, received: Sequence[OverhopEnvelope], at: int) -> int:
         """DONE for the jobs of one consumer that begin at `at`, without results; how many there are, perhaps none.
 
         Every other DONE is left to `done`.

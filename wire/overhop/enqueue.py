@@ -21,7 +21,7 @@ from queues.engine import (
     Unstorable,
 )
 from wire.net.connection import Connection, contained
-from wire.overhop.codec.decoder import Envelope
+from wire.overhop.codec.decoder import OverhopEnvelope
 from wire.overhop.codec.encoder import Unencodable, encode_value, err, is_simple
 from wire.overhop.codec.fields import DomainError, forbidden
 from wire.overhop.codec.hot_frames import OkWriter
@@ -116,7 +116,7 @@ class Enqueuer:
         else:
             target.publisher.publish_detailed(message, self, place, True)
 
-    def publish_run(self, received: Sequence[Envelope], at: int) -> int:
+    def publish_run(self, received: Sequence[OverhopEnvelope], at: int) -> int:
         """Publish the plain jobs for one queue that begin at `at`; how many there are, perhaps none.
 
         Every other ENQUEUE, a wrong one too, is left to `publish`.

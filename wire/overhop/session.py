@@ -20,7 +20,7 @@ from queues.engine import EngineError
 from queues.reach import Operation
 from wire.net.connection import Connection, contained
 from wire.overhop.codec import decoder, messages
-from wire.overhop.codec.decoder import PUSH_RID, Code, Decoder, Envelope, Type, format_timestamp
+from wire.overhop.codec.decoder import PUSH_RID, Code, Decoder, OverhopEnvelope, Type, format_timestamp
 from wire.overhop.codec.fields import DomainError, ShapeError, forbidden
 from wire.overhop.codec.hot_frames import OkWriter
 from wire.overhop.delivery import Deliveries
@@ -56,7 +56,7 @@ class OverhopSession:
         self._loop = asyncio.get_running_loop()
         self._conversation = Conversation(service.options.limits, self._loop.time())
         self._decoder = Decoder(service.options.max_envelope)
-        self._behind: list[Envelope] = []
+        self._behind: list[OverhopEnvelope] = []
         #: Bytes of the reads that these came in.
         self._behind_bytes = 0
         self._task: asyncio.Task[None] | None = None
@@ -73,7 +73,7 @@ class OverhopSession:
         #: Requests that need not look into the store, once this is a worker.
         self._fast: dict[int, Callable[[str, Payload], None]] = {}
         #: Handlers of several messages of a kind: given all and the index of the first, one returns how many it took.
-        self._runs: dict[int, Callable[[Sequence[Envelope], int], int]] = {}
+        self._runs: dict[int, Callable[[Sequence[OverhopEnvelope], int], int]] = {}
         service.connected(self)
         connection.leave_handshake_to_session()
 
@@ -143,7 +143,7 @@ class OverhopSession:
         """Whether messages that arrive now wait behind earlier ones."""
         return self._task is not None or self._later is not None
 
-    def _run(self, received: list[Envelope]) -> None:
+    def _run(self, received: list[OverhopEnvelope]) -> None:
         """Handle messages until all are done, one blocks, or it is time to let others have a turn."""
         most = TURN if not received or received[0][0] != Type.DONE else TURN_OF_DONE
         at, turn = 0, received if len(received) <= most else received[:most]

@@ -15,16 +15,16 @@ from django.core.management.base import BaseCommand, CommandError
 
 from brokersite.embedded import EmbeddedPostgresError
 from brokersite.rigs.torture.database import TortureDatabase
-from brokersite.rigs.torture.history import FaultKind
+from brokersite.rigs.torture.history import InjectedFaultKind
 from brokersite.rigs.torture.listeners import ListenerFailed
 from brokersite.rigs.torture.runner import Run, TorturePlan, describe
 
 COUNTS = {
-    "kills": (FaultKind.KILL, 200, "kill -9 of the listener"),
-    "database_kills": (FaultKind.DATABASE_KILL, 20, "kill -9 of PostgreSQL"),
-    "cuts": (FaultKind.CUT, 10, "cuts of the engine's database connections"),
-    "freezes": (FaultKind.FREEZE, 10, "freezes of PostgreSQL (SIGSTOP, later SIGCONT)"),
-    "stops": (FaultKind.STOP, 10, "orderly stops of the listener (SIGTERM)"),
+    "kills": (InjectedFaultKind.KILL, 200, "kill -9 of the listener"),
+    "database_kills": (InjectedFaultKind.DATABASE_KILL, 20, "kill -9 of PostgreSQL"),
+    "cuts": (InjectedFaultKind.CUT, 10, "cuts of the engine's database connections"),
+    "freezes": (InjectedFaultKind.FREEZE, 10, "freezes of PostgreSQL (SIGSTOP, later SIGCONT)"),
+    "stops": (InjectedFaultKind.STOP, 10, "orderly stops of the listener (SIGTERM)"),
 }
 
 

@@ -22,8 +22,8 @@ from itertools import pairwise
 
 from brokersite.rigs.torture.history import (
     Delivery,
-    FaultKind,
     InjectedFault,
+    InjectedFaultKind,
     MessageId,
     Publish,
     QueueRules,
@@ -175,7 +175,7 @@ class QueueCheck:
             else:
                 hit = fault.listener == first.connection.listener and first.connection.opened <= fault.end
                 # A stop writes down every acknowledgement that it has read.
-                explains = hit and not (fault.kind is FaultKind.STOP and first.taken)
+                explains = hit and not (fault.kind is InjectedFaultKind.STOP and first.taken)
             if explains:
                 return True
         return False

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from time import monotonic
 
 from brokersite.rigs.torture.database import TortureDatabase
-from brokersite.rigs.torture.history import FaultKind, InjectedFault, RunHistory
+from brokersite.rigs.torture.history import InjectedFault, InjectedFaultKind, RunHistory
 from brokersite.rigs.torture.listeners import ListenerFailed, ListenerProcess
 
 #: Seconds for which a listener may not have noticed that the database has gone away under it.
@@ -27,7 +27,7 @@ PURPOSES = (
 STARTS = 5
 
 
-def schedule(counts: Mapping[FaultKind, int], source: random.Random) -> list[FaultKind]:
+def schedule(counts: Mapping[InjectedFaultKind, int], source: random.Random) -> list[InjectedFaultKind]:
     """So many faults of each kind, shuffled."""
     kinds = [kind for kind, count in counts.items() for _ in range(count)]
     source.shuffle(kinds)
@@ -46,16 +46,16 @@ class Tormentor:
         self._random = source
         self._starting: set[ListenerProcess] = set()
         self._acts = {
-            FaultKind.KILL: self._kill,
-            FaultKind.STOP: self._stop,
-            FaultKind.DATABASE_KILL: self._kill_database,
-            FaultKind.CUT: self._cut,
-            FaultKind.FREEZE: self._freeze,
+            InjectedFaultKind.KILL: self._kill,
+            InjectedFaultKind.STOP: self._stop,
+            InjectedFaultKind.DATABASE_KILL: self._kill_database,
+            InjectedFaultKind.CUT: self._cut,
+            InjectedFaultKind.FREEZE: self._freeze,
         }
 
-    def strike(self, kind: FaultKind) -> None:
+    def strike(self, kind: InjectedFaultKind) -> None:
         """Do it; returns when the broker is back, but for a few kills, so that the next may come early."""
-        if kind is not FaultKind.KILL:
+        if kind is not InjectedFaultKind.KILL:
             self.await_ready()
         self._acts[kind]()
 
@@ -83,7 +83,7 @@ class Tormentor:
         for listener in self._listeners:
             self._stop_in_order(listener)
 
-    def _note(self, kind: FaultKind, begin: float, end: float, listener: ListenerProcess | None = None) -> None:
+    def _note(self, kind: InjectedFaultKind, begin: float, end: float, listener: ListenerProcess | None = None) -> None:
         number = None if listener is None else listener.number
         self._history.faults.append(InjectedFault(kind, begin, end, number))
 
@@ -124,13 +124,13 @@ class Tormentor:
     def _kill_now(self, listener: ListenerProcess) -> None:
         begin = monotonic()
         listener.kill()
-        self._note(FaultKind.KILL, begin, monotonic(), listener)
+        self._note(InjectedFaultKind.KILL, begin, monotonic(), listener)
 
     def _stop(self) -> None:
         listener = self._random.choice(self._listeners)
         begin = monotonic()
         self._stop_in_order(listener)
-        self._note(FaultKind.STOP, begin, monotonic(), listener)
+        self._note(InjectedFaultKind.STOP, begin, monotonic(), listener)
         self._restart(listener)
 
     def _stop_in_order(self, listener: ListenerProcess) -> None:
@@ -142,7 +142,7 @@ class Tormentor:
     def _kill_database(self) -> None:
         begin = monotonic()
         moved = self._database.kill(everything=self._random.random() < 0.5)
-        self._note(FaultKind.DATABASE_KILL, begin, monotonic() + UNNOTICED)
+        self._note(InjectedFaultKind.DATABASE_KILL, begin, monotonic() + UNNOTICED)
         if moved:  # a listener keeps the address that it was started with
             for listener in self._listeners:
                 self._kill_now(listener)
@@ -151,10 +151,10 @@ class Tormentor:
     def _cut(self) -> None:
         begin = monotonic()
         self._database.cut(self._random.choice(("%", *PURPOSES)))
-        self._note(FaultKind.CUT, begin, monotonic() + UNNOTICED)
+        self._note(InjectedFaultKind.CUT, begin, monotonic() + UNNOTICED)
 
     def _freeze(self) -> None:
         begin = monotonic()
         with self._database.frozen():
             time.sleep(self._random.uniform(0.1, LONGEST_FREEZE))
-        self._note(FaultKind.FREEZE, begin, monotonic())
+        self._note(InjectedFaultKind.FREEZE, begin, monotonic())

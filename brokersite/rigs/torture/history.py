@@ -76,7 +76,7 @@ class Delivery:
     let_go: bool = False
 
 
-class FaultKind(StrEnum):
+class InjectedFaultKind(StrEnum):
     """A fault of the broker."""
 
     KILL = "kill -9 of a listener"
@@ -88,18 +88,18 @@ class FaultKind(StrEnum):
     @property
     def loses_leases(self) -> bool:
         """Whether what consumers hold may be given out again."""
-        return self is not FaultKind.FREEZE
+        return self is not InjectedFaultKind.FREEZE
 
     @property
     def is_of_database(self) -> bool:
-        return self in (FaultKind.DATABASE_KILL, FaultKind.CUT, FaultKind.FREEZE)
+        return self in (InjectedFaultKind.DATABASE_KILL, InjectedFaultKind.CUT, InjectedFaultKind.FREEZE)
 
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
     """It happened somewhen between `begin` and `end`, to one listener or to the database (None)."""
 
-    kind: FaultKind
+    kind: InjectedFaultKind
     begin: float
     end: float
     listener: int | None = None

@@ -15,7 +15,7 @@ import psycopg
 from brokersite.rigs.torture.checker import BrokenPromise, check
 from brokersite.rigs.torture.database import KEY, TortureDatabase
 from brokersite.rigs.torture.faults import Tormentor, schedule
-from brokersite.rigs.torture.history import FaultKind, QueueRules, RunHistory, Store
+from brokersite.rigs.torture.history import InjectedFaultKind, QueueRules, RunHistory, Store
 from brokersite.rigs.torture.listeners import HOST, PREFETCH, ListenerProcess
 from brokersite.rigs.torture.store import count_waiting, read_store
 from brokersite.rigs.torture.workload import BlipConsumer, BlipProducer, LoadClient, SharedLoad, SspqPeer
@@ -38,7 +38,7 @@ class TorturePlan:
     """The plan of a run. Without any fault it is a load of `seconds`, which otherwise is the most it may take."""
 
     seed: int
-    faults: dict[FaultKind, int] = field(default_factory=dict)
+    faults: dict[InjectedFaultKind, int] = field(default_factory=dict)
     seconds: float = 900.0
     listeners: int = 1
     #: Messages to be confirmed before the load ends: when the faults are over it goes on until then.
@@ -77,7 +77,7 @@ class TortureReport:
             "given out again otherwise": repetitions - asked_for,
             "archived": len(self.store.archive),
             "left in the store": len(self.store.messages),
-            **{kind.value: made[kind] for kind in FaultKind},
+            **{kind.value: made[kind] for kind in InjectedFaultKind},
             "seconds": round(self.seconds, 1),
         }
 

@@ -157,10 +157,10 @@ class EngineThread:
         except TimeoutError:
             if result.done():  # it is what was run that has raised it
                 raise
-            result.cancel()  # nobody waits any more: what it would get is to stay where it is
+            result.cancel()  # without a waiter its message stays where it is
             raise StoreUnavailable(f"no answer within {PATIENCE:g} s") from None
         except BaseException:
-            result.cancel()  # nobody waits any more: what it would get is to stay where it is
+            result.cancel()  # without a waiter its message stays where it is
             raise
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:

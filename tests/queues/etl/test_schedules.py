@@ -16,7 +16,7 @@ from django.utils import timezone
 from queues.etl import runs, schedules
 from queues.etl.errors import OutputBusy
 from queues.etl.options import RunOptions
-from queues.etl.schedules import ScheduleNotFound, Unplannable
+from queues.etl.schedules import ScheduleNotFound, UnplannableSchedule
 from queues.models import EtlRun, EtlSchedule, EtlState, Message
 from tests.queues.etl.conftest import hourly
 from tests.queues.etl.workers import forget_connections
@@ -222,7 +222,7 @@ class TestByHand:
         schedule = make_schedule()
         before = schedule.cron
         schedule.cron = "0 0 30 2 *"
-        with pytest.raises(Unplannable, match=r"'hourly' cannot be planned\. It never comes true"):
+        with pytest.raises(UnplannableSchedule, match=r"'hourly' cannot be planned\. It never comes true"):
             schedules.save_schedule(schedule, ("cron",))
         schedule.refresh_from_db()
         assert schedule.cron == before

@@ -10,7 +10,7 @@ import msgpack  # type: ignore[import-untyped]
 from tests.waiting import wait_until
 from tests.wire.broker import Address, Database, Raw
 from wire.overhop.codec import decoder
-from wire.overhop.codec.decoder import Code, Envelope, Type
+from wire.overhop.codec.decoder import Code, OverhopEnvelope, Type
 
 Payload = dict[str, Any]
 
@@ -35,7 +35,7 @@ class Peer(Raw):
     def __init__(self, address: Address, register: bool = True) -> None:
         super().__init__(address)
         self.wid = ""
-        self.pushed: list[Envelope] = []
+        self.pushed: list[OverhopEnvelope] = []
         self._rids = (f"r{number}" for number in itertools.count(1))
         if register:
             self.hello()
@@ -43,14 +43,14 @@ class Peer(Raw):
 
     # Frames.
 
-    def read(self) -> Envelope:
+    def read(self) -> OverhopEnvelope:
         """The next frame. Its maps are sorted and its integers as short as they go."""
         body = self.take(int.from_bytes(self.take(4), "big"))
         envelope = msgpack.unpackb(body)
         assert msgpack.packb(as_written(envelope)) == body, body
         assert set(envelope) == {"v", "t", "rid", "p"}, envelope
         assert (envelope["v"], envelope["t"] > 100) == (2, True), envelope
-        message = Envelope(envelope["t"], envelope["rid"], envelope["p"])
+        message = OverhopEnvelope(envelope["t"], envelope["rid"], envelope["p"])
         assert (message.rid == "0") == (message.t in PUSHED or _is_farewell(message)), message
         return message
 
@@ -60,7 +60,7 @@ class Peer(Raw):
         self.send(decoder.encode(t, rid, (p or {}) | more))
         return rid
 
-    def reply(self, rid: str) -> Envelope:
+    def reply(self, rid: str) -> OverhopEnvelope:
         """The next frame that is no QUEST: it must be the reply to this request."""
         while (message := self.read()).t == Type.QUEST:
             self.pushed.append(message)
@@ -163,13 +163,13 @@ class Peer(Raw):
         self.close()
 
 
-def _is_farewell(message: Envelope) -> bool:
+def _is_farewell(message: OverhopEnvelope) -> bool:
     """Whether this is an ERR that no request has asked for, in which case the end follows."""
     unasked = (Code.CONNECTION_TIMEOUT, Code.UNAVAILABLE)
     return message.t == Type.ERR and message.rid == "0" and message.p.get("code") in unasked
 
 
-def error_code(message: Envelope) -> Code:
+def error_code(message: OverhopEnvelope) -> Code:
     """The code of an ERR, which always has a text too."""
     assert message.t == Type.ERR, message
     assert set(message.p) == {"code", "msg"}, message

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.waiting import PATIENCE
-from wire.overhop.codec.decoder import PUSH_RID, Decoder, Envelope, Type, encode, format_timestamp
+from wire.overhop.codec.decoder import PUSH_RID, Decoder, OverhopEnvelope, Type, encode, format_timestamp
 
 WID = "6f1c0a52-0c60-4d06-9c8d-5c4a0c1f2b11"
 SID = "0b8b1f0e-4d0c-4a57-8a39-2d8f5b3f7a10"
@@ -27,9 +27,9 @@ class Peer:
         connection.settimeout(PATIENCE)
         self._connection = connection
         self._decoder = Decoder()
-        self._messages: deque[Envelope] = deque()
+        self._messages: deque[OverhopEnvelope] = deque()
 
-    def read(self) -> Envelope | None:
+    def read(self) -> OverhopEnvelope | None:
         """The next message; None at the end of stream."""
         while not self._messages:
             data = self._connection.recv(65536)
@@ -39,26 +39,26 @@ class Peer:
             assert self._decoder.error is None
         return self._messages.popleft()
 
-    def expect(self, t: Type, p: dict[str, Any] | None = None) -> Envelope:
+    def expect(self, t: Type, p: dict[str, Any] | None = None) -> OverhopEnvelope:
         """The next message must be this one, with any payload unless one is given."""
         message = self.read()
         assert message is not None, f"the client has left instead of sending {t.name}"
         assert (Type(message.t).name, message.p if p is not None else None) == (t.name, p)
         return message
 
-    def answer(self, message: Envelope, p: dict[str, Any] | None = None, t: Type = Type.OK) -> None:
+    def answer(self, message: OverhopEnvelope, p: dict[str, Any] | None = None, t: Type = Type.OK) -> None:
         self.send(t, message.rid, p or {})
 
-    def refuse(self, message: Envelope, code: str, msg: str = "no", **more: Any) -> None:
+    def refuse(self, message: OverhopEnvelope, code: str, msg: str = "no", **more: Any) -> None:
         self.send(Type.ERR, message.rid, {"code": code, "msg": msg, **more})
 
-    def serve(self, t: Type, p: dict[str, Any] | None = None, answer: dict[str, Any] | None = None) -> Envelope:
+    def serve(self, t: Type, p: dict[str, Any] | None = None, answer: dict[str, Any] | None = None) -> OverhopEnvelope:
         """Expect a request and answer it with OK."""
         message = self.expect(t, p)
         self.answer(message, answer)
         return message
 
-    def serve_until(self, *kinds: Type, but: tuple[Type, ...] = NOISE) -> Envelope:
+    def serve_until(self, *kinds: Type, but: tuple[Type, ...] = NOISE) -> OverhopEnvelope:
         """Answer the other kinds with OK until one of these comes."""
         while True:
             message = self.read()

@@ -10,7 +10,7 @@ import pytest
 from tests.wire.broker import Broker, Database
 from tests.wire.overhop.peer import Peer, make_queue
 from wire.overhop.codec import decoder
-from wire.overhop.codec.decoder import Envelope, Type
+from wire.overhop.codec.decoder import OverhopEnvelope, Type
 
 LATER = "2999-01-01T00:00:00Z"
 
@@ -49,7 +49,7 @@ def conversation(queue: str) -> list[bytes]:
     return [decoder.encode(t, f"rid-{number}", p) for number, (t, p) in enumerate(requests)]
 
 
-def told(message: Envelope, ids: dict[str, str]) -> Any:
+def told(message: OverhopEnvelope, ids: dict[str, str]) -> Any:
     """An answer with its ids numbered and its times left out: what is the same each time."""
 
     def plain(value: Any, key: str = "") -> Any:

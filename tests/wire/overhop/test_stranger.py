@@ -23,7 +23,16 @@ from tests.javascript import installed
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import Broker, Database
 from wire.overhop.client import Client
-from wire.overhop.codec.decoder import Code, CodecError, Decoder, Envelope, Type, decode_value, encode, encode_value
+from wire.overhop.codec.decoder import (
+    Code,
+    CodecError,
+    Decoder,
+    OverhopEnvelope,
+    Type,
+    decode_value,
+    encode,
+    encode_value,
+)
 
 PAGE = (Path(CHECKOUT) / "docs/protocols/overhop.md").read_text()
 BLOCKS = re.findall(r"^```text\n(.*?)^```$", PAGE, re.M | re.S)
@@ -33,10 +42,13 @@ WITH_MEANING = re.compile(r"^([0-9a-f]{2,}) {2,}(\S.*)$", re.M)
 STRANGER = Path(__file__).with_name("stranger")
 
 
-def examples() -> list[tuple[Envelope, bytes]]:
+def examples() -> list[tuple[OverhopEnvelope, bytes]]:
     """Every message of the page, and the frame below it."""
     return [
-        (Envelope(Type[name], rid, json.loads(payload.replace("\n ", ""))), bytes.fromhex("".join(lines.split())))
+        (
+            OverhopEnvelope(Type[name], rid, json.loads(payload.replace("\n ", ""))),
+            bytes.fromhex("".join(lines.split())),
+        )
         for name, rid, payload, lines in EXAMPLE.findall(PAGE)
     ]
 
@@ -64,7 +76,7 @@ CLOSED = [data for data, text in meanings() if text.startswith("closed:")]
 @pytest.mark.parametrize(
     ("message", "frame"), [pytest.param(*example, id=Type(example[0].t).name) for example in examples()]
 )
-def test_an_example_is_the_frame_of_its_message(message: Envelope, frame: bytes) -> None:
+def test_an_example_is_the_frame_of_its_message(message: OverhopEnvelope, frame: bytes) -> None:
     assert Decoder.for_client().feed(frame) == [message]
     assert encode(*message).hex() == frame.hex()
 

@@ -51,7 +51,7 @@ __all__ = [
     "Code",
     "CodecError",
     "Decoder",
-    "Envelope",
+    "OverhopEnvelope",
     "Type",
     "Unencodable",
     "decode_value",
@@ -87,7 +87,7 @@ _JOB_FIRST: Final = b"\x84\xa1p\x82\xabjob_payload"
 _JOB_AT: Final = len(_JOB_FIRST)
 
 
-class Envelope(NamedTuple):
+class OverhopEnvelope(NamedTuple):
     """One envelope: its type (any int64), its request id (not empty), and its payload."""
 
     t: int
@@ -138,9 +138,9 @@ class Decoder:
         """Bytes held of a frame that is not complete; not 0 at end of stream means it was cut off."""
         return len(self._rest)
 
-    def feed(self, data: bytes) -> list[Envelope]:
+    def feed(self, data: bytes) -> list[OverhopEnvelope]:
         """Return the messages that `data` completes, in order; then look at `error`."""
-        messages: list[Envelope] = []
+        messages: list[OverhopEnvelope] = []
         if self.error is not None:
             return messages
         if self._rest:
@@ -155,7 +155,7 @@ class Decoder:
             self.error = str(error)
         return messages
 
-    def _cut(self, data: bytes, messages: list[Envelope]) -> None:
+    def _cut(self, data: bytes, messages: list[OverhopEnvelope]) -> None:
         """Add the messages that are whole and keep the rest; raise CodecError at the first that is none."""
         append, decode, limit, tails = messages.append, self._decode, self._limit, self._tails
         most = self._most_containers - 2
@@ -175,14 +175,14 @@ class Decoder:
                     known = tails.get(data[cut:stop])
                     if known is not None:
                         t, rid = known
-                        append(_new(Envelope, (t, rid, {"jid": str(data[start + _SHORTEST : cut], "utf-8")})))
+                        append(_new(OverhopEnvelope, (t, rid, {"jid": str(data[start + _SHORTEST : cut], "utf-8")})))
                     else:
                         append(self._learn_jid(data, start, cut, stop))
                 elif data.startswith(_JOB_FIRST, start):
                     tail, t, rid, q = self._job_tail
                     cut = stop - len(tail)
                     if data[cut:stop] == tail and is_plain(value := data[start + _JOB_AT : cut], most):
-                        append(_new(Envelope, (t, rid, {"job_payload": unpackb(value), "q": q})))
+                        append(_new(OverhopEnvelope, (t, rid, {"job_payload": unpackb(value), "q": q})))
                     else:
                         append(self._learn_job(data[start:stop]))
                 else:
@@ -200,13 +200,13 @@ class Decoder:
     # value only. What a byte means follows from those before it. So where an envelope begins like an earlier one, and
     # goes on like that one behind a value that is whole, it says the same but for that value.
 
-    def _learn_jid(self, data: bytes, start: int, cut: int, stop: int) -> Envelope:
+    def _learn_jid(self, data: bytes, start: int, cut: int, stop: int) -> OverhopEnvelope:
         message = self._decode(data[start:stop])
         if len(self._tails) < _MOST_TAILS:
             self._tails[data[cut:stop]] = message[0], message[1]
         return message
 
-    def _learn_job(self, body: bytes) -> Envelope:
+    def _learn_job(self, body: bytes) -> OverhopEnvelope:
         message = self._decode(body)
         t, rid, p = message
         q = p.get("q")
@@ -216,7 +216,7 @@ class Decoder:
                 self._job_tail = tail, t, rid, q
         return message
 
-    def _decode(self, body: bytes) -> Envelope:
+    def _decode(self, body: bytes) -> OverhopEnvelope:
         """Return the message in a frame's body; raise CodecError."""
         if len(body) > _WORTH_A_LOOK or not is_plain(body, self._most_containers):
             check(body, self._depth, self._elements)
@@ -224,7 +224,7 @@ class Decoder:
             envelope = unpackb(body)
             v, t, rid, p = envelope["v"], envelope["t"], envelope["rid"], envelope["p"]
             if v == PROTOCOL_VERSION and type(t) is int and type(rid) is str and rid and type(p) is dict:
-                return _new(Envelope, (t, rid, p))
+                return _new(OverhopEnvelope, (t, rid, p))
         except ValueError as error:
             raise CodecError(f"not MessagePack as Overhop has it: {error}") from None
         except (KeyError, TypeError):

@@ -11,8 +11,8 @@ from brokersite.rigs.torture.history import (
     Archived,
     ClientConnection,
     Delivery,
-    FaultKind,
     InjectedFault,
+    InjectedFaultKind,
     MessageId,
     Publish,
     QueueRules,
@@ -27,10 +27,10 @@ from brokersite.rigs.torture.history import (
 
 QUEUE = "q"
 IN_FLIGHT = 2
-KILL = InjectedFault(FaultKind.KILL, 5.0, 5.1, listener=0)
-STOP = InjectedFault(FaultKind.STOP, 5.0, 5.1, listener=0)
-DATABASE_KILL = InjectedFault(FaultKind.DATABASE_KILL, 5.0, 6.0)
-FREEZE = InjectedFault(FaultKind.FREEZE, 5.0, 6.0)
+KILL = InjectedFault(InjectedFaultKind.KILL, 5.0, 5.1, listener=0)
+STOP = InjectedFault(InjectedFaultKind.STOP, 5.0, 5.1, listener=0)
+DATABASE_KILL = InjectedFault(InjectedFaultKind.DATABASE_KILL, 5.0, 6.0)
+FREEZE = InjectedFault(InjectedFaultKind.FREEZE, 5.0, 6.0)
 
 
 class Scene:

@@ -6,9 +6,9 @@ import random
 from collections import Counter
 
 from brokersite.rigs.torture.faults import schedule
-from brokersite.rigs.torture.history import FaultKind
+from brokersite.rigs.torture.history import InjectedFaultKind
 
-COUNTS = {FaultKind.KILL: 20, FaultKind.STOP: 5, FaultKind.FREEZE: 0}
+COUNTS = {InjectedFaultKind.KILL: 20, InjectedFaultKind.STOP: 5, InjectedFaultKind.FREEZE: 0}
 
 
 def test_a_seed_gives_the_same_faults_in_the_same_order() -> None:
@@ -17,4 +17,6 @@ def test_a_seed_gives_the_same_faults_in_the_same_order() -> None:
 
 
 def test_all_faults_that_were_asked_for_are_there() -> None:
-    assert Counter(schedule(COUNTS, random.Random(1))) == Counter({FaultKind.KILL: 20, FaultKind.STOP: 5})
+    assert Counter(schedule(COUNTS, random.Random(1))) == Counter(
+        {InjectedFaultKind.KILL: 20, InjectedFaultKind.STOP: 5}
+    )

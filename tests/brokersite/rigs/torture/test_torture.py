@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 from brokersite.environment import CHECKOUT
 from brokersite.management.commands import torture
 from brokersite.rigs.torture.checker import BrokenPromise
-from brokersite.rigs.torture.history import FaultKind, InjectedFault, RunHistory, Store
+from brokersite.rigs.torture.history import InjectedFault, InjectedFaultKind, RunHistory, Store
 from brokersite.rigs.torture.runner import TorturePlan, TortureReport
 
 NOTHING = [f"--{name}=0" for name in ("kills", "database-kills", "cuts", "freezes", "stops")]
@@ -64,7 +64,7 @@ class FakeRun:
         self.plans.append(plan)
 
     def run(self) -> TortureReport:
-        history = RunHistory(faults=[InjectedFault(FaultKind.KILL, 1.0, 2.0, 0)])
+        history = RunHistory(faults=[InjectedFault(InjectedFaultKind.KILL, 1.0, 2.0, 0)])
         return TortureReport(self.violations, history, Store(), 12.3)
 
 
@@ -102,11 +102,11 @@ def test_the_options_are_the_plan(data_dirs: Path) -> None:
     call_command("torture", "--kills=1", "--database-kills=2", "--cuts=3", "--freezes=4", "--stops=5",
                  "--seconds=6", "--seed=7", "--listeners=8")  # fmt: skip
     faults = {
-        FaultKind.KILL: 1,
-        FaultKind.DATABASE_KILL: 2,
-        FaultKind.CUT: 3,
-        FaultKind.FREEZE: 4,
-        FaultKind.STOP: 5,
+        InjectedFaultKind.KILL: 1,
+        InjectedFaultKind.DATABASE_KILL: 2,
+        InjectedFaultKind.CUT: 3,
+        InjectedFaultKind.FREEZE: 4,
+        InjectedFaultKind.STOP: 5,
     }
     assert FakeRun.plans == [TorturePlan(seed=7, faults=faults, seconds=6.0, listeners=8)]
 

@@ -18,20 +18,20 @@ from tests.wire.overhop.reference import Refused, read
 from tests.wire.overhop.strategies import INT64, NEARLY, PAYLOADS, RIDS, VALUES
 from wire.overhop.codec import decoder as codec
 from wire.overhop.codec import encoder
-from wire.overhop.codec.decoder import Code, CodecError, Decoder, Envelope, Type, Unencodable, encode
+from wire.overhop.codec.decoder import Code, CodecError, Decoder, OverhopEnvelope, Type, Unencodable, encode
 from wire.overhop.codec.msgpack_check import MAX_DEPTH, MAX_ELEMENTS, check, is_plain
 
 VECTORS = json.loads((Path(__file__).parents[3] / "vectors.json").read_text())["overhop"]
 
-ENCODED: list[tuple[str, bytes, Envelope]] = [
-    (VECTORS["HELLO rid-1"], encode(Type.HELLO, "rid-1", {}), Envelope(1, "rid-1", {})),
-    (VECTORS["HI rid-1"], encode(Type.HI, "rid-1", {}), Envelope(103, "rid-1", {})),
-    (VECTORS["REGISTER r2"], encode(Type.REGISTER, "r2", {}), Envelope(2, "r2", {})),
-    (VECTORS["PING rid-ping"], encode(Type.PING, "rid-ping", {}), Envelope(3, "rid-ping", {})),
+ENCODED: list[tuple[str, bytes, OverhopEnvelope]] = [
+    (VECTORS["HELLO rid-1"], encode(Type.HELLO, "rid-1", {}), OverhopEnvelope(1, "rid-1", {})),
+    (VECTORS["HI rid-1"], encode(Type.HI, "rid-1", {}), OverhopEnvelope(103, "rid-1", {})),
+    (VECTORS["REGISTER r2"], encode(Type.REGISTER, "r2", {}), OverhopEnvelope(2, "r2", {})),
+    (VECTORS["PING rid-ping"], encode(Type.PING, "rid-ping", {}), OverhopEnvelope(3, "rid-ping", {})),
     (
         VECTORS["ERR rid-e PROTOCOL_VIOLATION 'bad sequence'"],
         codec.err("rid-e", Code.PROTOCOL_VIOLATION, "bad sequence"),
-        Envelope(102, "rid-e", {"code": "PROTOCOL_VIOLATION", "msg": "bad sequence"}),
+        OverhopEnvelope(102, "rid-e", {"code": "PROTOCOL_VIOLATION", "msg": "bad sequence"}),
     ),
 ]
 REFUSED = {
@@ -39,7 +39,7 @@ REFUSED = {
     VECTORS["8 MiB + 1 header: close"]: "frame length is 8388609, not 1 to 8388608",
 }
 HELLO = codec.encode(Type.HELLO, "a", {})
-HELLO_MESSAGE = Envelope(1, "a", {})
+HELLO_MESSAGE = OverhopEnvelope(1, "a", {})
 ENVELOPE = {"p": {}, "rid": "a", "t": 1, "v": 2}
 
 
@@ -62,7 +62,7 @@ def test_every_vector_is_covered() -> None:
 
 
 @pytest.mark.parametrize(("vector", "encoded", "message"), ENCODED)
-def test_the_published_bytes_are_written_and_read(vector: str, encoded: bytes, message: Envelope) -> None:
+def test_the_published_bytes_are_written_and_read(vector: str, encoded: bytes, message: OverhopEnvelope) -> None:
     assert encoded.hex() == vector
     assert Decoder().feed(bytes.fromhex(vector)) == [message]
 
@@ -113,10 +113,10 @@ def test_a_wrong_envelope_ends_the_stream(envelope: Any, error: str) -> None:
 
 def test_unknown_fields_any_order_and_wide_integers_are_accepted() -> None:
     body = msgpack.packb({"x": [1, {"y": b"z"}], "v": 2, "t": -7, "rid": "ü", "p": {"b": 1, "a": 2**63 - 1}})
-    assert Decoder().feed(frame(body)) == [Envelope(-7, "ü", {"b": 1, "a": 2**63 - 1})]
+    assert Decoder().feed(frame(body)) == [OverhopEnvelope(-7, "ü", {"b": 1, "a": 2**63 - 1})]
     wide = bytes.fromhex("df00000004 db00000001 76 cf0000000000000002 a174 d30000000000000001")
     wide += bytes.fromhex("da0003 726964 d90161 a170 de0000")
-    assert Decoder().feed(frame(wide)) == [Envelope(1, "a", {})]
+    assert Decoder().feed(frame(wide)) == [OverhopEnvelope(1, "a", {})]
 
 
 def test_the_last_of_equal_keys_counts() -> None:
@@ -259,10 +259,10 @@ def test_messages_arrive_whole_in_pieces_of_any_size(size: int) -> None:
     payload = {"job_payload": {"pad": "x" * 500}, "q": "name"}
     data = b"".join(encode(Type.ENQUEUE, f"r{n}", payload) for n in range(20))
     decoder = Decoder()
-    messages: list[Envelope] = []
+    messages: list[OverhopEnvelope] = []
     for at in range(0, len(data), size):
         messages += decoder.feed(data[at : at + size])
-    assert messages == [Envelope(14, f"r{n}", payload) for n in range(20)]
+    assert messages == [OverhopEnvelope(14, f"r{n}", payload) for n in range(20)]
     assert (decoder.error, bool(decoder.pending)) == (None, False)
 
 
@@ -271,10 +271,10 @@ def test_the_largest_frame_is_read_in_small_pieces() -> None:
     data = encode(14, "r", {"x": b"x" * room})
     assert len(data) == codec.MAX_ENVELOPE + 4
     decoder = Decoder()
-    messages: list[Envelope] = []
+    messages: list[OverhopEnvelope] = []
     for at in range(0, len(data), 13):
         messages += decoder.feed(data[at : at + 13])
-    assert messages == [Envelope(14, "r", {"x": b"x" * room})]
+    assert messages == [OverhopEnvelope(14, "r", {"x": b"x" * room})]
 
 
 def test_pending_says_whether_a_frame_is_cut_off() -> None:
@@ -291,7 +291,7 @@ def test_any_chunking_gives_the_same_messages(sent: list[tuple[int, str, dict[st
     stream = b"".join(encode(*message) for message in sent)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     decoder = Decoder()
-    received: list[Envelope] = []
+    received: list[OverhopEnvelope] = []
     for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         received += decoder.feed(stream[start:stop])
     assert [tuple(message) for message in received] == sent
@@ -304,7 +304,7 @@ def test_garbage_is_refused_or_read_and_nothing_else_happens(chunks: list[bytes]
     for chunk in chunks:
         before = decoder.error
         messages = decoder.feed(chunk)
-        assert all(isinstance(message, Envelope) for message in messages)
+        assert all(isinstance(message, OverhopEnvelope) for message in messages)
         assert before is None or (not messages and decoder.error == before)
 
 
@@ -457,13 +457,13 @@ def test_an_unacceptable_envelope_is_not_written() -> None:
 def test_a_request_id_of_any_length_comes_back(rid: str) -> None:
     data = codec.ok(rid)
     assert data[4:] == msgpack.packb({"p": {}, "rid": rid, "t": 101, "v": 2})
-    assert Decoder().feed(data) == [Envelope(101, rid, {})]
+    assert Decoder().feed(data) == [OverhopEnvelope(101, rid, {})]
 
 
 def test_an_answer_carries_what_it_is_given() -> None:
-    assert Decoder().feed(codec.ok("r", {"jid": "q:1"})) == [Envelope(101, "r", {"jid": "q:1"})]
+    assert Decoder().feed(codec.ok("r", {"jid": "q:1"})) == [OverhopEnvelope(101, "r", {"jid": "q:1"})]
     (message,) = Decoder().feed(codec.err("r", Code.QUEUE_FULL, "full", None))
-    assert message == Envelope(102, "r", {"code": "QUEUE_FULL", "msg": "full", "details": None})
+    assert message == OverhopEnvelope(102, "r", {"code": "QUEUE_FULL", "msg": "full", "details": None})
 
 
 def test_an_enqueue_is_answered_with_the_jobs_id() -> None:
