@@ -105,7 +105,7 @@ def test_the_sample_after_missed_minutes_says_how_long_it_covers() -> None:
     take_sample()
     [sample] = samples(queue.pk)
     assert (sample.published, round(sample.seconds)) == (60, 600)
-    series = read_series([queue.pk], SPANS["hour"], time.time())[queue.pk]
+    series = read_series([queue.pk], SPANS["hour"], sample.at.timestamp() + 1)[queue.pk]
     assert series.incoming[-1] == pytest.approx(0.1, abs=0.001)
     assert series.incoming[-5:-1] == [None] * 4, "no sample was taken in these minutes"
 
