@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from hydra import clock
@@ -108,7 +109,7 @@ class Driver:
         self._irc = irc
         self._watcher = watcher
         self._loop = asyncio.get_running_loop()
-        self._links = OpenLinks(options, node, self.tell, self.tell_of, watcher.happened)
+        self._links = OpenLinks(replace(options, fault=self.fault), node, self.tell, self.tell_of, watcher.happened)
         self._events: deque[_Event] = deque()
         self._at_work = False
         #: Whether the node is silent for good.
@@ -196,12 +197,12 @@ class Driver:
             return event.call(clock.now(), *event.args)
         except Exception as error:
             self.node.recall(memory)
-            self._fault(event.unit, error)
+            self.fault(event.unit, error)
             if event.link is not None:
                 self._links.end(event.link, f"a fault in what came over it: {type(error).__name__}")
             return []
 
-    def _fault(self, unit: str, error: Exception) -> None:
+    def fault(self, unit: str, error: Exception) -> None:
         """Count and report a unit of work that failed for an unforeseen reason."""
         self.faults += 1
         kind = type(error).__name__
@@ -231,7 +232,7 @@ class Driver:
         try:
             wanted = passes(line, E_RECV)
         except Exception as error:
-            self._fault("an IRC line", error)
+            self.fault("IRC line", error)
             return
         if wanted:
             self.tell(self.node.irc_line, line)
@@ -256,7 +257,7 @@ class Driver:
         try:
             self._carry_out(effect)
         except Exception as error:
-            self._fault(f"{type(effect).__name__} of the node", error)
+            self.fault(f"{type(effect).__name__} of the node", error)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -295,7 +296,7 @@ class Driver:
             try:
                 self._links.write(number, data)
             except Exception as error:
-                self._fault(self._links.name(number), error)
+                self.fault(self._links.name(number), error)
                 self._links.end(number, f"cannot be written to: {type(error).__name__}")
 
     # The disk.

@@ -112,6 +112,7 @@ class Runner:
                     on_line=lambda line: self.driver.irc_line(line),
                     on_lost=lambda reason: self.driver.irc_lost(reason),
                     may_speak=lambda: self.driver.may_speak(),
+                    on_fault=lambda unit, error: self.driver.fault(unit, error),
                 ),
                 options.irc_times,
             )

@@ -56,6 +56,8 @@ class IrcHandlers:
     """A line has come, without its end; bytes that are not UTF-8 are U+FFFD."""
     on_lost: Callable[[str], None]
     """The connection was lost or could not be made; the reason."""
+    on_fault: Callable[[str, Exception], None]
+    """A line was given up for an unforeseen reason: its name for logs, and the error."""
     on_event: Callable[[Event], None] | None = None
     """The `irc` package's event of a line, after `on_line`."""
     may_speak: Callable[[], bool] = lambda: True
@@ -140,6 +142,10 @@ class Attempt:
     def writable(self) -> None:
         """See `wire.Owner`."""
         self.drain()
+
+    def fault(self, unit: str, error: Exception) -> None:
+        """See `Owner`."""
+        self._handlers.on_fault(unit, error)
 
     def event(self, event: Event) -> None:
         """See `wire.Owner`."""

@@ -26,17 +26,12 @@ from irc.client import Event  # type: ignore[import-untyped]
 from irc.client_aio import AioConnection, AioReactor, IrcProtocol  # type: ignore[import-untyped]
 from irc.connection import AioFactory  # type: ignore[import-untyped]
 
-from hydra import clock
 from hydra.irc.settings import IrcServer, IrcUser
-from wire.net.limits import LogThrottle
 
 logger = logging.getLogger("hydra.irc")
 
 #: Bytes of a line that has no end yet. The longest line that servers send has 8,191 bytes of tags and 512 others.
 MAX_LINE: Final = 16_384
-
-#: Seconds between two reports of faults of a kind.
-FAULTS: Final = 60.0
 
 #: Before the package's own handlers.
 _FIRST: Final = -1000
@@ -50,6 +45,9 @@ class LineReceiver(Protocol):
 
     def event(self, event: Event) -> None:
         """The package's event of the line. A line may be no event, or several."""
+
+    def fault(self, unit: str, error: Exception) -> None:
+        """A line was given up for an unforeseen reason."""
 
     def too_long(self) -> None:
         """A line does not end."""
@@ -100,7 +98,6 @@ class Wire(AioConnection):  # type: ignore[misc]
         self.transport: asyncio.Transport | None = None
         self._events: list[Event] = []
         self._aborted = False
-        self._throttle = LogThrottle(FAULTS)
 
     async def register(self, server: IrcServer, user: IrcUser) -> None:
         """Connect, and send PASS, NICK and USER. Raises OSError or ValueError."""
@@ -159,8 +156,7 @@ class Wire(AioConnection):  # type: ignore[misc]
         try:
             take(what)
         except Exception as error:
-            if count := self._throttle.admit(type(error).__name__, clock.now()):
-                logger.error("a line from IRC was given up, one of %d: %.200r", count, what, exc_info=error)
+            self.owner.fault(f"IRC line {str(what)[:200]!r}", error)
 
     def _collect(self, connection: AioConnection, event: Event) -> str:
         if event.type != "all_raw_messages":

@@ -6,6 +6,7 @@ node's decoder splits into lines; a transport of datagrams hands over whole line
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,12 +14,19 @@ from typing import Final, Protocol
 
 from hydra.irc.settings import IrcTimes
 
+logger = logging.getLogger(__name__)
+
 #: Bytes that may wait for a neighbour that does not read; then the link is closed.
 MAX_QUEUED: Final = 1024 * 1024
 
 
 class TransportError(Exception):
     """A link or a listener could not be opened; the message says which, and why."""
+
+
+def log_fault(unit: str, error: Exception) -> None:
+    """Log a unit of work that was given up for an unforeseen reason."""
+    logger.error("%s was given up: %s", unit, error, exc_info=error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,8 @@ class TransportOptions:
     """Seconds of silence after which a link without a connection (UDP, IRC) ends."""
     irc: IrcTimes = field(default_factory=IrcTimes)
     """The pace of private messages."""
+    fault: Callable[[str, Exception], None] = log_fault
+    """Called for a unit of work that is given up for an unforeseen reason: its name, and the error."""
 
 
 class Handler(Protocol):

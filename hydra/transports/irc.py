@@ -60,6 +60,7 @@ class _IrcClient:
                 on_lost=self._lost,
                 on_event=self._event,
                 more=self._more,
+                on_fault=options.fault,
             ),
             replace(irc.times, connect=options.connect_timeout),
         )

@@ -104,7 +104,14 @@ class StreamLink:
     # For the channel.
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes."""
+        """Take bytes. An unforeseen error costs this link alone."""
+        try:
+            self._take(data)
+        except Exception as error:
+            self._options.fault(f"link with {self._origin}", error)
+            self.lost(f"a fault in what came over it: {type(error).__name__}")
+
+    def _take(self, data: bytes) -> None:
         if self.state is StreamState.PROVING and self._proof is not None:
             data = self._prove(self._proof, data)
         if data and self.state is StreamState.OPEN and self._handler is not None:

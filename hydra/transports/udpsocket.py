@@ -96,6 +96,12 @@ class UdpSocket(asyncio.DatagramProtocol):
         self._transport = transport
 
     def datagram_received(self, data: bytes, remote: Any) -> None:
+        try:
+            self._take(data, remote)
+        except Exception as error:
+            self._options.fault(f"datagram from {remote[0]}", error)
+
+    def _take(self, data: bytes, remote: Any) -> None:
         link = self._links.get(remote)
         if link is None and self._accept is not None and begins_with_message(data):
             link = self._admit(remote, self._accept)

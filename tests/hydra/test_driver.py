@@ -92,7 +92,7 @@ class World:
     # Transports.
 
     async def listen(self, address: Any, options: TransportOptions, accept: Accept) -> Any:
-        self.accept = accept
+        self.accept, self.fault = accept, options.fault
         self.log.append(f"listen {address}")
         return self
 
@@ -405,6 +405,15 @@ async def test_an_irc_line_that_makes_the_node_raise_costs_itself(
     monkeypatch.undo()
     world.driver.irc_line("PRIVMSG #c :two")
     assert [each for each in world.log if each.startswith("line ")] == ["line 1.0 PRIVMSG #c :two"]
+
+
+async def test_a_fault_that_a_transport_tells_of_is_counted_and_among_the_events(world: World) -> None:
+    await world.driver.start([HERE])
+    for _ in range(2):
+        world.fault("datagram from 192.0.2.1", RecursionError("unforeseen"))
+    assert world.driver.faults == 2
+    told = "fault: datagram from 192.0.2.1 was given up: RecursionError: unforeseen"
+    assert world.log.count(told) == 1, "once a minute"
 
 
 async def test_a_link_that_cannot_be_written_to_for_an_unforeseen_reason_is_closed_alone(world: World) -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from hydra.irc.connection import IrcConnection, IrcHandlers
 from hydra.irc.settings import IrcServer, IrcTimes, IrcUser
+from hydra.transports.base import log_fault
 from tests.waiting import PATIENCE, Changes
 
 FAST = IrcTimes(interval=0)
@@ -35,7 +36,10 @@ class Client:
         self.connection = IrcConnection(
             IrcServer(server.host, server.port, tls, password),
             IrcUser(nick, channels),
-            IrcHandlers(on_connected=self._connected, on_line=self._line, on_lost=self._lost, may_speak=may_speak),
+            IrcHandlers(
+                on_connected=self._connected, on_line=self._line, on_lost=self._lost, may_speak=may_speak,
+                on_fault=log_fault,
+            ),
             replace(times, **changed),
         )
 

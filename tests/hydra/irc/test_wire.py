@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import pytest
 from irc.client import Event  # type: ignore[import-untyped]
@@ -22,6 +21,7 @@ class Owner:
         self.done = asyncio.Event()
         self.lines: list[str] = []
         self.events: list[str] = []
+        self.faults: list[tuple[str, Exception]] = []
 
     def line(self, line: str) -> None:
         if " PRIVMSG " in line:
@@ -37,6 +37,9 @@ class Owner:
         into.append(text)
         if what == "events" and text == "end":
             self.done.set()
+
+    def fault(self, unit: str, error: Exception) -> None:
+        self.faults.append((unit, error))
 
     def too_long(self) -> None:
         raise AssertionError("no line is too long")
@@ -54,21 +57,20 @@ def said(*words: str) -> bytes:
 
 @pytest.mark.parametrize("refused", ["lines", "events"])
 async def test_a_line_from_irc_that_cannot_be_taken_costs_itself_only(
-    scripted: ScriptedServer, caplog: pytest.LogCaptureFixture, refused: str
+    scripted: ScriptedServer, refused: str
 ) -> None:
     owner = Owner(refused)
     wire = Wire(owner)
-    with caplog.at_level(logging.ERROR, "hydra.irc"):
-        await wire.register(IrcServer("127.0.0.1", scripted.port), IrcUser("alpha"))
-        accepted = await scripted.client()
-        await accepted.register()
-        accepted.send(said("one", "bad", "worse than bad", "two", "end"))
-        async with asyncio.timeout(PATIENCE):
-            await owner.done.wait()
+    await wire.register(IrcServer("127.0.0.1", scripted.port), IrcUser("alpha"))
+    accepted = await scripted.client()
+    await accepted.register()
+    accepted.send(said("one", "bad", "worse than bad", "two", "end"))
+    async with asyncio.timeout(PATIENCE):
+        await owner.done.wait()
     everything = ["one", "bad", "worse than bad", "two", "end"]
     taken = {"lines": owner.lines, "events": owner.events}
     assert taken.pop(refused) == ["one", "two", "end"]
     assert [*taken.values()] == [everything]
-    given_up = [record for record in caplog.records if "a line from IRC was given up" in record.getMessage()]
-    assert len(given_up) == 1, "it is said once a minute"
+    assert [type(error) for _, error in owner.faults] == [RecursionError] * 2
+    assert all(unit.startswith("IRC line ") and "bad" in unit for unit, _ in owner.faults)
     wire.abort()

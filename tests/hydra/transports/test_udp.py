@@ -92,6 +92,27 @@ async def test_what_was_written_before_a_close_is_sent() -> None:
 
 
 @on_both_loops
+async def test_a_datagram_that_cannot_be_taken_costs_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults: list[str] = []
+    options = replace(OPTIONS, fault=lambda unit, error: faults.append(f"{unit}: {error}"))
+
+    def lines(data: bytes) -> bytes:
+        if b"bad" in data:
+            raise RecursionError("unforeseen")
+        return data
+
+    monkeypatch.setattr(udpsocket, "whole_lines", lines)
+    async with listening(LOCAL_UDP, options) as (listener, door):
+        with stranger() as sock:
+            for data in (KNOCK, b"bad\r\n", b"PING 1 a 7\r\n"):
+                sock.sendto(data, ("127.0.0.1", port_of(listener.address)))
+            there = await door.end()
+            await there.hears(KNOCK + b"PING 1 a 7\r\n")
+            there.link.close()
+    assert faults == ["datagram from 127.0.0.1: unforeseen"]
+
+
+@on_both_loops
 async def test_a_line_without_an_end_is_not_glued_to_the_next_datagram() -> None:
     async with listening(LOCAL_UDP) as (listener, door):
         with stranger() as sock:
