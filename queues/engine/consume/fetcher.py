@@ -134,7 +134,7 @@ class Fetcher:
             del self._narrow[queue]
             self._wanted.pop(queue, None)
             queue.backlog.exhaust()
-            queue.refilled()
+            queue.not_refilled()
         return None
 
     async def finish(self, connection: Connection) -> None:
