@@ -108,6 +108,18 @@ def test_a_session_that_lost_its_settings_on_the_way_is_an_error_of_check(transa
     ]
 
 
+async def test_a_host_that_vanishes_keeps_its_lock_for_half_a_minute_at_most(make_engine: MakeEngine) -> None:
+    engine = await make_engine()
+    names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
+    for purpose, at in engine.connections.items():
+        if purpose != "listener":
+            rows = [await (await at.execute(f"show {name}".encode(), prepare=False)).fetchone() for name in names]
+            idle, interval, count = (int(row[0]) for row in rows if row is not None)
+            assert 0 < idle + interval * count <= 30, purpose
+            given = at.info.get_parameters()
+            assert (given["keepalives_idle"], int(given["tcp_user_timeout"]) > 0) == ("10", True)
+
+
 async def test_a_pooler_that_shares_sessions_is_refused_with_the_reason(transactional_db: None) -> None:
     one = await connect(options_from_settings("test").conninfo, "test")
     try:
