@@ -25,6 +25,10 @@ else:
 REFUSALS = (EngineError, OperationError)
 
 
+#: The answer to an action on rows that have been deleted meanwhile.
+GONE = "None of what was chosen is there any more."
+
+
 def confirmed(request: HttpRequest, typed: str = "") -> bool:
     """Whether the page of `confirm_page` was answered with yes, and with what was to be typed."""
     if request.method != "POST" or "confirmed" not in request.POST:
@@ -85,6 +89,9 @@ class ConfirmedDeletion(RecordedAdmin):
     @admin.action(description="Delete", permissions=["delete"])
     def delete_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         objects = list(queryset)
+        if not objects:
+            self.message_user(request, GONE, messages.WARNING)
+            return None
         if not confirmed(request, to_type(objects)):
             return self._ask(request, objects, "delete_selected")
         self._delete(request, objects)

@@ -19,7 +19,7 @@ from django.utils.html import format_html
 from queues.addresses import queue_problem
 from queues.admin import definitions
 from queues.admin.charts import rate, sparkline
-from queues.admin.confirm import REFUSALS, ConfirmedDeletion, confirm_page, confirmed, to_type
+from queues.admin.confirm import GONE, REFUSALS, ConfirmedDeletion, confirm_page, confirmed, to_type
 from queues.admin.effects import effects
 from queues.admin.history import asked_span
 from queues.admin.queue_panel import NO_FIGURES, ListFigures, list_figures, queue_panel
@@ -258,6 +258,9 @@ class QueueAdmin(ConfirmedDeletion):
 
     def _purge(self, request: HttpRequest, queues: list[Queue], action: str) -> HttpResponse | None:
         """Ask, or purge; the page that asks."""
+        if not queues:
+            self.message_user(request, GONE, messages.WARNING)
+            return None
         counts = many_counts(queue.pk for queue in queues)
         waiting = {queue: _shown(counts.get(queue.pk, QueueCounts()), "ready", "delayed") for queue in queues}
         if not confirmed(request, to_type(queues)):

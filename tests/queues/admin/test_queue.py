@@ -304,3 +304,10 @@ def test_a_queue_is_still_made_and_changed_on_its_form(admin_client: Client) -> 
     queue = Queue.objects.get()
     assert admin_client.post(page(queue), policy(max_length="0")).status_code == 200, "refused, with its page"
     assert not QueueSample.objects.exists()
+
+
+@pytest.mark.parametrize("action", ["purge", "delete_selected"])
+def test_an_action_on_queues_that_are_gone_says_so(admin_client: Client, action: str) -> None:
+    given = {"action": action, "_selected_action": ["987654"]}
+    response = admin_client.post(reverse("admin:queues_queue_changelist"), given, follow=True)
+    assert "None of what was chosen is there any more." in response.content.decode()
