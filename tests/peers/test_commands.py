@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Iterator
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +63,14 @@ def test_a_message_is_sent_signed_and_stored_and_its_id_printed(broker: FakeBrok
     assert printed == f"{stored.id}\n"
     assert (stored.sender, stored.to, stored.raw_body) == ("alice", "bob", b'{"a":[1.0]}')
     assert verify(stored.text, SECRET)
+
+
+def test_a_token_in_a_file_is_in_no_list_of_processes(broker: FakeBroker, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret token\n")
+    run("peer", "send", "bob", "1", "--token-file", str(tmp_path / "token"), *as_alice(broker, token=""))
+    assert broker.tokens == ["secret token"]
+    with pytest.raises(CommandError, match="There is no secret in"):
+        run("peer", "send", "bob", "1", "--token-file", "/dev/null", *as_alice(broker, token=""))
 
 
 def test_a_text_an_id_and_everybody(broker: FakeBroker) -> None:
