@@ -308,6 +308,10 @@ class Peer:
         self.close()
 
 
+class ComeAgain(Exception):
+    """The broker cannot register a peer now: close code 1011."""
+
+
 class RawPeer(Raw):
     """A registered connection of which every byte is in the test's hands, perhaps with little room for what comes."""
 
@@ -316,6 +320,9 @@ class RawPeer(Raw):
         self.name = name
         self.send_texts(register(name, token))
         opcode, text = self.read()
+        if opcode == CLOSE and int.from_bytes(text[:2]) == 1011:
+            self.socket.close()
+            raise ComeAgain(text[2:].decode())
         assert (opcode, json.loads(text)["type"]) == (TEXT, "peers"), text
 
     def send_texts(self, *texts: bytes) -> None:

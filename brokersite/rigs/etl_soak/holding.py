@@ -57,7 +57,7 @@ class TransactionHolder:
         """Take the oldest messages out of the store, as an operator does."""
         given = {
             "queue": queue, "state": int(state), "outcome": int(outcome), "limit": ROWS, "high": 2**63 - 1,
-            "ids": None, "by": "", "event": "purge",
+            "ids": None, "by": "", "event": "purge", "named": False,
         }  # fmt: skip
         row = self.connection.execute(store.text("purge").encode(), given).fetchone()
         assert row is not None

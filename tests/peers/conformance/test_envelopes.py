@@ -65,7 +65,11 @@ def test_an_envelope_arrives_byte_for_byte(join: Join, spelling: bytes) -> None:
 )
 def test_an_id_may_be_any_text_and_is_the_delivery_key(join: Join, id: str) -> None:
     alice, bob = join("alice"), join("bob")
-    id = id if len(id) > 200 else unique(id)
+    if len(id) > 200:  # as long, and no other test's: the broker takes an id once
+        own = unique("id").encode().ljust(20)
+        id = (own + id.encode()[len(own) :]).decode()
+    else:
+        id = unique(id)
     alice.say(bob, id=id)
     letter = bob.get()
     assert (letter.key, letter.id) == (id, id)

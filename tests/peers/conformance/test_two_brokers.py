@@ -13,6 +13,7 @@ from tests.peers.running import (
     PEERS,
     TAKEN_OVER,
     Close,
+    ComeAgain,
     Join,
     Launch,
     RawPeer,
@@ -75,15 +76,27 @@ def test_nothing_of_an_old_connection_is_stored_behind_what_the_new_one_sends(jo
     bob, marks = join("bob"), []
     with launch() as stalled:
         for _ in range(10):
-            with RawPeer(stalled, unique("sender")) as old, quiet_and_frozen(stalled, old):
+            with connected(stalled, unique("sender")) as old, quiet_and_frozen(stalled, old):
                 old.send_texts(*(envelope(bob.name, unique("late")) for _ in range(50)))
                 new = join(old.name, exact=True)
                 marks.append(new.say(bob))
                 new.peers()
-        with RawPeer(stalled, unique("last")) as last:
+        with connected(stalled, unique("last")) as last:
             last.send_texts(envelope(bob.name, mark := unique()))
             marks.append(mark)
             assert bob.ids(11) == marks
+
+
+def connected(broker: WebBroker, name: str) -> RawPeer:
+    """A connection to a broker that stood still: other nodes may have ended its sessions, and it says "come again"."""
+    return wait_until(lambda: _accepted(broker, name), "a connection")  # type: ignore[no-any-return]
+
+
+def _accepted(broker: WebBroker, name: str) -> RawPeer | None:
+    try:
+        return RawPeer(broker, name)
+    except ComeAgain:
+        return None
 
 
 @contextmanager
@@ -146,7 +159,9 @@ def test_when_one_stops_its_peers_are_told_and_the_other_has_everything(
         bob.peers()
         # uvicorn raises the signal again when it has shut down
         assert passing.stop() == (0 if server == "daphne" else -signal.SIGTERM)
-        assert bob.close_seen() == Close(1001, "going away")
+        # uvicorn closes WebSockets itself, unless the application is faster
+        closes = {Close(1001, "going away")} | ({Close(1012, "")} if server == "uvicorn" else set())
+        assert bob.close_seen() in closes
     wait_until(lambda: bob.name not in alice.peers(), "bob's end")
     sent.append(alice.say(bob))
     assert join(bob.name, exact=True).ids(10) == sent[1:]

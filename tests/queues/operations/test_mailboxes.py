@@ -162,7 +162,7 @@ class TestAtTheShell:
         assert shell("peer", "free", "bob", "--yes") == Outcome(0, "freed bob, which was connected\n", "")
         assert shell("peer", "free", "bob", "--yes") == Outcome(0, "freed bob\n", "")
         assert Mailbox.objects.get().owner is None
-        assert "bob belongs to nobody already." in shell("peer", "free", "bob").err
+        assert "bob has no owner already." in shell("peer", "free", "bob").err
         assert AuditJournalEntry.objects.filter(event="free", record_id="peer:bob").count() == 2
 
     def test_what_cannot_be_done_is_said_with_status_1(self, shell: Shell) -> None:

@@ -62,7 +62,7 @@ def test_a_revoked_key_says_so_in_the_list(shell: Shell) -> None:
         (("create", "other", "--key", ""), 1, "empty"),
         (("create", "other", "--protocol", "smtp"), 2, "smtp"),
         (("revoke", "gone"), 1, "'gone'"),
-        ((), 2, "create|list|revoke"),
+        ((), 2, "create|list|rotate|revoke"),
     ],
 )
 def test_what_is_refused_has_a_reason_and_a_status(
