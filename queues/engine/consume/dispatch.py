@@ -148,9 +148,6 @@ class Dispatcher:
             if queue.policy.paused and queue.policy.refuse_when_paused:
                 self._refuse(waiters.popleft())
                 continue
-            if queue.overtaken:  # the message is claimed first, and then this is called again
-                queue.want()
-                return
             delivery = queue.deliver(time)
             if delivery is None:
                 return

@@ -134,7 +134,7 @@ class Fetcher:
             del self._narrow[queue]
             self._wanted.pop(queue, None)
             queue.backlog.exhaust()
-            queue.not_refilled()
+            queue.refilled()
         return None
 
     async def finish(self, connection: Connection) -> None:

@@ -453,8 +453,7 @@ class LocalQueue:
     def not_refilled(self) -> None:
         """No claim is possible now: resume the consumers that wait for one."""
         self.refilled()
-        if self.ready and not self.policy.paused and time.monotonic() < self._node.trusted_until:
-            self.dispatch()  # consumers may have waited for the claim
+        self._dispatcher.push()  # workers may have waited for the claim
 
     def more_in_store(self, first_id: int) -> None:
         """Messages from `first_id` on became ready in the store."""
