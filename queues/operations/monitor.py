@@ -1,4 +1,4 @@
-"""The state of the broker now, for pages that refresh themselves: looked at once a second, whoever asks.
+"""The state of the broker now, for pages that refresh themselves: read once a second, however many requests ask.
 
 A process keeps one. What changes every second is read then, in two statements; the first messages of queues, and what
 the samples, the audit chains and ETL say, every few seconds in four. Each is a transaction of its own with a limit.

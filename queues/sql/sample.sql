@@ -1,5 +1,6 @@
--- Note what has changed in each queue since the last sample, and in all together (queue 0); the first sample is only
--- what later ones are compared with. Nothing is written twice for one minute. The caller has the turn. Returns the rows.
+-- Note what has changed since the last sample, in the busiest queues and in all together (queue 0); the first sample is
+-- only what later ones are compared with. Nothing is written twice for one minute. The caller has the turn. Returns the
+-- rows.
 with moment as materialized (
     select now() as at, before from (values (1)) as one
         left join (select at as before from queues_samplemark where queue = 0) as last on true
@@ -35,7 +36,9 @@ insert into queues_queuesample (
 )
 select queue, date_trunc('minute', at), extract(epoch from at - before), ready, leased, delayed, dead,
     ready + leased + delayed, more_published, more_settled, more_dead, null::bigint, null::bigint
-from compared, moment where changed and before is not null
+from moment, (
+    select * from compared where changed order by more_published + more_settled + more_dead desc, queue limit %(most)s
+) as busiest where before is not null
 union all
 select 0, date_trunc('minute', at), extract(epoch from at - before), coalesce(c.ready, 0), coalesce(c.leased, 0),
     coalesce(c.delayed, 0), coalesce(c.dead, 0), coalesce(c.ready + c.leased + c.delayed, 0),

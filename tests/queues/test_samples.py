@@ -191,3 +191,16 @@ def test_without_history_nothing_is_written(settings: Any, transactional_db: Non
     settings.BROKER_HISTORY_DAYS = 31
     Sampler()()
     assert SampleMark.objects.exists()
+
+
+def test_clients_with_many_queues_do_not_decide_how_many_rows_a_minute_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queues.samples.MOST_QUEUES", 1)
+    few, many = make_queue("few"), make_queue("many")
+    take_sample()
+    pass_minutes()
+    store(few, count=2)
+    store(many, count=3)
+    take_sample()
+    assert (len(samples(few.pk)), len(samples(many.pk))) == (0, 1)
+    [total] = samples(ALL_QUEUES)
+    assert total.published == 5
