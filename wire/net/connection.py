@@ -357,11 +357,12 @@ class Connection(asyncio.Protocol):
                 if not self._handshake_done:
                     self.listener.limits.meet(self)
         if self._pauses:
-            # uvloop begins to read when this method returns, whether paused or not.
+            # uvloop, and asyncio in early Python 3.11, begin to read when this method returns, paused or not.
             self.listener.loop.call_soon(self._pause_again)
 
     def _pause_again(self) -> None:
         if self._pauses and not (self._eof or self._closing):
+            self._transport.resume_reading()  # else that asyncio takes the transport as paused already
             self._transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
