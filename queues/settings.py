@@ -185,6 +185,10 @@ class RetentionSettings(Options):
     BROKER_ETL_RUN_DAYS = integer(
         90, "Days that ETL runs which have ended stay in the admin, with their logs.", minimum=1, maximum=36_500
     )
+    BROKER_BULK_OPERATION_DAYS = integer(
+        30, "Days that bulk operations which have ended stay in the admin; of more than 10,000 the newest do.",
+        minimum=1, maximum=36_500,
+    )  # fmt: skip
     BROKER_HISTORY_DAYS = integer(
         31, "Days that the history of queues stays, their rates and depths: by the minute, after a day by the hour; "
         "0: none is kept.", maximum=3660,

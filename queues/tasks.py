@@ -49,5 +49,5 @@ def run_periodic() -> None:
 
 @shared_task(name="queues.forget_old", ignore_result=True)  # type: ignore[untyped-decorator]
 def forget_old() -> None:
-    """Delete old ETL runs with their logs, and old hourly figures."""
+    """Delete old ETL runs with their logs, old bulk operations, and old hourly figures."""
     upkeep.forget_old()

@@ -22,6 +22,7 @@ from queues.engine.database import connect
 from queues.engine.health import Health
 from queues.engine.statements import ALL
 from queues.models import EtlRun, Rollup
+from queues.operations import bulk
 from queues.settings import settings
 from queues.store import text
 
@@ -86,7 +87,8 @@ async def _return_leases() -> int:
 
 
 def forget_old() -> None:
-    """Forget ETL runs that ended long ago, with their logs, and figures too old for any chart."""
+    """Forget ETL runs that ended long ago, with their logs, bulk operations, and figures too old for any chart."""
+    bulk.forget_old(settings.BROKER_BULK_OPERATION_DAYS)
     ended = Now() - timedelta(days=settings.BROKER_ETL_RUN_DAYS)
     for pk, log in list(EtlRun.objects.filter(ended_at__lt=ended).values_list("pk", "log")):
         remove_log(log)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import BinaryField, F, Func, IntegerField, QuerySet, Value
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
@@ -14,17 +14,14 @@ from django.utils.html import format_html
 
 from queues.admin import payload
 from queues.admin.audit_links import audit_links
-from queues.admin.confirm import REFUSALS
 from queues.admin.filters import QueueFilter, StateFilter
 from queues.admin.find import find_view
 from queues.admin.keyset import KeysetAdmin
 from queues.admin.life import ID, archived_page, life_shown
 from queues.admin.operate import operate_address, operate_view, operation_links
 from queues.admin.publish import publish_view
-from queues.admin.recorded import operator
-from queues.models import BulkAction, Message, State
+from queues.models import BulkAction, Message
 from queues.operations import bulk
-from queues.operations import queues as queue_operations
 
 
 def head(length: int) -> Func:
@@ -156,15 +153,9 @@ class MessageAdmin(KeysetAdmin):
             raise Http404("The message has left the store.")
         return payload.as_file(f"message-{message.origin_id or message.pk}", bytes(message.payload))
 
-    @admin.action(description="Put dead letters back into their queue", permissions=["operate"])
-    def put_back(self, request: HttpRequest, queryset: QuerySet[Message]) -> None:
-        for name, ids in _dead(queryset).items():
-            try:
-                count = queue_operations.put_back(name, ids, by=operator(request))
-            except REFUSALS as error:
-                self.message_user(request, str(error), messages.ERROR)
-            else:
-                self.message_user(request, f"Put {count:,} messages back into {name}.", messages.SUCCESS)
+    @admin.action(description="Put dead letters back where they came from…", permissions=["operate"])
+    def put_back(self, request: HttpRequest, queryset: QuerySet[Message]) -> HttpResponse:
+        return _preview(BulkAction.PUT_BACK, queryset)
 
     @admin.action(description="Move to another queue…", permissions=["operate"])
     def move(self, request: HttpRequest, queryset: QuerySet[Message]) -> HttpResponse:
@@ -191,12 +182,3 @@ def _preview(action: BulkAction, queryset: QuerySet[Message]) -> HttpResponse:
     """The page that shows what an action would do to messages, and asks."""
     rows = queryset.order_by("id").values_list("id", "origin_id")[: bulk.MOST_SELECTED]
     return HttpResponseRedirect(operate_address(action, [origin or id for id, origin in rows]))
-
-
-def _dead(queryset: QuerySet[Message]) -> dict[str, list[int]]:
-    """The dead letters among some messages, by queue."""
-    found: dict[str, list[int]] = {}
-    rows = queryset.order_by("id").filter(state=State.DEAD).values_list("queue__name", "id")
-    for name, id in rows:
-        found.setdefault(name, []).append(id)
-    return found

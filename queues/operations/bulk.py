@@ -16,9 +16,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import DEFAULT_DB_ALIAS, Error, IntegrityError, OperationalError, connections, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from queues.engine.cluster.notifications.formats import Ready
@@ -59,6 +61,8 @@ MOST_COUNTED = 20_000
 TURN, IDLE = 1.0, 5.0
 #: Seconds until the next look when all had ended, or other processes were at them.
 BUSY = 0.2
+#: Operations that have ended and are kept, at most.
+MOST_KEPT = 10_000
 #: The longest delay, in seconds: 100 years.
 LONGEST_DELAY = 100 * 365 * 86_400.0
 
@@ -167,6 +171,15 @@ def cancel(id: int, by: str, using: str = DEFAULT_DB_ALIAS) -> bool:
         _end(operation, BulkState.CANCELLED, by, using)
         operation.save(using=using)
     return True
+
+
+def forget_old(days: int, using: str = DEFAULT_DB_ALIAS) -> int:
+    """Delete the rows of operations that ended more than so many days ago, and all but the newest `MOST_KEPT`."""
+    ended = BulkOperation.objects.using(using).exclude(state=BulkState.RUNNING)
+    old = Q(ended_at__lt=Now() - timedelta(days=days))
+    if last := ended.order_by("-id").values_list("pk", flat=True)[MOST_KEPT - 1 : MOST_KEPT].first():
+        old |= Q(pk__lt=last)
+    return ended.filter(old).delete()[0]
 
 
 def run_pending(using: str = DEFAULT_DB_ALIAS) -> float:

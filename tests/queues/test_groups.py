@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from queues.groups import APPS, GROUPS, keep_groups
 from queues.models import AuditRow, Message, Queue, State
-from tests.queues.admin.test_admin import act, address, policy
+from tests.queues.admin.test_admin import act, address, confirm, policy
 from tests.queues.store import assert_counts_are_exact, make_queue, store
 
 pytestmark = pytest.mark.django_db
@@ -72,7 +72,7 @@ def test_what_a_group_may_do(client: Client, group: str, operates: bool, destroy
     text = json.dumps({"version": 1, "queues": {"imported": {}}})
     assert allowed(client.post(reverse("admin:queues_definitions_import"), {"text": text, "apply": "yes"})) is operates
     assert Queue.objects.filter(name="imported").exists() is operates
-    act(client, "message", "put_back", dead.pk)
+    confirm(client, act(client, "message", "put_back", dead.pk))
     assert Message.objects.filter(pk=dead.pk, state=State.DEAD).exists() is not operates
     ended = client.post(f"{reverse('admin:end_backend', args=[1])}?started=1")
     assert allowed(ended) is operates, "there is no such session, which is said to those who may"

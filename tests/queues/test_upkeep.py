@@ -12,7 +12,8 @@ from django.utils import timezone
 
 from queues import tasks, upkeep
 from queues.database import connection_parameters
-from queues.models import AuditAnchor, EtlRun, EtlState, JobLogLine, Node, Rollup, State
+from queues.models import AuditAnchor, BulkOperation, EtlRun, EtlState, JobLogLine, Node, Rollup, State
+from queues.operations import bulk
 from queues.operations.audit_log import record
 from tests.queues.store import assert_counts_are_exact, make_queue, store
 
@@ -81,6 +82,30 @@ def test_the_audit_chains_are_anchored(transactional_db: None, settings, tmp_pat
     assert AuditAnchor.objects.get().seq == 0
     tasks.keep_audit.apply(throw=True)
     assert AuditAnchor.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_old_bulk_operations_are_forgotten_and_those_under_way_never(
+    settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.BROKER_BULK_OPERATION_DAYS = 10
+    now = timezone.now()
+
+    def operation(state: str, days_ago: int | None) -> int:
+        ended = None if days_ago is None else now - days_ago * DAY
+        return BulkOperation.objects.create(action="move", criteria={}, by="", high=1, state=state, ended_at=ended).pk
+
+    def left() -> list[int]:
+        tasks.forget_old.apply(throw=True)
+        return list(BulkOperation.objects.order_by("pk").values_list("pk", flat=True))
+
+    running = operation("running", None)
+    BulkOperation.objects.update(created_at=now - 50 * DAY)
+    recent = [operation(state, 9) for state in ("done", "cancelled", "failed")]
+    operation("done", 11)
+    assert left() == [running, *recent]
+    monkeypatch.setattr(bulk, "MOST_KEPT", 2)
+    assert left() == [running, *recent[1:]]
 
 
 @pytest.mark.django_db

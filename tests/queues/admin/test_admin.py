@@ -41,6 +41,12 @@ def act(client: Client, model: str, action: str, *pks: object, **more: str) -> A
     return client.post(address(model), data, follow=True)
 
 
+def confirm(client: Client, preview: Any, **answers: str) -> Any:
+    """The answer to the question of a preview's page."""
+    request = preview.wsgi_request
+    return client.post(request.get_full_path(), {"confirmed": "yes", **answers}, follow=True)
+
+
 @pytest.fixture
 def anybody(client: Client) -> Client:
     """A user who may log in and nothing more."""
@@ -351,11 +357,13 @@ def test_a_list_does_not_load_payloads(admin_client: Client) -> None:
     assert "100000" in text_of(response)
 
 
-def test_dead_letters_are_put_back_and_others_left(admin_client: Client) -> None:
+def test_dead_letters_are_put_back_after_a_preview_and_others_left(admin_client: Client) -> None:
     queue = make_queue()
     dead, ready = store(queue, State.DEAD, 2, attempts=3), store(queue)[0]
-    response = act(admin_client, "message", "put_back", *(message.pk for message in dead), ready.pk)
-    assert "Put 2 messages back into orders" in text_of(response)
+    asked = act(admin_client, "message", "put_back", *(message.pk for message in dead), ready.pk)
+    assert "3 selected: 3 messages" in " ".join(text_of(asked).split())
+    assert assert_counts_are_exact(queue).ready == 1
+    assert "2 done, 1 left alone." in text_of(confirm(admin_client, asked))
     assert assert_counts_are_exact(queue).ready == 3
     assert Message.objects.get(pk=ready.pk).origin_id is None
 
@@ -364,7 +372,8 @@ def test_a_full_queue_says_that_it_takes_none_back(admin_client: Client) -> None
     queue = make_queue(max_length=1)
     store(queue)
     dead = store(queue, State.DEAD)[0]
-    assert "The queue is full" in text_of(act(admin_client, "message", "put_back", dead.pk))
+    done = confirm(admin_client, act(admin_client, "message", "put_back", dead.pk))
+    assert "The queue is full" in text_of(done)
 
 
 # The archive.

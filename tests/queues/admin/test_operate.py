@@ -24,7 +24,7 @@ from queues.models import (
 from queues.operations import bulk
 from queues.operations.bulk import Plan
 from queues.operations.search import Criteria
-from tests.queues.admin.test_admin import act, address, text_of
+from tests.queues.admin.test_admin import act, address, confirm, text_of
 from tests.queues.admin.test_life import MOST_QUERIES
 from tests.queues.store import assert_counts_are_exact, make_queue, store
 
@@ -39,12 +39,6 @@ def operate(client: Client, action: str, ids: list[int] | None = None, **asked: 
     """The preview of an action for what is selected, or for all that a search finds."""
     scope = [("scope", "all")] if ids is None else [("scope", "selected"), *(("ids", str(id)) for id in ids)]
     return client.get(address("message", "operate"), [("action", action), *scope, *asked.items()])
-
-
-def confirm(client: Client, preview: Any, **answers: str) -> Any:
-    """The answer to a preview's question."""
-    request = preview.wsgi_request
-    return client.post(request.get_full_path(), {"confirmed": "yes", **answers}, follow=True)
 
 
 @pytest.fixture
@@ -132,7 +126,7 @@ def test_a_finished_message_is_copied_from_its_page(admin_client: Client) -> Non
 
 def test_the_list_and_the_page_of_a_message_lead_to_a_preview(admin_client: Client) -> None:
     message = store(make_queue("orders"))[0]
-    for action in ("move", "copy", "delay", "deliver_now", "remove"):
+    for action in ("put_back", "move", "copy", "delay", "deliver_now", "remove"):
         shown = act(admin_client, "message", action, message.pk)
         assert shown.context["plan"].criteria.ids == (message.pk,)
     page = admin_client.get(address("message", "change", message.pk))
