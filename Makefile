@@ -14,7 +14,7 @@ help:
 	@echo "make test      lint, then the tests; those that lack Java, Chromium or Node.js are counted and skipped"
 	@echo "               (options: make test PYTEST='-k words')"
 	@echo "make test-all  lint, then every test, the long ones too; a missing tool is a failure"
-	@echo "make soak      hours of torture, simulation and ETL under load"
+	@echo "make soak      hours of torture, simulation, ETL under load, and the broker against a model of queues"
 	@echo "make peers-suites"
 	@echo "               Celery's and kombu's own tests on Fivewire and, where it is installed, on RabbitMQ"
 	@echo "make lint      ruff, mypy, import contracts, migrations, generated files, Dockerfile, compose.yaml"
@@ -44,6 +44,7 @@ soak: $(VENV)/.dev
 	$(PY) manage.py torture --kills 200 --database-kills 20
 	$(PY) manage.py torture --listeners 2 --kills 30 --database-kills 4
 	$(PY) manage.py etl soak
+	MODEL_STEPS=10000 $(PY) -m pytest tests/queues/model
 
 # Celery's, kombu's and django-tasks' own tests, from the sources of the installed versions.
 peers-suites: $(VENV)/.dev

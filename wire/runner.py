@@ -138,7 +138,7 @@ async def _listeners(options: WireOptions, server: Server, overhop: OverhopServi
     if options.overhop is not None and overhop is not None:
         add("overhop", options.overhop, lambda connection: OverhopSession(connection, overhop), guarded)
     for address, queue in options.sspq:
-        serves = await _sspq_queue(options, server.engine, queue)
+        serves = await sspq_queue(options, server.engine, queue)
         add(
             "sspq",
             address,
@@ -148,7 +148,7 @@ async def _listeners(options: WireOptions, server: Server, overhop: OverhopServi
     return made
 
 
-async def _sspq_queue(options: WireOptions, engine: Engine, name: str) -> SspqQueue:
+async def sspq_queue(options: WireOptions, engine: Engine, name: str) -> SspqQueue:
     """The queue an SSPQ listener serves, made if there is none of this name."""
     await engine.request(
         "ensure_queue",

@@ -99,7 +99,7 @@ class Engine:
         self.on_periodic_change: list[Callable[[], None]] = []
         self.timeline = Timeline(options.name, counts, node, clock, lambda: self.last_id, self._forget_history)
         turn = asyncio.Lock()
-        self.maintenance = periodic.Maintenance(options, counts, health, turn, self._ready)
+        self.maintenance = periodic.Maintenance(options, counts, health, turn, max_length, self._ready)
         self.tidying = Tidying(node, health, self.local_queues, self.fetcher, turn)
         handlers = Handlers(
             node, policies, PolicyReader(policies, self.reread), self.local_queues, self.subscriptions,

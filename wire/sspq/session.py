@@ -130,7 +130,7 @@ class SspqSession:
         tag, payload, attempts, detail = delivery
         action = self._slot.on(Event.DELIVERED)
         if action is Action.PUT_BACK:
-            buffer.give_back(tag, count=False, delay=0.0)
+            buffer.hand_back(tag)
             return
         self._held = buffer, tag
         left = 0
@@ -183,8 +183,10 @@ class SspqSession:
             self._close_when_done()
         elif action in (Action.RETURN, Action.RETURN_DEAD):
             buffer, tag = self._take_held()
-            # A stop is the server's doing: it costs the message no retry.
-            buffer.give_back(tag, count=not self._stopping, delay=0.0, error="the consumer disconnected")
+            if self._stopping:  # the server's doing: the message keeps its retries and its place
+                buffer.hand_back(tag)
+            else:
+                buffer.give_back(tag, delay=0.0, error="the consumer disconnected")
 
     def _wait(self, buffer: LocalQueue) -> None:
         if buffer.closed:

@@ -8,7 +8,8 @@ What must hold, for each queue:
 - a message is given out again only when something explains it: it was returned, or a fault came between; all faults
   together explain at most so many repetitions as may have been in flight;
 - one producer's messages come in order on each connection, but those that had waited when a fault came, and those
-  that another listener may have held for consumers that went away;
+  that another listener may have held for consumers that went away; their order is that of the producer's connection,
+  and over its connections that of messages which were confirmed before the next one was sent;
 - a message is in one place at the end, in one state, and nothing but dead letters waits; dead letters were returned;
 - the archive has what was acknowledged, once, and the counts are those of the rows.
 """
@@ -183,17 +184,24 @@ class QueueCheck:
     def _out_of_order(self) -> Iterator[str]:
         """First deliveries on a connection that follow a later message of the same producer."""
         firsts = {id(group[0]) for group in self.deliveries.values()}
-        latest: dict[tuple[int, str], int] = {}
+        latest: dict[tuple[int, str], dict[int, int]] = {}  # by the producer's connections
         for delivery in self.history.deliveries:  # in each client's own order; a burst has one time
             if id(delivery) not in firsts:
                 continue
-            message = delivery.message
-            key = id(delivery.connection), message.producer
-            seen = latest.get(key, -1)
-            if message.sequence > seen:
-                latest[key] = message.sequence
-            elif not (self._waited_through_fault(delivery) or self._may_have_been_held(delivery)):
-                yield f"{message} after {seen}"
+            message, publish = delivery.message, self.publishes.get(delivery.message)
+            seen = latest.setdefault((id(delivery.connection), message.producer), {})
+            sent_on = id(None if publish is None else publish.connection)
+            later = [n for on, n in seen.items() if n > message.sequence and (on == sent_on or self._came(publish, n))]
+            seen[sent_on] = max(seen.get(sent_on, -1), message.sequence)
+            if later and not (self._waited_through_fault(delivery) or self._may_have_been_held(delivery)):
+                yield f"{message} after {max(later)}"
+
+    def _came(self, publish: Publish | None, sequence: int) -> bool:
+        """Whether a message was confirmed before its producer sent a later one, on another connection."""
+        if publish is None or publish.confirmed is None:
+            return False
+        later = self.publishes.get(MessageId(publish.message.producer, sequence))
+        return later is None or publish.confirmed <= later.at
 
     def _waited_through_fault(self, delivery: Delivery) -> bool:
         publish = self.publishes.get(delivery.message)

@@ -58,6 +58,8 @@ class Publish:
     message: MessageId
     at: float
     confirmed: float | None = None
+    #: The producer's connection.
+    connection: ClientConnection | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -83,9 +83,9 @@ class LoadClient:
                 raise
             self.stage.closed.wait(RETRY)
 
-    def next_message(self) -> tuple[Publish, bytes]:
+    def next_message(self, connection: ClientConnection) -> tuple[Publish, bytes]:
         """A message that is about to be published."""
-        publish = Publish(MessageId(self.name, len(self.publishes)), monotonic())
+        publish = Publish(MessageId(self.name, len(self.publishes)), monotonic(), connection=connection)
         self.publishes.append(publish)
         return publish, make_body(publish.message)
 
@@ -114,11 +114,11 @@ class BlipProducer(LoadClient):
         with blipmq.Client(HOST, listener.blipmq, KEY, timeout=SILENCE) as client:
             while self.working:
                 size = self.random.randint(1, LARGEST_BURST)
-                self._burst(client, size)
+                self._burst(client, connection, size)
                 self.stage.closed.wait(size / self._rate)
 
-    def _burst(self, client: blipmq.Client, size: int) -> None:
-        publishes, bodies = zip(*(self.next_message() for _ in range(size)), strict=True)
+    def _burst(self, client: blipmq.Client, connection: ClientConnection, size: int) -> None:
+        publishes, bodies = zip(*(self.next_message(connection) for _ in range(size)), strict=True)
         sent = dict(zip(client.publish_many(self._topic, bodies), publishes, strict=True))
         try:
             client.flush()
@@ -182,7 +182,7 @@ class SspqPeer(LoadClient):
         with sspq.Client(HOST, listener.sspq, timeout=SILENCE) as client:
             while self.working:
                 if self._produces and self.stage.publishing.is_set() and self.random.random() < 0.3:
-                    self._burst(client, sent)
+                    self._burst(client, connection, sent)
                 if not waiting:
                     covered, waiting = len(sent), True
                 try:
@@ -202,9 +202,9 @@ class SspqPeer(LoadClient):
                 if before is None:
                     return
 
-    def _burst(self, client: sspq.Client, sent: list[Publish]) -> None:
+    def _burst(self, client: sspq.Client, connection: ClientConnection, sent: list[Publish]) -> None:
         for _ in range(self.random.randint(1, 6)):
-            publish, body = self.next_message()
+            publish, body = self.next_message(connection)
             sent.append(publish)
             client.send(body, retries=1 if is_poison(publish.message) else 3)
 

@@ -249,7 +249,7 @@ class EngineThread:
             buffer.dispatcher()  # what was got and is not settled takes no room in memory
             if not buffer.ready:  # what was stored a moment ago may not have been announced yet
                 buffer.more_in_store(FIRST)
-            delivery = None if buffer.overtaken else buffer.deliver(time.monotonic())
+            delivery = buffer.deliver(time.monotonic())
             while delivery is None and buffer.may_refill and not buffer.closed:
                 await _refill(buffer)
                 delivery = buffer.deliver(time.monotonic())

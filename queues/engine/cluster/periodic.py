@@ -19,6 +19,7 @@ from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of
 from queues.engine.health import Health, Trouble
+from queues.engine.max_length import MaxLength
 from queues.engine.message import ROWS_PER_STATEMENT, Counts
 from queues.engine.options import EngineOptions
 from queues.engine.rowwise import Rows, Rowwise
@@ -62,11 +63,12 @@ class Maintenance:
 
     def __init__(
         self, options: EngineOptions, counts: Counts, health: Health, turn: asyncio.Lock,
-        ready_everywhere: Callable[[int, int], None],
+        max_length: MaxLength, ready_everywhere: Callable[[int, int], None],
     ) -> None:  # fmt: skip
         self.options = options
         self.counts = counts
         self.health = health
+        self.max_length = max_length
         self.ready_everywhere = ready_everywhere
         self._turn = turn
         self._due = Rowwise("due_ids", "delayed message", health)
@@ -82,8 +84,10 @@ class Maintenance:
                 await self._seal(connection)
                 sealed = now()
             rows = await self._all_but(connection, self._due, "promote_due", limit=ROWS_PER_STATEMENT, since=since)
-            for queue, low in rows:
+            for queue, low, drops in rows:
                 self.ready_everywhere(queue, low)
+                if drops:  # while they were delayed, there may have been none that could be dropped
+                    await self.max_length.keep(connection, queue)
             if not rows:
                 parameters = {"since": since, "skip": self._due.parameters["skip"]}
                 [(left, mark)] = await (await connection.execute(statement("next_due"), parameters)).fetchall()

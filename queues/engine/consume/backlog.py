@@ -1,16 +1,20 @@
 """The ready messages of one queue in the store that this node has not claimed, as far as the node knows.
 
-Two facts are kept: whether the store may have such messages at all, and the low watermark, the id at and below which it
-has none. Notifications, commits of this node and returned messages make a backlog longer (`arrived`, `returned`);
-claims make it shorter (`claimed`). A claim that began before the last arrival proves nothing about it: `news` counts
-arrivals, and a claim hands back the count that it began with.
+Three facts are kept: whether the store may have such messages at all; `first`, the lowest id that any of them may have;
+and the low watermark, the id at and below which it has none, whatever transactions are still under way. Notifications,
+commits of this node and returned messages make a backlog longer (`arrived`, `returned`); claims make it shorter
+(`begin_claim`, `claimed`). A claim that began before the last arrival proves nothing about it: `news` counts arrivals,
+and a claim hands back the count that it began with.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from queues.engine.consume.low_watermark import LOWEST, LowWatermark
+from queues.engine.consume.low_watermark import FIRST, LOWEST, LowWatermark
+
+#: Above all ids.
+NOWHERE = 2**63 - 1
 
 
 class ClaimResult(NamedTuple):
@@ -25,17 +29,23 @@ class ClaimResult(NamedTuple):
 class Backlog:
     """One queue's backlog. Other objects read its attributes and change them by its methods."""
 
-    __slots__ = ("news", "unclaimed", "watermark")
+    __slots__ = ("_arrived", "first", "news", "unclaimed", "watermark")
 
     def __init__(self) -> None:
         #: Whether the store may have ready messages that this node has not claimed.
         self.unclaimed = True
         self.news = 0
+        #: No such message that this node has heard of has a lower id.
+        self.first = FIRST
+        #: As `first`, for messages that arrived since the last claim began.
+        self._arrived = NOWHERE
         self.watermark = LowWatermark()
 
     def arrived(self, first_id: int) -> None:
         """Messages became ready in the store, none with a lower id than `first_id`."""
         self.returned()
+        self.first = min(self.first, first_id)
+        self._arrived = min(self._arrived, first_id)
         self.watermark.lower(first_id)
 
     def returned(self) -> None:
@@ -50,11 +60,18 @@ class Backlog:
     def exhaust(self) -> None:
         """Claim no more until messages arrive."""
         self.unclaimed = False
+        self.first = NOWHERE
 
     def restart(self) -> None:
         """Any message may be ready: the mailbox has a new connection."""
         self.watermark.reset()
+        self.first = FIRST
         self.returned()
+
+    def begin_claim(self) -> int:
+        """A claim begins; returns the count of arrivals, for `claimed`."""
+        self._arrived = NOWHERE
+        return self.news
 
     def claimed(self, result: ClaimResult, news: int, horizon: int = LOWEST, emptied: bool = False) -> None:
         """A claim that began when the count of arrivals was `news` has come back. `horizon`: all ids up to it were
@@ -68,5 +85,6 @@ class Backlog:
             reached = max(reached, horizon)
         if count or reached > watermark.highest:
             watermark.claimed(snapshot, reached, count)
+        self.first = min(self._arrived, reached + 1 if more else NOWHERE)
         if quiet and (emptied or not more):
             self.unclaimed = False

@@ -85,10 +85,6 @@ class Dispatched(Protocol):
     def unacked(self) -> Mapping[int, object]:
         """The delivered messages, by their tags."""
 
-    @property
-    def overtaken(self) -> bool:
-        """Whether the store has a message that belongs before prefetched ones."""
-
     def deliver(self, now: float) -> Delivery | None:
         """Deliver the next message."""
 
@@ -198,9 +194,6 @@ class Dispatcher:
         time = now()
         if workers:
             queue.note_demand(time)
-        if queue.overtaken and workers:  # the message is claimed first, and then this is called again
-            queue.want()
-            return
         share = -(-len(queue.ready) // max(1, len(workers)))
         while workers and queue.ready and not queue.policy.paused:
             worker = workers[0]

@@ -133,8 +133,7 @@ class Fetcher:
         if id is None:
             del self._narrow[queue]
             self._wanted.pop(queue, None)
-            queue.backlog.exhaust()
-            queue.refilled()
+            queue.exhaust()
         return None
 
     async def finish(self, connection: Connection) -> None:
@@ -163,7 +162,7 @@ class Fetcher:
         limit = queue.claim_limit()
         limit = min(limit, self._narrow.get(queue, limit))
         if limit <= 0 or queue.policy.paused or queue.closed or self._stopping:
-            queue.not_refilled()
+            queue.refilled()
             return
         policy, news, messages = queue.policy, queue.begin_claim(), list[Message]()
         try:

@@ -7,14 +7,18 @@ has more, the queue asks the fetcher for a claim; when no consumer has asked for
 store. The publish writer adds messages that it stored already leased (`add`), the fetcher those that it claimed
 (`begin_claim`, `add_claimed`, `end_claim`).
 
+Messages are delivered in the order of their ids, to consumers of every kind: a prefetched message waits while the store
+has one that belongs before it, of a higher priority or handed back (`overtaken`), until a claim has brought that.
+
 Other objects read the public attributes; only methods of this class change them. Times are monotonic.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Protocol
 
 from queues.engine.consume.backlog import Backlog, ClaimResult
@@ -23,7 +27,7 @@ from queues.engine.consume.dispatch import TURN_BYTES, Dispatcher, Push, Waiter
 from queues.engine.consume.held_messages import HeldMessages, Unacked
 from queues.engine.consume.limits import BATCH, FlowLimits
 from queues.engine.consume.low_watermark import LOWEST
-from queues.engine.message import Delivery, Detail, Failure, Message
+from queues.engine.message import POSITION, Delivery, Detail, Failure, Message
 from queues.engine.node import Node
 from queues.engine.policies import QueuePolicy
 from queues.engine.settle.batches import AckBatch, Completion
@@ -38,6 +42,8 @@ COLD_SHARED = 0.2
 FEW = 100
 #: Most messages taken beyond the room: they belong before prefetched ones.
 OVERTAKING = 100
+#: Messages handed back that a purge looks for.
+REMEMBERED = 10_000
 #: Most messages of one claim from a queue that other nodes serve too, so that all of them are busy.
 SHARED_BATCH = 200
 
@@ -86,7 +92,8 @@ class LocalQueue:
         self.storing = 0
         #: A claim emptied the store, and messages have arrived since: the next publish claims them.
         self.nearly_done = False
-        #: The store has a message that belongs before prefetched ones: of a higher priority, or returned.
+        #: The store has a message that belongs before prefetched ones: of a higher priority, or handed back. Prefetched
+        #: messages from `backlog.first` on wait until it is claimed.
         self.overtaken = False
         self.last_demand = -1e9
         #: The record of an audited queue.
@@ -100,6 +107,10 @@ class LocalQueue:
         self._with_workers = False
         #: The settlement writer's round that returns messages of this queue to the store.
         self._returned_in = 0
+        #: Ids of messages that went back to their places last: a purge may have found them neither there nor here.
+        self._handed_back: deque[int] = deque(maxlen=REMEMBERED)
+        #: A purge during the claim under way: it is for the claimed messages too.
+        self._purged: tuple[int, str] | None = None
         #: Messages that a consumer asked for since the last claim and did not get.
         self._shortage = 0
         self._on_refill: list[Callable[[], None]] = []
@@ -116,7 +127,10 @@ class LocalQueue:
         """
         self.last_demand = now
         held = self.held
-        if held.ready and not self.policy.paused and now < self._node.trusted_until:
+        if (
+            held.ready and not (self.overtaken and held.ready[0][0] >= self.backlog.first)
+            and not self.policy.paused and now < self._node.trusted_until
+        ):  # fmt: skip
             delivery = held.deliver(now)
             if delivery is not None:
                 if self.audited is not None:
@@ -135,7 +149,10 @@ class LocalQueue:
         """Up to `count` messages, each with a deadline as `deliver` gives it with `timed`."""
         held = self.held
         tags, messages = range(0), list[Message]()
-        if held.ready and not self.policy.paused and time.monotonic() < self._node.trusted_until:
+        if (
+            held.ready and not self.overtaken and not self.policy.paused
+            and time.monotonic() < self._node.trusted_until
+        ):  # fmt: skip
             tags, messages = held.deliver_plain(now, count)
         if not messages:
             found: list[Delivery] = []
@@ -198,11 +215,14 @@ class LocalQueue:
         if now >= self._node.trusted_until:
             return []
         held = self.held
+        if self.overtaken:
+            first = self.backlog.first
+            most = sum(1 for _ in takewhile(lambda message: message[0] < first, islice(held.ready, most)))
         taken = held.push(now, most, TURN_BYTES)
         if self.audited is not None:
             for push in taken:
                 self.audited.delivered(held.unacked[push.tag][0], push.detail, key)
-        if self.backlog.unclaimed and len(held.ready) < self._limits.low_water:
+        if self.backlog.unclaimed and (self.overtaken or len(held.ready) < self._limits.low_water):
             self._fetcher.want(self)
         return taken
 
@@ -340,9 +360,14 @@ class LocalQueue:
             self._fetcher.want(self)  # there may be room in memory now
 
     def hand_back(self, tag: int) -> None:
-        """Return a delivery to its place, as if it had never been made."""
+        """Return a delivery to its place, as if it had never been made: it is the next one again."""
         entry = self.held.release(tag, None)
-        if entry is not None:
+        if entry is None:
+            return
+        if self.audited is None:
+            self._put_back([(entry[0], None)])
+        else:  # recorded by itself: consumers of later messages do not wait for that
+            self._handed_back.append(entry[0])
             self._settlements.hand_back([(entry[0], None)], self.audited)
 
     def undeliver(self, pushes: Sequence[Push]) -> None:
@@ -396,25 +421,25 @@ class LocalQueue:
         limits, held = self._limits, self.held
         room = min(limits.queue_bytes - held.bytes, limits.memory.room(held.bytes))
         most = min(BATCH, self.room, max(1, room // max(1, held.mean_bytes)))
+        overtaking = OVERTAKING
         if self.dead or self.shared or self.policy.taken_as_asked:
             asked = max(self.demand, self._shortage)  # other consumers may want the rest
             most = min(most, asked, SHARED_BATCH) if len(held.ready) < asked else 0
+            overtaking = min(asked, OVERTAKING)
         elif self._with_workers:  # workers are slow: messages that they cannot take soon wait in the store
             most = min(most, max(2 * (self.demand + len(held.unacked)), self._shortage, FEW))
         self._shortage = 0
-        if self.overtaken:
-            self.overtaken = False
-            most = max(most, OVERTAKING)
-        return most
+        return max(most, overtaking) if self.overtaken else most
 
     def begin_claim(self) -> int:
         """A claim begins; returns the backlog's count of arrivals, for `end_claim`."""
         self.claiming = True
-        return self.backlog.news
+        return self.backlog.begin_claim()
 
     def abort_claim(self) -> None:
         """The claim under way has failed."""
         self.claiming = False
+        self._purged = None
 
     def end_claim(self, result: ClaimResult, limit: int, news: int, horizon: int) -> None:
         """The claim under way has come back."""
@@ -436,9 +461,14 @@ class LocalQueue:
     def add_claimed(self, messages: list[Message]) -> None:
         """Take messages in order of id; they may carry the tag of an earlier delivery, or belong before those here."""
         self.held.add_claimed(messages)
+        if self._purged is not None:
+            (high, by), self._purged = self._purged, None
+            self._settlements.purge(self.held.purge(high), by)
         self._added()
 
     def _added(self) -> None:
+        if self.overtaken or self.backlog.unclaimed:
+            self._compare()
         if self._soon_cold or not self.interested:
             self.tidy_soon()
         if self._dispatcher.waiting or self._with_workers:
@@ -450,16 +480,25 @@ class LocalQueue:
         for resume in waiting:
             self.health.guard("session", getattr(resume, "__self__", None), resume)
 
-    def not_refilled(self) -> None:
-        """No claim is possible now: resume the consumers that wait for one."""
+    def exhaust(self) -> None:
+        """The store has nothing that can be claimed: consumers get what is here, until messages arrive."""
+        self.backlog.exhaust()
+        self.overtaken = False
         self.refilled()
-        self._dispatcher.push()  # workers may have waited for the claim
+        self.dispatch()
+
+    def _compare(self) -> None:
+        """See whether prefetched messages are overtaken by one of the store. If what is here counts as being worked on,
+        it goes back: it may hold the place that the other one needs."""
+        ready = self.ready
+        self.overtaken = bool(ready) and self.backlog.unclaimed and self.backlog.first < ready[-1][0]
+        if self.overtaken and self.policy.taken_as_asked:
+            self.return_prefetched()
 
     def more_in_store(self, first_id: int) -> None:
         """Messages from `first_id` on became ready in the store."""
         self.backlog.arrived(first_id)
-        if self.ready and first_id < self.ready[-1][0]:
-            self.overtaken = True
+        self._compare()
         if self.demand or self._on_refill:
             self._fetcher.want(self)
 
@@ -506,6 +545,7 @@ class LocalQueue:
     def take_all(self) -> list[tuple[int, int | None]]:
         """Remove every prefetched message; returns (id, tag of an earlier delivery)."""
         self.backlog.returned()
+        self.overtaken = False
         return self.held.take_all()
 
     def return_prefetched(self) -> None:
@@ -519,9 +559,14 @@ class LocalQueue:
         self._settlements.hand_back(outstanding, self.audited)
 
     def purge(self, high: int, by: str) -> None:
-        """An operator purged the queue: prefetched messages up to this id, without its priority, are removed."""
+        """An operator purged the queue up to this id, without its priority. Prefetched messages, and those that were on
+        their way here or back to the store as the purge looked for ready ones, are removed."""
         self.backlog.returned()
-        self._settlements.purge(self.held.purge(high), by)
+        delivered = {entry[0] for entry in self.unacked.values()} if self._handed_back else ()
+        late = [id for id in self._handed_back if id & POSITION <= high and id not in delivered]
+        self._settlements.purge(self.held.purge(high) + late, by)
+        if self.claiming:
+            self._purged = high, by
         self._added()
 
     def change_policy(self, policy: QueuePolicy | None) -> None:
@@ -548,13 +593,18 @@ class LocalQueue:
 
     def _put_back(self, taken: list[tuple[int, int | None]]) -> None:
         if taken:
+            ids = [id for id, _ in taken]
+            self._handed_back.extend(ids)
             self._settlements.hand_back(taken)
             self._returned_in = self._settlements.round
+            self.backlog.arrived(min(ids))
+            self._compare()
 
     def lose_leases(self) -> None:
         """The leases are no longer this node's: forget prefetched messages, settle late acknowledgements by id."""
         self.held.lose_leases()
         self.backlog.restart()
+        self.overtaken = False
         self._returned_in = 0  # messages on their way back are reaped
         self._deadlines.clear()
         self._dispatcher.forget_deadlines()

@@ -200,7 +200,7 @@ class SettlementWriter:
                 self.health.guard("session", None, failure.refuse)
 
     def purge(self, ids: list[int], by: str) -> None:
-        """Remove prefetched messages that an operator purged."""
+        """Remove messages that an operator purged: those that are leased to this node, or ready again."""
         if ids:
             self._purged.setdefault(by, []).extend(ids)
             self.hurry()
@@ -465,7 +465,8 @@ class SettlementWriter:
 
     async def _purge(self, connection: Connection, purged: tuple[str, list[int]]) -> None:
         by, ids = purged
-        await connection.execute(statement("remove"), {"ids": array(ids), "outcome": PURGED, "by": by})
+        parameters = {"ids": array(ids), "node": self.node.id, "outcome": PURGED, "by": by}
+        await connection.execute(statement("remove"), parameters)
 
     def _not_purged(self, purged: tuple[str, list[int]], error: Exception) -> None:
         by, [id] = purged

@@ -1,5 +1,6 @@
 -- Make delayed messages whose time has come ready, at the tail of their priority. Those that
--- were due at `since` are not looked for. `ids`: these alone (null: all), and none of `skip`. One row a queue: id, lowest new id.
+-- were due at `since` are not looked for. `ids`: these alone (null: all), and none of `skip`. One row a queue: id, lowest new id,
+-- whether it drops its oldest when it holds too many.
 with block as materialized (
     select nextval('queues_message_id') as first where pg_current_xact_id() is not null
 ), due as materialized (
@@ -17,4 +18,6 @@ with block as materialized (
 ), tallied as (
     insert into queues_queuetally (queue_id, ready, delayed) select queue_id, ready, -ready from counted
 )
-select queue_id, low from counted
+select queue_id, low,
+    (select max_length is not null and overflow = 'drop-oldest' from queues_queue where id = queue_id) as drops
+from counted

@@ -1,7 +1,7 @@
--- Take messages out of the store by an operator's hand, `by` whom stands in the audit chain of an audited queue; `outcome`
--- is one of the archive's. Returns how many.
+-- Take messages that are ready, or leased to this node, out of the store by an operator's hand, `by` whom stands in the
+-- audit chain of an audited queue; `outcome` is one of the archive's. Returns how many.
 with gone as (
-    delete from queues_message where id = any(%(ids)s::bigint[])
+    delete from queues_message where id = any(%(ids)s::bigint[]) and (state = 0 or node_id = %(node)s)
     returning id, origin_id, queue_id, state, attempts, producer_id, published_at, key, length(payload) as size
 ), known as materialized (
     select gone.*, coalesce(origin_id, gone.id) as first_id, name, retention, audited

@@ -7,11 +7,12 @@ import json
 import time
 from datetime import timedelta
 from time import monotonic
+from typing import Any
 
 import pytest
 
 from queues.engine import Engine, Outgoing, QueueFull
-from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
+from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 
 
 async def test_a_message_is_in_the_store_before_its_publish_counts_as_committed(
@@ -252,6 +253,39 @@ async def test_a_purge_leaves_in_memory_what_was_confirmed_after_it_began(
     assert await consumer.bodies(1) == [b"later"]
     await store.until(lambda: store.counts(queue) == (0, 0, 0, 0), "all is settled or purged")
     assert sorted(row["outcome"] for row in store.archived(queue)) == [0, 0, 2, 2, 2]
+
+
+@pytest.mark.parametrize("heard", ["before the hand-back", "after it"])
+async def test_a_purge_removes_messages_that_are_being_handed_back(
+    engine: Engine, producer: Producer, store: Store, monkeypatch: pytest.MonkeyPatch, heard: str
+) -> None:
+    queue = store.queue("orders")
+    buffer = await engine.queue("orders")
+    worker = Worker(buffer)
+    await producer.publish("orders", b"1", b"2", b"3")
+    worker.grant(2)
+    first, _ = await worker.take(2)
+    handing, go_on, hand_back = asyncio.Event(), asyncio.Event(), engine.settlements._hand_back
+
+    async def slowly(*arguments: Any) -> None:
+        handing.set()
+        await go_on.wait()
+        await hand_back(*arguments)
+
+    monkeypatch.setattr(engine.settlements, "_hand_back", slowly)
+    buffer.hand_back(first.tag)
+    buffer.return_prefetched()
+    await handing.wait()
+    [row] = store.rows("select max(id) as high from queues_message")  # the purge finds nothing that is ready
+    if heard == "after it":
+        go_on.set()
+        await store.until(lambda: store.counts(queue) == (2, 1, 0, 0), "the hand-back")
+    text = json.dumps({"purge": queue, "by": "alice", "high": row["high"]})
+    store.rows("select queues_instruct(array[%s], array[null::int])::text", text)
+    await store.until(lambda: engine.settlements._purged or heard == "after it", "the purge is heard of")
+    go_on.set()
+    await store.until(lambda: store.counts(queue) == (0, 1, 0, 0), "only the one that a consumer has is left")
+    assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"2"]
 
 
 async def test_counts_are_exact_through_a_life(

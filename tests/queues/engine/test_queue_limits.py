@@ -178,3 +178,17 @@ async def test_deliveries_that_return_by_themselves_count_for_a_concurrency_limi
         await store.until(lambda: not buffer.claiming, "a claim that finds no place")
         assert buffer.deliver_many(monotonic(), 28) == []
     assert store.counts(queue) == (24, 4, 0, 0)
+
+
+async def test_a_delayed_message_that_finds_its_queue_full_at_its_time_has_the_oldest_dropped(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    queue = store.queue("orders", max_length=1, overflow="drop-oldest")
+    engine = await make_engine()
+    producer, worker = Producer(engine), Worker(await engine.queue("orders"))
+    worker.grant(1)
+    await producer.publish("orders", b"1")
+    [push] = await worker.take(1)
+    await producer.publish_detailed("orders", Outgoing(b"2", delay=0.02))
+    await store.until(lambda: store.counts(queue) == (0, 1, 0, 0), "only the one that is worked on is left")
+    assert worker.buffer.complete(push.tag, None)

@@ -47,8 +47,10 @@ class Scene:
         """The consumer's next connection."""
         self.connection = ClientConnection("c", listener, at)
 
-    def publish(self, sequence: int, at: float = 1.0, confirmed: float | None = 1.5) -> None:
-        self.history.publishes.append(Publish(MessageId("p", sequence), at, confirmed))
+    def publish(
+        self, sequence: int, at: float = 1.0, confirmed: float | None = 1.5, on: ClientConnection | None = None
+    ) -> None:
+        self.history.publishes.append(Publish(MessageId("p", sequence), at, confirmed, on))
 
     def deliver(self, sequence: int, at: float = 2.0, **marks: bool) -> None:
         marks = marks or {"acked": True}
@@ -286,6 +288,23 @@ def test_a_message_that_another_listener_may_have_held_may_be_overtaken() -> Non
         scene.deliver(0, at=3.0)
         scene.archive(0)
         assert scene.names() == names
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "reconnects", "names"),
+    [(None, True, []), (1.4, True, []), (1.2, True, ["out of order"]), (None, False, ["out of order"])],
+)
+def test_a_producer_that_connects_anew_before_its_message_is_confirmed_may_overtake_it(
+    confirmed: float | None, reconnects: bool, names: list[str]
+) -> None:
+    scene = Scene()
+    first = ClientConnection("p", 1, 0.0)
+    scene.publish(0, at=1.1, confirmed=confirmed, on=first)
+    scene.publish(1, at=1.3, on=ClientConnection("p", 0, 1.2) if reconnects else first)
+    for sequence in (1, 0):
+        scene.deliver(sequence)
+        scene.archive(sequence)
+    assert scene.names() == names
 
 
 def test_a_message_stored_twice_is_in_two_places() -> None:

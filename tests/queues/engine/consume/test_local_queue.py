@@ -1,0 +1,303 @@
+"""The order in which a local queue gives out its messages, while some of them are in the store, or on their way there.
+
+Messages are numbers: the id and the payload of each are the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import pytest
+
+from queues.engine.consume.backlog import ClaimResult
+from queues.engine.consume.limits import BATCH, FlowLimits
+from queues.engine.consume.local_queue import OVERTAKING, LocalQueue, QueueSchedule
+from queues.engine.consume.low_watermark import LOWEST
+from queues.engine.health import Health
+from queues.engine.message import Delivery, Message
+from queues.engine.node import Node
+from queues.engine.options import EngineOptions
+from queues.engine.policies import QueuePolicy
+from tests.queues.engine.conftest import Worker
+
+POLICY = QueuePolicy(
+    id=1, name="q", paused=False, refuse_when_paused=False, concurrency_limit=None, max_attempts=3, retry_backoff=0.0,
+    retry_backoff_cap=0.0, ack_timeout=60.0, message_ttl=None, max_length=None, overflow="reject", retention="none",
+    dead_letter_queue_id=None,
+)  # fmt: skip
+SNAPSHOT = "10:10:"
+
+
+class Settlements:
+    """The settlement writer, as far as hand-backs and purges go."""
+
+    def __init__(self) -> None:
+        self.health = Health()
+        self.round = 1
+        self.handed_back = 0
+        self.handing: list[int] = []
+        self.purged: list[int] = []
+
+    def audited(self, _: QueuePolicy) -> None: ...
+
+    def hand_back(self, taken: list[tuple[int, int | None]], _: None = None) -> None:
+        self.handing += [id for id, _ in taken]
+
+    def purge(self, ids: list[int], _: str) -> None:
+        self.purged += ids
+
+
+class Fetcher:
+    """The fetcher: notes which queues want messages."""
+
+    def __init__(self) -> None:
+        self.limits = FlowLimits(EngineOptions(conninfo="", peppers=(), name="test"))
+        self.node = Node()
+        self.wanted = False
+
+    def want(self, queue: LocalQueue) -> None:
+        self.wanted |= not queue.claiming
+
+
+class Taker:
+    """A consumer that waits for one message, and again as soon as it has one if it is `greedy`."""
+
+    def __init__(self, queue: LocalQueue, *, greedy: bool = False) -> None:
+        self.queue = queue
+        self.greedy = greedy
+        self.taken: list[int] = []
+        queue.wait(self)
+
+    def deliver(self, delivery: Delivery) -> None:
+        self.taken.append(int(delivery[1]))
+        if self.greedy:
+            self.queue.wait(self)
+
+    def refuse(self) -> None:
+        raise AssertionError("it was refused")
+
+
+class Shop:
+    """A local queue with its store, in which claims and hand-backs end when the test says so."""
+
+    def __init__(self, **policy: Any) -> None:
+        self.stored: set[int] = set()
+        self.settlements, self.fetcher = Settlements(), Fetcher()
+        everything: Any = self.settlements
+        self.queue = LocalQueue(dataclasses.replace(POLICY, **policy), everything, self.fetcher, QueueSchedule())
+        self.end_claim(BATCH, self.queue.begin_claim())  # finds nothing: the fast gear
+
+    def publish(self, *ids: int) -> None:
+        """Messages are stored as leased to this node, and are delivered after the commit."""
+        self.queue.add(map(_message, ids), 0)
+
+    def begin_claim(self) -> tuple[int, int]:
+        assert not self.queue.in_transit
+        return self.queue.claim_limit(), self.queue.begin_claim()
+
+    def end_claim(self, limit: int, news: int) -> list[int]:
+        found = sorted(self.stored)[:limit]
+        self.stored.difference_update(found)
+        result = ClaimResult(SNAPSHOT, len(found) == limit, found[-1] if found else None, len(found))
+        self.queue.end_claim(result, limit, news, LOWEST)
+        self.queue.add_claimed([_message(id) for id in found])
+        self.queue.refilled()
+        return found
+
+    def claim(self) -> list[int]:
+        self.fetcher.wanted = False
+        return self.end_claim(*self.begin_claim())
+
+    def write_handed_back(self) -> None:
+        """The hand-backs are committed."""
+        written, self.settlements.handing = self.settlements.handing, []
+        self.stored.update(written)
+        if written:
+            self.queue.more_in_store(min(written))
+        self.settlements.handed_back = self.settlements.round
+        self.settlements.round += 1
+
+    def take(self) -> int:
+        """The next message; its tag is its id, as all here have first tags in their order."""
+        delivery = self.queue.deliver(time.monotonic())
+        assert delivery is not None
+        self.tags[int(delivery[1])] = delivery[0]
+        return int(delivery[1])
+
+    tags: dict[int, int] = {}
+
+
+def _message(id: int) -> Message:
+    return id, b"%d" % id, 0, None
+
+
+@pytest.fixture
+def shop() -> Shop:
+    """Messages 1 to 4 in memory, of which a consumer has taken 1 and handed it back."""
+    return handed_back()
+
+
+def handed_back(**policy: Any) -> Shop:
+    shop = Shop(**policy)
+    shop.publish(1, 2, 3, 4)
+    assert shop.take() == 1
+    shop.queue.hand_back(shop.tags[1])
+    return shop
+
+
+def test_a_message_handed_back_is_the_next_of_a_consumer_that_waits(shop: Shop) -> None:
+    taker = Taker(shop.queue)
+    assert taker.taken == []  # on its way to the store
+    shop.write_handed_back()
+    assert taker.taken == []  # in the store
+    assert shop.fetcher.wanted
+    assert shop.claim() == [1]
+    assert taker.taken == [1]
+    assert (shop.take(), shop.take()) == (2, 3)
+
+
+def test_a_message_handed_back_is_the_next_while_it_is_being_claimed(shop: Shop) -> None:
+    shop.write_handed_back()
+    begun = shop.begin_claim()
+    taker = Taker(shop.queue)
+    assert taker.taken == []
+    shop.end_claim(*begun)
+    assert taker.taken == [1]
+
+
+def test_a_message_handed_back_is_the_next_also_when_the_first_claim_fails(shop: Shop) -> None:
+    shop.write_handed_back()
+    shop.begin_claim()
+    shop.queue.abort_claim()
+    assert shop.queue.deliver(time.monotonic()) is None
+    assert shop.claim() == [1]
+    assert shop.take() == 1
+
+
+def test_a_message_handed_back_is_the_next_for_those_who_poll_and_those_who_are_pushed_to(shop: Shop) -> None:
+    worker: Any = Worker(shop.queue)
+    assert shop.queue.deliver_many(time.monotonic(), 2) == []
+    worker.grant(2)
+    assert worker.pushed == []
+    shop.write_handed_back()
+    shop.claim()
+    assert [push.id for push in worker.pushed] == [1, 2]
+    assert [body for _, body, _, _ in shop.queue.deliver_many(time.monotonic(), 2)] == [b"3", b"4"]
+
+
+def test_a_message_handed_back_is_the_next_after_a_pause(shop: Shop) -> None:
+    shop.write_handed_back()
+    shop.queue.change_policy(dataclasses.replace(POLICY, paused=True))
+    shop.queue.claim_limit()  # the fetcher asks, and claims nothing
+    shop.queue.change_policy(POLICY)
+    assert shop.queue.deliver(time.monotonic()) is None
+    shop.claim()
+    assert shop.take() == 1
+
+
+def test_a_message_that_was_being_stored_as_an_earlier_one_was_handed_back_comes_after_it() -> None:
+    shop = Shop()
+    shop.publish(1)
+    shop.take()
+    shop.queue.begin_storing()
+    shop.queue.hand_back(shop.tags[1])
+    shop.write_handed_back()
+    shop.queue.end_storing()
+    shop.publish(2)
+    taker = Taker(shop.queue)
+    assert taker.taken == []
+    shop.claim()
+    assert taker.taken == [1]
+
+
+def test_messages_handed_back_come_first_however_many_they_are() -> None:
+    shop, count = Shop(), 2 * OVERTAKING + 50
+    shop.publish(*range(count + 2))
+    taken = [shop.take() for _ in range(count)]
+    for id in reversed(taken):
+        shop.queue.hand_back(shop.tags[id])
+    shop.write_handed_back()
+    taker, claims = Taker(shop.queue, greedy=True), 0
+    shop.queue._limits.set_prefetch(0)  # no room but for those that overtake
+    while shop.fetcher.wanted:
+        shop.claim()
+        claims += 1
+    assert claims == 3
+    assert taker.taken == list(range(count + 2))
+
+
+def test_a_message_that_arrives_during_a_claim_is_not_taken_for_claimed(shop: Shop) -> None:
+    shop.write_handed_back()
+    limit, news = shop.begin_claim()
+    shop.stored.add(-5)  # of a higher priority
+    shop.queue.more_in_store(-5)
+    shop.queue.end_claim(ClaimResult(SNAPSHOT, False, 1, 1), limit, news, LOWEST)
+    shop.stored.discard(1)
+    shop.queue.add_claimed([_message(1)])
+    assert shop.queue.deliver(time.monotonic()) is None
+    shop.claim()
+    assert (shop.take(), shop.take()) == (-5, 1)
+
+
+def test_messages_of_a_queue_with_a_limit_go_back_when_they_are_overtaken() -> None:
+    shop = Shop(concurrency_limit=2)
+    shop.stored |= {1, 2, 3}
+    shop.queue.more_in_store(1)
+    assert shop.queue.deliver_many(time.monotonic(), 2) == []
+    assert shop.claim() == [1, 2]
+    assert shop.take() == 1
+    shop.queue.hand_back(shop.tags[1])
+    shop.write_handed_back()
+    assert shop.stored == {1, 2, 3}
+    taker = Taker(shop.queue)
+    assert shop.claim() == [1]
+    assert taker.taken == [1]
+
+
+def test_a_node_takes_no_more_of_a_shared_queue_than_was_asked_for_when_it_is_overtaken(shop: Shop) -> None:
+    shop.queue.share(True)
+    shop.write_handed_back()
+    shop.stored |= {5, 6}
+    Taker(shop.queue)
+    assert shop.claim() == [1]
+    assert shop.stored == {5, 6}
+
+
+def test_consumers_get_what_is_here_when_the_store_has_nothing_that_can_be_claimed(shop: Shop) -> None:
+    taker = Taker(shop.queue)
+    shop.write_handed_back()
+    shop.queue.exhaust()
+    assert taker.taken == [2]
+
+
+def test_a_purge_removes_what_was_on_its_way_back_and_not_what_a_consumer_has(shop: Shop) -> None:
+    shop.queue.purge(3, "me")
+    assert sorted(shop.settlements.purged) == [1, 2, 3]
+    again = handed_back()
+    again.write_handed_back()
+    again.claim()
+    assert again.take() == 1
+    again.queue.purge(3, "me")
+    assert sorted(again.settlements.purged) == [2, 3]
+
+
+def test_a_purge_removes_what_was_on_its_way_here() -> None:
+    shop = Shop()
+    shop.stored |= {1, 2, 3}
+    shop.queue.more_in_store(1)
+    begun = shop.begin_claim()
+    shop.queue.purge(2, "me")
+    shop.end_claim(*begun)
+    assert shop.settlements.purged == [1, 2]
+    assert shop.take() == 3
+
+
+def test_the_fast_gear_pays_nothing(shop: Shop) -> None:
+    fast = Shop()
+    fast.publish(1, 2)
+    assert [fast.queue.overtaken, fast.queue.backlog.unclaimed, fast.fetcher.wanted] == [False] * 3
+    assert [shop.queue.overtaken, shop.queue.backlog.unclaimed] == [True] * 2
+
+

@@ -1,0 +1,170 @@
+"""Consumers of each protocol, as the model test drives them: credits, deliveries, ends of deliveries."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+from tests.queues.model.broker import LiveBroker
+from tests.wire.broker import KEY
+from wire.blipmq.client import Client as BlipClient
+from wire.overhop.client import Client as OverhopClient
+from wire.overhop.client import JobNotFound
+from wire.sspq.client import Client as SspqClient
+
+LABEL = re.compile(rb"m\d+")
+
+
+def label_in(payload: Any) -> str:
+    """The label in a payload, whatever the protocol has made of it."""
+    found = LABEL.search(payload if isinstance(payload, bytes) else str(payload).encode())
+    assert found is not None, payload
+    return found[0].decode()
+
+
+class Delivered(NamedTuple):
+    queue: str
+    label: str
+    #: The number of the attempt, if the protocol tells it.
+    attempt: int | None
+
+
+class Consumer(ABC):
+    """One connection. `held` is what it was given and has not finished; `stale` what it had when leases were lost."""
+
+    def __init__(self, broker: LiveBroker) -> None:
+        self.broker = broker
+        #: By queue: messages that may be pushed.
+        self.credits: dict[str, int] = {}
+        #: By label: the queue, and what the protocol names the delivery by.
+        self.held: dict[str, tuple[str, Any]] = {}
+        self.stale: dict[str, tuple[str, Any]] = {}
+
+    def take(self, patience: float) -> Delivered | None:
+        """The next delivery that comes within so many seconds."""
+        found = self._take(patience)
+        if found is None:
+            return None
+        delivered, handle = found
+        self.credits[delivered.queue] -= 1
+        self.stale.pop(delivered.label, None)
+        self.held[delivered.label] = delivered.queue, handle
+        return delivered
+
+    def lose_leases(self) -> None:
+        """The broker has lost its leases; the connection stays."""
+        self.stale |= self.held
+        self.held = {}
+
+    @abstractmethod
+    def _take(self, patience: float) -> tuple[Delivered, Any] | None: ...
+
+    @abstractmethod
+    def settle(self, handle: Any) -> bool:
+        """Acknowledge; False when the broker answers that it is too late."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection."""
+
+
+class Worker(Consumer):
+    """An Overhop worker, of any number of queues."""
+
+    def __init__(self, broker: LiveBroker) -> None:
+        super().__init__(broker)
+        self.client = OverhopClient(broker.overhop.host, broker.overhop.port)
+        self._subscriptions: dict[str, str] = {}
+
+    def grant(self, queue: str, credits: int) -> None:
+        if queue not in self._subscriptions:
+            self._subscriptions[queue] = self.client.subscribe(queue)
+        self.client.grant(self._subscriptions[queue], credits)
+        self.credits[queue] = self.credits.get(queue, 0) + credits
+
+    def _take(self, patience: float) -> tuple[Delivered, Any] | None:
+        quest = self.client.next_quest(patience)
+        if quest is None:
+            return None
+        return Delivered(quest.queue, label_in(quest.payload), quest.attempt), quest.jid
+
+    def settle(self, handle: Any) -> bool:
+        try:
+            self.client.done(handle)
+        except JobNotFound:
+            return False
+        return True
+
+    def fail(self, handle: Any) -> None:
+        """The job is to be tried again at once."""
+        self.client.fail(handle, "on purpose", retry_in=0)
+
+    def goodbye(self) -> None:
+        """Hand jobs back, and end."""
+        self.client.goodbye()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.client.close()
+
+
+class Receiver(Consumer):
+    """An SSPQ connection to one queue."""
+
+    def __init__(self, broker: LiveBroker, queue: str) -> None:
+        super().__init__(broker)
+        self.queue = queue
+        address = broker.sspq(queue)
+        self.client = SspqClient(address.host, address.port)
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.held or self.stale or any(self.credits.values()))
+
+    def receive(self) -> None:
+        """Ask for a message."""
+        self.credits[self.queue] = 1
+
+    def _take(self, patience: float) -> tuple[Delivered, Any] | None:
+        if self.held or self.stale or not self.credits.get(self.queue):
+            return None
+        message = self.client.receive(patience)
+        return None if message is None else (Delivered(self.queue, label_in(message.payload), None), message.retries)
+
+    def settle(self, handle: Any) -> bool:
+        self.client.confirm()
+        return True
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.client.close()
+
+
+class Poller(Consumer):
+    """A BlipMQ connection that polls one subscription."""
+
+    def __init__(self, broker: LiveBroker, queue: str, subscription: int) -> None:
+        super().__init__(broker)
+        self.queue = queue
+        self.subscription = subscription
+        self.client = BlipClient(broker.blipmq.host, broker.blipmq.port, KEY)
+
+    def poll(self) -> None:
+        """Ask for a message, until there is one."""
+        self.credits[self.queue] = 1
+
+    def _take(self, patience: float) -> tuple[Delivered, Any] | None:
+        if not self.credits.get(self.queue):
+            return None
+        message = self.client.poll(self.subscription, patience)
+        return None if message is None else (Delivered(self.queue, label_in(message.body), None), message)
+
+    def settle(self, handle: Any) -> bool:
+        self.client.ack(handle)
+        return True
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.client.close()

@@ -1,0 +1,77 @@
+"""The broker agrees with a plain model of queues, whatever the order of the steps; and each difference that was found
+once, as a case of its own. `MODEL_STEPS` sets how many steps are tried (`make soak`: 10,000)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from queues.operations.keys import create_key
+from tests.queues.engine.conftest import Store
+from tests.queues.model.broker import LiveBroker
+from tests.queues.model.consumers import Consumer, Receiver, Worker
+from tests.queues.model.machine import KEY, BrokerMachine
+
+#: Random steps of one run, none in `make test`; and of one example.
+STEPS = int(os.environ.get("MODEL_STEPS", "0"))
+EXAMPLE = 25
+
+
+@pytest.fixture
+def broker(store: Store) -> Iterator[LiveBroker]:
+    create_key("dev", KEY)
+    broker = LiveBroker(store)
+    BrokerMachine.broker = broker
+    yield broker
+    broker.stop()
+
+
+class Steps(BrokerMachine):
+    """Single steps of the machine, for cases that it has found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin()
+
+    def of(self, kind: type[Consumer]) -> Consumer:
+        [found] = [one for one in self.consumers if type(one) is kind]
+        return found
+
+
+@pytest.fixture
+def steps(broker: LiveBroker) -> Iterator[Steps]:
+    """The beginning of each example: two jobs at a worker, one message at an SSPQ client, more behind them. In the end
+    all messages are consumed, in order."""
+    steps = Steps()
+    yield steps
+    steps.teardown()
+
+
+def test_a_message_held_over_sspq_keeps_its_place_when_the_broker_stops(steps: Steps) -> None:
+    steps.fail("m2")
+    steps.restart(kills=False)
+
+
+def test_a_job_that_goodbye_hands_back_is_the_next_of_an_sspq_client(steps: Steps) -> None:
+    steps.settle("m3")
+    steps.disconnect(steps.of(Worker), polite=True)
+    steps.receive()
+    assert list(steps.of(Receiver).held) == ["m1"]
+
+
+if STEPS:
+
+    @pytest.mark.timeout(0)
+    def test_the_broker_agrees_with_a_plain_model_of_queues(broker: LiveBroker) -> None:
+        run_state_machine_as_test(
+            BrokerMachine,
+            settings=settings(
+                max_examples=max(1, STEPS // EXAMPLE), stateful_step_count=EXAMPLE, deadline=None, database=None,
+                suppress_health_check=list(HealthCheck), print_blob=True,
+                phases=(Phase.explicit, Phase.generate, Phase.shrink),
+            ),
+        )
