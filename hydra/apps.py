@@ -7,3 +7,10 @@ class HydraConfig(AppConfig):
     """Hydra, a group of nodes that elects its leader."""
 
     name = "hydra"
+
+    def ready(self) -> None:
+        """Show links among the connections of clients."""
+        from hydra.connections import Links
+        from queues.operations.connections import sources
+
+        sources.append(Links())

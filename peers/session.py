@@ -32,6 +32,7 @@ from peers.machine import Action, Conversation, Event, State
 from peers.server.transport import INTERNAL_ERROR, Transport
 from peers.service import PeerbusService
 from queues.engine import (
+    Client,
     Destination,
     Engine,
     EngineError,
@@ -43,6 +44,7 @@ from queues.engine import (
     TooManyNames,
 )
 from queues.reach import Operation, Protocol
+from wire.net.address import HostPort
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +75,8 @@ class PeerSession:
     def __init__(self, transport: Transport, scope: Mapping[str, Any], service: PeerbusService) -> None:
         self._transport = transport
         self._service = service
-        self._address = str((scope.get("client") or ("",))[0])
+        host, port = scope.get("client") or ("", 0)
+        self._address, self._port = str(host), int(port or 0)
         self._conversation = Conversation()
         self._held: deque[tuple[Frame, int]] = deque()
         self._held_bytes = 0
@@ -81,6 +84,7 @@ class PeerSession:
         self._mailbox_service: MailboxService
         self._mailbox: Mailbox | None = None
         self._grant: Grant | None = None
+        self._client: Client | None = None
         self._binding: asyncio.Task[None] | None = None
         self._ended = False
         self._sent = 0
@@ -156,6 +160,8 @@ class PeerSession:
         """Route by the connection's own name: the envelope's `from` is not looked at."""
         grant, to = self._grant, envelope.to
         assert grant is not None
+        assert self._client is not None
+        self._client.published(1)
         kind, colon, name = to.partition(":")
         if colon and kind in ("queue", "topic"):
             # Mailboxes are out of reach: at _peer/bob the gateway would sign for any sender.
@@ -213,6 +219,8 @@ class PeerSession:
                 return
             assert engine.mailboxes is not None
             self._engine, self._mailbox_service, self._grant = engine, engine.mailboxes, grant
+            self._client = engine.clients.add(Protocol.PEERBUS, str(HostPort(self._address, self._port)), self)
+            self._client.identify(grant.id, register.name)
             self._mailbox = engine.mailboxes.take(register.name, grant.id, self)
 
     def _refuse(self, rejection: Rejection) -> None:
@@ -256,6 +264,13 @@ class PeerSession:
         """An operator has ended the connection."""
         self._close(EVICTED)
 
+    disconnect = evicted
+
+    def holds(self) -> tuple[int, int]:
+        """Letters that are not acknowledged, and the bytes that the connection keeps."""
+        unacked = 0 if self._mailbox is None else len(self._mailbox.unacked)
+        return unacked, self._held_bytes + self._transport.unsent
+
     def crowd(self, crowded: bool) -> None:
         """Too many items of this connection, or of its API key, wait for the database, or no longer."""
         self._crowded = crowded
@@ -265,6 +280,8 @@ class PeerSession:
         """Send letters."""
         if self._ended:
             return
+        if self._client is not None:
+            self._client.delivered(len(letters))
         self._send([deliver_frame(letter.key, letter.payload) for letter in letters])
 
     def wrap(self, letter: PeerMessage) -> bytes:
@@ -354,5 +371,7 @@ class PeerSession:
         for timer in (self._handshake_timer, self._slow_timer):
             if timer is not None:
                 timer.cancel()
+        if self._client is not None and self._engine is not None:
+            self._engine.clients.remove(self._client)
         if self._mailbox is not None:
             self._mailbox_service.leave(self._mailbox)

@@ -20,7 +20,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Messages": (
         "queues.Queue", "queues.Message", "queues.ArchivedMessage", "queues.BulkOperation", "queues.PeriodicJob",
     ),
-    "Consumers": ("queues.Worker", "queues.Mailbox", "queues.Subscription", "queues.Route"),
+    "Consumers": ("queues.Connection", "queues.Worker", "queues.Mailbox", "queues.Subscription", "queues.Route"),
     "Access": ("queues.ApiKey", "auth.User", "auth.Group"),
     "History": (
         "queues.QueueSample", "queues.Rollup", "queues.AuditChain", "queues.AuditRow", "queues.EtlRun",

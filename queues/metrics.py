@@ -56,6 +56,16 @@ def engine_metrics(engine: Engine) -> Iterator[Metric]:
     for kind, count in engine.troubles().items():
         trouble.add_metric([kind], count)
     yield trouble
+    clients = GaugeMetricFamily("fivewire_clients", "Connections of clients, by protocol.", labels=["protocol"])
+    carried = CounterMetricFamily(
+        "fivewire_client_messages", "Messages published by clients (in) and delivered to them (out).",
+        labels=["protocol", "direction"],
+    )  # fmt: skip
+    for protocol, total in engine.clients.totals.items():
+        clients.add_metric([protocol], total.connections)
+        carried.add_metric([protocol, "in"], total.messages_in)
+        carried.add_metric([protocol, "out"], total.messages_out)
+    yield from (clients, carried)
     waiting = engine.waiting_bytes
     yield GaugeMetricFamily("fivewire_unsettled", "Acknowledgements not yet committed.", engine.settlements.unsettled)
     yield GaugeMetricFamily("fivewire_pending_bytes", "Publishes not yet committed.", waiting)

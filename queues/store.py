@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connections, transaction
 
-from queues.engine.cluster.notifications.formats import CHANNEL, Sendable, SendableInstruction
+from queues.engine.cluster.notifications.formats import CHANNEL, Sendable, SendableInstruction, recipient
 from queues.engine.statements import DIRECTORY as ENGINE_DIRECTORY
 from queues.sqlfiles import statements
 
@@ -70,7 +70,7 @@ def notify(using: str, notification: Sendable) -> None:
     """Tell every node something, if and when the current transaction commits."""
     texts = list(notification.texts())
     if isinstance(notification, SendableInstruction):
-        query("instruct", using, texts=texts, nodes=[None] * len(texts))
+        query("instruct", using, texts=texts, nodes=[recipient(notification)] * len(texts))
         return
     with connections[using].cursor() as cursor:
         for text in texts:

@@ -4,6 +4,7 @@ from queues.admin.archive import ArchivedMessageAdmin
 from queues.admin.audit import AuditChainAdmin
 from queues.admin.audit_rows import AuditRowAdmin
 from queues.admin.bulk import BulkOperationAdmin
+from queues.admin.connection import ConnectionAdmin
 from queues.admin.credential import ApiKeyAdmin
 from queues.admin.etl import EtlRunAdmin
 from queues.admin.etl_schedule import EtlScheduleAdmin
@@ -24,6 +25,7 @@ __all__ = [
     "AuditChainAdmin",
     "AuditRowAdmin",
     "BulkOperationAdmin",
+    "ConnectionAdmin",
     "EtlRunAdmin",
     "EtlScheduleAdmin",
     "MailboxAdmin",

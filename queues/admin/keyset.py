@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, cast
 
@@ -40,7 +41,12 @@ class KeysetChangeList(ChangeList):
         return super().get_queryset(request, *args, **kwargs)
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
-        return list(self._admin.keyset)
+        return list(self.keyset)
+
+    @property
+    def keyset(self) -> Sequence[str]:
+        """The fields that order the list."""
+        return self._admin.keyset
 
     @property
     def _admin(self) -> KeysetAdmin:
@@ -66,12 +72,12 @@ class KeysetChangeList(ChangeList):
             self.first_page = self.get_query_string()
 
     def _position(self, row: Model) -> str:
-        values = [getattr(row, field.lstrip("-")) for field in self._admin.keyset]
+        values = [getattr(row, field.lstrip("-")) for field in self.keyset]
         return ",".join(value.isoformat() if isinstance(value, datetime) else str(value) for value in values)
 
     def _beyond(self, values: list[str]) -> Q:
         """The rows after a position, which has one value for each field of the keyset."""
-        keyset = self._admin.keyset
+        keyset = self.keyset
         if len(values) != len(keyset):
             raise IncorrectLookupParameters(self.after)
         try:

@@ -6,6 +6,7 @@ publish to, a `LocalQueue` or a `Subscription` to consume from. docs/architectur
 
 from queues.engine.access import ANYBODY, NOTHING, Grant
 from queues.engine.backpressure import Holder
+from queues.engine.clients import Client
 from queues.engine.consume.dispatch import Push, Waiter, Worker
 from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue
 from queues.engine.consume.subscriptions import Subscription
@@ -35,6 +36,7 @@ from queues.engine.publish.publisher import Producer, Publisher
 __all__ = [
     "ANYBODY",
     "NOTHING",
+    "Client",
     "Content",
     "Delivery",
     "Destination",

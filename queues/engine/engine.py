@@ -18,6 +18,7 @@ import psycopg
 
 from queues.engine.access import Grant
 from queues.engine.backpressure import Barriers, Holder, Saturation
+from queues.engine.clients import Clients
 from queues.engine.clock import ServerClock, now
 from queues.engine.cluster import membership, periodic, reaper
 from queues.engine.cluster.notifications.channel import Announcer, Listener
@@ -65,6 +66,8 @@ class Engine:
         clock = ServerClock()
         self.connections = connections = Connections(options)
         self.grants = Grants(options, health, connections)
+        #: The connections of clients, as operators see them.
+        self.clients = Clients(node, health)
         self.policies = policies = Policies(node)
         self.routing = Routing(policies)
         self.announcer = Announcer(health)
@@ -103,7 +106,7 @@ class Engine:
         self.tidying = Tidying(node, health, self.local_queues, self.fetcher, turn)
         handlers = Handlers(
             node, policies, PolicyReader(policies, self.reread), self.local_queues, self.subscriptions,
-            self.settlements, self.grants, self.mailboxes, self.on_periodic_change,
+            self.settlements, self.grants, self.clients, self.mailboxes, self.on_periodic_change,
         )  # fmt: skip
         self._listener = Listener(handlers.by_type, counts)
         self._deadlines = DeadlineTimer(
@@ -125,6 +128,7 @@ class Engine:
             Job("instructions", "requests", lambda connection: self._listener.obey(connection, node.id)),
             Job("history", "requests", self.timeline.run),
             Job("grants", "requests", self.grants.run),
+            Job("clients", "requests", self.clients.run),
             Job("delays", "clockwork", keep.promote_due),
             Job("liveness", "liveness", liveness.run),
             Job("reaper", "reaper", reaping.run),

@@ -14,6 +14,7 @@ from queues.models.audit import (
     AuditVerification,
 )
 from queues.models.bulk import BulkAction, BulkOperation, BulkState
+from queues.models.connection import Connection, ConnectionTotal
 from queues.models.credential import ApiKey, ApiKeyUse
 from queues.models.etl import EtlRun, EtlState, EtlWitness, Rollup
 from queues.models.etl_schedule import EtlBodies, EtlSchedule
@@ -43,6 +44,8 @@ __all__ = [
     "BulkAction",
     "BulkOperation",
     "BulkState",
+    "Connection",
+    "ConnectionTotal",
     "Content",
     "EtlBodies",
     "EtlRun",

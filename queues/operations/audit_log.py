@@ -21,6 +21,7 @@ from queues.audit.events import LONGEST_ID, Event
 from queues.models import (
     ApiKey,
     AuditChain,
+    Connection,
     EtlRun,
     EtlSchedule,
     Mailbox,
@@ -36,8 +37,9 @@ SETTING = "fivewire.operator"
 LONGEST_DETAIL = 1000
 
 KINDS: Mapping[type[models.Model], str] = {
-    ApiKey: "key", AuditChain: "chain", EtlRun: "etl-run", EtlSchedule: "etl-schedule", Mailbox: "peer",
-    Message: "message", PeriodicJob: "periodic", Queue: "queue", Route: "route", Subscription: "subscription",
+    ApiKey: "key", AuditChain: "chain", Connection: "connection", EtlRun: "etl-run", EtlSchedule: "etl-schedule",
+    Mailbox: "peer", Message: "message", PeriodicJob: "periodic", Queue: "queue", Route: "route",
+    Subscription: "subscription",
 }  # fmt: skip
 
 

@@ -18,8 +18,8 @@ from tests.wire.broker import Database
 #: Bytes of the longest text that PostgreSQL takes.
 LONGEST = 7999
 WORDS = (
-    "ready", "dead", "interest", "disinterest", "gone", "transient", "ack", "purge", "mailbox", "evicted", "queue",
-    "key", "route", "subscription", "periodic",
+    "ready", "dead", "interest", "disinterest", "gone", "transient", "ack", "purge", "mailbox", "evicted",
+    "disconnect", "queue", "key", "route", "subscription", "periodic",
 )  # fmt: skip
 MEMBERS = ("node", "tags", "consumer", "body", "by", "high", "connection")
 SCALARS = st.one_of(

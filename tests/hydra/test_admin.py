@@ -13,7 +13,10 @@ from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from hydra.models import Event, Link, Member, Node, Vote
+from hydra.notifications import CommandAction
 from queues.models import AuditJournalEntry
+from queues.operations import connections
+from queues.operations.connections import ConnectionGone
 from tests.hydra.protocol.driver import OTHERS, Driven, leader_of_three, voter_of_three
 from tests.hydra.rows import rows, running
 from tests.queues.admin.test_admin import LOGIN
@@ -272,3 +275,25 @@ def test_who_may_only_look_is_offered_nothing(anybody: Client) -> None:
             assert anybody.post(address, {"confirmed": "yes"}).status_code == 403
     assert alpha.commands == []
     assert Node.objects.exists()
+
+
+# Among the connections of clients.
+
+
+def test_links_are_listed_among_connections_and_closed_from_the_shell(admin_client: Client) -> None:
+    with running("alpha", leader_of_three()) as alpha:
+        node = the_node()
+        shown = text_of(admin_client.get(reverse("admin:queues_connection_changelist")))
+        assert f"hydra:{node.pk}-1 hydra 10.0.0.1 n1 alpha" in shown
+        with pytest.raises(ConnectionGone):
+            connections.disconnect_id(f"hydra:{node.pk}-9", "shell:me")
+        connections.disconnect_id(f"hydra:{node.pk}-1", "shell:me")
+        command = wait_until(lambda: alpha.commands, "the command")[0]
+    assert (command.action, command.number, command.by) == (CommandAction.DISCONNECT_LINK, 1, "shell:me")
+    assert ("disconnect_link", "hydra:alpha") in AuditJournalEntry.objects.values_list("event", "record_id")
+
+
+def test_links_of_nodes_that_have_ended_are_not_listed(admin_client: Client) -> None:
+    node = stopped()
+    shown = text_of(admin_client.get(reverse("admin:queues_connection_changelist")))
+    assert f"hydra:{node.pk}-1" not in shown

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from itertools import islice
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ from wire.blipmq import codec
 from wire.blipmq.codec import ACK, HEADER, MAX_FRAME_SIZE, MIN_LENGTH, PING, POLL, PONG, PUBLISH, Decoder, Frame
 from wire.blipmq.machine import Action, Conversation, State, Success
 from wire.net.connection import Connection, contained
+from wire.net.limits import Closure
 from wire.replies import Replies
 from wire.server import Server
 from wire.unconfirmed import Unconfirmed
@@ -45,6 +47,8 @@ TURN = 500
 TOO_LARGE = "larger than a BlipMQ frame"
 #: Subscriptions that one connection remembers.
 MOST_POLLED = 100_000
+#: Subscriptions of one connection that operators are told of.
+MOST_LOOKED = 100
 
 _pack_header = HEADER.pack
 
@@ -99,6 +103,7 @@ class BlipMQSession:
         self._polled: dict[bytes, Polled] = {}
         #: ACKs with tags that are not outstanding here: subscription id, tags.
         self._late: list[tuple[int, list[int]]] = []
+        self._client = server.engine.clients.add(Protocol.BLIPMQ, connection.address, self)
 
     # Called by the connection.
 
@@ -125,6 +130,7 @@ class BlipMQSession:
         if self._task is not None:
             self._task.cancel()
         self._stop_waiting()
+        self._engine.clients.remove(self._client)
         if self._grant is not None:
             self._server.by_key.forget(self._grant.id, self)
 
@@ -151,6 +157,17 @@ class BlipMQSession:
     def revoke(self) -> None:
         """The key is no longer good: end the connection at once."""
         self.connection.abort()
+
+    @contained
+    def disconnect(self) -> None:
+        """An operator ends the connection."""
+        self.connection.abort(Closure.OPERATOR)
+
+    def holds(self) -> tuple[int, int]:
+        """What waits for an acknowledgement of the subscriptions that it polls, the first `MOST_LOOKED` of them. Other
+        clients of the key may have polled some of it."""
+        polled = islice(self._polled.values(), MOST_LOOKED)
+        return sum(len(known.buffer.unacked) for known in polled), self.connection.held_bytes
 
     @contained
     def publish_failed(self, token: int, error: EngineError) -> None:
@@ -227,6 +244,7 @@ class BlipMQSession:
             bodies.append(payload[size:])
             tokens.append(cid)
         if bodies:
+            self._client.published(len(bodies))
             self._replies.follow_batch(publisher.publish_many(bodies, self, tokens))
             self._engine.check_saturation()
             return at + len(bodies)
@@ -270,6 +288,7 @@ class BlipMQSession:
             else:
                 out += (_pack_header(length, PUBLISH, tag), topic, body)
         done = len(deliveries)
+        self._client.delivered(done)
         if done < count and self._may_come(known, soon=done == 0):
             self._await_message(frames[at + done][1], known)
             return at + done + 1
@@ -310,6 +329,7 @@ class BlipMQSession:
         if not self._grant.may(Protocol.BLIPMQ, Operation.PUBLISH, "topic", topic):
             self._nack(cid, codec.FORBIDDEN)
             return
+        self._client.published(1)
         publisher = self._engine.publisher(Destination("topic", topic), self._grant.id)
         if qos:  # nearly always the next PUBLISH has the same topic: the hot loop then takes it
             self._publisher, self._prefix = publisher, codec.delivery_prefix(1, topic)
@@ -349,6 +369,7 @@ class BlipMQSession:
     def _deliver_transient(self, cid: int, known: Polled) -> None:
         topic = codec.delivery_prefix(0, known.subscription.topic)
         known.buffer.note_demand(monotonic())
+        self._client.delivered(1)
         self._say(codec.encode_delivery(cid, topic, known.subscription.take_transient()))
 
     def _may_come(self, known: Polled, soon: bool = True) -> bool:
@@ -423,6 +444,7 @@ class BlipMQSession:
         delivery = known.buffer.deliver(monotonic(), True, self._grant.id)
         if delivery is None:
             return False
+        self._client.delivered(1)
         try:
             self._say(codec.encode_delivery(delivery[0], known.prefix, delivery[1]))
         except codec.FrameTooLarge:
@@ -524,6 +546,7 @@ class BlipMQSession:
         self._grant = grant
         self._unconfirmed = self._server.unconfirmed.of(grant.id)
         self.connection.name_key(grant.id)
+        self._client.identify(grant.id)
         self._conversation.succeeded(Success.AUTHENTICATED)
         self.connection.handshake_done()
         self._say(codec.encode_ack(cid, 0))

@@ -183,6 +183,11 @@ class Connection(asyncio.Protocol):
     # Called by sessions
 
     @property
+    def address(self) -> str:
+        """The client's address and port."""
+        return str(HostPort(*self.peer))
+
+    @property
     def is_closing(self) -> bool:
         """Whether the connection has been ended: later writes are dropped."""
         return self._closing
@@ -222,9 +227,9 @@ class Connection(asyncio.Protocol):
         """Flush what was written, then close. The session's connection_lost comes soon, before it is done."""
         self._end(Closure.STOPPED if self.listener.stopping else Closure.SESSION)
 
-    def abort(self) -> None:
+    def abort(self, closure: Closure = Closure.SESSION) -> None:
         """Close at once and drop unsent bytes."""
-        self._abort(self._closure or Closure.SESSION)
+        self._abort(self._closure or closure)
 
     def pause_reading(self, reason: str) -> None:
         """Read nothing more until ``reason``, and every other one, has been taken back by resume_reading.
@@ -256,6 +261,11 @@ class Connection(asyncio.Protocol):
         self._handshake_done = True
         self._stamp = self.listener.loop.time()
         self.listener.limits.know(self)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes received of frames that are incomplete or not handled yet, and bytes that the client has not taken."""
+        return self._held + self._transport.get_write_buffer_size()
 
     def hold(self, count: int) -> None:
         """Report the received bytes that are kept: of an incomplete frame, or of frames not handled yet.

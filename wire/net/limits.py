@@ -36,6 +36,7 @@ class Closure(StrEnum):
     WRITE_TIMEOUT = "write_timeout"
     STOPPED = "stopped"
     STOP_TIMEOUT = "stop_timeout"
+    OPERATOR = "operator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from queues.engine import LocalQueue, QueueNotFound
+from queues.engine import Client, LocalQueue, QueueNotFound
 from queues.reach import Operation
 from wire.net.connection import Connection
 from wire.overhop.codec.decoder import OverhopEnvelope
@@ -55,8 +55,11 @@ class Answers:
 class Deliveries:
     """Consumers by their sids, assignments by their jids; the oldest assignment comes first."""
 
-    def __init__(self, connection: Connection, service: OverhopService, replies: Replies, oks: OkWriter) -> None:
+    def __init__(
+        self, connection: Connection, service: OverhopService, replies: Replies, oks: OkWriter, client: Client
+    ) -> None:
         self.connection = connection
+        self._client = client
         self.consumers: dict[str, Consumer] = {}
         self.assignments: dict[str, Assignment] = {}
         self._service = service
@@ -199,6 +202,7 @@ class Deliveries:
         """Push jobs; a worker that does not read gets no more of them until it does."""
         connection = self.connection
         connection.write(b"".join(frames))
+        self._client.delivered(len(frames))
         if connection.is_choked:
             for consumer in self.consumers.values():
                 consumer.set_aside()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from msgpack import Packer  # type: ignore[import-untyped]
 
 from queues.engine import (
+    Client,
     Content,
     EngineError,
     Outgoing,
@@ -68,6 +69,7 @@ class Enqueuer:
         replies: Replies,
         oks: OkWriter,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        client: Client,
     ) -> None:
         """`spawn` runs a coroutine in the background, no longer than the connection lives."""
         self.connection = connection
@@ -76,6 +78,7 @@ class Enqueuer:
         self._replies = replies
         self._oks = oks
         self._spawn = spawn
+        self._client = client
         self._gone = False
         #: `encode_value` of simple maps; a packer that is kept is faster than `packb`, which makes one each time.
         self._pack: Callable[[Any], bytes] = Packer(buf_size=4096).pack
@@ -94,6 +97,7 @@ class Enqueuer:
         """Give a job to the store; the answer follows by itself. Raises DomainError."""
         _, value, scheduled_at, max_attempts, interval, key, priority = job
         payload = NIL if value is None else self._payload(value)
+        self._client.published(1)
         replies = self._replies
         if max_attempts is not None or interval is not None:
             policy = self._engine.known_policy(target.id)
@@ -139,6 +143,7 @@ class Enqueuer:
             bodies.append(body)
             rids.append(rid)
         if bodies:
+            self._client.published(len(bodies))
             replies, names = self._replies, target.names
             replies.follow_batch(self._engine.open_batch)
             parts = replies.begin()

@@ -17,8 +17,9 @@ from typing import Any
 from uuid import uuid4
 
 from queues.engine import EngineError
-from queues.reach import Operation
+from queues.reach import Operation, Protocol
 from wire.net.connection import Connection, contained
+from wire.net.limits import Closure
 from wire.overhop.codec import decoder, messages
 from wire.overhop.codec.decoder import PUSH_RID, Code, Decoder, OverhopEnvelope, Type, format_timestamp
 from wire.overhop.codec.fields import DomainError, ShapeError, forbidden
@@ -50,8 +51,9 @@ class OverhopSession:
         self._replies = Replies(service.engine, connection)
         self._unconfirmed = service.unconfirmed.of(connection.peer[0])
         oks = OkWriter()
-        self._enqueuer = Enqueuer(connection, service, self._replies, oks, self._spawn)
-        self._deliveries = Deliveries(connection, service, self._replies, oks)
+        self._client = client = service.engine.clients.add(Protocol.OVERHOP, connection.address, self)
+        self._enqueuer = Enqueuer(connection, service, self._replies, oks, self._spawn, client)
+        self._deliveries = Deliveries(connection, service, self._replies, oks, client)
         self._wid = ""
         self._loop = asyncio.get_running_loop()
         self._conversation = Conversation(service.options.limits, self._loop.time())
@@ -102,6 +104,7 @@ class OverhopSession:
         self._conversation.on_disconnect(self._loop.time())
         self._finishing = True
         self._service.disconnected(self, self._wid)
+        self._engine.clients.remove(self._client)
         self._deliveries.withdraw()
         if self.connection.listener.stopping:
             self._deliveries.hand_back()
@@ -129,6 +132,14 @@ class OverhopSession:
     def revoke(self) -> None:
         """The permissions of clients have changed: end the connection at once."""
         self.connection.abort()
+
+    def disconnect(self) -> None:
+        """An operator ends the connection."""
+        self.connection.abort(Closure.OPERATOR)
+
+    def holds(self) -> tuple[int, int]:
+        """The jobs that it works on, and the bytes that it keeps."""
+        return len(self._deliveries.assignments), self.connection.held_bytes
 
     @contained
     def heartbeat(self, now: float) -> None:
@@ -229,9 +240,11 @@ class OverhopSession:
     def _register(self, rid: str) -> None:
         self._wid = str(uuid4())
         self._service.registered(self, self._wid)
+        grant = self._service.grant
+        self._client.identify(None if grant is None else grant.id, self._wid)
         self.connection.handshake_done()
-        if self._service.grant is not None:
-            self.connection.name_key(self._service.grant.id)
+        if grant is not None:
+            self.connection.name_key(grant.id)
         self.connection.allow_silence(True)  # a worker may wait for jobs
         self.connection.when_writable(self._deliveries.go_on)
         deliveries = self._deliveries

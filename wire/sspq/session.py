@@ -8,7 +8,9 @@ import logging
 from dataclasses import dataclass
 
 from queues.engine import Delivery, Destination, Engine, EngineError, LocalDeadLetters, LocalQueue
+from queues.reach import Protocol
 from wire.net.connection import Connection, contained
+from wire.net.limits import Closure
 from wire.replies import Replies
 from wire.server import Server
 from wire.sspq import codec
@@ -63,19 +65,23 @@ class SspqSession:
         #: The server stops: nothing is asked for any more; and, a moment later, the connection closes.
         self._stopping = False
         self._draining = False
+        self._client = server.engine.clients.add(Protocol.SSPQ, connection.address, self)
         connection.handshake_done()  # SSPQ has none: a SEND may come at any time, only the idle limit holds
 
     # Called by the connection.
 
     def data_received(self, data: bytes) -> None:
-        publish, replies = self._publisher.publish, self._replies
+        publish, replies, sent = self._publisher.publish, self._replies, 0
         for kind, retries, payload in self._decoder.feed(data):
             if kind == SEND:
                 replies.follow_batch(publish(payload, self, 0, _attempts(retries)))
+                sent += 1
             elif kind == CONFIRM and replies.unsent:
                 continue  # it came before the message that is held has left: it cannot be meant
             elif (event := PACKET_EVENTS.get(kind)) is not None:
                 self._act(self._slot.on(event))
+        if sent:
+            self._client.published(sent)
         replies.flush()
         self._engine.check_saturation()
         self.connection.hold(self._decoder.pending)
@@ -92,6 +98,7 @@ class SspqSession:
     def connection_lost(self) -> None:
         self._act(self._slot.on(Event.DISCONNECT))
         self._replies.discard()
+        self._engine.clients.remove(self._client)
 
     def drain(self) -> None:
         """Refuse who waits; let who holds a message finish it."""
@@ -123,6 +130,15 @@ class SspqSession:
     # Called by the engine.
 
     @contained
+    def disconnect(self) -> None:
+        """An operator ends the connection."""
+        self.connection.abort(Closure.OPERATOR)
+
+    def holds(self) -> tuple[int, int]:
+        """The message that it has not confirmed, and the bytes that it keeps."""
+        return int(self._held is not None), self.connection.held_bytes
+
+    @contained
     def deliver(self, delivery: Delivery) -> None:
         """A message for the waiting RECEIVE."""
         buffer, self._waits_in = self._waits_in, None
@@ -133,6 +149,7 @@ class SspqSession:
             buffer.hand_back(tag)
             return
         self._held = buffer, tag
+        self._client.delivered(1)
         left = 0
         if action is Action.DELIVER:
             own = None if detail is None else detail.max_attempts

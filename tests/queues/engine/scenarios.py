@@ -8,6 +8,7 @@ import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import psycopg
@@ -479,6 +480,16 @@ async def asking(world: World) -> None:
     queue = await world.asked(lambda: world.engine.queue(name))
     await world.asked(lambda: world.engine.request("find_key", queue=queue.id, key="k"))
     await world.asked(lambda: world.engine.request("write_workers", node=node, workers="[]", gone=[]))
+
+
+async def watching(world: World) -> None:
+    """Operators see the connections of clients."""
+    session = SimpleNamespace(holds=lambda: (1, 2), disconnect=lambda: None)
+    client = world.engine.clients.add("blipmq", f"192.0.2.1:{next(_numbers)}", session)
+    shown = "select from queues_connection where address = %s"
+    await world.store.until(lambda: world.store.rows(shown, client.address), "its row")
+    world.engine.clients.remove(client)
+    await world.store.until(lambda: not world.store.rows(shown, client.address), "its end")
 
 
 async def stalling(world: World) -> None:

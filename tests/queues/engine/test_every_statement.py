@@ -45,6 +45,7 @@ RUN_BY: dict[Scenario, str] = {
     scenarios.nodes: "dead_nodes end_silent end_frozen reap_leases leased_ids close_mailboxes",
     scenarios.logging_in: "key key_named keys note_key_uses",
     scenarios.asking: "ensure_queue find_key write_workers",
+    scenarios.watching: "write_connections",
     scenarios.stalling: "waits_for",
     scenarios.reconnecting: "history register_node end_sessions move_ids move_tags note_history",
     scenarios.losing_a_commit: "audit_has",
@@ -88,7 +89,7 @@ async def world(
         "cluster.periodic.SWEEP": 0.1, "cluster.tidying.UNSEEN": 0.2, "cluster.tidying.TOUCH": 0.5,
         "cluster.periodic.PARTITIONS": 0.1, "cluster.periodic.PARTITIONS_AGAIN": 0.1, "supervisor.STEADY_JOB": 0.05,
         "cluster.notifications.channel.UNTOLD": 0.1, "consume.local_queue.COLD": 0.3, "health.RESTARTS_WITHIN": 0.0,
-        "grants.GRANTS": 0.1,
+        "grants.GRANTS": 0.1, "clients.LOOK": 0.05,
     }.items():  # fmt: skip
         monkeypatch.setattr(f"queues.engine.{name}", seconds)
     engine = await make_engine(mailboxes=True, idle_subscription_days=7, stall_timeout=0.2)

@@ -8,7 +8,10 @@ from django.db import connection
 pytestmark = pytest.mark.django_db
 
 #: Tables that lose a row or more with each message, or with each commit.
-CHURNED = {"queues_message", "queues_queuetally", "queues_audithead", "queues_auditjournal", "queues_instruction"}
+CHURNED = {
+    "queues_message", "queues_queuetally", "queues_audithead", "queues_auditjournal", "queues_instruction",
+    "queues_connection",
+}  # fmt: skip
 
 PAUSES = """
 select c.relname, o.option_value::float

@@ -33,6 +33,7 @@ from queues.engine.cluster.notifications.formats import (
     Transient,
     parse,
     parse_instruction,
+    recipient,
 )
 from queues.engine.database import Connection
 from queues.engine.health import Health
@@ -178,7 +179,7 @@ async def _send(connection: Connection, notifications: list[Sendable]) -> None:
         if isinstance(notification, SendableInstruction):
             told = list(notification.texts())
             texts += told
-            nodes += [notification.node if isinstance(notification, Transient) else None] * len(told)
+            nodes += [recipient(notification)] * len(told)
         else:
             for text in notification.texts():
                 await connection.execute("select pg_notify(%s, %s)", (CHANNEL, text))

@@ -136,6 +136,18 @@ class Evicted:
 
 
 @dataclass(frozen=True, slots=True)
+class Disconnected:
+    """An operator ends client connections of a node, by their numbers."""
+
+    node: int
+    connections: tuple[int, ...]
+
+    def texts(self) -> Iterator[str]:
+        for part in _parts(map(str, self.connections)):
+            yield f'{{"disconnect": [{part}], "node": {self.node}}}'
+
+
+@dataclass(frozen=True, slots=True)
 class Instructed:
     """There are instructions for nodes, the earliest with this id."""
 
@@ -143,12 +155,17 @@ class Instructed:
 
 
 Hint = Ready | Dead | Interest | Gone | Changed | Instructed
-Instruction = Transient | Ack | Purge | MailboxTaken | Evicted
+Instruction = Transient | Ack | Purge | MailboxTaken | Evicted | Disconnected
 Notification = Hint | Instruction
 #: Those that are sent from Python; the others come from SQL functions and triggers.
 SendableHint = Ready | Dead | Gone
-SendableInstruction = Transient | Ack | Purge
+SendableInstruction = Transient | Ack | Purge | Disconnected
 Sendable = SendableHint | SendableInstruction
+
+
+def recipient(instruction: SendableInstruction) -> int | None:
+    """The node that an instruction is for; None: every node."""
+    return instruction.node if isinstance(instruction, Transient | Disconnected) else None
 
 
 def parse(text: str) -> Hint:
@@ -270,4 +287,5 @@ _INSTRUCTIONS: dict[str, Callable[[dict[str, Any]], Instruction]] = {
         _id(message["mailbox"]), _bigint(message["connection"]), _id(message["node"])
     ),
     "evicted": lambda message: Evicted(_id(message["evicted"]), _bigint(message["connection"])),
+    "disconnect": lambda message: Disconnected(_id(message["node"]), _list(message["disconnect"], _bigint)),
 }

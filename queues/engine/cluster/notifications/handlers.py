@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from queues.engine.clients import Clients
 from queues.engine.cluster.notifications.channel import Handler
 from queues.engine.cluster.notifications.formats import (
     Ack,
     Changed,
     Dead,
+    Disconnected,
     Evicted,
     Gone,
     Interest,
@@ -74,8 +76,8 @@ class Handlers:
 
     def __init__(
         self, node: Node, policies: Policies, reader: PolicyReader, local_queues: LocalQueues,
-        subscriptions: Subscriptions, settlements: SettlementWriter, grants: Grants, mailboxes: MailboxService | None,
-        on_periodic_change: Sequence[Callable[[], None]],
+        subscriptions: Subscriptions, settlements: SettlementWriter, grants: Grants, clients: Clients,
+        mailboxes: MailboxService | None, on_periodic_change: Sequence[Callable[[], None]],
     ) -> None:  # fmt: skip
         self._node = node
         self._policies = policies
@@ -84,6 +86,7 @@ class Handlers:
         self._subscriptions = subscriptions
         self._settlements = settlements
         self._grants = grants
+        self._clients = clients
         self._mailboxes = mailboxes
         self._on_periodic_change = on_periodic_change
         self.by_type: dict[type, Handler] = {
@@ -96,6 +99,7 @@ class Handlers:
             Ack: self._acks,
             Purge: self._purge,
             Evicted: self._evicted,
+            Disconnected: self._disconnected,
             MailboxTaken: self._mailbox_taken,
         }
 
@@ -148,6 +152,12 @@ class Handlers:
         """An operator ended a peer's connection."""
         if self._mailboxes is not None:
             self._mailboxes.hear_evicted(evicted.queue, evicted.connection)
+
+    def _disconnected(self, disconnected: Disconnected) -> None:
+        """An operator ended client connections; their numbers are those of one life of one node."""
+        if disconnected.node == self._node.id:
+            for number in disconnected.connections:
+                self._clients.disconnect(number)
 
     def _purge(self, purge: Purge) -> None:
         """An operator purged the queue: messages that were in memory then and are not delivered go too."""

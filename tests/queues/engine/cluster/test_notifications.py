@@ -20,6 +20,7 @@ from queues.engine.cluster.notifications.formats import (
     Ack,
     Changed,
     Dead,
+    Disconnected,
     Gone,
     Instruction,
     Interest,
@@ -43,6 +44,7 @@ SENDABLE = st.one_of(
     st.builds(Transient, IDS, IDS, st.binary(max_size=5600)),
     st.builds(Ack, IDS, st.lists(BIGINTS, min_size=1, max_size=1000).map(tuple), st.none() | BIGINTS),
     st.builds(Purge, IDS, st.text(max_size=300), BIGINTS),
+    st.builds(Disconnected, IDS, st.lists(BIGINTS, min_size=1, max_size=1000).map(tuple)),
 )
 BIGGEST = (1 << 63) - 1
 #: What any role may say.
@@ -56,7 +58,8 @@ STRANGE = [
     '{"transient":1,"node":1,"body":5}', '{"transient":1,"node":1,"body":"%"}', '{"transient":1,"node":1,"body":"ü"}',
     '{"ack":1,"tags":5,"consumer":null}', '{"ack":1,"tags":["a"],"consumer":null}', '{"ack":1,"tags":[1]}',
     '{"ack":1,"tags":[1],"consumer":"x"}', '{"purge":1,"by":7}', '{"purge":null}', '{"mailbox":1,"connection":1}',
-    '{"evicted":1,"connection":[]}', '{"periodic":"\\ud800"}', '{"\\ud800":1}',
+    '{"evicted":1,"connection":[]}', '{"disconnect":1,"node":1}', '{"disconnect":[1]}',
+    '{"periodic":"\\ud800"}', '{"\\ud800":1}',
 ]  # fmt: skip
 
 
@@ -67,6 +70,8 @@ def total(parts: list[Any], whole: Any) -> Any:
             return Ready({queue: first for part in parts for queue, first in part.queues.items()})
         case Dead():
             return Dead(tuple(queue for part in parts for queue in part.queues))
+        case Disconnected():
+            return Disconnected(whole.node, tuple(number for part in parts for number in part.connections))
         case Ack():
             return Ack(whole.queue, tuple(tag for part in parts for tag in part.tags), parts[0].consumer)
         case _:
@@ -154,6 +159,7 @@ async def test_what_another_role_notifies_settles_removes_and_delivers_nothing(
         json.dumps({"transient": subscription.buffer.id, "node": engine.node, "body": "eA=="}),
         json.dumps({"evicted": queue, "connection": 1}),
         json.dumps({"mailbox": queue, "connection": BIGGEST, "node": engine.node + 1}),
+        json.dumps({"disconnect": [1], "node": engine.node}),
     ]
     with stranger(store) as role:
         for text in made_up:

@@ -1,0 +1,225 @@
+"""Connections of clients over every protocol: who is connected where, what it does and holds, and a way to end it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from queues.admin.charts import number, rate, size
+from queues.admin.confirm import GONE, REFUSALS, confirm_page, confirmed
+from queues.admin.keyset import KeysetAdmin, KeysetChangeList
+from queues.admin.recorded import operator
+from queues.engine.clients import LATEST, MOST_LISTED
+from queues.models import Connection
+from queues.operations import connections as operations
+from queues.reach import Protocol
+from queues.times import relative
+
+LIST = "admin:queues_connection_changelist"
+#: Orders of the list: its keyset, by the word in the address.
+ORDERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "busiest": ("busiest first", ("-rate", "id")),
+    "unsettled": ("most unacknowledged first", ("-unacked", "id")),
+    "latest": ("latest first", ("-connected_at", "-id")),
+    "oldest": ("oldest first", ("connected_at", "id")),
+}
+QUESTION = (
+    "This ends the connections. Nothing is lost: what they have not acknowledged is delivered again. A client may come "
+    "back at once, as long as its key allows:"
+)
+
+
+class OrderFilter(admin.SimpleListFilter):
+    """The order of the list."""
+
+    title = "order"
+    parameter_name = "order"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(word, label) for word, (label, _) in ORDERS.items()]
+
+    def value(self) -> str:
+        return order_of(super().value())
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        _, *orders = super().choices(changelist)
+        yield from orders
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset
+
+
+def order_of(word: object) -> str:
+    """The order that an address asks for, or the usual one."""
+    return word if isinstance(word, str) and word in ORDERS else "busiest"
+
+
+class ConnectionChangeList(KeysetChangeList):
+    """In one of `ORDERS`."""
+
+    @property
+    def keyset(self) -> Sequence[str]:
+        return ORDERS[order_of(self.params.get(OrderFilter.parameter_name))][1]
+
+
+@admin.register(Connection)
+class ConnectionAdmin(KeysetAdmin):
+    list_display = (
+        "number", "protocol", "address", "key_shown", "name_shown", "node_shown", "connected", "published", "delivered",
+        "unacked", "holds",
+    )  # fmt: skip
+    list_display_links = ("number",)
+    list_filter = (OrderFilter, "protocol", "node")
+    list_select_related = ("node", "key")
+    list_per_page = 100
+    search_fields = ("address__startswith", "name", "key__name")
+    search_help_text = "The beginning of the address, or a part of the name or of the key's name"
+    actions = ("disconnect",)
+    change_list_template = "admin/queues/connection_change_list.html"
+    change_form_template = "admin/queues/connection_change_form.html"
+    fields = (
+        "number", "protocol", "address", "key_shown", "name_shown", "node_shown", "connected", "published", "delivered",
+        "messages_in", "messages_out", "unacked", "holds",
+    )  # fmt: skip
+    readonly_fields = (
+        "number", "key_shown", "name_shown", "node_shown", "connected", "published", "delivered", "holds",
+    )  # fmt: skip
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[KeysetChangeList]:
+        return ConnectionChangeList
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Connection]:
+        found: QuerySet[Connection] = super().get_queryset(request)
+        return found.select_related("node", "key")
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.disconnect_view)
+        return [path("<int:id>/disconnect/", view, name="queues_connection_disconnect"), *super().get_urls()]
+
+    def has_operate_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may end connections."""
+        return request.user.has_perm("queues.change_connection")
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        totals = operations.totals()
+        context = {
+            "totals": [
+                (one.protocol, f"{one.connections:,}", f"{one.listed:,}", rate(one.in_rate), rate(one.out_rate))
+                for one in totals
+            ],
+            "cut": any(one.listed < one.connections for one in totals), "most": MOST_LISTED, "latest": LATEST,
+            "others": operations.others(), "most_others": operations.MOST_OTHERS,
+        }  # fmt: skip
+        return super().changelist_view(request, {**context, **(extra_context or {})})
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        context = {**(extra_context or {}), "may_operate": self.has_operate_permission(request)}
+        return super().change_view(request, object_id, form_url, context)
+
+    def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
+        """Its page, loading itself again, has found that it is gone."""
+        self.message_user(request, "The connection has ended, or is not listed any more.", messages.WARNING)
+        return HttpResponseRedirect(reverse(LIST))
+
+    # What is shown.
+
+    @admin.display(description="connection")
+    def number(self, connection: Connection) -> str:
+        return str(connection)
+
+    @admin.display(description="API key")
+    def key_shown(self, connection: Connection) -> SafeString:
+        if connection.key is None:
+            return format_html("{}", "-" if connection.key_id is None else f"deleted ({connection.key_id})")
+        return format_html('<a href="{}">{}</a>', _page("apikey", connection.key.pk), connection.key)
+
+    @admin.display(description="worker or peer")
+    def name_shown(self, connection: Connection) -> SafeString:
+        name = connection.name
+        if name and connection.protocol == Protocol.OVERHOP:
+            return format_html('<a href="{}">{}</a>', _page("worker", name), name)
+        if name and connection.protocol == Protocol.PEERBUS:
+            return format_html('<a href="{}?q={}">{}</a>', reverse("admin:queues_mailbox_changelist"), name, name)
+        return format_html("{}", name or "-")
+
+    @admin.display(description="node")
+    def node_shown(self, connection: Connection) -> SafeString:
+        return format_html('<a href="{}">{}</a>', _page("node", connection.node_id), connection.node)
+
+    @admin.display(description="since")
+    def connected(self, connection: Connection) -> str:
+        at = connection.connected_at
+        return f"{at:%Y-%m-%d %H:%M:%S}, {relative(at, timezone.now())}"
+
+    @admin.display(description="in")
+    def published(self, connection: Connection) -> str:
+        return rate(connection.in_rate)
+
+    @admin.display(description="out")
+    def delivered(self, connection: Connection) -> str:
+        return rate(connection.out_rate)
+
+    @admin.display(description="in memory")
+    def holds(self, connection: Connection) -> str:
+        return size(connection.held_bytes)
+
+    # What can be done.
+
+    @admin.action(description="Disconnect", permissions=["operate"])
+    def disconnect(self, request: HttpRequest, queryset: QuerySet[Connection]) -> HttpResponse | None:
+        return self._disconnect(request, list(queryset), "disconnect")
+
+    def disconnect_view(self, request: HttpRequest, id: int) -> HttpResponse:
+        """End one connection."""
+        if not self.has_operate_permission(request):
+            raise PermissionDenied
+        connection = self.get_object(request, str(id))
+        if connection is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, str(id))
+        return self._disconnect(request, [connection]) or HttpResponseRedirect(reverse(LIST))
+
+    def _disconnect(
+        self, request: HttpRequest, chosen: Sequence[Connection], action: str = ""
+    ) -> HttpResponse | None:
+        """Ask, or do it; `action` is that of the list, which shows the question's answer to itself."""
+        if not chosen:
+            self.message_user(request, GONE, messages.WARNING)
+            return None
+        if not confirmed(request):
+            lines = [_line(one) for one in chosen]
+            return confirm_page(
+                self, request, "Are you sure?", QUESTION, lines, "Yes, disconnect", action, [one.pk for one in chosen]
+            )
+        try:
+            operations.disconnect(chosen, operator(request))
+        except REFUSALS as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return None
+        for one in chosen:
+            self.log_only(request, one, "Disconnected.")
+        count = f"{number(len(chosen))} connections" if len(chosen) > 1 else f"the connection {chosen[0]}"
+        self.message_user(request, f"Disconnected {count}.", messages.SUCCESS)
+        return None
+
+
+def _line(connection: Connection) -> str:
+    key = f", key {connection.key}" if connection.key is not None else ""
+    name = f", {connection.name}" if connection.name else ""
+    return f"{connection}: {connection.protocol} from {connection.address}{key}{name}"
+
+
+def _page(model: str, pk: object) -> str:
+    return reverse(f"admin:queues_{model}_change", args=[pk])

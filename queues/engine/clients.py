@@ -1,0 +1,253 @@
+"""The client connections of this process, for operators: each session counts its messages in a `Client`, and the job
+of `Clients` writes a table of them.
+
+A session adds up whole runs of messages, so a message costs nothing here. Every `LOOK` seconds the job goes over all
+clients, in slices between which others have their turn, and computes rates. One statement then tells the store what has
+changed. At most `MOST_LISTED` connections of a node have rows: the busiest, and beside them the latest; the totals by
+protocol are of all. A connection that ends before it is looked at is never written. The table is unlogged, so clients
+that come and go cost no write-ahead log, and its rows go with the node's.
+
+An operator's disconnect comes as an instruction with the connection's number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
+from time import time
+from typing import Any, Protocol
+
+from queues.engine.clock import now
+from queues.engine.database import Connection
+from queues.engine.health import Health
+from queues.engine.node import Node
+from queues.engine.statements import array, statement
+
+#: Connections of a node that have rows, at most, and how many of these are the latest, whatever they do.
+MOST_LISTED = 500
+LATEST = 100
+#: Seconds between two looks at the connections; with very many, a look takes a twentieth of the time at most.
+LOOK = 2.0
+SHARE = 20
+#: Clients that are looked at before others have a turn.
+SLICE = 500
+#: Bytes of an address and of a name that are kept.
+LONGEST = 255
+#: Bits of a connection's id below those of its node's.
+NUMBER_BITS = 32
+
+
+class ClientSession(Protocol):
+    """The session of a client's connection."""
+
+    def holds(self) -> tuple[int, int]:
+        """Messages that were delivered to it and are not settled, and bytes that it keeps in memory."""
+
+    def disconnect(self) -> None:
+        """An operator ends the connection."""
+
+
+class Client:
+    """One connection, as its session tells of it."""
+
+    __slots__ = (
+        "_counted", "_looked", "address", "in_rate", "key", "messages_in", "messages_out", "name", "number", "out_rate",
+        "protocol", "session", "since",
+    )  # fmt: skip
+
+    def __init__(self, number: int, protocol: str, address: str, session: ClientSession) -> None:
+        self.number = number
+        self.protocol = protocol
+        self.address = _bounded(address)
+        self.session = session
+        self.since = time()
+        #: The id of its API key, and the name by which the protocol knows it.
+        self.key: int | None = None
+        self.name = ""
+        #: Messages that it has published, and that were delivered to it.
+        self.messages_in = self.messages_out = 0
+        #: The same a second, since the look before.
+        self.in_rate = self.out_rate = 0.0
+        self._counted = (0, 0)
+        self._looked = now()
+
+    def identify(self, key: int | None, name: str = "") -> None:
+        """The client has shown an API key, or has a name."""
+        self.key, self.name = key, _bounded(name)
+
+    def published(self, count: int) -> None:
+        """It has published so many messages."""
+        self.messages_in += count
+
+    def delivered(self, count: int) -> None:
+        """So many messages were delivered to it."""
+        self.messages_out += count
+
+    @property
+    def rate(self) -> float:
+        """Messages a second in both directions."""
+        return self.in_rate + self.out_rate
+
+    def look(self, time: float) -> None:
+        """Compute the rates since the last look."""
+        before, seconds = self._counted, max(time - self._looked, 0.001)
+        self._counted, self._looked = (self.messages_in, self.messages_out), time
+        self.in_rate = round((self.messages_in - before[0]) / seconds, 1)
+        self.out_rate = round((self.messages_out - before[1]) / seconds, 1)
+
+    def row(self, node: int) -> dict[str, Any]:
+        """Its row in the table."""
+        unacked, held_bytes = self.session.holds()
+        return {
+            "id": connection_id(node, self.number), "protocol": self.protocol, "address": self.address,
+            "name": self.name, "key": self.key, "since": round(self.since, 3), "messages_in": self.messages_in,
+            "messages_out": self.messages_out, "in_rate": self.in_rate, "out_rate": self.out_rate,
+            "unacked": unacked, "held_bytes": held_bytes,
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Total:
+    """The connections of a protocol together, and the messages since the process began."""
+
+    connections: int = 0
+    messages_in: int = 0
+    messages_out: int = 0
+    in_rate: float = 0.0
+    out_rate: float = 0.0
+
+    def add(self, client: Client) -> None:
+        """Add an open connection."""
+        self.connections += 1
+        self.in_rate += client.in_rate
+        self.out_rate += client.out_rate
+        self.add_messages(client.messages_in, client.messages_out)
+
+    def add_messages(self, messages_in: int, messages_out: int) -> None:
+        """Add messages."""
+        self.messages_in += messages_in
+        self.messages_out += messages_out
+
+
+class Clients:
+    """All client connections of one engine."""
+
+    def __init__(self, node: Node, health: Health) -> None:
+        self._node = node
+        self._health = health
+        self._open: dict[int, Client] = {}
+        self._last = 0
+        #: Messages of connections that have ended, by protocol.
+        self._ended: defaultdict[str, Total] = defaultdict(Total)
+        #: The rows in the table, by the connection's number, and the totals there; the node that they are of.
+        self._written: dict[int, str] = {}
+        self._written_totals = ""
+        self._written_by = 0
+        #: By protocol, as of the last look.
+        self.totals: dict[str, Total] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # Called by sessions.
+
+    def add(self, protocol: str, address: str, session: ClientSession) -> Client:
+        """A client has connected; `remove` is due at its end."""
+        self._last = (self._last + 1) % (1 << NUMBER_BITS)
+        while self._last in self._open:
+            self._last = (self._last + 1) % (1 << NUMBER_BITS)
+        client = self._open[self._last] = Client(self._last, protocol, address, session)
+        return client
+
+    def remove(self, client: Client) -> None:
+        """A client's connection has ended."""
+        if self._open.pop(client.number, None) is not None:
+            self._ended[client.protocol].add_messages(client.messages_in, client.messages_out)
+
+    # Called by the handlers.
+
+    def disconnect(self, number: int) -> None:
+        """An operator ends a connection, if it is open still."""
+        client = self._open.get(number)
+        if client is not None:
+            self._health.guard("session", client.session, client.session.disconnect)
+
+    # The table.
+
+    async def run(self, connection: Connection) -> None:
+        """Write the table for ever; ends by an exception when the connection is lost."""
+        while True:
+            spent = await self.write(connection)
+            await asyncio.sleep(max(LOOK, SHARE * spent))
+
+    async def write(self, connection: Connection) -> float:
+        """Look at all clients and write what has changed since the last time. Returns the seconds of work here."""
+        if self._written_by != self._node.id:  # the rows of the node before have gone with it
+            self._written_by, self._written, self._written_totals = self._node.id, {}, ""
+        spent = await self._look()
+        began = now()
+        node = self._node.id
+        rows = {client.number: json.dumps(client.row(node)) for client in self._listed()}
+        changed = [row for number, row in rows.items() if self._written.get(number) != row]
+        gone = [connection_id(node, number) for number in self._written if number not in rows]
+        totals = json.dumps([
+            {
+                "protocol": protocol, "connections": total.connections, "in_rate": round(total.in_rate, 1),
+                "out_rate": round(total.out_rate, 1),
+            }
+            for protocol, total in self.totals.items()
+        ])  # fmt: skip
+        spent += now() - began
+        if changed or gone or totals != self._written_totals:
+            parameters = {"node": node, "rows": f"[{','.join(changed)}]", "gone": array(gone), "totals": totals}
+            await connection.execute(statement("write_connections"), parameters)
+            self._written, self._written_totals = rows, totals
+        return spent
+
+    async def _look(self) -> float:
+        """Compute rates and totals; returns the seconds that it took."""
+        totals = {protocol: Total(0, ended.messages_in, ended.messages_out) for protocol, ended in self._ended.items()}
+        spent = 0.0
+        for part in _slices(list(self._open.values()), SLICE):
+            began = now()
+            for client in part:
+                client.look(began)
+                totals.setdefault(client.protocol, Total()).add(client)
+            spent += now() - began
+            await asyncio.sleep(0)
+        self.totals = totals
+        return spent
+
+    def _listed(self) -> list[Client]:
+        """Those that have rows: all, or the busiest and the latest."""
+        if len(self._open) <= MOST_LISTED:
+            return list(self._open.values())
+        latest = {client.number: client for client in islice(reversed(self._open.values()), LATEST)}
+        others = (client for client in self._open.values() if client.number not in latest)
+        return [*heapq.nlargest(MOST_LISTED - len(latest), others, key=attrgetter("rate")), *latest.values()]
+
+
+def connection_id(node: int, number: int) -> int:
+    """The id of a connection's row."""
+    return node << NUMBER_BITS | number
+
+
+def parts_of_id(id: int) -> tuple[int, int]:
+    """The node and the number in a connection's id."""
+    return id >> NUMBER_BITS, id & ((1 << NUMBER_BITS) - 1)
+
+
+def _slices(clients: list[Client], size: int) -> Iterator[list[Client]]:
+    for start in range(0, len(clients), size):
+        yield clients[start : start + size]
+
+
+def _bounded(text: str) -> str:
+    """A text from a client as the table can hold it."""
+    return text.encode("utf-8", "replace")[:LONGEST].decode("utf-8", "ignore").replace("\0", "\ufffd")
