@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from django.db import DEFAULT_DB_ALIAS
 
 from queues.store import query
 
 
-@dataclass(frozen=True, slots=True)
-class QueueCounts:
+class QueueCounts(NamedTuple):
     """The messages of one queue by state, and how many ever entered it, left it for good, and were acknowledged."""
 
     ready: int = 0

@@ -1,7 +1,8 @@
 """The state of the broker now, for pages that refresh themselves: read once a second, however many requests ask.
 
 A process keeps one. What changes every second is read then, in two statements; the first messages of queues, and what
-the samples, the audit chains and ETL say, every few seconds in four. Each is a transaction of its own with a limit.
+the audit chains and ETL say, every few seconds in two; what the samples say in two more, when there is a new one. Each
+is a transaction of its own with a limit. With many queues, or on a busy machine, looks are further apart.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from queues.samples import ALL_QUEUES, SPANS, read_series
 from queues.settings import settings
 from queues.store import query_within
 
-#: Seconds for which a look holds, and one at what changes slowly.
-AGE, SLOW_AGE = 1.0, 15.0
+#: Seconds for which a look holds, one at what changes slowly, and one at the samples, unless there is a new one.
+AGE, SLOW_AGE, SAMPLES_AGE = 1.0, 15.0, 60.0
+#: A look holds for so many times as long as it took.
+REST = 20
 #: Milliseconds that a statement may take, and the one that looks for first messages.
 LIMIT, OLDEST_LIMIT = 2000, 500
 #: Queues whose first message is looked for: those in which most are ready.
@@ -44,16 +47,17 @@ class StateReader:
     def forget(self) -> None:
         """Look again the next time."""
         self._state: BrokerState | None = None
-        self._looked = self._looked_slowly = -SLOW_AGE
+        self._look_again = 0.0
+        self._looked_slowly = -SLOW_AGE
 
     def read(self, using: str = DEFAULT_DB_ALIAS) -> BrokerState:
         """The state, at most a second old. Raises Django's database errors."""
         with self._lock:
             now = time.monotonic()
-            if self._state is None or now - self._looked >= AGE:
+            if self._state is None or now >= self._look_again:
                 slowly = now - self._looked_slowly >= SLOW_AGE
                 self._state = self._look(self._state, slowly, using)
-                self._looked = now
+                self._look_again = now + max(AGE, 0.0 if slowly else REST * (time.monotonic() - now))
                 self._looked_slowly = now if slowly else self._looked_slowly
             return self._state
 
@@ -62,15 +66,20 @@ class StateReader:
         overview = take_overview(None if before is None else before.overview, using, LIMIT)
         state = replace(before or BrokerState(overview, {}), overview=overview)
         if slowly:
-            now = time.time()
             state = replace(
                 state,
                 oldest=_oldest(overview, using),
-                trends={id: Trend(*row) for id, *row in query_within("state_trends", using, LIMIT, minutes=NEW_NODES)},
                 records=query_within("state_records", using, LIMIT, minutes=LATE, most=MOST_RECORDS),
+                disk=database_disk(using),
+            )
+        now = time.time()
+        sampled = before is None or overview.sampled_at != before.overview.sampled_at
+        if sampled or now - state.series_at >= SAMPLES_AGE:
+            state = replace(
+                state,
+                trends={id: Trend(*row) for id, *row in query_within("state_trends", using, LIMIT, minutes=NEW_NODES)},
                 series=read_series([ALL_QUEUES], SPANS["hour"], now, using)[ALL_QUEUES],
                 series_at=now,
-                disk=database_disk(using),
             )
         engines = tuple(running)
         state = replace(

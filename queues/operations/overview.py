@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import DEFAULT_DB_ALIAS
 from django.utils import timezone
@@ -21,8 +21,7 @@ HELD_SECONDS, HELD_XIDS = 60, 10_000_000
 NEW_NODES = 10
 
 
-@dataclass(frozen=True, slots=True)
-class QueueState:
+class QueueState(NamedTuple):
     """One queue at a moment. `in_rate` and `out_rate` are messages/s since the moment compared with."""
 
     id: int
@@ -77,6 +76,8 @@ class Overview:
     last_node: int = 0
     new_nodes: int = 0
     holders: list[Holder] = field(default_factory=list)
+    #: The Unix time of the last sample; None: there is none yet.
+    sampled_at: float | None = None
 
     @property
     def in_rate(self) -> float:
@@ -109,7 +110,7 @@ def take_overview(before: Overview | None = None, using: str = DEFAULT_DB_ALIAS,
     return Overview(
         at, nodes, workers, connections, queues, peers, commits,
         None if before is None or passed is None else max(commits - before.commits, 0) / passed,
-        standbys, lag, last_node, new_nodes, [Holder(**holder) for holder in holders],
+        standbys, lag, last_node, new_nodes, [Holder(**holder) for holder in holders], rows[0][-1] if rows else None,
     )  # fmt: skip
 
 
@@ -133,8 +134,8 @@ def _queue_states(rows: list[tuple[Any, ...]], at: datetime, before: Overview | 
         if before is not None:
             then = past.get(id, counts)
             published, settled = then.published, then.settled
-        passed = (counts.published - published, counts.settled - settled)
-        came, went = (max(number, 0) / seconds if seconds > 0 else 0.0 for number in passed)
+        came = max(counts.published - published, 0) / seconds if seconds > 0 else 0.0
+        went = max(counts.settled - settled, 0) / seconds if seconds > 0 else 0.0
         states.append(QueueState(id, name, kind, paused, counts, nodes, came, went, dead))
     return states
 

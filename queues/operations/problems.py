@@ -23,6 +23,7 @@ RESTARTS = 2
 HOURS_LEFT, FREE_LEFT = 24.0, 0.1
 FAST_BYTES, FAST_PART = 1 << 30, 0.1
 GIB = 1 << 30
+NO_TREND = Trend()
 
 
 def find_problems(state: BrokerState) -> list[Problem]:
@@ -113,16 +114,15 @@ def _standbys(state: BrokerState) -> Iterator[Problem]:
         yield Problem("standby", text, "What it lacks is lost if it is promoted now.")
 
 
-def _of_producers(state: BrokerState) -> Iterator[tuple[QueueState, Trend]]:
-    for queue in state.overview.queues:
-        if queue.kind != QueueKind.MAILBOX:
-            yield queue, state.trends.get(queue.id, Trend())
+def _of_producers(state: BrokerState) -> Iterator[QueueState]:
+    return (queue for queue in state.overview.queues if queue.kind != QueueKind.MAILBOX)
 
 
 def _deserted(state: BrokerState) -> Iterator[Problem]:
-    for queue, trend in _of_producers(state):
-        waits = state.oldest.get(queue.id, 0.0) >= WAITS
-        if waits and trend.settled and not queue.nodes and not queue.paused and not queue.out_rate:
+    for queue in _of_producers(state):
+        if queue.nodes or queue.paused or queue.out_rate or state.oldest.get(queue.id, 0.0) < WAITS:
+            continue
+        if state.trends.get(queue.id, NO_TREND).settled:
             yield Problem(
                 "deserted", f"{queue.name} has lost its consumers: messages wait that were consumed within the hour.",
                 "Start them again, and see in their logs why they went.", queue.id,
@@ -130,10 +130,13 @@ def _deserted(state: BrokerState) -> Iterator[Problem]:
 
 
 def _growing(state: BrokerState) -> Iterator[Problem]:
-    for queue, trend in _of_producers(state):
+    for queue in _of_producers(state):
+        if queue.counts.ready < GROWN:
+            continue
+        trend = state.trends.get(queue.id, NO_TREND)
         first, last = trend.first_ready, trend.last_ready
         rising = last - first >= GROWN and last >= GROWTH * first and last >= 0.9 * trend.most_ready
-        if trend.samples >= SAMPLES and rising and trend.came > trend.went and queue.counts.ready >= GROWN:
+        if trend.samples >= SAMPLES and rising and trend.came > trend.went:
             yield Problem(
                 "growing", f"{queue.name} grows: {last:,} messages wait, {last - first:,} more than "
                 f"{NEW_NODES} minutes ago.", "Add consumers, or find out what slows them down.", queue.id,
@@ -142,9 +145,8 @@ def _growing(state: BrokerState) -> Iterator[Problem]:
 
 def _dead_letters(state: BrokerState) -> Iterator[Problem]:
     for queue in state.overview.queues:
-        came = state.trends.get(queue.id, Trend()).died + max(queue.counts.dead - queue.sampled_dead, 0)
-        if queue.counts.dead and came:
-            dead = queue.counts.dead
+        dead = queue.counts.dead
+        if dead and (dead > queue.sampled_dead or state.trends.get(queue.id, NO_TREND).died):
             letters = "a dead letter that" if dead == 1 else f"{dead:,} dead letters, and some"
             yield Problem(
                 "dead", f"{queue.name} has {letters} came within the hour.",
@@ -164,7 +166,7 @@ def _etl(state: BrokerState) -> Iterator[Problem]:
 
 
 def _paused(state: BrokerState) -> Iterator[Problem]:
-    for queue, _ in _of_producers(state):
+    for queue in _of_producers(state):
         if queue.paused and queue.counts.ready:
             text = f"{queue.name} is paused, and messages wait in it."
             yield Problem("paused", text, "Resume it when its consumers may go on.", queue.id, notice=True)

@@ -1,0 +1,236 @@
+"""What looking at the admin costs a broker at full pace::
+
+    python -m brokersite.rigs.control_room.beside_load --rounds 7 --seconds 8
+
+A listener, its clients (a producer and two subscribers of BlipMQ, as fast as they can) and the site run on a database
+made for it, filled like that of `bench`. Phases follow each other in turns: the load alone; beside one browser that
+opens every page in a loop, without a pause; alone; beside ten browsers that have the front page open, which refreshes
+itself. Each phase with browsers is compared with the mean of those alone before and after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import django
+import psutil
+import psycopg
+
+from brokersite.rigs.control_room.bench import add_size, as_default, make_store
+
+NAME: Final = "fivewire_beside_load"
+KEY: Final = "the key of the load"
+#: Browsers with the front page, and seconds between two refreshes of one.
+BROWSERS, REFRESH = 10, 2.0
+#: Seconds that the load, and then a phase, has before it is measured.
+WARM, BEGIN = 5.0, 1.0
+#: Phases of a round.
+ROUND: Final = ("alone", "pages", "alone", "fronts")
+
+Visit = Callable[["Browser", threading.Event], int]
+
+
+class Browser:
+    """A person who is logged in, over one connection."""
+
+    def __init__(self, port: int, session: str) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._headers = {"Cookie": f"sessionid={session}"}
+
+    def get(self, address: str) -> bytes:
+        """Open a page. Asserts that there is one."""
+        self._connection.request("GET", address, headers=self._headers)
+        answer = self._connection.getresponse()
+        body = answer.read()
+        assert answer.status == 200, (address, answer.status)
+        return body
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def open_all(addresses: list[str]) -> Visit:
+    """Open one page after the other, until told to end; how many those were."""
+
+    def visit(browser: Browser, ended: threading.Event) -> int:
+        count = 0
+        while not ended.is_set():
+            browser.get(addresses[count % len(addresses)])
+            count += 1
+        return count
+
+    return visit
+
+
+def watch_front(browser: Browser, ended: threading.Event) -> int:
+    """Keep the front page open, as its script does; how often it was refreshed."""
+    browser.get("/admin/")
+    versions: dict[str, str] = {}
+    count = 0
+    while not ended.wait(REFRESH):
+        query = "&".join(f"{name}={version}" for name, version in versions.items())
+        changed = json.loads(browser.get(f"/admin/state/?{query}"))
+        versions |= {name: section["version"] for name, section in changed.items()}
+        count += 1
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Messages settled and requests answered a second, and the share of a processor that the web server had."""
+
+    messages: float
+    requests: float
+    processor: float
+
+
+@dataclass(slots=True)
+class Stage:
+    """What runs: the site's port and process, a session of its user, and how many messages were ever settled."""
+
+    port: int
+    site: psutil.Process
+    session: str
+    settled: Callable[[], int]
+    phases: dict[str, list[Phase]] = field(default_factory=lambda: {kind: [] for kind in ROUND})
+
+    def measure(self, kind: str, visits: list[Visit], seconds: float) -> None:
+        """A phase of so many seconds, beside a browser for each visit."""
+        ended, counts = threading.Event(), [0] * len(visits)
+
+        def browse(n: int) -> None:
+            with closing(Browser(self.port, self.session)) as browser:
+                counts[n] = visits[n](browser, ended)
+
+        threads = [threading.Thread(target=browse, args=(n,)) for n in range(len(visits))]
+        opened = time.monotonic()
+        for thread in threads:
+            thread.start()
+        time.sleep(BEGIN)
+        used, settled, began = self._processor_time(), self.settled(), time.monotonic()
+        time.sleep(seconds)
+        passed = time.monotonic() - began
+        messages, processor = (self.settled() - settled) / passed, (self._processor_time() - used) / passed
+        ended.set()
+        for thread in threads:
+            thread.join()
+        if not all(counts):
+            raise SystemExit("The site has refused a browser.")
+        self.phases[kind].append(Phase(messages, sum(counts) / (time.monotonic() - opened), processor))
+
+    def _processor_time(self) -> float:
+        return float(sum(self.site.cpu_times()[:2]))
+
+    def ratios(self, kind: str) -> list[float]:
+        """The pace of each phase of a kind, to that of the load alone before and after it."""
+        alone, place = [phase.messages for phase in self.phases["alone"]], ROUND.index(kind) // 2
+        return [
+            phase.messages / statistics.mean(alone[2 * n + place : 2 * n + place + 2])
+            for n, phase in enumerate(self.phases[kind])
+        ]
+
+
+@contextmanager
+def stage(alias: str, session: str) -> Iterator[Stage]:
+    """A listener under load, and the site."""
+    from brokersite.rigs.etl.scratch import environment, scratch_directory
+    from brokersite.rigs.etl_soak.processes import LOAD, Broker, SoakProcess, ending
+    from brokersite.rigs.peerbus.bench import serving
+    from queues.database import connection_parameters
+    from queues.operations.keys import create_key
+
+    create_key(KEY, key=KEY)
+    with ExitStack() as stack:
+        directory = stack.enter_context(scratch_directory("fivewire-beside-load-"))
+        given = environment(alias, directory)
+        broker = Broker(given, directory, "letters")
+        stack.enter_context(ending(broker))
+        load = SoakProcess("load", [LOAD, json.dumps({"kind": "blipmq", "name": "beside", "key": KEY, **broker.ports})],
+                           given, directory)  # fmt: skip
+        stack.callback(load.end)
+        load.line()
+        load.tell("full")
+        daphne = ["daphne", "-b", "127.0.0.1", "-v", "0", "--access-log", os.devnull, "brokersite.asgi:application"]
+        port, site = stack.enter_context(serving(daphne, given))
+        database = stack.enter_context(psycopg.connect(**connection_parameters(alias), autocommit=True))
+        time.sleep(WARM)
+        yield Stage(port, site, session, lambda: _settled(database))
+
+
+def _settled(database: psycopg.Connection[tuple[int]]) -> int:
+    [(count,)] = database.execute(
+        "select ((select sum(settled) from queues_queuecount)"
+        " + (select coalesce(sum(settled), 0) from queues_queuetally))::bigint"
+    ).fetchall()
+    return count
+
+
+def main() -> None:
+    """Measure, and print the ratios."""
+    parser = argparse.ArgumentParser(description="Measure what looking at the admin costs a load.")
+    add_size(parser, messages=200_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each phase")
+    given = parser.parse_args()
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "brokersite.settings")
+    django.setup()
+    from brokersite.rigs.etl.scratch import scratch_database
+
+    def tell(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    with scratch_database(NAME) as alias:
+        make_store(alias, given, tell)
+        with as_default(alias):
+            session, addresses = _log_in()
+            with stage(alias, session) as run:
+                visits: dict[str, list[Visit]] = {
+                    "alone": [], "pages": [open_all(addresses)], "fronts": [watch_front] * BROWSERS
+                }
+                for turn in range(given.rounds):
+                    tell(f"round {turn + 1} of {given.rounds}")
+                    for kind in ROUND:
+                        run.measure(kind, visits[kind], given.seconds)
+                run.measure("alone", [], given.seconds)
+    _report(run, len(addresses))
+
+
+def _log_in() -> tuple[str, list[str]]:
+    """A session of a user who may do everything, and the addresses of all pages that are only opened."""
+    from django.contrib.auth.models import User
+    from django.test import Client
+
+    from brokersite.rigs.control_room.pages import admin_pages
+
+    user, client = User.objects.create_superuser("bench"), Client()
+    client.force_login(user)
+    addresses = [page.address for page in admin_pages(user) if page.form is None and page.status == 200]
+    return client.cookies["sessionid"].value, addresses
+
+
+def _report(run: Stage, pages: int) -> None:
+    alone = [phase.messages for phase in run.phases["alone"]]
+    print(f"alone: {statistics.median(alone):,.0f} messages/s ({min(alone):,.0f} to {max(alone):,.0f})")
+    for kind, words in {"pages": f"every one of {pages} pages in a loop", "fronts": "ten front pages"}.items():
+        ratios, phases = run.ratios(kind), run.phases[kind]
+        print(
+            f"beside {words}: {statistics.median(ratios):.3f} of it ({min(ratios):.3f} to {max(ratios):.3f}); "
+            f"{statistics.median(phase.requests for phase in phases):.1f} requests/s, "
+            f"{statistics.median(phase.processor for phase in phases):.1%} of a processor in the web server"
+        )
+
+
+if __name__ == "__main__":
+    main()
