@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.utils import timezone
 
+from brokersite.environment import CHECKOUT
 from queues.api import publish
+from queues.management.commands.top import CLEAR
 from queues.models import Message, Queue
 from queues.operations import overview
 from queues.operations.overview import oldest_ready, take_overview
@@ -91,3 +102,33 @@ def test_top_prints_one_object_a_look(shell: Shell) -> None:
 
 def test_top_refuses_a_sort_that_is_none(shell: Shell) -> None:
     assert shell("top", "--sort", "colour").status == 2
+
+
+def test_top_refreshes_in_place_on_a_terminal_until_ctrl_c(database_url: str) -> None:
+    create_queue("orders")
+    publish("orders", b"1")
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 10, 120, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "manage.py", "top", "--interval", "0.1", "--sort", "ready"], cwd=CHECKOUT, close_fds=True,
+        env={**os.environ, "DATABASE_URL": database_url, "TERM": "xterm"}, stdin=theirs, stdout=theirs, stderr=theirs,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        shown = ""
+        while shown.count(CLEAR) < 3:
+            shown += os.read(ours, 65_536).decode()
+        first, second = shown.split(CLEAR)[1:3]
+        assert "1 ready" in first
+        assert "orders" in second
+        assert len(second.splitlines()) <= 10, "it fits the terminal"
+        process.send_signal(signal.SIGINT)
+        while process.poll() is None:
+            with suppress(OSError):  # the other end is closed when it has ended
+                os.read(ours, 65_536)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
