@@ -30,7 +30,11 @@ def json_string(text: str) -> str:
 
 def is_plain(text: str) -> bool:
     """Whether every part of `text` is spelled as it is: for looking at many strings at once, joined."""
-    if not text.isascii():
-        return _special(text) is None
+    return not count_special(text) if text.isascii() else _special(text) is None
+
+
+def count_special(text: str) -> int:
+    """How many characters of `text`, which has a UTF-8 form, are spelled otherwise inside a JSON string."""
     data = text.encode()
-    return len(data.translate(None, _ASCII_SPECIALS)) == len(data)
+    count = len(data) - len(data.translate(None, _ASCII_SPECIALS))
+    return count if text.isascii() else count + text.count("\u2028") + text.count("\u2029")

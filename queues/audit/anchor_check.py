@@ -47,14 +47,11 @@ class Anchors:
         dropped = [anchor for anchors in self.by_seq.values() for anchor in anchors if anchor.kind == RETENTION]
         return max(dropped, key=lambda anchor: (anchor.seq, anchor.number), default=None)
 
-    def contradictions(self, seqs: Sequence[int], hashes: Sequence[str]) -> Iterator[Finding]:
-        """Where anchors say another hash than these rows have, lowest seq first."""
-        if not seqs or not self.by_seq:
-            return
-        low, high = seqs[0], seqs[-1]
-        for seq in self.between(low, high):
-            for anchor in self.by_seq[seq]:
-                if anchor.hash.hex() != hashes[seq - low]:
+    def contradictions(self, hashes: Mapping[int, str]) -> Iterator[Finding]:
+        """Where anchors say another hash than these rows have; rows in order of seq."""
+        for seq, found in hashes.items():
+            for anchor in self.by_seq.get(seq, ()):
+                if anchor.hash.hex() != found:
                     yield self._rewritten(anchor)
 
     def around(self, low: int, high: int) -> list[int]:

@@ -6,7 +6,9 @@ not seen, and rows, head and anchors belong together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from array import array
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -37,18 +39,13 @@ SESSION_SETTINGS = {
 
 
 class Block(NamedTuple):
-    """Rows in order of seq, as columns; `hashes` is all of them in one. `falls` is the first that is said to be earlier
-    than the one before it."""
+    """Rows in order of seq: their numbers, their times in microseconds since 2000, their hashes in one, and the rows as
+    `queues.audit.events.hash_block` takes them."""
 
-    seqs: Sequence[int]
-    names: Sequence[str]
-    ids: Sequence[str]
-    senders: Sequence[str]
-    recipients: Sequence[str]
+    seqs: array[int]
+    times: array[int]
     hashes: bytes
-    falls: int | None
-    earliest: datetime
-    latest: datetime
+    rows: str
 
 
 class Head(NamedTuple):
@@ -116,15 +113,30 @@ def first_seq(connection: Connection, chain: int, low: int = 0) -> int | None:
     return None if row is None else int(row[0])
 
 
-def read_blocks(connection: Connection, chain: int, low: int, size: int) -> Iterator[Block]:
-    """The rows with low <= seq, each block those of the next `size` numbers; ends with the first one that is empty."""
-    while True:
-        parameters = {"chain": chain, "low": low, "high": low + size}
-        row = connection.execute(text("audit_block"), parameters, binary=True).fetchone()
-        if row is None or row[0] is None:
-            return
-        yield Block(*row)
-        low += size
+def read_blocks(connection: Connection, chain: int, low: int, size: int) -> Generator[Block, None, None]:
+    """The rows with low <= seq, each block those of the next `size` numbers; ends with the first one that is empty.
+
+    The server reads a block while the caller works on the one before. Close the iterator before the connection.
+    """
+
+    def ask() -> psycopg.Cursor[tuple[Any, ...]]:
+        return connection.execute(text("audit_block"), {"chain": chain, "low": low, "high": low + size}, binary=True)
+
+    with connection.pipeline():
+        asked = ask()
+        while (row := asked.fetchone()) is not None and row[0] is not None:
+            seqs, times, hashes, rows = row
+            low += size
+            asked = ask()
+            yield Block(_integers(seqs), _integers(times), hashes, rows)
+
+
+def _integers(values: bytes) -> array[int]:
+    """Numbers of 8 bytes as the server sends them."""
+    integers = array("q", values)
+    if sys.byteorder == "little":
+        integers.byteswap()
+    return integers
 
 
 def read_times(connection: Connection, chain: int, seqs: Sequence[int]) -> dict[int, datetime]:

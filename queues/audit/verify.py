@@ -1,15 +1,17 @@
 """Verifying a chain: every row follows from the one before, nothing is missing, and the signed anchors agree.
 
-Rows are read in blocks. Within a block each row's hash is computed from the hash that is stored before it, so a block
-is right if all of them equal the stored ones; the others are looked at row by row (`diagnosis.py`).
+Rows are read in blocks, the next one while this one is checked. Within a block each row's hash is computed from the
+hash that is stored before it, so a block is right if all of them equal the stored ones; the others are looked at row by
+row (`diagnosis.py`).
 """
 
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import datetime
 from time import monotonic
 from typing import NamedTuple
 
@@ -22,7 +24,7 @@ from queues.audit.anchor_file import AnchorFile
 from queues.audit.chains import seal
 from queues.audit.diagnosis import WINDOW, Finding, FindingKind, judge
 from queues.audit.errors import AuditError, NoSuchChain
-from queues.audit.events import GENESIS, hash_each
+from queues.audit.events import GENESIS, hash_after, hash_block
 from queues.audit.origin import chains_of, copies_of
 from queues.audit.reading import (
     BLOCK,
@@ -215,7 +217,7 @@ class _Reader:
     start: int = 0
     rows: int = 0
     before: str = GENESIS
-    latest: datetime | None = None
+    latest: int | None = None
 
     @property
     def seq(self) -> int:
@@ -230,11 +232,15 @@ class _Reader:
     def read(self) -> Generator[VerificationProgress, None, None]:
         self._find_start()
         yield VerificationProgress(0, self.end - self.start)
-        for block in read_blocks(self.connection, self.chain, self.start, BLOCK):
-            if self.findings:
-                return
-            self._check(block)
-            yield VerificationProgress(self.rows, max(self.rows, self.end - self.start))
+        yield from self._read_on()
+
+    def _read_on(self) -> Generator[VerificationProgress, None, None]:
+        with closing(read_blocks(self.connection, self.chain, self.seq, BLOCK)) as blocks:
+            for block in blocks:
+                if self.findings:
+                    return
+                self._check(block)
+                yield VerificationProgress(self.rows, max(self.rows, self.end - self.start))
         if not self.findings:
             self._check_tail()
 
@@ -246,7 +252,7 @@ class _Reader:
             return
         if dropped is not None:
             self.start, self.before = dropped.seq + 1, dropped.hash.hex()
-            self.findings += self.anchors.contradictions((dropped.seq,), (self.before,))
+            self.findings += self.anchors.contradictions({dropped.seq: self.before})
         if first is not None and first != self.start:
             low, high = sorted((first, self.start))
             text = f"rows {low} to {high - 1} should " + (
@@ -258,39 +264,48 @@ class _Reader:
         """Take the rows that are right; of the first that is not say what it is."""
         wrong = self._misnumbered(block)
         count = len(block.seqs) if wrong is None else wrong.seq - self.seq
-        text = block.hashes.hex()
-        stored = [text[at : at + 2 * HASH] for at in range(0, 2 * HASH * count, 2 * HASH)]
-        columns = (block.names, block.ids, block.senders, block.recipients)
-        if count < len(block.seqs):
-            columns = tuple(column[:count] for column in columns)  # type: ignore[assignment]
-        right = hash_each([self.before, *stored[:-1]][:count], *columns)
-        if right != stored:
-            count = next(n for n in range(count) if right[n] != stored[n])
+        right, stored = self._hashes(block, count), block.hashes
+        if right != stored[: HASH * count]:
+            count = next(n for n in range(count) if _nth(right, n) != _nth(stored, n))
             seq = self.seq + count
-            before = stored[count - 1] if count else self.before
+            before = _nth(stored, count - 1).hex() if count else self.before
             wrong = judge(before, read_rows(self.connection, self.chain, seq, seq + WINDOW), self.end)
-        self.findings += self.anchors.contradictions(block.seqs[:count], stored)
+        anchored = self.anchors.between(self.seq, self.seq + count - 1)
+        self.findings += self.anchors.contradictions({seq: _nth(stored, seq - self.seq).hex() for seq in anchored})
         if wrong is not None:
             self.findings.append(wrong)
         if count:
             self._check_times(block, self.seq, self.seq + count - 1)
-            self.rows, self.before = self.rows + count, stored[count - 1]
+            self.rows, self.before = self.rows + count, _nth(stored, count - 1).hex()
+
+    def _hashes(self, block: Block, count: int) -> bytes:
+        """What the hashes of the first `count` rows must be, each after the one that is stored before it."""
+        if (hashes := hash_block(self.before, block.rows, len(block.seqs))) is not None:
+            return hashes[: HASH * count]
+        before, found = self.before, []
+        for row in read_rows(self.connection, self.chain, self.seq, self.seq + count):
+            found.append(hash_after(before, row.event))
+            before = row.hash.hex()
+        return bytes.fromhex("".join(found))
 
     def _check_times(self, block: Block, low: int, high: int) -> None:
         """Time never falls as seq grows, and the anchors bound it. Hashes do not cover it."""
-        falls = block.falls
-        if self.latest is not None and block.earliest < self.latest and (falls is None or falls > low):
+        times = block.times.tolist()
+        falls = None
+        if self.latest is not None and min(times) < self.latest:
             falls = low
+        elif times != sorted(times):
+            falls = next(seq for seq, before, at in zip(block.seqs[1:], times, times[1:], strict=False) if at < before)
         if falls is not None and falls <= high:
             text = f"row {falls} is said to be earlier than row {falls - 1}: the time of one of them was altered"
             self.findings.append(Finding(FindingKind.TIME, falls, text))
         elif bounded := self.anchors.around(low, high):
             self.findings += self.anchors.untimely(read_times(self.connection, self.chain, bounded))
-        self.latest = block.latest
+        self.latest = max(times)
 
     def _misnumbered(self, block: Block) -> Finding | None:
         """A gap or a number that two rows have."""
-        if block.seqs == list(range(self.seq, self.seq + len(block.seqs))):
+        if block.seqs == array("q", range(self.seq, self.seq + len(block.seqs))):
             return None
         for expected, seq in enumerate(block.seqs, self.seq):
             if seq > expected:
@@ -319,6 +334,11 @@ class _Reader:
         elif self.head.hash.hex() != self.before:
             text = f"the head has another hash than row {seq - 1}"
             self.findings.append(Finding(FindingKind.HEAD, max(0, seq - 1), text))
+
+
+def _nth(hashes: bytes, n: int) -> bytes:
+    """One of the hashes that follow each other."""
+    return hashes[HASH * n : HASH * (n + 1)]
 
 
 def _gap(low: int, high: int) -> Finding:

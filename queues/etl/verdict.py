@@ -7,7 +7,9 @@ is wrong with a row, is looked at by the very code that reads a chain alone. So 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from time import monotonic
 
 from django.db import DEFAULT_DB_ALIAS
@@ -16,7 +18,7 @@ from queues.audit.anchor import Anchor
 from queues.audit.anchor_check import check_anchors
 from queues.audit.chains import seal
 from queues.audit.origin import copies_of
-from queues.audit.reading import BLOCK, find_chain, read_anchors, read_blocks, read_head, read_rows, snapshot
+from queues.audit.reading import find_chain, read_anchors, read_blocks, read_head, read_rows, snapshot
 from queues.audit.signing import trusted_keys
 from queues.audit.verify import (
     Unread,
@@ -81,9 +83,9 @@ class _Skipping(_Reader):
     def read(self) -> Generator[VerificationProgress, None, None]:
         self._find_start()
         yield VerificationProgress(0, self.end - self.start)
-        for block in read_blocks(self.connection, self.chain, self.start, 1):
-            self._check(block)
-            break
+        with closing(read_blocks(self.connection, self.chain, self.start, 1)) as blocks:
+            for block in islice(blocks, 1):
+                self._check(block)
         if self.rows and not self.findings:
             self._skip()
         yield from self._read_on()
@@ -94,21 +96,12 @@ class _Skipping(_Reader):
         if not self.proven.first <= self.start < last:
             return
         for seq in sorted(seq for seq in self.anchors.by_seq if self.start < seq <= last):
-            self.findings += self.anchors.contradictions((seq,), (self._hash(seq),))
+            self.findings += self.anchors.contradictions({seq: self._hash(seq)})
         self.rows, self.before = last + 1 - self.start, self._hash(last)
 
     def _hash(self, seq: int) -> str:
         rows = read_rows(self.connection, self.chain, seq, seq + 1)
         return rows[0].hash.hex() if rows else ""
-
-    def _read_on(self) -> Generator[VerificationProgress, None, None]:
-        for block in read_blocks(self.connection, self.chain, self.seq, BLOCK):
-            if self.findings:
-                return
-            self._check(block)
-            yield VerificationProgress(self.rows, max(self.rows, self.end - self.start))
-        if not self.findings:
-            self._check_tail()
 
 
 def sentences(outcomes: Sequence[Verification | Unread]) -> list[str]:

@@ -1,8 +1,10 @@
--- The rows of a chain with low <= seq < high in order of seq: an array for each column, all hashes in one value; the first
--- row that is said to be earlier than the one before it, the earliest time and the latest.
-select array_agg(seq), array_agg(event), array_agg(record_id), array_agg(sender), array_agg(recipient),
-    string_agg(hash, ''::bytea), min(seq) filter (where at < before), min(at), max(at)
+-- The rows of a chain with low <= seq < high in order of seq, as four values: all numbers, all times and all hashes in
+-- binary; and as text each event as it is hashed if none of its characters is special, a mark, and the row's hash, which
+-- the next event is hashed with. Null values when there are none.
+select string_agg(int8send(seq), ''::bytea), string_agg(timestamptz_send(at), ''::bytea), string_agg(hash, ''::bytea),
+    string_agg('{"event":"' || event || '","id":"' || record_id || '","from":"' || sender || '","to":"' || recipient
+        || E'"}\x1f' || encode(hash, 'hex'), '')
 from (
-    select seq, event, record_id, sender, recipient, hash, at, lag(at) over (order by seq) as before from queues_audit
+    select seq, at, event, record_id, sender, recipient, hash from queues_audit
     where chain_id = %(chain)s and seq >= %(low)s and seq < %(high)s order by seq
 ) as ordered

@@ -156,7 +156,7 @@ def test_an_interrupted_verify_says_so_and_keeps_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("queues.audit.verify.judge", interrupt)
-    monkeypatch.setattr("queues.audit.verify.hash_each", interrupt)
+    monkeypatch.setattr("queues.audit.verify.hash_block", interrupt)
     outcome = shell("audit", "verify")
     assert (outcome.status, "Interrupted" in outcome.err) == (1, True)
     assert not AuditVerification.objects.exists()

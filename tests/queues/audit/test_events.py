@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from blake3 import blake3
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from queues.audit.errors import InvalidEvent
@@ -19,9 +19,11 @@ from queues.audit.events import (
     columns,
     event_bytes,
     extend,
+    hash_block,
     hash_each,
     parts,
 )
+from queues.canonical import json_string
 from tests.queues.audit.test_canonical import text_of_any_kind, written
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors.json").read_text())["peerbus"]["audit"]
@@ -63,6 +65,26 @@ def test_whatever_is_in_an_event_its_hash_is_that_of_the_specified_bytes(events:
     befores = [GENESIS, *hashes[:-1]][: len(events)]
     names, ids, senders, recipients = map(list, zip(*events, strict=True)) if events else ([], [], [], [])
     assert hash_each(befores, names, ids, senders, recipients) == hashes
+
+
+def as_the_database_spells(events: list[Event], hashes: list[str]) -> str:
+    """As audit_block.sql does."""
+    rows = (
+        f'{{"event":"{event}","id":"{id}","from":"{sender}","to":"{recipient}"}}\x1f{hash_hex}'
+        for (event, id, sender, recipient), hash_hex in zip(events, hashes, strict=True)
+    )
+    return "".join(rows)
+
+
+@given(st.lists(st.builds(Event, *[st.text(max_size=20)] * 4), max_size=6))
+@example([Event("send", '1","from":"', "", "bob")])  # one more quote makes up for none
+@example([Event("a\x1fb", "", "", ""), Event("", "", "", "")])
+@example([Event("\u2028", "", "", "")])
+def test_a_block_that_the_database_has_spelled_has_the_specified_hashes_or_none_are_told(events: list[Event]) -> None:
+    hashes = slow_hashes(GENESIS, events)
+    found = hash_block(GENESIS, as_the_database_spells(events, hashes), len(events))
+    plain = all(json_string(field) == f'"{field}"' for event in events for field in event)
+    assert found == (bytes.fromhex("".join(hashes)) if plain else None)
 
 
 def test_a_special_character_in_any_one_column_is_escaped() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,7 +14,7 @@ from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append, journal
 from queues.audit.diagnosis import FindingKind
 from queues.audit.errors import NoSuchChain
-from queues.audit.events import Event
+from queues.audit.events import Event, hash_block
 from queues.audit.verify import Verification, VerificationProgress, chain_names, read_copies, verify, verifying
 from queues.models import AuditVerification
 from tests.queues.audit.conftest import CHAIN, Intruder, Verify, letters, reference_hashes
@@ -49,6 +50,13 @@ def test_special_characters_and_other_alphabets_verify(check: Verify) -> None:
     assert (check().ok, check().rows) == (True, 5)
 
 
+def test_a_row_altered_among_rows_with_special_characters_is_found(check: Verify, intruder: Intruder) -> None:
+    append(CHAIN, [Event("send", f"<{n}>", "a\x1fb", '"') for n in range(6)])
+    assert check().ok
+    intruder.run("update queues_audit set recipient = '\\' where seq = 4")
+    assert found(check()) == (FindingKind.ALTERED, 4)
+
+
 def finish(work: Generator[VerificationProgress, None, Verification]) -> tuple[list[tuple[int, int]], Verification]:
     """The steps that were left, and the outcome."""
     steps: list[tuple[int, int]] = []
@@ -65,6 +73,30 @@ def test_a_chain_of_several_blocks_is_right(monkeypatch: pytest.MonkeyPatch, ten
     steps, outcome = finish(verifying(CHAIN))
     assert steps == [(0, 10), (5, 10), (10, 10)]
     assert (outcome.ok, outcome.rows) == (True, 10)
+
+
+def test_the_next_block_is_asked_for_before_one_is_checked(
+    monkeypatch: pytest.MonkeyPatch, ten: list[Event]
+) -> None:
+    asked: list[int] = []
+    execute = psycopg.Connection.execute
+
+    def note(self: psycopg.Connection[Any], query: Any, parameters: Any = None, **options: Any) -> Any:
+        if isinstance(parameters, dict) and "low" in parameters:
+            asked.append(parameters["low"])
+        return execute(self, query, parameters, **options)
+
+    monkeypatch.setattr(psycopg.Connection, "execute", note)
+    monkeypatch.setattr(verify_module, "BLOCK", 5)
+    checked: list[list[int]] = []
+
+    def check_and_note(before: str, rows: str, count: int) -> bytes | None:
+        checked.append(asked[:])
+        return hash_block(before, rows, count)
+
+    monkeypatch.setattr(verify_module, "hash_block", check_and_note)
+    assert verify(CHAIN).ok
+    assert checked == [[0, 5], [0, 5, 10]]
 
 
 def test_what_is_appended_during_a_verification_is_no_finding(
