@@ -88,11 +88,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show beside a failure what the brokers that run at that moment have said last: theirs may be the cause."""
+    """Show beside a failure the last words of the processes that run at that moment: theirs may be the cause."""
     report = yield
-    module = sys.modules.get("tests.wire.broker")
-    for broker in tuple(module.RUNNING) if report.failed and module is not None else ():
-        report.sections.append((f"broker {broker.process.pid}", broker.log[-3000:]))
+    module = sys.modules.get("tests.process")
+    for process in tuple(module.Process.RUNNING) if report.failed and module is not None else ():
+        report.sections.append((f"{type(process).__name__} {process.process.pid}", process.log[-3000:]))
     return report
 
 

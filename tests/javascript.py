@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.process import Process
 from tests.tools import lack, need
 
 #: Seconds that npm may take.
@@ -33,3 +36,16 @@ def installed(config: pytest.Config, directory: Path, program: str) -> Path:
             lack(config, "Node.js", f"npm ci, which needs the network once, failed: {npm.stderr}")
         done.touch()
     return place / program
+
+
+class JavaScript(Process):
+    """A program that prints a JSON object for each of its events."""
+
+    def __init__(self, program: Path, *arguments: str) -> None:
+        super().__init__("node", str(program), *arguments)
+
+    def until(self, event: str, count: int = 1) -> list[dict[str, Any]]:
+        """Wait for so many of these events; those."""
+        while len(found := [said for said in map(json.loads, tuple(self.lines)) if said["event"] == event]) < count:
+            self.next_line()
+        return found[:count]

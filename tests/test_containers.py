@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 import yaml
 
 from brokersite.environment import CHECKOUT
+from tests.process import Process
 from tests.waiting import wait_until
 
 COMPOSE: dict[str, Any] = yaml.safe_load((CHECKOUT / "compose.yaml").read_text())
@@ -25,7 +25,7 @@ OWN = {name: service for name, service in SERVICES.items() if service["image"] =
 #: Where a virtual environment has its programs.
 PROGRAMS = Path(sys.executable).parent
 
-Start = Callable[[str], subprocess.Popen[bytes]]
+Start = Callable[[str], Process]
 
 
 def test_the_image_is_made_of_files_that_exist_and_reach_the_build() -> None:
@@ -85,23 +85,20 @@ def start(
     command: Callable[[list[str]], list[str]], environment: dict[str, str], tmp_path: Path
 ) -> Iterator[Start]:
     """Starts a service; ends it as Docker does."""
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[Process] = []
 
-    def start(name: str) -> subprocess.Popen[bytes]:
-        with open(tmp_path / f"{name}.log", "wb") as log:
-            started.append(
-                subprocess.Popen(command(OWN[name]["command"]), cwd=tmp_path, env=environment, stdout=log, stderr=log)
-            )
+    def start(name: str) -> Process:
+        program = command(OWN[name]["command"])
+        started.append(Process(*program, cwd=tmp_path, environment=environment, bare=True, merged=True))
         return started[-1]
 
     yield start
     for process in started:
-        process.kill()
-        process.wait()
+        process.end()
 
 
 def test_migrate_ends_well_on_an_up_to_date_database(start: Start) -> None:
-    assert start("migrate").wait(60) == 0
+    assert start("migrate").wait() == 0
 
 
 @pytest.mark.parametrize("name", ["broker", "site", "celery"])
@@ -113,12 +110,11 @@ def test_a_service_becomes_healthy_and_ends_in_time(
     process = start(name)
 
     def healthy() -> bool:
-        assert process.poll() is None, (tmp_path / f"{name}.log").read_text()
+        assert process.alive, process.log
         done = subprocess.run(command(check), cwd=tmp_path, env=environment, capture_output=True, check=False)
         return done.returncode == 0
 
-    wait_until(healthy, lambda: (tmp_path / f"{name}.log").read_text())
+    wait_until(healthy, lambda: process.log)
     began = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    process.wait(60)
+    process.stop()
     assert time.monotonic() - began < float(OWN[name]["stop_grace_period"].removesuffix("s"))

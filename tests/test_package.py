@@ -16,7 +16,8 @@ import pytest
 
 from brokersite import embedded
 from brokersite.environment import CHECKOUT
-from tests.brokersite.processes import Up, has_ended
+from tests.brokersite.processes import Up
+from tests.process import has_ended
 from tests.waiting import wait_until
 from wire.blipmq.client import Client
 
@@ -180,10 +181,10 @@ def test_an_installation_without_extras_runs_on_a_database_and_says_what_to_inst
     ports = {name: unused_tcp_port_factory() for name in ("http", *LISTENERS)}
     up = Up([program], empty, ports, **OF_ITS_OWN, **database)
     try:
-        up.wait_until_ready()
+        up.wait_ready()
         assert f"celery:     none, so no ETL and no upkeep by the clock. {missing('celery', 'celery')}" in up.lines
     finally:
-        assert up.end() == 0
+        assert up.stop() == 0
 
 
 @pytest.mark.long
@@ -196,7 +197,7 @@ def test_an_installed_wheel_runs_everything_in_an_empty_directory(
     ports = {name: unused_tcp_port_factory() for name in ("http", *LISTENERS)}
     up = Up([str(programs / "fivewire")], empty, ports, **OF_ITS_OWN)
     try:
-        up.wait_until_ready()
+        up.wait_ready()
         family = up.family()
         key = (empty / ".data" / "development_key").read_text().strip()
         with Client("127.0.0.1", ports["blipmq"], key) as client:
@@ -210,10 +211,9 @@ def test_an_installed_wheel_runs_everything_in_an_empty_directory(
             assert b"queues/site.css" in page.read()  # named by a template of the wheel
         with urlopen(f"http://127.0.0.1:{ports['http']}/static/queues/site.css") as file:
             assert file.status == 200
-        assert up.end() == 0
+        assert up.stop() == 0
         wait_until(lambda: all(map(has_ended, family)), "the end of all processes")
         assert [path.name for path in empty.iterdir()] == [".data"]
     finally:
-        if up.process.poll() is None:
-            up.end()
+        up.stop()
         embedded.remove(empty / ".data")

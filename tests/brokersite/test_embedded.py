@@ -22,7 +22,7 @@ from brokersite import embedded, embedded_home
 from brokersite.embedded import EmbeddedServer
 from brokersite.environment import CHECKOUT
 from queues.secretfiles import kept_secret
-from tests.brokersite.processes import has_ended
+from tests.process import has_ended
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 from brokersite import supervisor
 from brokersite.environment import CHECKOUT
 from brokersite.supervisor import ProcessSupervisor, Program, SupervisorError, refuse_taken
-from tests.brokersite.processes import has_ended
+from tests.process import has_ended
 from wire.net.address import HostPort
 
 SERVER = """

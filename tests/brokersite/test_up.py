@@ -18,7 +18,8 @@ import pytest
 from brokersite import embedded
 from brokersite.environment import CHECKOUT
 from brokersite.management.commands.up import Command
-from tests.brokersite.processes import Ports, Up, has_ended
+from tests.brokersite.processes import Ports, Up
+from tests.process import has_ended
 from tests.waiting import wait_until
 from wire.net.address import HostPort
 
@@ -50,10 +51,7 @@ def start(data_dir: Path, ports: Ports) -> Iterator[StartUp]:
 
     yield start
     for up in started:
-        if up.process.poll() is None:
-            up.end()
-        assert up.process.stdout is not None
-        up.process.stdout.close()
+        up.stop()
 
 
 def accepts(port: int) -> bool:
@@ -70,7 +68,7 @@ def test_up_prints_where_everything_is_and_ctrl_c_leaves_no_process(
     start: StartUp, ports: Ports, data_dir: Path
 ) -> None:
     up = start(celery="on")
-    up.wait_until_ready()
+    up.wait_ready()
     assert re.fullmatch(r"worker up-\d+@\S+, 2 tasks at a time, with the beat", value(up, "celery"))
     assert value(up, "site") == f"http://127.0.0.1:{ports['http']}/admin/"
     assert value(up, "blipmq") == f"127.0.0.1:{ports['blipmq']}"
@@ -81,7 +79,7 @@ def test_up_prints_where_everything_is_and_ctrl_c_leaves_no_process(
         assert answer.status == 200
     family = up.family()
     assert len(family) >= 2
-    assert up.end() == 0
+    assert up.stop() == 0
     wait_until(lambda: all(map(has_ended, family)))
     assert not embedded.is_running(data_dir)
     assert not any(accepts(port) for port in ports.values())
@@ -89,10 +87,10 @@ def test_up_prints_where_everything_is_and_ctrl_c_leaves_no_process(
 
 def test_a_second_up_prints_the_same_key_and_where_the_password_lies(start: StartUp, data_dir: Path) -> None:
     first = start()
-    first.wait_until_ready()
-    assert first.end(signal.SIGTERM) == 0
+    first.wait_ready()
+    assert first.stop(signal.SIGTERM) == 0
     second = start()
-    second.wait_until_ready()
+    second.wait_ready()
     assert value(second, "API key") == value(first, "API key")
     assert value(second, "log in") == f"user admin, password in {data_dir / 'admin_password'}"
 
@@ -101,7 +99,7 @@ def test_a_killed_listener_and_a_killed_database_are_started_again(
     start: StartUp, ports: Ports, data_dir: Path
 ) -> None:
     up = start()
-    up.wait_until_ready()
+    up.wait_ready()
     (listener,) = [p for p in psutil.Process(up.process.pid).children() if "runwire" in p.cmdline()]
     listener.kill()
     assert "killed by SIGKILL: started again" in up.read_until("runwire")
@@ -116,13 +114,13 @@ def test_a_taken_port_is_named_before_anything_starts(start: StartUp, ports: Por
     with socket.create_server(("127.0.0.1", ports["sspq"])):
         up = start()
         up.read_until(f"127.0.0.1:{ports['sspq']} cannot be listened on: Address already in use")
-        assert up.process.wait(60) == 1
+        assert up.wait() == 1
     assert "ready" not in up.lines
 
 
 def test_the_children_of_a_killed_up_end(start: StartUp) -> None:
     up = start(celery="on")
-    up.wait_until_ready()
+    up.wait_ready()
     assert sum("celery" in process.cmdline() for process in up.family()) >= 3  # the worker, its two, the beat
     family = up.family()
     up.process.kill()

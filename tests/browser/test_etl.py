@@ -17,7 +17,7 @@ from selenium.webdriver.support import expected_conditions as seen
 from selenium.webdriver.support.ui import WebDriverWait
 
 from queues.models import EtlRun, EtlSchedule, EtlState
-from tests.queues.etl.workers import Worker, forget_connections
+from tests.queues.etl.workers import EtlWorker, forget_connections
 from tests.queues.store import make_queue
 from tests.tools import need
 
@@ -28,12 +28,12 @@ PATIENCE = 900
 
 
 @pytest.fixture
-def worker(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> Iterator[Worker]:
+def worker(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> Iterator[EtlWorker]:
     """A Celery worker with the real job, which never pauses, its heap small enough for any machine."""
     need(request.config, "Java")
     environment = {"SPARK_MASTER": "local[2]", "SPARK_LOCAL_IP": "127.0.0.1", "BROKER_ETL_BUSY_PERCENT": "100"}
     forget_connections()
-    started = Worker("worker", database_url, tmp_path, **environment)
+    started = EtlWorker("worker", database_url, tmp_path, **environment)
     yield started
     started.stop()
     forget_connections()
@@ -56,7 +56,7 @@ def archive(queue: int) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_schedule_made_in_the_admin_runs_shows_progress_and_its_charts_appear(
-    operator: webdriver.Chrome, live_server: LiveServer, worker: Worker
+    operator: webdriver.Chrome, live_server: LiveServer, worker: EtlWorker
 ) -> None:
     archive(make_queue("orders").pk)
     wait = WebDriverWait(operator, 20)
@@ -65,7 +65,7 @@ def test_a_schedule_made_in_the_admin_runs_shows_progress_and_its_charts_appear(
     operator.find_element(By.NAME, "cron").send_keys("0 0 29 2 *")  # not twice while the test runs
     operator.find_element(By.NAME, "_save").click()
     wait.until(seen.text_to_be_present_in_element((By.CLASS_NAME, "messagelist"), "rare"))
-    worker.wait_until_ready()
+    worker.wait_ready()
     EtlSchedule.objects.update(next_run_at=Now() - timedelta(seconds=1))  # its time has come
 
     def begun(page: webdriver.Chrome) -> bool:
@@ -85,7 +85,7 @@ def test_a_schedule_made_in_the_admin_runs_shows_progress_and_its_charts_appear(
         lambda page: page.find_element(*heading).text == "succeeded" or EtlRun.objects.get().state == EtlState.FAILED
     )
     run = EtlRun.objects.get()
-    assert (run.state, run.error) == (EtlState.SUCCEEDED, ""), worker.text
+    assert (run.state, run.error) == (EtlState.SUCCEEDED, ""), worker.log
     assert run.trigger == "schedule rare"
     assert run.figures["tables"]["messages"]["rows_out"] == ARCHIVED
     patient.until(seen.presence_of_element_located((By.CSS_SELECTOR, "#chart-messages svg rect")))

@@ -7,12 +7,9 @@ import itertools
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -28,7 +25,8 @@ from websockets.sync.client import ClientConnection, connect
 from brokersite.environment import CHECKOUT
 from queues.audit.events import GENESIS, Event, hash_after
 from tests.peers.web.serving import CLOSE, TEXT, Raw, frame
-from tests.waiting import PATIENCE
+from tests.process import Process
+from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import KEY, Database
 
 DELIVER = re.compile(
@@ -43,7 +41,7 @@ def home(url: str) -> str:
     return str(Path(settings.DATA_DIR) / "of" / hashlib.sha256(url.encode()).hexdigest()[:16])
 
 
-class WebBroker:
+class WebBroker(Process):
     """A process of a web server with the project's own application, on a port of 127.0.0.1."""
 
     SERVERS: ClassVar = {
@@ -61,50 +59,26 @@ class WebBroker:
         self.url = database if isinstance(database, str) else database.url
         self.environment = {name: str(value) for name, value in environment.items()}
         self.address: tuple[str, int] = ("127.0.0.1", port)
-        self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", *self.SERVERS[server], "--port", str(port), "brokersite.asgi:application"],
-            cwd=CHECKOUT,
-            env={
-                **os.environ,
-                "DATABASE_URL": self.url,
-                "DATA_DIR": home(self.url),
-                "SECRET_KEY": settings.SECRET_KEY,
+        super().__init__(
+            sys.executable, "-m", *self.SERVERS[server], "--port", str(port), "brokersite.asgi:application",
+            environment={
+                "DATABASE_URL": self.url, "DATA_DIR": home(self.url), "SECRET_KEY": settings.SECRET_KEY,
                 **self.environment,
             },
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        self.lines.extend(self.process.stderr)
-
-    @property
-    def log(self) -> str:
-        """What it has written to standard error."""
-        return "".join(self.lines)
-
-    @property
-    def rss(self) -> int:
-        """Bytes of memory that it has in use."""
-        return int(psutil.Process(self.process.pid).memory_info().rss)
+        )  # fmt: skip
 
     def uri(self, path: str = "/ws/peerbus") -> str:
         return f"ws://{self.address[0]}:{self.address[1]}{path}"
 
+    @property
+    def ready(self) -> bool:
+        """Whether it accepts connections."""
+        return self.alive and self._listens()
+
     def wait_ready(self) -> Self:
-        """Wait until it accepts connections."""
-        deadline = time.monotonic() + PATIENCE
-        while not self._listens():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                raise AssertionError(f"not ready: {self.log}")
-            time.sleep(0.01)
-        return self
+        """Wait until it accepts connections. Raises AssertionError, after its end, with its log."""
+        wait_until(lambda: self.ready or not self.alive, lambda: self.log)
+        return super().wait_ready()
 
     def _listens(self) -> bool:
         for connection in psutil.Process(self.process.pid).net_connections("tcp4"):
@@ -113,22 +87,9 @@ class WebBroker:
                 return True
         return False
 
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal and wait for the end; the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        try:
-            return self.process.wait(PATIENCE)
-        finally:
-            self.process.kill()
-            self.process.wait()
-            self._reader.join()
-            assert self.process.stderr is not None
-            self.process.stderr.close()
-
     def killed(self) -> WebBroker:
         """Kill it with -9, and start another on the same port."""
-        assert self.stop(signal.SIGKILL) == -signal.SIGKILL
+        self.kill()
         return WebBroker(self.url, server=self.server, port=self.address[1], **self.environment).wait_ready()
 
     def connect(self, path: str = "/ws/peerbus", **options: Any) -> ClientConnection:
@@ -138,14 +99,6 @@ class WebBroker:
             "open_timeout": PATIENCE, "close_timeout": PATIENCE,
         } | options  # fmt: skip
         return connect(self.uri(path), **given)
-
-    def __enter__(self) -> Self:
-        return self.wait_ready()
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
-        if error[0] is not None:
-            sys.stderr.write(self.log)
 
 
 def compact(value: Any) -> bytes:

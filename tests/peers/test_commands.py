@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,12 @@ from peers.codec.frames import Envelope
 from peers.codec.signing import verify
 from peers.pipe import with_token
 from tests.peers.broker import FakeBroker
-from tests.peers.manage import ENVIRONMENT, Manage, command
+from tests.peers.manage import ENVIRONMENT, command, manage
 from tests.peers.vectors import SECRET
+from tests.process import Process
+from tests.waiting import PATIENCE
+
+Start = Callable[..., Process]
 
 
 def letter(id: str, body: bytes = b"1", to: str = "alice") -> bytes:
@@ -28,18 +33,17 @@ def letter(id: str, body: bytes = b"1", to: str = "alice") -> bytes:
 
 
 @pytest.fixture
-def manage(broker: FakeBroker) -> Iterator[Any]:
+def start(broker: FakeBroker) -> Iterator[Start]:
     """Starts a command with the broker's URL, and ends it after the test."""
-    started: list[Manage] = []
+    started: list[Process] = []
 
-    def start(*arguments: str, **environment: str) -> Manage:
-        started.append(Manage(*arguments, "--url", broker.url, **environment))
+    def start(*arguments: str) -> Process:
+        started.append(manage(*arguments, "--url", broker.url))
         return started[-1]
 
     yield start
     for each in started:
-        each.process.kill()
-        each.process.communicate()
+        each.end()
 
 
 def as_alice(broker: FakeBroker, **changed: str) -> list[str]:
@@ -148,32 +152,34 @@ def test_messages_are_printed_as_lines_of_json_and_acknowledged(broker: FakeBrok
     assert run("peer", "listen", "--timeout", "0.2", *as_alice(broker)) == ""
 
 
-def test_ctrl_c_ends_listening_in_order(broker: FakeBroker, manage: Any) -> None:
+def test_ctrl_c_ends_listening_in_order(broker: FakeBroker, start: Start) -> None:
     broker.deliver("alice", "1", letter("1"))
-    listening = manage("peer", "listen", "--token", "t", "--name", "alice", "--secret", SECRET)
-    assert json.loads(listening.line())["id"] == "1"
+    listening = start("peer", "listen", "--token", "t", "--name", "alice", "--secret", SECRET)
+    assert json.loads(listening.next_line())["id"] == "1"
     broker.wait(lambda: broker.acked == ["1"])
-    listening.process.send_signal(signal.SIGINT)
-    assert listening.finish() == (0, b"", "")
+    listening.send_signal(signal.SIGINT)
+    assert listening.finish() == (0, [], "")
     broker.wait(lambda: not broker.connected)
 
 
-def test_ctrl_c_while_sending_says_so(broker: FakeBroker, manage: Any) -> None:
+def test_ctrl_c_while_sending_says_so(broker: FakeBroker, start: Start) -> None:
     broker.before = lambda connection, frame: isinstance(frame, Envelope)
-    sending = manage("peer", "send", "bob", "1", "--token", "t", "--name", "alice", "--secret", SECRET)
+    sending = start("peer", "send", "bob", "1", "--token", "t", "--name", "alice", "--secret", SECRET)
     broker.wait(lambda: broker.stored)
-    sending.process.send_signal(signal.SIGINT)
+    sending.send_signal(signal.SIGINT)
     status, out, err = sending.finish()
-    assert (status, out) == (130, b"")
+    assert (status, out) == (130, [])
     assert err == "CommandError: Interrupted.\n"
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(broker: FakeBroker, manage: Any) -> None:
-    listening = manage("peer", "listen", "--token", "t", "--name", "alice", "--secret", SECRET)
-    broker.wait(lambda: broker.connections)  # and welcomed: a delivery before that would be an error
-    listening.process.stdout.close()
-    broker.deliver("alice", "1", letter("1"))
-    assert listening.process.wait(60) == 0
+def test_a_reader_that_has_seen_enough_is_no_error(broker: FakeBroker, start: Start) -> None:
+    listen = command("peer", "listen", *as_alice(broker))
+    with subprocess.Popen(listen, env=ENVIRONMENT, stdout=subprocess.PIPE) as listening:
+        broker.wait(lambda: broker.connections)  # and welcomed: a delivery before that would be an error
+        assert listening.stdout is not None
+        listening.stdout.close()
+        broker.deliver("alice", "1", letter("1"))
+        assert listening.wait(PATIENCE) == 0
     assert broker.acked == []
 
 
@@ -182,43 +188,43 @@ def test_a_reader_that_has_seen_enough_is_no_error(broker: FakeBroker, manage: A
 REGISTER = frames.register_frame("secret token", "alice")
 
 
-def test_lines_cross_the_pipe_byte_for_byte(broker: FakeBroker, manage: Any) -> None:
+def test_lines_cross_the_pipe_byte_for_byte(broker: FakeBroker, start: Start) -> None:
     odd = b' {"protocol_version":"v1", "id":"\\u0031","to":"alice","body" : 1.0 }\r'
-    piped = manage("peerpipe")
-    piped.write(REGISTER + b"\n")
-    assert piped.line() == frames.peers_frame(["alice"]) + b"\n"
-    piped.write(b"\n" + odd + b'\n{"type":')
-    piped.write(b'"peers"}\n')
-    assert piped.line() == frames.deliver_frame("1", odd) + b"\n"
-    assert piped.line() == frames.peers_frame(["alice"]) + b"\n"
+    piped = start("peerpipe")
+    piped.tell(REGISTER + b"\n")
+    assert piped.next_line().encode() == frames.peers_frame(["alice"])
+    piped.tell(b"\n" + odd + b'\n{"type":')
+    piped.tell(b'"peers"}\n')
+    assert piped.next_line().encode() == frames.deliver_frame("1", odd)
+    assert piped.next_line().encode() == frames.peers_frame(["alice"])
     assert [each.text for each in broker.stored] == [odd]
-    assert piped.finish() == (0, b"", "")
+    assert piped.finish() == (0, [], "")
     assert broker.tokens == ["secret token"]
     broker.wait(lambda: not broker.connected)
 
 
-def test_a_line_feed_in_a_frame_of_the_broker_does_not_break_its_line(broker: FakeBroker, manage: Any) -> None:
+def test_a_line_feed_in_a_frame_of_the_broker_does_not_break_its_line(broker: FakeBroker, start: Start) -> None:
     broker.deliver("alice", "1", b'{\n"protocol_version":"v1"}')
-    piped = manage("peerpipe")
-    piped.write(REGISTER + b"\n")
-    piped.line()
-    assert piped.line() == frames.deliver_frame("1", b'{ "protocol_version":"v1"}') + b"\n"
+    piped = start("peerpipe")
+    piped.tell(REGISTER + b"\n")
+    piped.next_line()
+    assert piped.next_line().encode() == frames.deliver_frame("1", b'{ "protocol_version":"v1"}')
 
 
-def test_a_register_without_a_token_is_given_the_pipes(broker: FakeBroker, manage: Any) -> None:
-    piped = manage("peerpipe", "--token", "mine")
-    piped.write(b'{"protocol_version":"v1","type":"register","name":"alice"}\n')
-    assert piped.line() == frames.peers_frame(["alice"]) + b"\n"
+def test_a_register_without_a_token_is_given_the_pipes(broker: FakeBroker, start: Start) -> None:
+    piped = start("peerpipe", "--token", "mine")
+    piped.tell(b'{"protocol_version":"v1","type":"register","name":"alice"}\n')
+    assert piped.next_line().encode() == frames.peers_frame(["alice"])
     assert broker.tokens == ["mine"]
 
 
-def test_only_the_first_frame_is_given_a_token(broker: FakeBroker, manage: Any) -> None:
+def test_only_the_first_frame_is_given_a_token(broker: FakeBroker, start: Start) -> None:
     seen: list[frames.Frame] = []
     broker.before = lambda connection, frame: seen.append(frame) or True  # type: ignore[func-returns-value]
-    piped = manage("peerpipe", "--token", "mine")
-    piped.write(b'{"protocol_version":"v1","type":"register","name":"alice"}\n' * 2 + frames.peers_request() + b"\n")
-    piped.line()
-    assert piped.line() == frames.peers_frame(["alice"]) + b"\n"
+    piped = start("peerpipe", "--token", "mine")
+    piped.tell(b'{"protocol_version":"v1","type":"register","name":"alice"}\n' * 2 + frames.peers_request() + b"\n")
+    piped.next_line()
+    assert piped.next_line().encode() == frames.peers_frame(["alice"])
     assert seen == [frames.WRONG_TYPE, frames.PeersRequest()]
 
 
@@ -227,27 +233,27 @@ def test_any_other_frame_stays_as_it_is(frame: bytes) -> None:
     assert with_token(frame, "mine") == frame
 
 
-def test_a_close_ends_the_pipe_with_its_reason(broker: FakeBroker, manage: Any) -> None:
+def test_a_close_ends_the_pipe_with_its_reason(broker: FakeBroker, start: Start) -> None:
     broker.welcome = lambda connection: frames.INVALID_TOKEN
-    piped = manage("peerpipe")
-    piped.write(REGISTER + b"\n")
-    assert piped.process.wait(60) == 1
+    piped = start("peerpipe")
+    piped.tell(REGISTER + b"\n")
+    assert piped.wait() == 1
     status, out, err = piped.finish()
-    assert (status, out) == (1, b"")
+    assert (status, out) == (1, [])
     assert err == "CommandError: ConnectionLost: the broker closed the connection: invalid bearer token (1008)\n"
 
 
-def test_a_line_over_one_mebibyte_ends_the_pipe(broker: FakeBroker, manage: Any) -> None:
-    piped = manage("peerpipe")
-    piped.write(REGISTER + b"\n")
-    piped.line()
+def test_a_line_over_one_mebibyte_ends_the_pipe(broker: FakeBroker, start: Start) -> None:
+    piped = start("peerpipe")
+    piped.tell(REGISTER + b"\n")
+    piped.next_line()
     largest = b'{"type":"peers","more":"' + b"x" * (2**20 - 26) + b'"}'
     assert len(largest) == 2**20
-    piped.write(largest + b"\n")
-    assert piped.line() == frames.peers_frame(["alice"]) + b"\n"
-    piped.write(b"x" * (2**20 + 1))
+    piped.tell(largest + b"\n")
+    assert piped.next_line().encode() == frames.peers_frame(["alice"])
+    piped.tell(b"x" * (2**20 + 1))
     status, out, err = piped.finish()
-    assert (status, out, err) == (1, b"", "CommandError: LineTooLong: a line has more than 1048576 bytes\n")
+    assert (status, out, err) == (1, [], "CommandError: LineTooLong: a line has more than 1048576 bytes\n")
 
 
 # peermcp
@@ -307,7 +313,7 @@ async def test_a_tool_that_cannot_do_it_says_why(broker: FakeBroker) -> None:
         assert "InvalidEnvelope: to cannot be ''" in result.content[0].text  # type: ignore[union-attr]
 
 
-def test_a_rejected_server_exits_with_1(broker: FakeBroker, manage: Any) -> None:
+def test_a_rejected_server_exits_with_1(broker: FakeBroker, start: Start) -> None:
     broker.welcome = lambda connection: frames.INVALID_TOKEN
-    rejected = manage("peermcp", "--token", "t", "--name", "alice", "--secret", SECRET)
-    assert rejected.finish() == (1, b"", "CommandError: InvalidToken: invalid bearer token (1008)\n")
+    rejected = start("peermcp", "--token", "t", "--name", "alice", "--secret", SECRET)
+    assert rejected.finish() == (1, [], "CommandError: InvalidToken: invalid bearer token (1008)\n")

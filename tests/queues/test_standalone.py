@@ -18,6 +18,7 @@ from django.core import management
 
 from brokersite.environment import CHECKOUT
 from queues.database import connection_parameters
+from tests.process import Process
 from tests.waiting import wait_until
 from tests.wire.broker import create_database, drop_databases
 
@@ -278,17 +279,14 @@ def test_a_celery_worker_runs_what_was_sent_in_a_transaction_and_the_upkeep(proj
     project.answer(DELAY)
     project.answer(NEGLECT)
     project.run("-W", "ignore", "-c", "import django; django.setup(); import shop.example")
-    log = project.directory / "worker.log"
-    arguments = [sys.executable, "-W", "ignore", "-m", "celery", "-A", "shop.hurry", "worker", "-B", "-c", "1"]
-    with log.open("wb") as out:
-        worker = subprocess.Popen(
-            [*arguments, "-l", "info"], cwd=project.directory, env=project.environment(), stdout=out, stderr=out
-        )
+    worker = Process(
+        sys.executable, "-W", "ignore", "-m", "celery", "-A", "shop.hurry", "worker", "-B", "-c", "1", "-l", "info",
+        cwd=project.directory, environment=project.environment(), bare=True, merged=True,
+    )  # fmt: skip
     done = ["shipped order 7", *(rf"Task queues\.{name}\S+ succeeded" for name in UPKEEP)]
     try:
-        wait_until(lambda: all(re.search(text, log.read_text()) for text in done), log.read_text)
+        wait_until(lambda: all(re.search(text, worker.log) for text in done), lambda: worker.log)
     finally:
-        worker.terminate()
-        worker.wait(30)
-    assert project.answer(UPKEPT) == dict.fromkeys(UPKEEP, True), log.read_text()
-    assert "order never" not in log.read_text()
+        worker.stop()
+    assert project.answer(UPKEPT) == dict.fromkeys(UPKEEP, True), worker.log
+    assert "order never" not in worker.log

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import struct
 import subprocess
 import sys
-import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,11 +22,10 @@ from psycopg import sql
 from brokersite.environment import CHECKOUT
 from queues.database import connection_parameters
 from queues.engine.access import key_digest
+from tests.process import Process
 from tests.waiting import PATIENCE, wait_until
 from wire.blipmq import codec as blipmq
 from wire.sspq import codec as sspq
-
-"""Seconds after which something that should have happened has not."""
 
 KEY = "dev-key"
 """The API key that every test database has; it may do everything."""
@@ -189,7 +185,7 @@ def make_url(parameters: dict[str, Any]) -> str:
     return "postgresql://?" + urlencode(parameters, quote_via=quote)
 
 
-class Broker:
+class Broker(Process):
     """A `manage.py runwire`. Its listeners are on free ports; `addresses` has them by name, once it is ready."""
 
     def __init__(
@@ -200,49 +196,17 @@ class Broker:
         self.url = database if isinstance(database, str) else database.url
         self.arguments = (*EVERY_LISTENER, *arguments)
         self.environment = ENVIRONMENT | {name: str(value) for name, value in environment.items()}
-        self.lines: list[str] = []
         self.addresses: dict[str, Address] = {}
-        self._log = ""
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `wait`
-        self._ready = threading.Event()
-        self.process = subprocess.Popen(
-            [*inside, sys.executable, "manage.py", "runwire", *self.arguments],
-            cwd=CHECKOUT,
-            env={**os.environ, "DATABASE_URL": self.url, "SECRET_KEY": settings.SECRET_KEY, **self.environment},
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            text=True,
-        )
-        RUNNING.add(self)
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+        super().__init__(
+            *inside, sys.executable, "manage.py", "runwire", *self.arguments,
+            environment={"DATABASE_URL": self.url, "SECRET_KEY": settings.SECRET_KEY, **self.environment},
+        )  # fmt: skip
 
-    @property
-    def log(self) -> str:
-        """What it has written to standard error."""
-        if self._stderr.closed:
-            return self._log
-        return os.pread(self._stderr.fileno(), os.fstat(self._stderr.fileno()).st_size, 0).decode()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
-            name, _, address = self.lines[-1].removeprefix("[0] ").rpartition(" ")
-            host, colon, port = address.rpartition(":")
-            if colon and port.isdigit():
-                self.addresses.setdefault(name, (host, int(port)))
-            if line == "ready\n":
-                self._ready.set()
-        self._ready.set()
-
-    def wait_ready(self) -> Self:
-        """Wait until it accepts connections."""
-        self._ready.wait(PATIENCE)
-        if "ready" not in self.lines:
-            self.stop()
-            raise AssertionError(f"not ready: {self.lines} {self.log}")
-        return self
+    def note(self, line: str) -> None:
+        name, _, address = line.removeprefix("[0] ").rpartition(" ")
+        host, colon, port = address.rpartition(":")
+        if colon and port.isdigit():
+            self.addresses.setdefault(name, (host, int(port)))
 
     @property
     def overhop(self) -> Address:
@@ -256,47 +220,10 @@ class Broker:
     def sspq(self) -> Address:
         return self.addresses["sspq"]
 
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal and wait for the end; the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        return self.wait()
-
-    def wait(self) -> int:
-        """Wait for the end; the exit status."""
-        try:
-            status = self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            raise
-        finally:
-            self._reader.join()
-            assert self.process.stdout is not None
-            self.process.stdout.close()
-            self._log = self.log
-            self._stderr.close()
-            RUNNING.discard(self)
-        return status
-
     def restarted(self) -> Broker:
         """Stop it, and start another like it."""
         assert self.stop() == 0, self.log
         return Broker(self.url, *self.arguments[len(EVERY_LISTENER) :], **self.environment).wait_ready()
-
-    def __enter__(self) -> Self:
-        return self.wait_ready()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-        if error is not None:
-            sys.stderr.write(self.log)
-
-
-#: Those that have not been waited for: when a test fails, what they have said is shown beside it.
-RUNNING: set[Broker] = set()
 
 
 def run_wire(database: Database | str, *arguments: str, **environment: Any) -> tuple[int, str]:

@@ -18,16 +18,14 @@ import logging
 import os
 import select
 import signal
-import subprocess
 import sys
 import threading
-from typing import Any, Self
+from typing import Any
 
 from irc import events  # type: ignore[import-untyped]
 from irc.server import IRCClient, IRCError, IRCServer  # type: ignore[import-untyped]
 
-from brokersite.environment import CHECKOUT
-from tests.waiting import PATIENCE
+from tests.process import Process
 
 
 class Client(IRCClient):  # type: ignore[misc]
@@ -105,42 +103,24 @@ def serve(port: int) -> None:
     os._exit(0)
 
 
-class IrcServerProcess:
+class IrcServerProcess(Process):
     """The server as a child process. With a port, another one like it can follow on the same address."""
 
+    host = "127.0.0.1"
+
     def __init__(self, port: int = 0) -> None:
-        self.host = "127.0.0.1"
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.hydra.irc.server", str(port)],
-            cwd=CHECKOUT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            self.stop()
-            raise AssertionError(f"the IRC server does not listen on port {port}")
-        self.port = int(line)
+        super().__init__(sys.executable, "-m", "tests.hydra.irc.server", str(port))
+        self.wait_ready()
+        self.port = int(self.lines[0])
 
     @property
-    def pid(self) -> int:
-        """The process to send signals to."""
-        return self.process.pid
+    def ready(self) -> bool:
+        """Whether it has said its port."""
+        return bool(self.lines)
 
-    def stop(self) -> None:
-        """End it, and all its connections."""
-        self.process.kill()
-        self.process.wait(PATIENCE)
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
+    def stop(self, number: int = signal.SIGKILL) -> int:
+        """End it, and all its connections; the exit status."""
+        return super().stop(number)
 
 
 if __name__ == "__main__":

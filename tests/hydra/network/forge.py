@@ -25,11 +25,12 @@ LARGEST: Final = 65536
 """Bytes of a request, at most."""
 
 
-class Child:
+class ForkedProcess:
     """A forked process, as `subprocess.Popen` shows one."""
 
-    def __init__(self, pid: int, stdout: IO[str]) -> None:
+    def __init__(self, pid: int, stdout: IO[bytes]) -> None:
         self.pid = pid
+        self.stdin = None
         self.stdout = stdout
         self.returncode: int | None = None
         self._ended = threading.Event()
@@ -62,20 +63,21 @@ class Child:
 class Forge:
     """The process that forks, and its children."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
-        self._children: dict[int, Child] = {}
+    def __init__(self, environment: dict[str, Any]) -> None:
+        self._children: dict[int, ForkedProcess] = {}
         self._known = threading.Condition()
         self._forked: list[int] = []
         self._requests, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.hydra.network.forge", str(there.fileno())],
-                cwd=CHECKOUT, env=environment, pass_fds=[there.fileno()],
+                cwd=CHECKOUT, env=os.environ | {name: str(value) for name, value in environment.items()},
+                pass_fds=[there.fileno()],
             )  # fmt: skip
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
-    def fork(self, arguments: list[str], stderr: int) -> Child:
+    def fork(self, arguments: list[str], stderr: int) -> ForkedProcess:
         """Run `manage.py` with these arguments."""
         read, write = os.pipe()
         try:
@@ -86,7 +88,7 @@ class Forge:
             if not self._known.wait_for(lambda: self._forked, PATIENCE):
                 raise AssertionError("the forge does not answer")
             pid = self._forked.pop()
-            child = self._children[pid] = Child(pid, os.fdopen(read))
+            child = self._children[pid] = ForkedProcess(pid, os.fdopen(read, "rb"))
             self._known.notify_all()
         return child
 

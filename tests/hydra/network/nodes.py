@@ -9,27 +9,22 @@ with Network(store, irc=server) as network:
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import signal
 import socket
-import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, Self
 
-import psutil
 from django.conf import settings
 
-from brokersite.environment import CHECKOUT
 from hydra.locks import LOCK_CLASS
 from hydra.protocol.times import Times
 from tests.hydra.irc.server import IrcServerProcess
-from tests.hydra.network.forge import Child, Forge
-from tests.waiting import PATIENCE, wait_until
+from tests.hydra.network.forge import Forge
+from tests.process import PopenLike, Process
+from tests.waiting import wait_until
 from tests.wire.broker import Database
 
 CHANNEL: Final = "#hydra"
@@ -69,125 +64,32 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-class RunHydra:
+class RunHydra(Process):
     """A `manage.py runhydra` process."""
 
     def __init__(
         self, url: str, *arguments: str, inside: Iterable[str] = (), forge: Forge | None = None, **environment: Any
     ) -> None:
         """`inside` is a command that it is run by; `environment` overrides settings, if no `forge` has them already."""
-        self.lines: list[str] = []
-        self.log = ""
-        """What it has written to standard error, once it has ended."""
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `wait`
-        self._ready = threading.Event()
-        self.process: subprocess.Popen[str] | Child
-        if forge is not None:
-            self.process = forge.fork(["runhydra", *arguments], self._stderr.fileno())
-        else:
-            self.process = subprocess.Popen(
-                [*inside, sys.executable, "manage.py", "runhydra", *arguments],
-                cwd=CHECKOUT, env=full_environment(url, environment),
-                stdout=subprocess.PIPE, stderr=self._stderr, text=True,
-            )  # fmt: skip
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+        self._forge = forge
+        super().__init__(
+            *inside, sys.executable, "manage.py", "runhydra", *arguments, environment=full_environment(url, environment)
+        )
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
-            if line == "ready\n":
-                self._ready.set()
-        self._ready.set()
-
-    @property
-    def ready(self) -> bool:
-        """Whether it has said so."""
-        return "ready" in self.lines
-
-    def wait_ready(self) -> Self:
-        """Wait until it accepts links."""
-        self._ready.wait(PATIENCE)
-        if not self.ready:
-            self.stop()
-            raise AssertionError(f"not ready: {self.lines} {self.log}")
-        return self
+    def _launch(self, command: list[str], cwd: Path, environment: dict[str, str]) -> PopenLike:
+        if self._forge is None:
+            return super()._launch(command, cwd, environment)
+        return self._forge.fork(command[command.index("runhydra") :], self._stderr.fileno())
 
     @property
     def addresses(self) -> list[str]:
         """Where it listens."""
         return [line.removeprefix("hydra ") for line in self.lines if line.startswith("hydra ")]
 
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self.process.poll() is None
 
-    @property
-    def said(self) -> str:
-        """What it has written to standard error up to now, while it runs."""
-        fd = self._stderr.fileno()
-        return os.pread(fd, os.fstat(fd).st_size, 0).decode()
-
-    @property
-    def rss(self) -> int:
-        """Bytes of memory that it has in use."""
-        return int(psutil.Process(self.process.pid).memory_info().rss)
-
-    def send_signal(self, number: int) -> None:
-        """Send it a signal."""
-        self.process.send_signal(number)
-
-    def kill(self) -> None:
-        """End it at once, as a crash does."""
-        assert self.stop(signal.SIGKILL) == -signal.SIGKILL, self.log
-
-    def freeze(self) -> None:
-        """Stop it in the middle of its work."""
-        self.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Let it go on."""
-        self.send_signal(signal.SIGCONT)
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal and wait for the end; the exit status."""
-        if self.alive:
-            self.send_signal(number)
-        return self.wait()
-
-    def wait(self) -> int:
-        """Wait for the end; the exit status."""
-        try:
-            status = self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            raise
-        finally:
-            self._reader.join()
-            assert self.process.stdout is not None
-            self.process.stdout.close()
-            if not self._stderr.closed:
-                self._stderr.seek(0)
-                self.log = self._stderr.read().decode()
-                self._stderr.close()
-        return status
-
-    def end(self) -> None:
-        """End it in any state."""
-        if self.alive:
-            with contextlib.suppress(ProcessLookupError):
-                self.thaw()
-            self.send_signal(signal.SIGKILL)
-        self.wait()
-
-
-def full_environment(url: str, environment: dict[str, Any]) -> dict[str, str]:
-    """The environment of a process that is to use a database."""
-    given = {name: str(value) for name, value in environment.items()}
-    return {**os.environ, "DATABASE_URL": url, "SECRET_KEY": settings.SECRET_KEY, **given}
+def full_environment(url: str, environment: dict[str, Any]) -> dict[str, Any]:
+    """The variables of a process that is to use a database."""
+    return {"DATABASE_URL": url, "SECRET_KEY": settings.SECRET_KEY, **environment}
 
 
 def run_hydra(url: str, *arguments: str, **environment: Any) -> tuple[int, str]:

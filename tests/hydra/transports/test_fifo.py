@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,6 +28,7 @@ from tests.hydra.transports.ends import (
     nothing_left_open,
     on_both_loops,
 )
+from tests.process import Process
 
 SECRET = replace(OPTIONS, secret=b"open sesame")
 A = LinkStart("0a" * 16)
@@ -70,22 +70,18 @@ def address(tmp_path: Path) -> FifoAddress:
 
 
 @contextlib.contextmanager
-def node(way: str, address: FifoAddress, says: bytes = b"") -> Iterator[subprocess.Popen[str]]:
+def node(way: str, address: FifoAddress, says: bytes = b"") -> Iterator[Process]:
     """A process that dials or listens, says something over its link, and prints what it hears."""
-    root = Path(__file__).parents[3]
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD, way, str(address), says.hex()], stdout=subprocess.PIPE, text=True, cwd=root
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    process = Process(sys.executable, "-c", CHILD, way, str(address), says.hex())
+    try:
+        yield process
+    finally:
+        process.end()
 
 
-async def says(process: subprocess.Popen[str], line: str) -> None:
+async def says(process: Process, line: str) -> None:
     """Wait for a line of a process."""
-    assert process.stdout is not None
-    assert (await asyncio.to_thread(process.stdout.readline)).rstrip("\n") == line
+    assert await asyncio.to_thread(process.next_line) == line
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from peers.client import AsyncPeerClient, Message, PeerClient
 from peers.codec import frames
 from peers.errors import InvalidToken, NameClaimed, Rejected, TakenOver, UnusableName
 from tests.peers.broker import Blocking
-from tests.peers.manage import ENVIRONMENT, Manage, command
+from tests.peers.manage import ENVIRONMENT, command, manage
 from tests.peers.running import Launch, WebBroker, connected, unique
 from tests.peers.vectors import SECRET
 from tests.waiting import PATIENCE, wait_until
@@ -173,16 +173,15 @@ def test_peers_live_through_a_broker_that_is_killed(launch: Launch) -> None:
 
 def test_lines_cross_the_pipe(broker: WebBroker) -> None:
     name = unique("alice")
-    piped = Manage("peerpipe", "--url", broker.uri(), "--token", KEY)
+    piped = manage("peerpipe", "--url", broker.uri(), "--token", KEY)
     try:
-        piped.write(b'{"protocol_version":"v1","type":"register","name":"%s"}\n' % name.encode())
-        assert name in json.loads(piped.line())["names"]
-        piped.write(frames.peers_request() + b"\n")
-        assert name in json.loads(piped.line())["names"]
-        assert piped.finish() == (0, b"", "")
+        piped.tell(b'{"protocol_version":"v1","type":"register","name":"%s"}\n' % name.encode())
+        assert name in json.loads(piped.next_line())["names"]
+        piped.tell(frames.peers_request() + b"\n")
+        assert name in json.loads(piped.next_line())["names"]
+        assert piped.finish() == (0, [], "")
     finally:
-        piped.process.kill()
-        piped.process.wait()
+        piped.end()
 
 
 async def test_a_host_of_a_language_model_drains_what_was_sent_before(broker: WebBroker) -> None:

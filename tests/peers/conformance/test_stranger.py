@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import queue
-import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -15,7 +12,7 @@ import pytest
 from peers.backoff import Backoff
 from peers.client import PeerClient
 from peers.codec import signing
-from tests.javascript import installed
+from tests.javascript import JavaScript, installed
 from tests.peers.running import TAKEN_OVER, Join, Launch, WebBroker, compact, pending, unique
 from tests.peers.vectors import SECRET, SIGNED
 from tests.waiting import PATIENCE, wait_until
@@ -30,51 +27,21 @@ def program(request: pytest.FixtureRequest) -> Path:
     return installed(request.config, STRANGER, "peer.mjs")
 
 
-class Stranger:
-    """The JavaScript peer as a process, and what it has said."""
+class Stranger(JavaScript):
+    """The JavaScript peer."""
 
     def __init__(self, program: Path, broker: WebBroker, name: str, secret: str = SECRET) -> None:
         self.name = name
-        self.said: list[dict[str, Any]] = []
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.process = subprocess.Popen(
-            ["node", str(program), broker.uri(), KEY, name, secret],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line)
-        self._lines.put("")
+        super().__init__(program, broker.uri(), KEY, name, secret)
 
     def do(self, what: str, **more: Any) -> None:
         """Give it a command."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"do": what, **more}) + "\n")
-        self.process.stdin.flush()
+        self.tell(json.dumps({"do": what, **more}).encode() + b"\n")
 
-    def until(self, event: str, count: int = 1) -> list[dict[str, Any]]:
-        """Wait until it has said this so many times; those."""
-        while len(found := [said for said in self.said if said["event"] == event]) < count:
-            line = self._lines.get(timeout=PATIENCE)
-            assert line, f"it has ended: {self.said}"
-            self.said.append(json.loads(line))
-        return found
-
-    def __enter__(self) -> Self:
+    def wait_ready(self) -> Self:
+        """Wait until it is registered."""
         self.until("registered")
         return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._reader.join()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()
 
 
 Meet = Callable[..., Stranger]
@@ -87,11 +54,11 @@ def meet(program: Path, broker: WebBroker) -> Iterator[Meet]:
 
     def start(name: str, exact: bool = False, at: WebBroker = broker, **options: Any) -> Stranger:
         strangers.append(Stranger(program, at, name if exact else unique(name), **options))
-        return strangers[-1].__enter__()
+        return strangers[-1].wait_ready()
 
     yield start
     for stranger in strangers:
-        stranger.__exit__()
+        stranger.end()
 
 
 @pytest.fixture
@@ -219,5 +186,5 @@ def test_a_stranger_that_is_taken_over_does_not_come_back(meet: Meet, join: Join
     stranger = meet("stranger")
     new = join(stranger.name, exact=True)
     assert stranger.until("closed") == [{"event": "closed", **TAKEN_OVER._asdict()}]
-    assert stranger.process.wait(PATIENCE) == 1
+    assert stranger.wait() == 1
     assert stranger.name in new.peers()

@@ -7,15 +7,11 @@ import contextlib
 import datetime
 import itertools
 import json
-import os
 import re
-import signal
 import socket
 import ssl
 import struct
-import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -30,7 +26,7 @@ from cryptography.x509.oid import NameOID
 from websockets.exceptions import InvalidMessage
 from websockets.sync.client import ClientConnection, connect
 
-from brokersite.environment import CHECKOUT
+from tests.process import Process
 from tests.waiting import PATIENCE, wait_until
 
 #: Seconds for an opening handshake.
@@ -43,7 +39,7 @@ CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 names = map("c{}".format, itertools.count())
 
 
-class Server:
+class Server(Process):
     """A server process with the test application, on a free port."""
 
     ARGUMENTS = {
@@ -54,56 +50,23 @@ class Server:
 
     def __init__(self, kind: str, *arguments: str, **environment: str) -> None:
         self.kind = kind
-        self.log: list[str] = []
         self.address = ("", 0)
-        self._listening = threading.Event()
         if kind == "tls":
             crt, key = certificate()
             arguments = ("-e", f"ssl:0:privateKey={key}:certKey={crt}:interface=127.0.0.1", *arguments)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", *self.ARGUMENTS[kind], *arguments, "tests.peers.web.application:application"],
-            cwd=CHECKOUT,
-            env=os.environ | environment,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+        super().__init__(
+            sys.executable, "-m", *self.ARGUMENTS[kind], *arguments, "tests.peers.web.application:application",
+            environment=environment, merged=True,
+        )  # fmt: skip
 
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.log.append(line)
-            if found := re.search(r"(?:Listening on TCP address |running on http://)([\d.]+):(\d+)", line):
-                self.address = (found[1], int(found[2]))
-                self._listening.set()
-        self._listening.set()
+    def note(self, line: str) -> None:
+        if found := re.search(r"(?:Listening on TCP address |running on http://)([\d.]+):(\d+)", line):
+            self.address = (found[1], int(found[2]))
 
-    def __enter__(self) -> Self:
-        self._listening.wait(PATIENCE)
-        if not self.address[1]:
-            self.stop()
-            raise AssertionError("".join(self.log))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
-        if error[0] is not None:
-            sys.stderr.write("".join(self.log))
-
-    def stop(self) -> int:
-        """Send SIGTERM and wait for the end; the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(PATIENCE)
-        finally:
-            self.process.kill()
-            self.process.wait()
-            self._reader.join()
-            assert self.process.stderr is not None
-            self.process.stderr.close()
+    @property
+    def ready(self) -> bool:
+        """Whether it has said where it listens."""
+        return self.address[1] != 0
 
     @property
     def context(self) -> ssl.SSLContext | None:
@@ -133,7 +96,7 @@ class Server:
 
     def logged(self, words: str) -> None:
         """Wait until the server has logged these words."""
-        wait_until(lambda: any(words in line for line in self.log), f"{words!r} in the log")
+        wait_until(lambda: words in self.log, f"{words!r} in the log")
 
     def connect(self, name: str, path: str = "/ws/", **options: Any) -> ClientConnection:
         """A client of the websockets package."""

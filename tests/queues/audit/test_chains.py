@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -27,6 +25,7 @@ from queues.engine import audit as engine_audit
 from queues.engine.database import Connection, connect
 from queues.engine.statements import statement
 from queues.models import AuditHead, AuditJournalEntry, AuditRow
+from tests.process import Process
 from tests.queues.audit.conftest import CHAIN, Intruder, letters, reference_hashes
 
 ROOT = Path(__file__).parents[3]
@@ -145,21 +144,18 @@ def test_a_chain_whose_head_was_taken_away_is_not_appended_to(transactional_db: 
 
 
 @pytest.fixture
-def writer(database_url: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def writer(database_url: str) -> Iterator[Callable[..., Process]]:
     """Start processes that append; they are stopped at the end."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Process] = []
 
-    def start(*arguments: object) -> subprocess.Popen[str]:
+    def start(*arguments: object) -> Process:
         command = [sys.executable, "-m", "tests.queues.audit.writer", *map(str, arguments)]
-        environment = os.environ | {"DATABASE_URL": database_url}
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-        started.append(process)
-        return process
+        started.append(Process(*command, environment={"DATABASE_URL": database_url}))
+        return started[-1]
 
     yield start
     for process in started:
-        process.kill()
-        process.communicate()
+        process.end()
 
 
 def assert_no_fork_and_no_gap(expected: dict[str, int]) -> None:
@@ -180,15 +176,14 @@ def rows_of(batches: int) -> int:
 
 
 def test_many_processes_append_without_forks_or_gaps_and_one_that_is_killed_leaves_nothing(
-    writer: Callable[..., subprocess.Popen[str]],
+    writer: Callable[..., Process],
 ) -> None:
     victim = writer(CHAIN, "victim", 30, "hold")
     others = [writer(CHAIN, name, 80) for name in ("one", "two")]
-    assert victim.stdout is not None
-    assert victim.stdout.readline() == "held\n"
+    assert victim.next_line() == "held"
     victim.kill()
     for process in others:
-        assert process.wait(60) == 0
+        assert process.wait() == 0
     assert_no_fork_and_no_gap({"victim": rows_of(30), "one": rows_of(80), "two": rows_of(80)})
 
 

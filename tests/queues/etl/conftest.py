@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 import psycopg
 import pytest
 from pyspark.sql import SparkSession
@@ -179,12 +178,4 @@ def hourly() -> str:
     return f"{(timezone.now().minute + 30) % 60} * * * *"
 
 
-def has_ended(process: psutil.Process) -> bool:
-    """Whether a process runs no more; its parent may not have noticed."""
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-__all__ = ["Etl", "ago", "config", "has_ended", "hourly", "open_transaction"]
+__all__ = ["Etl", "ago", "config", "hourly", "open_transaction"]

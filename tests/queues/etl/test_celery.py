@@ -15,13 +15,14 @@ from brokersite.celery import app
 from queues.etl import runs, schedules
 from queues.etl.options import RunOptions
 from queues.models import EtlRun, EtlSchedule, EtlState
-from tests.queues.etl.conftest import has_ended, hourly
-from tests.queues.etl.workers import Worker, forget_connections
+from tests.process import has_ended
+from tests.queues.etl.conftest import hourly
+from tests.queues.etl.workers import EtlWorker, forget_connections
 from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
-StartWorker = Callable[..., Worker]
+StartWorker = Callable[..., EtlWorker]
 
 OTHERS = """pg_stat_activity
     where pid <> pg_backend_pid() and datname = current_database() and backend_type = 'client backend'"""
@@ -31,13 +32,13 @@ OTHERS = """pg_stat_activity
 def start_worker(database_url: str, tmp_path: Path) -> Iterator[StartWorker]:
     """Starts workers whose jobs are without Spark."""
     forget_connections()
-    started: list[Worker] = []
+    started: list[EtlWorker] = []
 
-    def start(*options: str) -> Worker:
+    def start(*options: str) -> EtlWorker:
         name = f"worker{len(started)}"
         # The fake job has of the worker's environment only what the setting names.
         job = {"FAKE_JOB_DIRECTORY": str(tmp_path), "BROKER_ETL_ENVIRONMENT": "FAKE_JOB_DIRECTORY"}
-        started.append(Worker(name, database_url, tmp_path, *options, **job))
+        started.append(EtlWorker(name, database_url, tmp_path, *options, **job))
         return started[-1]
 
     yield start
@@ -97,7 +98,7 @@ def job_of(directory: Path, run: EtlRun) -> psutil.Process:
 def test_two_beats_and_two_workers_run_what_is_due_once(start_worker: StartWorker, tmp_path: Path) -> None:
     workers = [start_worker(), start_worker()]
     for worker in workers:
-        worker.wait_until_ready()
+        worker.wait_ready()
     schedule = due_schedule()
     run = run_in_state(EtlState.RUNNING, stage="messages", done=40)
     assert (run.trigger, run.total) == ("schedule hourly", 100)
@@ -107,18 +108,18 @@ def test_two_beats_and_two_workers_run_what_is_due_once(start_worker: StartWorke
     assert len(began(tmp_path, run)) == 1
     # Both beats have gone on asking, and both workers looking.
     look = "Task queues.etl.run_due"
-    wait_until(lambda: all(worker.text.count(look) > 4 for worker in workers), lambda: "more looks")
+    wait_until(lambda: all(worker.log.count(look) > 4 for worker in workers), lambda: "more looks")
     assert EtlRun.objects.count() == 1
     schedule.refresh_from_db()
     assert schedule.last_run == run
     assert schedule.next_run_at is not None
 
 
-@pytest.mark.parametrize("end", [Worker.kill, Worker.quit], ids=["killed", "told to end at once"])
+@pytest.mark.parametrize("end", [EtlWorker.kill, EtlWorker.stop], ids=["killed", "told to end at once"])
 def test_a_run_whose_worker_is_gone_is_found_and_done_again_once(
-    start_worker: StartWorker, tmp_path: Path, end: Callable[[Worker], None]
+    start_worker: StartWorker, tmp_path: Path, end: Callable[[EtlWorker], None]
 ) -> None:
-    first = start_worker().wait_until_ready()
+    first = start_worker().wait_ready()
     lost = launch()
     job = job_of(tmp_path, lost)
     end(first)
@@ -138,7 +139,7 @@ def test_a_run_whose_worker_is_gone_is_found_and_done_again_once(
 def test_a_run_that_is_cancelled_or_revoked_ends_with_its_job_and_is_not_done_again(
     start_worker: StartWorker, tmp_path: Path
 ) -> None:
-    worker = start_worker().wait_until_ready()
+    worker = start_worker().wait_ready()
     cancelled = launch()
     job = job_of(tmp_path, cancelled)
     assert runs.cancel(cancelled.pk).cancelling
@@ -162,7 +163,7 @@ def test_a_run_that_is_cancelled_or_revoked_ends_with_its_job_and_is_not_done_ag
 
 def test_a_worker_goes_on_after_it_has_lost_its_connections(start_worker: StartWorker, tmp_path: Path) -> None:
     (tmp_path / "finish").touch()
-    worker = start_worker().wait_until_ready()
+    worker = start_worker().wait_ready()
     with connection.cursor() as cursor:
         cursor.execute(f"select count(pg_terminate_backend(pid)) from {OTHERS}")
     due_schedule()

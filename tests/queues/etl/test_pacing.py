@@ -16,7 +16,7 @@ import pytest
 
 from brokersite.environment import CHECKOUT
 from queues.etl.job.pacing import LOOK, Usage
-from tests.queues.etl.conftest import has_ended
+from tests.process import has_ended
 from tests.waiting import wait_until
 
 PATIENCE = 30.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import sys
 from typing import Any
 
@@ -27,6 +25,7 @@ from queues.operations import bulk
 from queues.operations.bulk import LocalRunner, Plan, cancel, preview, run_pending, start, step
 from queues.operations.messages import OperationError
 from queues.operations.search import Criteria
+from tests.process import Process
 from tests.queues.store import another_connection, assert_counts_are_exact, listening, make_queue, store
 from tests.waiting import wait_until
 
@@ -365,14 +364,10 @@ def test_a_runner_killed_in_the_middle_of_a_step_loses_and_repeats_nothing(
     first = [message.pk for message in store(source, count=35)]
     operation = begin(BulkAction.COPY, "other", queue="orders")
     environment = {"DATABASE_URL": database_url, "DJANGO_SETTINGS_MODULE": "tests.settings", "PATH": "/usr/bin:/bin"}
-    with subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(operation.pk)], stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "in the middle\n"
-        assert not step(operation.pk)  # another process is at it: nothing is done twice beside it
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    process = Process(sys.executable, "-c", KILLED, str(operation.pk), environment=environment, bare=True)
+    assert process.next_line() == "in the middle"
+    assert not step(operation.pk)  # another process is at it: nothing is done twice beside it
+    process.kill()
     wait_until(lambda: step(operation.pk) or BulkOperation.objects.get().state != BulkState.RUNNING, "the next step")
     run_pending()
     operation.refresh_from_db()

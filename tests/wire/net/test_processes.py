@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any, Self
 
 import psutil
 import pytest
 
-from brokersite.environment import CHECKOUT
-from tests.waiting import PATIENCE
+from tests.process import Process
 from wire.management.commands.runwire import Command
 from wire.net import processes
 from wire.net.processes import FIRST_PAUSE, LIVED, LONGEST_PAUSE, Child, StartFailed, child_arguments
@@ -151,72 +148,36 @@ sys.exit(run_processes(int(count), float(drain_timeout), lambda line: print(line
 """
 
 
-class Family:
+class Family(Process):
     """A parent, and what it has said about its children."""
 
     def __init__(self, program: Path, count: int, *arguments: str, drain_timeout: float = 10.0) -> None:
-        self.parent = subprocess.Popen(
-            [sys.executable, "-c", PARENT, str(count), str(drain_timeout), str(program), *arguments],
-            cwd=CHECKOUT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
         self.pids: set[int] = set()
         self.arguments: dict[int, list[str]] = {}
-        self._lines: queue.Queue[str] = queue.Queue()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+        super().__init__(sys.executable, "-c", PARENT, str(count), str(drain_timeout), str(program), *arguments)
 
-    def _read(self) -> None:
-        assert self.parent.stdout is not None
-        with self.parent.stdout as lines:
-            for line in lines:
-                self._lines.put(line.rstrip("\n"))
-        self._lines.put("the end")
+    def note(self, line: str) -> None:
+        if line.startswith("["):
+            number, _, text = line[1:].partition("] ")
+            report = json.loads(text)
+            self.pids.add(report["pid"])
+            self.arguments[int(number)] = report["arguments"]
 
-    def until(self, wanted: str) -> list[str]:
-        """The parent's lines up to and with this one."""
-        seen: list[str] = []
-        while not seen or seen[-1] != wanted:
-            seen.append(self._lines.get(timeout=PATIENCE))
-            self._note(seen[-1])
-            assert seen[-1] != "the end" or wanted == "the end", seen
-        return seen
+    def wait_ready(self) -> Self:
+        """Take lines up to the one that says so."""
+        while self.next_line() != "ready":
+            pass
+        return self
 
     def next_child(self) -> int:
         """The number of the next child that reports itself."""
-        while (number := self._note(self._lines.get(timeout=PATIENCE))) is None:
-            pass
-        return number
+        return int(self.read_until("] {")[1])
 
-    def _note(self, line: str) -> int | None:
-        if not line.startswith("["):
-            return None
-        number, _, text = line[1:].partition("] ")
-        report = json.loads(text)
-        self.pids.add(report["pid"])
-        self.arguments[int(number)] = report["arguments"]
-        return int(number)
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        """Ask the parent to end; its exit status."""
-        self.parent.send_signal(number)
-        return self.parent.wait(PATIENCE)
-
-    def __enter__(self) -> Self:
-        self.until("ready")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.parent.poll() is None:
-            self.parent.kill()
-            self.parent.wait()
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         for pid in self.pids:
             if psutil.pid_exists(pid):
                 os.kill(pid, signal.SIGKILL)
-        self._reader.join()
 
 
 @pytest.fixture
@@ -234,37 +195,37 @@ def test_all_children_run_the_same_command_line_and_the_parent_is_ready_once(pro
         first, second, third = (family.arguments[number] for number in range(3))
         assert first == ["runwire", "--processes", "3", "--status", "127.0.0.1:9", *alone]
         assert second == third == ["runwire", "--processes", "3", *alone]
-        assert family.end() == 0
-        assert family.until("the end") == ["the end"]
+        assert family.stop() == 0
+        assert family.finish() == (0, [], "")
 
 
 def test_a_dead_child_is_started_again_and_the_others_live_on(program: Path) -> None:
     with Family(program, 2) as family:
-        before = {child.pid: child for child in psutil.Process(family.parent.pid).children()}
+        before = {child.pid: child for child in family.family()}
         assert before.keys() == family.pids
         victim, other = sorted(before)
         before[victim].kill()
         number = family.next_child()
-        after = {child.pid for child in psutil.Process(family.parent.pid).children()}
+        after = {child.pid for child in family.family()}
         assert len(after) == 2
         assert other in after
         assert victim not in after
         assert number in (0, 1)
-        assert family.end() == 0
-        assert "ready" not in family.until("the end")
+        assert family.stop() == 0
+        assert "ready" not in family.finish()[1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_stops_them_all(program: Path, number: int) -> None:
     with Family(program, 2) as family:
-        children = psutil.Process(family.parent.pid).children()
+        children = family.family()
         assert len(children) == 2
-        assert family.end(number) == 0
+        assert family.stop(number) == 0
         assert not any(child.is_running() for child in children)
 
 
 def test_a_child_that_does_not_stop_in_time_is_ended(program: Path) -> None:
     with Family(program, 2, "--stubborn", drain_timeout=-processes.GRACE) as family:
-        children = psutil.Process(family.parent.pid).children()
-        assert family.end() == 0
+        children = family.family()
+        assert family.stop() == 0
         assert not any(child.is_running() for child in children)

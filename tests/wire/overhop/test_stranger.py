@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import queue
 import re
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
 
 from brokersite.environment import CHECKOUT
-from tests.javascript import installed
+from tests.javascript import JavaScript, installed
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import Broker, Database
 from wire.overhop.client import Client
@@ -164,50 +161,17 @@ def client(broker: Broker) -> Iterator[Client]:
         yield connected
 
 
-class Stranger:
-    """The JavaScript worker as a process, and what it has said."""
+class Stranger(JavaScript):
+    """The JavaScript worker."""
 
     def __init__(self, program: Path, broker: Broker, queue_name: str) -> None:
-        self.said: list[dict[str, Any]] = []
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         host, port = broker.overhop
-        self.process = subprocess.Popen(
-            ["node", str(program), "work", host, str(port), queue_name], stdout=subprocess.PIPE, text=True
-        )
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+        super().__init__(program, "work", host, str(port), queue_name)
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line)
-        self._lines.put("")
-
-    def until(self, event: str, count: int = 1) -> list[dict[str, Any]]:
-        """Wait until it has said this so many times; those."""
-        while len(found := [said for said in self.said if said["event"] == event]) < count:
-            line = self._lines.get(timeout=PATIENCE)
-            assert line, f"it has ended: {self.said}"
-            self.said.append(json.loads(line))
-        return found
-
-    def stop(self) -> int:
-        """SIGTERM; the exit status."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE)
-
-    def __enter__(self) -> Self:
+    def wait_ready(self) -> Self:
+        """Wait until it has a queue's jobs."""
         self.until("subscribed")
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 def test_the_strangers_jobs_are_each_done_once_by_the_stranger(program: Path, broker: Broker, client: Client) -> None:

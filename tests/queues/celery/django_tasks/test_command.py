@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +12,12 @@ from django.core.management import CommandError, call_command
 
 from brokersite.environment import CHECKOUT
 from queues.models import TaskRun
+from tests.process import Process
 from tests.queues.celery.django_tasks import sample
 from tests.queues.celery.django_tasks.conftest import TASKS
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import wait_until
 
-Run = Callable[[], "subprocess.Popen[bytes]"]
+Run = Callable[[], Process]
 
 
 @pytest.fixture
@@ -27,23 +25,22 @@ def run(database_url: str, tmp_path: Path) -> Iterator[Run]:
     """Starts `manage.py runtasks`."""
     settings = tmp_path / "tasksettings.py"
     settings.write_text(f"from brokersite.settings import *\nimport json\nTASKS = json.loads({json.dumps(TASKS)!r})\n")
-    environment = os.environ | {
+    environment = {
         "DATABASE_URL": database_url,
         "DJANGO_SETTINGS_MODULE": "tasksettings",
         "PYTHONPATH": f"{tmp_path}:{CHECKOUT}",
     }
-    running: list[subprocess.Popen[bytes]] = []
+    running: list[Process] = []
 
-    def start() -> subprocess.Popen[bytes]:
+    def start() -> Process:
         command = [sys.executable, "-m", "django", "runtasks", "--concurrency", "1"]
-        running.append(subprocess.Popen(command, env=environment, cwd=CHECKOUT))
+        running.append(Process(*command, environment=environment))
         return running[-1]
 
     yield start
     (tmp_path / "done").touch()
     for process in running:
-        process.terminate()
-        process.wait(PATIENCE)
+        process.stop()
 
 
 def test_a_task_of_a_killed_worker_runs_again(run: Run, tmp_path: Path) -> None:
@@ -52,15 +49,13 @@ def test_a_task_of_a_killed_worker_runs_again(run: Run, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     wait_until(lambda: begun.exists() and begun.read_text(), "it runs")
     dying.kill()
-    dying.wait(10)
     second = run()
     wait_until(lambda: len(begun.read_text().split()) == 2, "it runs again")
     (tmp_path / "done").touch()
     wait_until(lambda: TaskRun.objects.get().status == "SUCCESSFUL", "it has ended")
-    assert TaskRun.objects.get().return_value == second.pid
+    assert TaskRun.objects.get().return_value == second.process.pid
     assert len(TaskRun.objects.get().worker_ids) == 2
-    second.send_signal(signal.SIGTERM)
-    assert second.wait(PATIENCE) == 0
+    assert second.stop() == 0
 
 
 @pytest.mark.parametrize(

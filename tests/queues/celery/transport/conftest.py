@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +11,9 @@ import pytest
 from kombu.connection import Connection
 
 import queues.celery.transport  # noqa: F401 - makes fivewire:// known
-from brokersite.environment import CHECKOUT
 from queues.celery.consumers import engine_thread
 from tests.queues.celery.transport.tables import Tables
-from tests.waiting import PATIENCE, wait_until
+from tests.queues.celery.worker import CeleryWorker
 
 Connect = Callable[..., Connection]
 _numbers = itertools.count(1)
@@ -46,59 +40,23 @@ def connect(broker_url: str) -> Iterator[Connect]:
     engine_thread.stop_all()
 
 
-class Worker:
-    """`celery worker` as a process, on the project of these tests."""
-
-    def __init__(self, environment: dict[str, str], log: Path, *options: str) -> None:
-        self.name = f"worker{next(_numbers)}"
-        self.log = log / f"{self.name}.log"
-        command = [
-            sys.executable, "-W", "ignore", "-m", "celery", "-A", "tests.queues.celery.transport.project", "worker",
-            "-l", "info", "-n", f"{self.name}@here", *options,
-        ]  # fmt: skip
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen(
-                command, env=os.environ | environment, cwd=CHECKOUT, stdout=out, stderr=out, start_new_session=True
-            )
-
-    def wait_ready(self) -> Worker:
-        wait_until(lambda: "ready." in self.text or self.process.poll() is not None, "the worker is ready")
-        assert self.process.poll() is None, self.text
-        return self
-
-    @property
-    def text(self) -> str:
-        return self.log.read_text()
-
-    def kill(self) -> None:
-        """kill -9 the worker, and not its children."""
-        self.process.kill()
-        self.process.wait(10)
-
-    def stop(self) -> None:
-        """End it, warmly if it lives, and whatever it left."""
-        self.process.terminate()
-        try:
-            self.process.wait(PATIENCE)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(10)
+def launch(broker: str, directory: Path, *options: str, **environment: str) -> CeleryWorker:
+    """Start `celery worker` on the project of these tests."""
+    given = {"PROJECT_BROKER": broker, "PROJECT_DIRECTORY": str(directory)} | environment
+    return CeleryWorker("tests.queues.celery.transport.project", f"worker{next(_numbers)}", *options, **given)
 
 
-StartWorker = Callable[..., Worker]
+StartWorker = Callable[..., CeleryWorker]
 
 
 @pytest.fixture
 def start_worker(broker_url: str, tmp_path: Path) -> Iterator[StartWorker]:
     """Starts workers and waits until they are ready; all are stopped at the end."""
-    started: list[Worker] = []
+    started: list[CeleryWorker] = []
 
-    def start(*options: str, **environment: str) -> Worker:
-        given = {"PROJECT_BROKER": broker_url, "PROJECT_DIRECTORY": str(tmp_path)} | environment
-        worker = Worker(given, tmp_path, *options)
-        started.append(worker)
-        return worker.wait_ready()
+    def start(*options: str, **environment: str) -> CeleryWorker:
+        started.append(launch(broker_url, tmp_path, *options, **environment))
+        return started[-1].wait_ready()
 
     yield start
     for worker in started:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from brokersite.rigs.torture.database import TortureDatabase
 from queues.celery.consumers import engine_thread, fork_safety
 from queues.celery.transport.store_connection import StoreConnection
 from tests.queues.celery.transport import project
-from tests.queues.celery.transport.conftest import StartWorker, Worker
+from tests.queues.celery.transport.conftest import StartWorker, launch
 from tests.queues.celery.transport.tables import Tables
 from tests.waiting import PATIENCE, wait_until
 
@@ -143,10 +144,11 @@ def test_children_forked_later_harm_no_connection(
     assert len(pids) == 2  # the later one is forked from a process with an engine
     project.sends.delay(1)
     wait_until(lambda: lines(tmp_path, "numbers") == ["1"], "what the child sent ran")
-    assert "Trying to re-establish" not in worker.text
+    assert "Trying to re-establish" not in worker.log
     project.slow.delay(1, "done")
     wait_until(lambda: lines(tmp_path, "begun"), "it runs in a child")
-    worker.kill()
+    worker.process.kill()
+    worker.process.wait()
     start_worker("-c", "1")
     wait_until(lambda: len(lines(tmp_path, "begun")) == 2, "it runs again although the dead worker's child lives")
     (tmp_path / "done").touch()
@@ -159,8 +161,8 @@ def test_a_warm_shutdown_hands_back_what_has_not_begun(
     for value in range(5):
         project.slow.delay(value, "done")
     wait_until(lambda: lines(tmp_path, "begun"), "the first runs")
-    worker.process.terminate()
-    wait_until(lambda: "Warm shutdown" in worker.text, "it is stopping")
+    worker.send_signal(signal.SIGTERM)
+    wait_until(lambda: "Warm shutdown" in worker.log, "it is stopping")
     (tmp_path / "done").touch()
     worker.process.wait(PATIENCE)
     begun = lines(tmp_path, "begun")
@@ -174,7 +176,7 @@ def test_every_pool_can_be_used(app: Any, start_worker: StartWorker, tmp_path: P
         worker = start_worker("-P", pool, "-c", "3")
         assert sorted(
             group(project.number.s(value) for value in range(20))().get(timeout=PATIENCE)
-        ) == list(range(20)), worker.text
+        ) == list(range(20)), worker.log
         worker.stop()
 
 
@@ -210,9 +212,9 @@ def test_workers_come_back_when_postgresql_does(postgres: TortureDatabase, tmp_p
     assert at is not None
     broker = f"fivewire://{at.user}:{at.password}@{at.host}:{at.port}/{at.dbname}"
     app = use(broker)
-    worker = Worker({"PROJECT_BROKER": broker, "PROJECT_DIRECTORY": str(tmp_path)}, tmp_path, "-c", "1")
+    running = launch(broker, tmp_path, "-c", "1")
     try:
-        worker.wait_ready()
+        running.wait_ready()
         project.slow.delay(1, "first")
         project.number.delay(1)
         wait_until(lambda: lines(tmp_path, "begun"), "it runs")
@@ -222,5 +224,5 @@ def test_workers_come_back_when_postgresql_does(postgres: TortureDatabase, tmp_p
         wait_until(lambda: set(lines(tmp_path, "numbers")) == {"1", "2"}, "what was published before and after has run")
         assert app.control.inspect(timeout=PATIENCE, limit=1).ping()
     finally:
-        worker.stop()
+        running.stop()
         leave(app)
