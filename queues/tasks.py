@@ -12,7 +12,8 @@ from celery import shared_task
 
 from queues import periodic, upkeep
 from queues.audit.upkeep import look_after
-from queues.etl.tasks import cancel_revoked, recover_etl, run_due_etl, run_etl
+from queues.etl import schedules
+from queues.etl.tasks import cancel_revoked, run_etl
 
 __all__ = [
     "cancel_revoked", "forget_old", "keep_archive", "keep_audit", "recover_etl", "return_leases", "run_due_etl",
@@ -51,3 +52,17 @@ def run_periodic() -> None:
 def forget_old() -> None:
     """Delete old ETL runs with their logs, old bulk operations, and old hourly figures."""
     upkeep.forget_old()
+
+
+@shared_task(name="queues.etl.run_due", ignore_result=True)  # type: ignore[untyped-decorator]
+def run_due_etl() -> None:
+    """Begin the ETL runs of schedules that are due."""
+    for run in schedules.run_due():
+        logger.info("ETL run %s was begun by %s", run.pk, run.trigger)
+
+
+@shared_task(name="queues.etl.recover", ignore_result=True)  # type: ignore[untyped-decorator]
+def recover_etl() -> None:
+    """Find ETL runs whose worker is gone, and do them again."""
+    for run in schedules.restart_lost():
+        logger.info("ETL run %s is a %s", run.pk, run.trigger)

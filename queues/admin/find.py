@@ -110,10 +110,9 @@ def actions_of(request: HttpRequest, finished: bool = False) -> list[tuple[str, 
 
 def live_rows(ids: list[int]) -> list[dict[str, Any]]:
     """Messages of the store for a table, in this order; those that have left it meanwhile are missing."""
-    from queues.admin.message import head, size
-
     found = Message.objects.filter(pk__in=ids).select_related("queue").defer("payload", "headers")
-    by_id = {row.pk: row for row in found.annotate(payload_size=size(), payload_head=head(payload.PREVIEW + 1))}
+    previewed = found.annotate(payload_size=payload.size(), payload_head=payload.head(payload.PREVIEW + 1))
+    by_id = {row.pk: row for row in previewed}
     return [
         {
             "id": row.origin_id or row.pk, "page": reverse("admin:queues_message_change", args=[row.pk]),

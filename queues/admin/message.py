@@ -7,7 +7,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
-from django.db.models import BinaryField, F, Func, IntegerField, QuerySet, Value
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, re_path, reverse
 from django.utils.html import format_html
@@ -22,16 +22,6 @@ from queues.admin.operate import operate_address, operate_view, operation_links
 from queues.admin.publish import publish_view
 from queues.models import BulkAction, Message
 from queues.operations import bulk
-
-
-def head(length: int) -> Func:
-    """The first bytes of a payload, which may be large."""
-    return Func(F("payload"), Value(1), Value(length), function="substring", output_field=BinaryField())
-
-
-def size() -> Func:
-    """The bytes of a payload."""
-    return Func(F("payload"), function="octet_length", output_field=IntegerField())
 
 
 @admin.register(Message)
@@ -55,7 +45,8 @@ class MessageAdmin(KeysetAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
         found: QuerySet[Message] = super().get_queryset(request)
-        return found.defer("payload").annotate(payload_size=size(), payload_head=head(payload.PREVIEW + 1))
+        head = payload.head(payload.PREVIEW + 1)
+        return found.defer("payload").annotate(payload_size=payload.size(), payload_head=head)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """The message by its place in the queue, or by the id it had first: an address stays right when it moves."""
@@ -138,7 +129,7 @@ class MessageAdmin(KeysetAdmin):
 
     @admin.display(description="payload")
     def payload_shown(self, message: Any) -> str:
-        start = Message.objects.filter(pk=message.pk).values_list(head(payload.MOST_SHOWN)).first()
+        start = Message.objects.filter(pk=message.pk).values_list(payload.head(payload.MOST_SHOWN)).first()
         head_bytes, total = (bytes(start[0]), message.payload_size) if start else (b"", 0)
         kind, text = payload.shown(head_bytes, total, message.content)
         address = reverse("admin:queues_message_payload", args=[message.pk])

@@ -7,6 +7,7 @@ import json
 import unicodedata
 from typing import Any
 
+from django.db.models import BinaryField, F, Func, IntegerField, Value
 from django.http import HttpResponse
 from django.utils.html import format_html
 from msgpack import unpackb  # type: ignore[import-untyped]
@@ -19,6 +20,16 @@ MOST_HEX = 4 * 1024
 PREVIEW = 60
 #: Characters of a task's summary.
 MOST_TASK = 1000
+
+
+def head(length: int) -> Func:
+    """The first bytes of a payload, which may be large."""
+    return Func(F("payload"), Value(1), Value(length), function="substring", output_field=BinaryField())
+
+
+def size() -> Func:
+    """The bytes of a payload."""
+    return Func(F("payload"), function="octet_length", output_field=IntegerField())
 
 
 def readable(data: bytes, complete: bool = True) -> str | None:

@@ -1,21 +1,18 @@
-"""Celery's part of the ETL: it begins runs, watches them, finds those that were lost. Spark is a child process."""
+"""The Celery task of an ETL run. Spark is a child process."""
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from typing import Any
 
 from celery import shared_task
 from celery.signals import task_revoked
 
-from queues.etl import runner, runs, schedules
+from queues.etl import runner, runs
 from queues.etl.errors import NoSuchRun, NotRunning
 from queues.models import EtlRun
 from queues.models.etl import UNFINISHED
 from queues.settings import settings
-
-logger = logging.getLogger(__name__)
 
 #: Seconds beyond a run's own time limit after which Celery ends its task, first kindly and then by force.
 PATIENCE, FORCE = 60, 120
@@ -29,20 +26,6 @@ PATIENCE, FORCE = 60, 120
 def run_etl(run: int) -> None:
     """Do a run that is queued, to its end. One that another worker has begun is left alone."""
     runner.supervise(run)
-
-
-@shared_task(name="queues.etl.run_due", ignore_result=True)  # type: ignore[untyped-decorator]
-def run_due_etl() -> None:
-    """Begin the runs of schedules that are due."""
-    for run in schedules.run_due():
-        logger.info("ETL run %s was begun by %s", run.pk, run.trigger)
-
-
-@shared_task(name="queues.etl.recover", ignore_result=True)  # type: ignore[untyped-decorator]
-def recover_etl() -> None:
-    """Find runs whose worker is gone, and do them again."""
-    for run in schedules.restart_lost():
-        logger.info("ETL run %s is a %s", run.pk, run.trigger)
 
 
 @task_revoked.connect(sender=run_etl)  # type: ignore[untyped-decorator]
