@@ -1,7 +1,7 @@
 """Runs a node in an event loop (docs/protocols/hydra.md, "The node and its driver").
 
 Events go into the node one after the other; events that come while effects are carried out are queued. The driver knows
-neither a database nor Django: `Disk`, `Irc` and `Watcher` are its surroundings, `OpenLinks` its neighbours.
+neither a database nor Django: `NodeStore`, `Irc` and `Watcher` are its surroundings, `OpenLinks` its neighbours.
 
 An event with another party's content that fails unforeseen is given up alone, with its link if it has one; the node
 returns to its state before. A failure in the node's own work ends the driver.
@@ -50,13 +50,13 @@ LONGEST_SLEEP: Final = 60.0
 FAULTS: Final = 60.0
 
 
-class Disk(Protocol):
+class NodeStore(Protocol):
     """The place of a node's row."""
 
     async def write(self, stored: StoredNode) -> None:
         """Return when the row is committed, however long the database is away.
 
-        Raises StoreError for a row that can never be written; the disk's owner is told too, and stops the driver.
+        Raises StoreError for a row that can never be written; the store's owner is told too, and stops the driver.
         """
 
 
@@ -103,9 +103,11 @@ class _Event(NamedTuple):
 class Driver:
     """One node in an event loop."""
 
-    def __init__(self, node: Node, options: TransportOptions, disk: Disk, irc: Irc | None, watcher: Watcher) -> None:
+    def __init__(
+        self, node: Node, options: TransportOptions, store: NodeStore, irc: Irc | None, watcher: Watcher
+    ) -> None:
         self.node = node
-        self._disk = disk
+        self._store = store
         self._irc = irc
         self._watcher = watcher
         self._loop = asyncio.get_running_loop()
@@ -299,16 +301,16 @@ class Driver:
                 self.fault(self._links.name(number), error)
                 self._links.end(number, f"cannot be written to: {type(error).__name__}")
 
-    # The disk.
+    # The store.
 
     def _persist(self, effect: Persist) -> None:
-        """Give every row to the disk, which may write several as one: each pledge must be on record."""
+        """Give every row to the store, which may write several as one: each pledge must be on record."""
         task = self._loop.create_task(self._write(effect), name="hydra writes")
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
     async def _write(self, effect: Persist) -> None:
-        # The disk's owner handles a row that can never be written: the node does not go on then.
+        # The store's owner handles a row that can never be written: the node does not go on then.
         with contextlib.suppress(asyncio.CancelledError, StoreError):
-            await self._disk.write(effect.stored)
+            await self._store.write(effect.stored)
             self.tell(self.node.persisted, effect.number)

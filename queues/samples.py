@@ -89,7 +89,7 @@ Figures = list[float | None]
 
 
 @dataclass(slots=True)
-class Series:
+class TimeSeries:
     """A queue's figures by period. None: no engine took a sample; a period in which nothing changed has rates of 0."""
 
     #: Messages/s stored, and messages/s that left for good.
@@ -113,7 +113,7 @@ def span_start(span: Span, now: float) -> float:
     return ((now - MINUTE) // span.width + 1 - span.places) * span.width
 
 
-def read_series(queues: Iterable[int], span: Span, now: float, using: str = DEFAULT_DB_ALIAS) -> dict[int, Series]:
+def read_series(queues: Iterable[int], span: Span, now: float, using: str = DEFAULT_DB_ALIAS) -> dict[int, TimeSeries]:
     """The series of these queues over a span that ends at a Unix time; one query. Raises django.db.OperationalError
     when it takes more than two seconds."""
     ids = list(queues)
@@ -129,7 +129,7 @@ def read_series(queues: Iterable[int], span: Span, now: float, using: str = DEFA
 
 def _series(
     rows: dict[int, Sequence[float | None]], taken: dict[int, Sequence[float | None]], span: Span
-) -> Series:
+) -> TimeSeries:
     columns: list[Figures] = [[] for _ in range(10)]
     held: list[float | None] = list(rows[-1][5:9]) if -1 in rows else [None] * 4
     for place in range(span.places):
@@ -146,4 +146,4 @@ def _series(
             figures = [None] * 10
         for column, figure in zip(columns, figures, strict=True):
             column.append(figure)
-    return Series(*columns)
+    return TimeSeries(*columns)

@@ -31,7 +31,7 @@ REFRESH = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class ChainOverview:
     """What audit_overview.sql says of a chain, and the verification that runs."""
 
     rows: int
@@ -60,7 +60,7 @@ def overviews(chains: list[AuditChain]) -> None:
         rows, last_hash, *rest = found[chain.pk]
         hash_hex = bytes(last_hash).hex() if last_hash is not None else ""
         values = [rows, hash_hex, *rest, running.get(chain.pk), verifier.failure(chain.pk)]
-        chain.overview = Overview(*values)  # type: ignore[attr-defined]
+        chain.overview = ChainOverview(*values)  # type: ignore[attr-defined]
 
 
 class ChainList(ChangeList):
@@ -156,7 +156,7 @@ class AuditChainAdmin(RecordedAdmin):
 
     @admin.display
     def rows(self, chain: Any) -> SafeString:
-        overview: Overview = chain.overview
+        overview: ChainOverview = chain.overview
         shown = format_html('<a href="{}">{}</a>', rows_address(chain.pk), f"{overview.rows:,}")
         dropped = f", of which {overview.dropped:,} were dropped by retention"
         return format_html("{}{}", shown, dropped) if overview.dropped else shown
@@ -179,7 +179,7 @@ class AuditChainAdmin(RecordedAdmin):
 
     @admin.display(description="last anchor")
     def anchor(self, chain: Any) -> SafeString:
-        overview: Overview = chain.overview
+        overview: ChainOverview = chain.overview
         if overview.anchor_at is None or overview.anchor_key is None:
             return format_html("{}", "none yet")
         age = relative(overview.anchor_at, timezone.now())
@@ -193,7 +193,7 @@ class AuditChainAdmin(RecordedAdmin):
 
     @admin.display(description="last verification")
     def verified(self, chain: Any) -> SafeString:
-        overview: Overview = chain.overview
+        overview: ChainOverview = chain.overview
         if overview.verified_at is None:
             return format_html("{}", "never")
         rate = _rate(overview.verified_rows or 0, overview.seconds or 0.0)
@@ -207,7 +207,7 @@ class AuditChainAdmin(RecordedAdmin):
 
     @admin.display(description="now")
     def verify_now(self, chain: Any) -> SafeString:
-        overview: Overview = chain.overview
+        overview: ChainOverview = chain.overview
         if (running := overview.running) is not None and not running.total:
             return format_html("{}", "verifying: it has just begun")
         if running is not None:

@@ -30,7 +30,7 @@ NEWEST = 10_000
 FIELDS = {"id": "record_id", "from": "sender", "to": "recipient"}
 
 
-class Search(NamedTuple):
+class ColumnSearch(NamedTuple):
     """What is looked for: a column and its value."""
 
     field: str
@@ -42,7 +42,7 @@ class Search(NamedTuple):
         return self.field == "record_id"
 
     @classmethod
-    def parse(cls, text: str) -> Search | None:
+    def parse(cls, text: str) -> ColumnSearch | None:
         """From `id:VALUE`, `from:VALUE`, `to:VALUE`, or just an id; None when nothing is looked for."""
         word, colon, value = text.partition(":")
         if colon and word in FIELDS:
@@ -79,7 +79,7 @@ class ChainFilter(admin.SimpleListFilter):
         yield from chains
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if (search := Search.parse(request.GET.get(SEARCH, ""))) is None or not search.is_id:
+        if (search := ColumnSearch.parse(request.GET.get(SEARCH, ""))) is None or not search.is_id:
             return queryset.filter(chain_id=chain_id(request))
         # Compared with a sum, as it is sorted by one: only the index of the ids is left to the planner.
         of_chain = ExpressionWrapper(F("chain_id") + 0, output_field=IntegerField())
@@ -112,8 +112,8 @@ class RowList(KeysetChangeList):
     looked_at = ""
 
     @property
-    def search(self) -> Search | None:
-        return Search.parse(self.query)
+    def search(self) -> ColumnSearch | None:
+        return ColumnSearch.parse(self.query)
 
     @property
     def by_id(self) -> bool:
@@ -182,7 +182,7 @@ class AuditRowAdmin(KeysetAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[AuditRow], search_term: str
     ) -> tuple[QuerySet[AuditRow], bool]:
-        search = Search.parse(search_term)
+        search = ColumnSearch.parse(search_term)
         return (queryset.filter(**{search.field: search.value}) if search else queryset), False
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:

@@ -22,7 +22,7 @@ from queues.admin.recorded import operator
 from queues.models import State
 from queues.operations.backends import end_backend
 from queues.operations.monitor import reader
-from queues.operations.overview import Holder
+from queues.operations.overview import HorizonHolder
 from queues.operations.state import BrokerState, Problem
 from queues.samples import SPANS
 from queues.times import duration
@@ -189,7 +189,7 @@ def end_backend_view(request: HttpRequest, pid: int) -> HttpResponse:
     return TemplateResponse(request, "admin/queues/end_backend.html", context)
 
 
-def _holder(pid: int, started: str) -> Holder | None:
+def _holder(pid: int, started: str) -> HorizonHolder | None:
     if not started:
         raise Http404
     held = (one for one in reader.read().overview.holders if one.kind == "backend")

@@ -14,8 +14,7 @@ from django.template.response import TemplateResponse
 from queues.admin.charts import LARGE, Chart, Frame, Series, columns, lines, number, rate, size
 from queues.admin.recorded import RecordedAdmin
 from queues.models import Queue, QueueSample
-from queues.samples import ALL_QUEUES, SPANS, Span, read_series, span_start
-from queues.samples import Series as TimeSeries
+from queues.samples import ALL_QUEUES, SPANS, Span, TimeSeries, read_series, span_start
 
 DEFAULT_SPAN = "hour"
 

@@ -19,7 +19,7 @@ from queues.admin.life import ID
 from queues.admin.recorded import operator
 from queues.models import BulkAction, BulkOperation, BulkState, Message
 from queues.operations import bulk
-from queues.operations.bulk import NEED_TARGET, Plan, Preview
+from queues.operations.bulk import NEED_TARGET, BulkPlan, Preview
 from queues.operations.messages import OperationError
 from queues.operations.search import FINISHED, Criteria
 
@@ -77,12 +77,12 @@ def operate_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
         action, criteria = _asked(request)
         if not may_operate(request, action):
             raise PermissionDenied
-        plan = Plan(action=action, criteria=criteria)
+        plan = BulkPlan(action=action, criteria=criteria)
         found = bulk.preview(plan)
         form = OperateForm(action, criteria.queue, request.POST if confirmed(request) else None)
         if confirmed(request) and form.is_valid():
             data = form.cleaned_data
-            plan = Plan(action=action, criteria=criteria, target=data.get("target", ""), delay=data.get("delay"))
+            plan = BulkPlan(action=action, criteria=criteria, target=data.get("target", ""), delay=data.get("delay"))
             return _begin(model_admin, request, plan, found)
     except REFUSALS as error:
         model_admin.message_user(request, str(error), messages.ERROR)
@@ -96,7 +96,7 @@ def operate_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     return TemplateResponse(request, "admin/queues/message_operate.html", context)
 
 
-def _begin(model_admin: ModelAdmin, request: HttpRequest, plan: Plan, found: Preview) -> HttpResponse:
+def _begin(model_admin: ModelAdmin, request: HttpRequest, plan: BulkPlan, found: Preview) -> HttpResponse:
     """Begin, do the first step at once, and show how it goes on."""
     operation = bulk.start(plan, operator(request), found.count if found.complete else None)
     if bulk.step(operation.pk):

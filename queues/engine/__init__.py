@@ -5,7 +5,7 @@ publish to, a `LocalQueue` or a `Subscription` to consume from. docs/architectur
 """
 
 from queues.engine.access import ANYBODY, NOTHING, Grant
-from queues.engine.backpressure import Holder
+from queues.engine.backpressure import ReplyHolder
 from queues.engine.clients import Client
 from queues.engine.consume.dispatch import Push, Waiter, Worker
 from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue
@@ -45,7 +45,6 @@ __all__ = [
     "EngineError",
     "EngineOptions",
     "Grant",
-    "Holder",
     "LocalDeadLetters",
     "LocalQueue",
     "Mailbox",
@@ -61,6 +60,7 @@ __all__ = [
     "QueueNotFound",
     "QueuePolicy",
     "QuotaExceeded",
+    "ReplyHolder",
     "StoreUnavailable",
     "Subscription",
     "TooManyNames",

@@ -8,7 +8,7 @@ from typing import Protocol
 from queues.engine.health import Health
 
 
-class Holder(Protocol):
+class ReplyHolder(Protocol):
     """A connection with replies that wait for a commit."""
 
     def release(self) -> None:
@@ -20,13 +20,13 @@ class Barriers:
 
     def __init__(self, health: Health) -> None:
         self._health = health
-        self._holders: set[Holder] = set()
+        self._holders: set[ReplyHolder] = set()
 
-    def hold(self, holder: Holder) -> None:
+    def hold(self, holder: ReplyHolder) -> None:
         """Call `holder.release` after every commit and every settling until `unhold`."""
         self._holders.add(holder)
 
-    def unhold(self, holder: Holder) -> None:
+    def unhold(self, holder: ReplyHolder) -> None:
         self._holders.discard(holder)
 
     def release(self) -> None:

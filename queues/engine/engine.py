@@ -17,7 +17,7 @@ from weakref import WeakSet
 import psycopg
 
 from queues.engine.access import Grant
-from queues.engine.backpressure import Barriers, Holder, Saturation
+from queues.engine.backpressure import Barriers, ReplyHolder, Saturation
 from queues.engine.clients import Clients
 from queues.engine.clock import ServerClock, now
 from queues.engine.cluster import membership, periodic, reaper
@@ -199,11 +199,11 @@ class Engine:
         to it wait for its chain."""
         return self.settlements.round if buffer.audited is None else buffer.audited.settling
 
-    def hold(self, holder: Holder) -> None:
+    def hold(self, holder: ReplyHolder) -> None:
         """Call `holder.release` after every commit and every settling until `unhold`."""
         self.barriers.hold(holder)
 
-    def unhold(self, holder: Holder) -> None:
+    def unhold(self, holder: ReplyHolder) -> None:
         self.barriers.unhold(holder)
 
     def check_saturation(self) -> None:

@@ -6,7 +6,7 @@ from django.db import DEFAULT_DB_ALIAS, ProgrammingError, transaction
 
 from queues.operations.audit_log import record
 from queues.operations.messages import OperationError
-from queues.operations.overview import Holder
+from queues.operations.overview import HorizonHolder
 from queues.store import query
 
 
@@ -18,7 +18,7 @@ class BackendProtected(OperationError):
     """The site's role may not end the session."""
 
 
-def end_backend(holder: Holder, by: str, using: str = DEFAULT_DB_ALIAS) -> None:
+def end_backend(holder: HorizonHolder, by: str, using: str = DEFAULT_DB_ALIAS) -> None:
     """End a session, which rolls its transaction back; recorded as done by `by`. Raises BackendGone or
     BackendProtected."""
     with transaction.atomic(using=using):

@@ -79,7 +79,7 @@ NEED_TARGET = (BulkAction.COPY, BulkAction.MOVE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class BulkPlan:
     """What is asked for: an action, for what, with what it needs."""
 
     action: BulkAction
@@ -97,7 +97,7 @@ class Preview:
     sample: Look
 
 
-def preview(plan: Plan, using: str = DEFAULT_DB_ALIAS) -> Preview:
+def preview(plan: BulkPlan, using: str = DEFAULT_DB_ALIAS) -> Preview:
     """Count what a plan finds, as far as a page may look, and take the first ones. Raises what `start` does."""
     search = _search(plan, newest(using), using)
     look = search.find("", MOST_COUNTED)
@@ -105,7 +105,7 @@ def preview(plan: Plan, using: str = DEFAULT_DB_ALIAS) -> Preview:
     return Preview(len(look.ids), not look.cursor, sample)
 
 
-def start(plan: Plan, by: str, expected: int | None = None, using: str = DEFAULT_DB_ALIAS) -> BulkOperation:
+def start(plan: BulkPlan, by: str, expected: int | None = None, using: str = DEFAULT_DB_ALIAS) -> BulkOperation:
     """Note an operation, with a row in the operators' chain; its steps are done by `step`.
 
     `expected` is how many a complete preview has found. Raises OperationError or QueueNotFound for what cannot be.
@@ -265,7 +265,7 @@ local_runner = LocalRunner()
 # One step.
 
 
-def _search(plan: Plan, high: int, using: str) -> Search:
+def _search(plan: BulkPlan, high: int, using: str) -> Search:
     """The search of a plan. Raises OperationError or QueueNotFound for what cannot be."""
     search = Search(plan.criteria, high, using, leases=plan.action == BulkAction.COPY)
     if search.is_archive and plan.action != BulkAction.COPY:
@@ -287,7 +287,7 @@ def _check_target(target: str, using: str) -> Queue:
 
 def _advance(operation: BulkOperation, using: str) -> None:
     """Take the next messages, change them, and move the cursor and the counts on."""
-    plan = Plan(
+    plan = BulkPlan(
         action=BulkAction(operation.action), criteria=Criteria.from_json(operation.criteria), target=operation.target,
         delay=operation.delay,
     )  # fmt: skip
@@ -303,7 +303,7 @@ def _advance(operation: BulkOperation, using: str) -> None:
 class _Step:
     """The changes of one step, by queue and state."""
 
-    def __init__(self, plan: Plan, by: str, using: str) -> None:
+    def __init__(self, plan: BulkPlan, by: str, using: str) -> None:
         self.plan = plan
         self.by = by
         self.using = using

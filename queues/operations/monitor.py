@@ -19,7 +19,7 @@ from queues.database import connection_parameters
 from queues.engine import running
 from queues.operations.overview import NEW_NODES, Overview, oldest_ready, take_overview
 from queues.operations.problems import find_problems
-from queues.operations.state import BrokerState, Disk, Trend
+from queues.operations.state import BrokerState, DiskSpace, Trend
 from queues.samples import ALL_QUEUES, SPANS, read_series
 from queues.settings import settings
 from queues.store import query_within
@@ -101,13 +101,13 @@ def _oldest(overview: Overview, using: str) -> dict[int, float]:
         return {}
 
 
-def database_disk(using: str = DEFAULT_DB_ALIAS) -> Disk | None:
+def database_disk(using: str = DEFAULT_DB_ALIAS) -> DiskSpace | None:
     """The disk of the embedded database, whose files are under DATA_DIR; None for a server elsewhere."""
     files, host = settings.DATA_DIR / "postgres", str(connection_parameters(using).get("host", ""))
     if not (files.is_dir() and (host in LOCAL_HOSTS or host.startswith("/"))):
         return None
     usage = shutil.disk_usage(files)
-    return Disk(usage.total, usage.free)
+    return DiskSpace(usage.total, usage.free)
 
 
 #: The reader of this process.

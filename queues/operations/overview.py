@@ -38,7 +38,7 @@ class QueueState(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class HorizonHolder:
     """What holds back vacuum: a `backend` (`name` is its pid), a `prepared` transaction or a replication `slot`."""
 
     kind: str
@@ -75,7 +75,7 @@ class Overview:
     #: The id of the last node, and how many of those that live began in the last minutes.
     last_node: int = 0
     new_nodes: int = 0
-    holders: list[Holder] = field(default_factory=list)
+    holders: list[HorizonHolder] = field(default_factory=list)
     #: The Unix time of the last sample; None: there is none yet.
     sampled_at: float | None = None
 
@@ -110,7 +110,7 @@ def take_overview(before: Overview | None = None, using: str = DEFAULT_DB_ALIAS,
     return Overview(
         at, nodes, workers, connections, queues, peers, commits,
         None if before is None or passed is None else max(commits - before.commits, 0) / passed,
-        standbys, lag, last_node, new_nodes, [Holder(**holder) for holder in holders], rows[0][-1] if rows else None,
+        standbys, lag, last_node, new_nodes, [HorizonHolder(**holder) for holder in holders], rows[0][-1] if rows else None,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ LIMIT, MOST_WORKERS, MOST_REASONS, MOST_LETTERS = 2000, 100, 10, 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Consumer:
+class QueueConsumer:
     """Something that takes messages from the queue. `page` is the name of its page in the admin and the key there."""
 
     what: str
@@ -32,7 +32,7 @@ class Consumer:
 class QueueDetails:
     """Consumers over every protocol, and the reasons of the newest dead letters with their numbers."""
 
-    consumers: list[Consumer]
+    consumers: list[QueueConsumer]
     reasons: list[tuple[str, int]]
 
 
@@ -48,26 +48,26 @@ def queue_details(queue: Queue, held: int, using: str = DEFAULT_DB_ALIAS) -> Que
         state = f"on node {peer['node']}" if peer["connected"] else "away"
         page = ("queues_mailbox_change", peer["id"])
         since = _time(peer["since"]) if peer["connected"] else None
-        consumers.append(Consumer(f"peer {peer['name']}", page, state, since, holds=held))
+        consumers.append(QueueConsumer(f"peer {peer['name']}", page, state, since, holds=held))
     if subscriber is not None:
         owner = f"key {subscriber['owner']}" if subscriber["owner"] else "no key"
         topic = bytes.fromhex(subscriber["topic"]).decode("utf-8", "replace")
         what = f"subscriber of {topic}, QoS {subscriber['qos']}"
-        consumers.append(Consumer(what, ("queues_subscription_change", subscriber["id"]), owner, None, holds=held))
+        consumers.append(QueueConsumer(what, ("queues_subscription_change", subscriber["id"]), owner, None, holds=held))
     return QueueDetails([*consumers, *map(_node, nodes)], [(reason, count) for reason, count in reasons])
 
 
-def _worker(worker: dict[str, Any]) -> Consumer:
-    return Consumer(
+def _worker(worker: dict[str, Any]) -> QueueConsumer:
+    return QueueConsumer(
         f"worker {worker['wid']}", ("queues_worker_change", worker["wid"]),
         f"{worker['address']}, node {worker['node']}", _time(worker["since"]), worker["credits"], worker["active"],
     )  # fmt: skip
 
 
-def _node(node: dict[str, Any]) -> Consumer:
+def _node(node: dict[str, Any]) -> QueueConsumer:
     what = f"node {node['node']}, {node['name']}"
     where = f"{node['host']}, pid {node['pid']}"
-    return Consumer(what, ("queues_node_change", node["node"]), where, _time(node["since"]))
+    return QueueConsumer(what, ("queues_node_change", node["node"]), where, _time(node["since"]))
 
 
 def _time(unix: float | None) -> datetime | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from queues.operations.overview import NEW_NODES, Holder, Overview
-from queues.samples import SPANS, Series
+from queues.operations.overview import NEW_NODES, HorizonHolder, Overview
+from queues.samples import SPANS, TimeSeries
 
 
 class Trend(NamedTuple):
@@ -22,7 +22,7 @@ class Trend(NamedTuple):
     went: int = 0
 
 
-class Disk(NamedTuple):
+class DiskSpace(NamedTuple):
     """The disk of the database, in bytes, where it is this machine's."""
 
     total: int
@@ -49,7 +49,7 @@ class Problem:
     text: str
     advice: str
     id: object = None
-    holder: Holder | None = None
+    holder: HorizonHolder | None = None
     #: Worth knowing, and possibly as it is meant to be.
     notice: bool = field(default=False, kw_only=True)
 
@@ -70,10 +70,10 @@ class BrokerState:
     #: What is wrong with chains and ETL: kind, id, name, text.
     records: list[tuple[str, int, str, str]] = field(default_factory=list)
     #: The last hour of all queues.
-    series: Series | None = None
+    series: TimeSeries | None = None
     #: The Unix time at which they were read.
     series_at: float = 0.0
-    disk: Disk | None = None
+    disk: DiskSpace | None = None
     #: Why this process's engines take no work, and what else they say.
     unready: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -48,7 +48,7 @@ SERVERS: Final = {
 }
 
 
-class Wire:
+class BarePeer:
     """A registered peer over a bare socket: a client that costs next to nothing."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -56,7 +56,7 @@ class Wire:
         self._writer = writer
 
     @classmethod
-    async def registered(cls, port: int, name: str) -> Wire:
+    async def registered(cls, port: int, name: str) -> BarePeer:
         """Connect and register."""
         wire = cls(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 22))
         wire._writer.write(
@@ -100,7 +100,7 @@ def _frame(text: bytes) -> bytes:
 
 async def letters_per_second(port: int, run: str, count: int) -> float:
     """Send so many letters through a server; their rate. Asserts that all arrive, in order."""
-    sender, recipient = await Wire.registered(port, f"from-{run}"), await Wire.registered(port, f"to-{run}")
+    sender, recipient = await BarePeer.registered(port, f"from-{run}"), await BarePeer.registered(port, f"to-{run}")
     letters = [
         build(sender=run, to=f"to-{run}", body=b'{"n":%d}' % n, secret=SECRET, source="bench", id=f"{run}-{n}")
         for n in range(count)

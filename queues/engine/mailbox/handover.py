@@ -32,7 +32,7 @@ class Leave(NamedTuple):
 Move = Take | Leave
 
 
-class Taken(NamedTuple):
+class Handover(NamedTuple):
     """The store's answer: the queue and, unless it is refused, the number of the connection."""
 
     queue: int
@@ -87,7 +87,7 @@ async def _beyond(connection: Connection, new: Iterable[Take], most_names: int) 
 
 async def take(
     connection: Connection, taking: Sequence[Take], node: int, by_owner_only: bool
-) -> tuple[list[Taken], list[str]]:
+) -> tuple[list[Handover], list[str]]:
     """Take mailboxes; returns the outcome of each, and the names of all that are connected then."""
     async with connection.pipeline(), connection.transaction():
         cursors = [
@@ -101,6 +101,6 @@ async def take(
             for move in taking
         ]  # fmt: skip
         naming = await connection.execute(statement("connected_names"))
-        given = [Taken(*row) for cursor in cursors for row in await cursor.fetchall()]
+        given = [Handover(*row) for cursor in cursors for row in await cursor.fetchall()]
         [(names,)] = await naming.fetchall()
     return given, sorted(names)

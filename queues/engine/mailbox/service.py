@@ -72,13 +72,13 @@ class Ack(NamedTuple):
     key: str
 
 
-class Ask(NamedTuple):
+class NamesRequest(NamedTuple):
     """A connection asks for the names of connected peers."""
 
     mailbox: Mailbox
 
 
-Item = Posting | Forward | Ack | Ask | Move
+Item = Posting | Forward | Ack | NamesRequest | Move
 
 
 class MailboxService:
@@ -148,7 +148,7 @@ class MailboxService:
 
     def ask(self, mailbox: Mailbox) -> None:
         """Have `holder.answer` called with the names of all connected peers, once everything before is durable."""
-        self._take_in(mailbox, 0, Ask(mailbox))
+        self._take_in(mailbox, 0, NamesRequest(mailbox))
 
     def drained(self, mailbox: Mailbox) -> None:
         """The holder has room again."""
@@ -308,7 +308,7 @@ class MailboxService:
             elif isinstance(item, Ack):
                 mailbox, own = item.mailbox, len(item.key)
                 self._settle(round, mailbox, item.key)
-            elif isinstance(item, Ask):
+            elif isinstance(item, NamesRequest):
                 mailbox = item.mailbox
                 round.ask(mailbox)
             elif isinstance(item, Forward):

@@ -15,7 +15,7 @@ from queues.management.shell import REFUSED, SubcommandCommand, number, progress
 from queues.models import ArchivedMessage, BulkAction, BulkOperation, BulkState, Message
 from queues.operations import bulk
 from queues.operations.audit_log import shell_operator
-from queues.operations.bulk import NEED_TARGET, Plan
+from queues.operations.bulk import NEED_TARGET, BulkPlan
 from queues.operations.keys import PROTOCOLS
 from queues.operations.search import FINISHED, STATES, Criteria, Look, Search
 
@@ -72,7 +72,7 @@ class Command(SubcommandCommand):
     def do_operate(self, options: dict[str, Any]) -> None:
         """One of VERBS."""
         action = VERBS[options["verb"]]
-        plan = Plan(
+        plan = BulkPlan(
             action=action, criteria=_criteria(options), target=options.get("to", ""), delay=options.get("delay")
         )
         found = bulk.preview(plan)

@@ -31,9 +31,9 @@ from queues.models import (
 )
 from queues.operations import monitor, overview
 from queues.operations.monitor import reader
-from queues.operations.overview import Holder
+from queues.operations.overview import HorizonHolder
 from queues.operations.problems import find_problems
-from queues.operations.state import BrokerState, Disk
+from queues.operations.state import BrokerState, DiskSpace
 from queues.samples import ALL_QUEUES
 from tests.queues.admin.test_admin import address, anybody, text_of
 from tests.queues.store import make_node, make_queue, store
@@ -274,7 +274,7 @@ def test_nodes_that_restart_are_a_problem() -> None:
 
 
 def test_a_disk_that_fills_is_a_problem_with_the_hours_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "database_disk", lambda using: Disk(1000 << 30, 500 << 30))
+    monkeypatch.setattr(monitor, "database_disk", lambda using: DiskSpace(1000 << 30, 500 << 30))
     sample(ALL_QUEUES, 31, database_bytes=10 << 30)
     sample(ALL_QUEUES, 1, database_bytes=11 << 30)
     assert "disk" not in problems(), "2 GiB an hour: for ten days"
@@ -301,8 +301,8 @@ def test_many_problems_of_a_kind_are_shortened() -> None:
 
 def test_what_no_session_holds_has_words_of_its_own() -> None:
     held = [
-        Holder("prepared", "tx-1", "", "app", "", "", "prepared", 300.0, 5),
-        Holder("slot", "standby", "", "", "", "", "inactive", None, 20_000_000),
+        HorizonHolder("prepared", "tx-1", "", "app", "", "", "prepared", 300.0, 5),
+        HorizonHolder("slot", "standby", "", "", "", "", "inactive", None, 20_000_000),
     ]
     state = BrokerState(overview.Overview(timezone.now(), 1, 0, 1, holders=held), {})
     assert [problem.text for problem in find_problems(state)] == [
@@ -324,7 +324,7 @@ def pinned(monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> Iterator[
         yield other
 
 
-def holder() -> Holder:
+def holder() -> HorizonHolder:
     reader.forget()
     return next(one for one in reader.read().overview.holders if one.application == "report")
 

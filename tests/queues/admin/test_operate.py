@@ -22,7 +22,7 @@ from queues.models import (
     State,
 )
 from queues.operations import bulk
-from queues.operations.bulk import Plan
+from queues.operations.bulk import BulkPlan
 from queues.operations.search import Criteria
 from tests.queues.admin.test_admin import act, address, confirm, text_of
 from tests.queues.admin.test_life import MOST_QUERIES
@@ -199,7 +199,7 @@ def test_only_those_who_may_operate_are_offered_it_and_only_they_can(person: Cli
 
 def test_an_operation_is_seen_by_those_who_see_messages_and_cancelled_by_those_who_may_begin_it(person: Client) -> None:
     make_queue("orders")
-    operation = bulk.start(Plan(action=BulkAction.DELETE, criteria=Criteria(queue="orders")), "alice")
+    operation = bulk.start(BulkPlan(action=BulkAction.DELETE, criteria=Criteria(queue="orders")), "alice")
     cancel = reverse("admin:queues_bulkoperation_cancel", args=[operation.pk])
     assert person.get(address("bulkoperation")).status_code == 200
     permit("change_message")
@@ -219,7 +219,7 @@ def test_the_pages_take_few_queries(
     queue = make_queue("orders")
     for state in State:
         store(queue, state, 3)
-    operation = bulk.start(Plan(action=BulkAction.DELETE, criteria=Criteria(queue="orders")), "alice")
+    operation = bulk.start(BulkPlan(action=BulkAction.DELETE, criteria=Criteria(queue="orders")), "alice")
     bulk.step(operation.pk)
     ids = list(Message.objects.values_list("pk", flat=True))
     pages = [

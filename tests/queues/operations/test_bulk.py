@@ -22,7 +22,7 @@ from queues.models import (
     State,
 )
 from queues.operations import bulk
-from queues.operations.bulk import LocalRunner, Plan, cancel, preview, run_pending, start, step
+from queues.operations.bulk import BulkPlan, LocalRunner, cancel, preview, run_pending, start, step
 from queues.operations.messages import OperationError
 from queues.operations.search import Criteria
 from tests.process import Process
@@ -35,7 +35,7 @@ Criterion = str | tuple[int, ...]
 
 
 def begin(action: BulkAction, target: str = "", delay: float | None = None, **criteria: Any) -> BulkOperation:
-    return start(Plan(action=action, criteria=Criteria(**criteria), target=target, delay=delay), "alice")
+    return start(BulkPlan(action=action, criteria=Criteria(**criteria), target=target, delay=delay), "alice")
 
 
 def run(action: BulkAction, target: str = "", delay: float | None = None, **criteria: Any) -> BulkOperation:
@@ -257,7 +257,7 @@ def test_a_cancelled_operation_stops_and_keeps_what_is_done(monkeypatch: pytest.
 def test_what_cannot_be_is_refused_and_leaves_no_row(plan: dict[str, Any], error: type[Exception]) -> None:
     make_queue("orders")
     with pytest.raises(error):
-        start(Plan(**plan | {"criteria": Criteria(**plan["criteria"])}), "alice")
+        start(BulkPlan(**plan | {"criteria": Criteria(**plan["criteria"])}), "alice")
     assert not BulkOperation.objects.exists()
     assert recorded() == []
 
@@ -270,7 +270,7 @@ def test_the_text_that_was_looked_for_is_in_no_audit_row() -> None:
 
 def test_a_preview_counts_what_it_finds_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [message.pk for message in store(make_queue("orders"), count=12)]
-    plan = Plan(action=BulkAction.DELETE, criteria=Criteria(queue="orders"))
+    plan = BulkPlan(action=BulkAction.DELETE, criteria=Criteria(queue="orders"))
     found = preview(plan)
     assert (found.count, found.complete, found.sample.ids) == (12, True, ids[:10])
     monkeypatch.setattr(bulk, "MOST_COUNTED", 5)

@@ -6,7 +6,7 @@ import pytest
 
 from queues.models import AuditJournalEntry, BulkAction, Message, State
 from queues.operations import bulk
-from queues.operations.bulk import Plan
+from queues.operations.bulk import BulkPlan
 from queues.operations.search import Criteria
 from tests.queues.shell import Shell
 from tests.queues.store import assert_counts_are_exact, make_queue, store
@@ -65,6 +65,6 @@ def test_what_fails_or_cannot_be_has_its_reason_and_status(shell: Shell) -> None
 
 def test_an_operation_is_cancelled(shell: Shell) -> None:
     make_queue("orders")
-    operation = bulk.start(Plan(action=BulkAction.DELETE, criteria=Criteria(queue="orders")), "alice")
+    operation = bulk.start(BulkPlan(action=BulkAction.DELETE, criteria=Criteria(queue="orders")), "alice")
     assert shell("messages", "cancel", str(operation.pk)).out == f"cancelled {operation.pk}\n"
     assert "cancelled" in shell("messages", "operations").out
