@@ -85,7 +85,7 @@ host  all all 127.0.0.1/32 scram-sha-256
 
 @dataclass(frozen=True)
 class EmbeddedServer:
-    """How to reach the database. ``socket_directory`` is a quicker way than ``host`` where there is one."""
+    """The address of the database. ``socket_directory`` is a quicker way than ``host`` where there is one."""
 
     host: str
     port: int

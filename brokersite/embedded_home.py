@@ -1,4 +1,4 @@
-"""Where the embedded PostgreSQL lives: its directory, its binaries, and the system user it runs as.
+"""The home of the embedded PostgreSQL: its directory, its binaries, and the system user it runs as.
 
 PostgreSQL refuses to run as root. Started by root it runs as an unprivileged user, who must be able to reach
 the binaries and the data. Where it cannot (a checkout under /root, say), both go to :data:`SYSTEM_HOMES`
@@ -22,7 +22,7 @@ from typing import Any
 
 from queues import extras
 
-#: Where the home goes when root's unprivileged user cannot reach DATA_DIR.
+#: The home when root's unprivileged user cannot reach DATA_DIR.
 SYSTEM_HOMES = Path("/var/lib/fivewire")
 
 #: The system user that runs the server for root; made when missing.
@@ -63,7 +63,7 @@ class Home:
 
     @property
     def superuser_password(self) -> Path:
-        """Where the password of the server's superuser lies, which nothing here uses."""
+        """The file with the password of the server's superuser, which nothing here uses."""
         return self.root / "superuser_password"
 
     def run(self, program: str, *arguments: str, input: str = "") -> tuple[int, str]:

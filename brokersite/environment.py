@@ -45,7 +45,7 @@ DATA_DIR = (CHECKOUT if (CHECKOUT / "manage.py").is_file() else Path.cwd()) / ".
 
 MIB = 1024 * 1024
 
-#: Where under ``DATA_DIR`` `manage.py up` keeps the secret of its Hydra nodes.
+#: The file under ``DATA_DIR`` in which `manage.py up` keeps the secret of its Hydra nodes.
 HYDRA_SECRET_FILE = "hydra_secret"
 
 

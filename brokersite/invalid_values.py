@@ -16,9 +16,9 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
 
 logger = logging.getLogger(__name__)
 
-#: What says of itself that a value is at fault; a form may look for one that another request stores meanwhile.
+#: Errors that say that a value is at fault; a form may look for one that another request stores meanwhile.
 REFUSALS = (DataError, IntegrityError, UnicodeEncodeError, ValidationError)
-#: What says so where lookups are made into SQL, and only there.
+#: Errors that say so where lookups are made into SQL, and only there.
 IN_LOOKUPS = (ValueError, TypeError, IndexError, OverflowError, ProgrammingError)
 #: The packages whose code makes them.
 LOOKUPS = ("django.db.", "django.forms.", "psycopg", "psycopg_binary")

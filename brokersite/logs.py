@@ -1,4 +1,4 @@
-"""What reaches the log of a request that was refused: one line."""
+"""The log line of a request that was refused."""
 
 from __future__ import annotations
 

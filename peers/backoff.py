@@ -1,4 +1,4 @@
-"""How long a client waits before it connects again. No I/O."""
+"""The wait of a client before it connects again. No I/O."""
 
 import random
 from collections.abc import Callable, Iterator

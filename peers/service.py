@@ -73,7 +73,7 @@ class PeerbusService:
         self.options = PeerOptions()
         self.sessions: set[ServedPeer] = set()
         self.throttle = FailureThrottle()
-        #: How often each quota of a client was met.
+        #: The number of times that each quota of a client was met.
         self.over_quota: Counter[str] = Counter()
         self._by_key = KeySessions[ServedPeer](self.over_quota)
         #: Frames that were dropped, by reason.

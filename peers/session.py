@@ -58,7 +58,7 @@ EVICTED = Rejection(1008, "disconnected by an operator")
 STORE_AWAY = Rejection(1011, "message store unavailable")
 
 TOO_MANY_NAMES = Rejection(1008, "too many names for this token")
-#: How a register is closed that the mailbox service refuses.
+#: The close frame for a register that the mailbox service refuses.
 REFUSALS: dict[type[EngineError], Rejection] = {MailboxClaimed: NAME_CLAIMED, TooManyNames: TOO_MANY_NAMES}
 
 FORBIDDEN = Ignored("recipient not allowed for this token")

@@ -15,7 +15,7 @@ from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, URLResolver, path, reverse
 
-#: Where models stand, in this order; those that are not named stand under the last.
+#: Headings of models, in this order; those that are not named stand under the last.
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Messages": (
         "queues.Queue", "queues.Message", "queues.ArchivedMessage", "queues.BulkOperation", "queues.PeriodicJob",

@@ -1,4 +1,4 @@
-"""How many messages queues hold: exact as of the last commit, and as cheap with millions of messages as with none."""
+"""Numbers of messages in queues: exact as of the last commit, and as cheap with millions of messages as with none."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from django.db import connections
 
 #: Apps whose pages the groups are for.
 APPS = ("queues", "hydra", "django_celery_results", "auth")
-#: What only administrators change: who may do what.
+#: Models that only administrators change: users and their permissions.
 ACCESS = ("apikey", "user", "group", "permission")
 END_BACKEND = "end_backend"
 

@@ -35,7 +35,7 @@ ENGINE_COUNTERS = {
 
 
 def over_quota(counts: Counter[str], *quotas: str) -> Metric:
-    """How often each of these quotas of a client was met."""
+    """The number of times that each of these quotas of a client was met."""
     over = CounterMetricFamily("fivewire_over_quota", "Clients that met one of their quotas.", labels=["of"])
     for quota in quotas:
         over.add_metric([quota], counts[quota])

@@ -47,7 +47,7 @@ def _in_turn(name: str, using: str, **parameters: int) -> int:
 
 
 class Sampler:
-    """What an engine calls once a minute, from a thread; it looks at old samples once an hour."""
+    """Take a sample: engines call it once a minute, from a thread. Once an hour it deletes old samples."""
 
     def __init__(self, using: str = DEFAULT_DB_ALIAS) -> None:
         self._using = using
@@ -73,7 +73,7 @@ class Span:
     label: str
     width: int
     places: int
-    #: How a period's end is written, for `strftime`.
+    #: The format of a period's end, for `strftime`.
     form: str
 
 

@@ -19,7 +19,7 @@ class FailureThrottle:
     """Counts failures by address; each one beyond the first few doubles the wait."""
 
     def __init__(self) -> None:
-        #: How many failures are not forgiven yet, as of when; the address that failed last comes last.
+        #: The number of failures that are not forgiven yet, as of when; the address that failed last comes last.
         self._failures: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def failed(self, address: str) -> float:

@@ -21,7 +21,7 @@ def duration(seconds: float) -> str:
 
 
 def relative(moment: datetime, now: datetime) -> str:
-    """How far away a moment is: "in 4 minutes", "2 hours ago", "now"."""
+    """The distance of a moment: "in 4 minutes", "2 hours ago", "now"."""
     seconds = (moment - now).total_seconds()
     if abs(seconds) < 1:
         return "now"

@@ -38,7 +38,7 @@ class Server:
     def __init__(self, engine: Engine, quotas: Quotas | None = None) -> None:
         self.engine = engine
         self.quotas = quotas or Quotas()
-        #: How often each quota was met.
+        #: The number of times that each quota was met.
         self.over_quota: Counter[str] = Counter()
         self.unconfirmed = UnconfirmedByClient(engine, self.quotas.pending_bytes, self.over_quota)
         self.throttle = FailureThrottle()

@@ -168,7 +168,7 @@ def _write_stamp(stamp: Stamp) -> str:
 
 
 class _Form(NamedTuple):
-    """How a command's fields are read; the rest runs to the end of the line."""
+    """The format of a command's fields; the rest runs to the end of the line."""
 
     make: Callable[..., Message]
     fields: tuple[Callable[[str], Any], ...]

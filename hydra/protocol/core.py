@@ -20,7 +20,7 @@ from hydra.protocol.roles import Candidacy, Role
 from hydra.protocol.seen import Seen
 from hydra.protocol.times import Times
 
-#: How far ahead of one's own a term may be. Otherwise one message could use up all terms.
+#: The most by which a term may be ahead of one's own. Otherwise one message could use up all terms.
 MAX_LEAP: Final = 100_000
 LAST_TERM: Final = MAX_NUMBER - MAX_LEAP
 

@@ -44,7 +44,7 @@ class Pong(NamedTuple):
     id: int
     """The node."""
     hops: int
-    """How often it was relayed: the specification's `count`."""
+    """The number of times that it was relayed: the specification's `count`."""
     tag: str = ""
 
     voter: str | None = None

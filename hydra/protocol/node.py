@@ -298,7 +298,7 @@ class Node:
         self.__dict__.update(memory)
         self.core.begin_event(now)
 
-    # How every event begins and ends.
+    # The beginning and the end of every event.
 
     def _at(self, now: float) -> Core:
         core = self.core

@@ -137,7 +137,7 @@ class Receiver:
             case Hello():
                 self._induction.on_hello(message, link)
 
-    # Who is dropped.
+    # Dropping of nodes.
 
     def _take_drop(self, link: NodeLink, message: Drop) -> None:
         core = self._core

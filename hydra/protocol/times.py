@@ -1,4 +1,4 @@
-"""How long things take, in seconds (docs/protocols/hydra.md, "Times"). No I/O."""
+"""Durations, in seconds (docs/protocols/hydra.md, "Times"). No I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Times:
     max_vote_max: float = 15.0
     """An election gets a random time between these two."""
     max_meet: float = 10.0
-    """How long an induction may take."""
+    """The longest duration of an induction."""
     wait_for_lease: bool = True
     """Whether a node gives no pledge for `max_ping` after its leader's heartbeat; an addition to the specification.
 
@@ -38,7 +38,7 @@ class Times:
 
     @property
     def lease(self) -> float:
-        """How long a heartbeat that a majority has answered lets its leader lead, counted from its sending.
+        """The lease of a leader by a heartbeat that a majority has answered, counted from its sending.
 
         Shorter than `max_ping`, which the others wait: it ends first, even if the leader's clock is a tenth too slow
         and the others' a tenth too fast.
@@ -72,5 +72,5 @@ class Times:
 
     @property
     def memory(self) -> float:
-        """How long a dropped id is refused."""
+        """The time for which a dropped id is refused."""
         return self.max_ping * 30

@@ -15,7 +15,7 @@ from typing import Any, Final
 _IP_RECVERR: Final = 11
 _IPV6_RECVERR: Final = 25
 _MSG_ERRQUEUE: Final = 0x2000
-#: How struct sock_extended_err begins.
+#: The beginning of struct sock_extended_err.
 _ERRNO: Final = struct.Struct("=I")
 _ANCILLARY_SIZE: Final = 512
 

@@ -105,7 +105,7 @@ class Deliver(NamedTuple):
 
 
 class Rejection(NamedTuple):
-    """How the broker closes a connection."""
+    """The close frame of the broker."""
 
     code: int
     reason: str

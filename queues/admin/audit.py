@@ -32,7 +32,7 @@ REFRESH = 1
 
 @dataclass(frozen=True, slots=True)
 class ChainOverview:
-    """What audit_overview.sql says of a chain, and the verification that runs."""
+    """A chain's row of audit_overview.sql, and the verification that runs."""
 
     rows: int
     hash: str
@@ -132,7 +132,7 @@ class AuditChainAdmin(RecordedAdmin):
         return [path("<int:id>/verify/", view, name="queues_auditchain_verify"), *super().get_urls()]
 
     def verify_view(self, request: HttpRequest, id: int) -> HttpResponse:
-        """Begin to verify a chain, unless somebody is at it; its page shows how far that has come."""
+        """Begin to verify a chain, unless that is under way; its page shows the progress."""
         if not self.has_verify_permission(request):
             raise PermissionDenied
         if request.method != "POST":
@@ -148,11 +148,11 @@ class AuditChainAdmin(RecordedAdmin):
             if started:
                 with transaction.atomic():
                     self.log_done(request, chain, "verify", "Verification started.")
-            text = f"Verifying {chain}." if started else f"Somebody is verifying {chain} already."
+            text = f"Verifying {chain}." if started else f"{chain} is being verified already."
             self.message_user(request, text, messages.SUCCESS if started else messages.WARNING)
         return HttpResponseRedirect(reverse("admin:queues_auditchain_change", args=[id]))
 
-    # What is shown.
+    # Columns.
 
     @admin.display
     def rows(self, chain: Any) -> SafeString:

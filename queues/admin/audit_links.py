@@ -1,4 +1,4 @@
-"""Where in the audit chains a message, or a peer's letters, are found."""
+"""Links to the rows of a message, or of a peer's letters, in the audit chains."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ from queues.store import query
 WINDOW = 100_000
 #: Rows among which the events to choose from are found.
 NEWEST = 10_000
-#: What a search may begin with, and the column that is exactly the rest.
+#: Prefixes of a search, and the column that equals the rest.
 FIELDS = {"id": "record_id", "from": "sender", "to": "recipient"}
 
 
 class ColumnSearch(NamedTuple):
-    """What is looked for: a column and its value."""
+    """A search for a column's value."""
 
     field: str
     value: str

@@ -83,7 +83,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What the template draws; `rows` is the table beside it."""
+    """A chart for the template; `rows` is the table beside it."""
 
     id: str
     title: str
@@ -278,7 +278,7 @@ def _table(places: Sequence[str], series: Sequence[Series], form: Format) -> lis
 
 
 def _words(title: str, places: Sequence[str], series: Sequence[Series], form: Format) -> str:
-    """The chart for somebody who does not see it."""
+    """The chart in words, for readers of the screen."""
     parts = []
     for one in series:
         figures = [(value, place) for value, place in zip(one.values, places, strict=True) if value]

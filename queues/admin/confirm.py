@@ -51,7 +51,7 @@ def confirm_page(
 
 
 def to_type(objects: Sequence[Any]) -> str:
-    """What is to be typed before objects are destroyed: the name of one, the number of several."""
+    """The text to type before objects are destroyed: the name of one, the number of several."""
     return str(objects[0]) if len(objects) == 1 else f"{len(objects)} {objects[0]._meta.verbose_name_plural}"
 
 
@@ -70,7 +70,7 @@ class ConfirmedDeletion(RecordedAdmin):
         return self.delete_one(obj)
 
     def deletion_lines(self, objects: Sequence[Any]) -> list[str]:
-        """What would be deleted, a line each."""
+        """The objects that would be deleted, a line each."""
         raise NotImplementedError
 
     def delete_view(

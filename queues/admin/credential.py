@@ -24,7 +24,7 @@ else:
     ApiKeyModelForm = forms.ModelForm
 
 SCOPES = ("protocols", "publish", "consume", "manage")
-#: What is known of a key beside its scopes.
+#: The fields of a key beside its scopes.
 KNOWN = ("last_login", "created_at", "revoked_at", "old_until")
 #: The attribute of a row that was just made that has the key itself.
 SHOWN_ONCE = "shown_once"
@@ -32,7 +32,7 @@ PATTERNS = "Globs over names of queues and topics, with commas between them; * i
 
 
 class ApiKeyForm(ApiKeyModelForm):
-    """What a key allows."""
+    """The scopes of a key."""
 
     protocols = forms.MultipleChoiceField(
         choices=[(name, name) for name in keys.PROTOCOLS], widget=forms.CheckboxSelectMultiple, required=False,
@@ -65,7 +65,7 @@ class NewApiKeyForm(ApiKeyForm):
 
 
 class RotateForm(forms.Form):
-    """How long the value before is accepted beside the new one."""
+    """The time for which the value before is accepted beside the new one."""
 
     hours = forms.FloatField(
         min_value=0, max_value=keys.LONGEST_GRACE.total_seconds() / 3600, initial=24, label="Accept the old key, hours",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 else:
     ModelAdmin = admin.ModelAdmin
 
-#: What definitions show, and what each section of them may change.
+#: The permissions to see definitions, and to change each section of them.
 VIEWED = ("view_queue", "view_route", "view_periodicjob", "view_apikey")
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "queues": ("add_queue", "change_queue"), "routes": ("add_route",),

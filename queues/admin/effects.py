@@ -1,4 +1,4 @@
-"""What a queue's settings mean for it as they are, in a sentence each, to stand beside the fields."""
+"""The effects of a queue's settings, in a sentence each, to stand beside the fields."""
 
 from __future__ import annotations
 

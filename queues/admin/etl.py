@@ -105,7 +105,7 @@ class EtlRunAdmin(RunColumns, RecordedAdmin):
         context = {"may_operate": self.has_operate_permission(request), **(extra_context or {})}
         return super().change_view(request, object_id, form_url, context)
 
-    # What operators do.
+    # Actions.
 
     @admin.action(description="Cancel", permissions=["operate"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[EtlRun]) -> None:
@@ -149,7 +149,7 @@ class EtlRunAdmin(RunColumns, RecordedAdmin):
         return HttpResponseRedirect(page(run.pk))
 
     def progress_view(self, request: HttpRequest, id: int) -> HttpResponse:
-        """How far a run has come, for its page to show without being loaded again."""
+        """The progress of a run, which its page shows without being loaded again."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         run = self._run(id)

@@ -1,4 +1,4 @@
-"""What the pages of ETL runs show of a run: its figures in words, its progress, its charts."""
+"""Columns and charts of the pages of ETL runs: figures in words, progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from queues.times import relative
 
 #: Hours before a run's end that its page shows.
 HOURS = 24
-#: What is exported, in the order in which it is told.
+#: The exported tables, in the order of the page.
 TABLES = ("messages", "audit", "live")
 #: Characters of a reason that the list shows.
 SHORT = 80
@@ -156,7 +156,7 @@ def _tables(run: EtlRun) -> dict[str, dict[str, int]]:
 
 
 def _run_charts(run: EtlRun) -> list[charts.Chart]:
-    """What the run itself has told."""
+    """The run's own news."""
     drawn = []
     if taken := run.figures.get("seconds"):
         stages = in_order(taken)

@@ -1,4 +1,4 @@
-"""How far an ETL run has come, in stages, and the end of its log."""
+"""The progress of an ETL run, in stages, and the end of its log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STAGES = (
 )  # fmt: skip
 #: Of a log, at most.
 LOG_LINES, LOG_BYTES = 30, 16_384
-#: Seconds after which somebody should look whether there is a worker.
+#: Seconds without progress after which the page asks whether a worker runs.
 LONG_WAIT = 20.0
 
 
@@ -35,7 +35,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a run's page and its line in the list show; `percent` is that of the stage, None if nobody knows."""
+    """A run's progress, for its page and its line in the list; `percent` is that of the stage, None if not known."""
 
     words: str
     percent: int | None
@@ -45,7 +45,7 @@ class Progress:
 
 
 def progress_of(run: EtlRun, log: bool = False) -> Progress:
-    """How far a run has come; with the end of its log if that is asked for."""
+    """The progress of a run; with the end of its log if that is asked for."""
     percent = min(100, 100 * run.done // run.total) if run.total else None
     if run.state == EtlState.SUCCEEDED:
         percent = 100
@@ -53,7 +53,7 @@ def progress_of(run: EtlRun, log: bool = False) -> Progress:
 
 
 def run_seconds(run: EtlRun) -> float | None:
-    """How long a run took, or has taken until now."""
+    """The duration of a run, until now if it has not ended."""
     if run.started_at is None:
         return None
     return max(0.0, ((run.ended_at or timezone.now()) - run.started_at).total_seconds())

@@ -67,7 +67,7 @@ class EtlScheduleAdmin(RecordedAdmin):
         if form.changed_data or not change:
             schedules.save_schedule(obj, form.changed_data if change else None)
 
-    # What is shown.
+    # Columns.
 
     @admin.display(ordering="cron")
     def schedule(self, schedule: EtlSchedule) -> str:
@@ -111,7 +111,7 @@ class EtlScheduleAdmin(RecordedAdmin):
     def problem(self, schedule: EtlSchedule) -> str:
         return schedule.last_error or "-"
 
-    # What operators do.
+    # Actions.
 
     @admin.action(description="Run now; the schedule stays as it is", permissions=["change"])
     def run_now(self, request: HttpRequest, queryset: QuerySet[EtlSchedule]) -> None:

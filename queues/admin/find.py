@@ -1,4 +1,4 @@
-"""The page on which messages are found: what is looked for, what a search has found, how far it has looked."""
+"""The page on which messages are found: criteria, results, and the number of messages that were looked at."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CURSOR, LOOKED = "after", "looked"
 
 
 class FindForm(forms.Form):
-    """What is looked for, as fields of `Criteria`."""
+    """The fields of `Criteria`."""
 
     id = forms.RegexField(ID, required=False, label="Message", help_text="Its number: leads to its page.")
     queue = forms.CharField(required=False, max_length=255, help_text="Its name.")
@@ -47,7 +47,7 @@ class FindForm(forms.Form):
     )
 
     def criteria(self) -> Criteria:
-        """What a valid form asks for."""
+        """The criteria of a valid form."""
         given = {name: value for name, value in self.cleaned_data.items() if value and name != "id"}
         return Criteria(**given)
 
@@ -73,7 +73,7 @@ def find_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
 
 
 def _found(request: HttpRequest, criteria: Criteria) -> dict[str, Any]:
-    """What the page shows of a search."""
+    """The results of a search, for the page."""
     search = Search(criteria)
     look = search.find(request.GET.get(CURSOR, ""), PAGE)
     before = request.GET.get(LOOKED, "")

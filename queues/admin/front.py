@@ -40,7 +40,7 @@ PAGES: Mapping[str, tuple[str, str]] = {
 
 
 def front_context(request: HttpRequest) -> dict[str, Any]:
-    """What the index page shows besides the models."""
+    """The index page's state of the broker, beside the models."""
     if not request.user.has_perm(VIEW):
         return {"may_see": False}
     return {"may_see": True, "sections": [Section(name, html) for name, html in _sections(request).items()]}

@@ -45,7 +45,7 @@ def history_charts(series: TimeSeries, span: Span, now: float, frame: Frame = LA
 
 
 def _all_charts(queue: int, span: Span) -> list[Chart]:
-    """What the page of the history shows: dead letters that came, too, and of all queues the size of the database."""
+    """The charts of the history's page: also dead letters that came, and of all queues the size of the database."""
     now = time.time()
     series, places = read_series([queue], span, now)[queue], _places(span, now)
     charts = history_charts(series, span, now)

@@ -20,7 +20,7 @@ ID: Final = re.compile(r"-?[0-9]{1,18}|-?[0-8][0-9]{18}", re.ASCII)
 
 
 def life_shown(message: Message | ArchivedMessage) -> SafeString:
-    """What happened to a message, as a table in the order of time."""
+    """The life of a message, as a table in the order of time."""
     steps = life_of(message)
     rows = ((_time(step.at), step.event, step.who or "-", step.detail, step.source) for step in steps)
     return html_table(("When (UTC)", "What", "Who", "Detail", "Known from"), rows)

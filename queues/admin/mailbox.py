@@ -29,13 +29,13 @@ from queues.times import relative
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """What an operator can do to a peer by name, after a question."""
+    """An operator's action on a peer by name, after a question."""
 
     do: Callable[[str], object]
     question: str
     button: str
     log: str
-    #: What the record calls it.
+    #: Its name in the record.
     event: str
 
 
@@ -131,7 +131,7 @@ class MailboxAdmin(ConfirmedDeletion):
         self.message_user(request, "There is no such peer any more.", messages.WARNING)
         return HttpResponseRedirect(reverse("admin:queues_mailbox_changelist"))
 
-    # What is shown.
+    # Columns.
 
     @admin.display(boolean=True)
     def connected(self, mailbox: Mailbox) -> bool:
@@ -140,7 +140,7 @@ class MailboxAdmin(ConfirmedDeletion):
     @admin.display(description="owner")
     def owner_shown(self, mailbox: Mailbox) -> SafeString:
         if mailbox.owner is None:
-            return format_html("{}", "nobody: the next API key to come may have the name")
+            return format_html("{}", "none: the next API key to register may have the name")
         return format_html('<a href="{}">{}</a>', _page("apikey", mailbox.owner.pk), mailbox.owner)
 
     @admin.display(description="connection")
@@ -183,7 +183,7 @@ class MailboxAdmin(ConfirmedDeletion):
         )  # fmt: skip
         return html_table(("Seq", "When", "Event", "Id", "From", "To"), lines)
 
-    # What can be done.
+    # Actions.
 
     @admin.action(description="Disconnect", permissions=["operate"])
     def disconnect(self, request: HttpRequest, queryset: QuerySet[Mailbox]) -> HttpResponse | None:

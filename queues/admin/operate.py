@@ -1,4 +1,4 @@
-"""What operators do to messages: a preview with a count and a sample, a question, and a bulk operation that does it."""
+"""Operators' actions on messages: a preview with a count and a sample, a question, and a bulk operation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ACTION, SCOPE, SELECTED, IDS = "action", "scope", "selected", "ids"
 
 
 class OperateForm(forms.Form):
-    """What an action needs, beside what it is done to."""
+    """The arguments of an action, beside its messages."""
 
     target = forms.CharField(max_length=255, label="To the queue", help_text="Its name.")
     delay = forms.FloatField(min_value=0.001, max_value=bulk.LONGEST_DELAY, label="For seconds")

@@ -1,4 +1,4 @@
-"""Bytes that anybody may have published, shown to a person: as JSON, as text, or as hexadecimal."""
+"""Payloads on pages: as JSON, as text, or as hexadecimal. Their bytes may be anything."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def hexadecimal(data: bytes) -> str:
 
 
 def shown(head: bytes, size: int, content: int | None = None) -> tuple[str, str]:
-    """What a payload is and how to show it, given its first bytes, its size and its `Content`."""
+    """A payload's kind and its text, given its first bytes, its size and its `Content`."""
     complete = len(head) == size
     if complete and content == Content.MSGPACK and (value := _msgpack(head, indent=2)) is not None:
         return "MessagePack", value
@@ -81,7 +81,7 @@ def preview(head: bytes, size: int, content: int | None = None) -> str:
 
 
 def sender_shown(content: int | None, headers: Any) -> str:
-    """Who has sent a letter, by the name of its connection; "-" of what is none, or when it was not kept."""
+    """The sender of a letter, by the name of its connection; "-" for other messages, or when it was not kept."""
     sender = headers.get("from") if content == Content.LETTER and isinstance(headers, dict) else None
     return str(sender) if sender is not None else "-"
 

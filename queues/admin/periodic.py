@@ -51,7 +51,7 @@ class PayloadField(forms.JSONField):
 
 
 class PeriodicJobForm(PeriodicJobModelForm):
-    """What runs when; the model says what is wrong with a field."""
+    """A periodic job; the model validates its fields."""
 
     class Meta:
         model = PeriodicJob

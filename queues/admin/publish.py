@@ -98,7 +98,7 @@ def _publish(model_admin: ModelAdmin, request: HttpRequest, data: dict[str, Any]
 
 
 def _initial(model_admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
-    """What the form begins with: the message that the address names."""
+    """The form's first values: the message that the address names."""
     id = request.GET.get("from", "")
     if request.method == "POST" or not ID.fullmatch(id):
         return {}

@@ -30,7 +30,7 @@ from queues.operations import audit_log
 from queues.operations import queues as queue_operations
 from queues.reach import Operation, Protocol
 
-#: What a clone has of its model.
+#: The fields that a clone has of its model.
 POLICY = (
     "refuse_when_paused", "concurrency_limit", "ack_timeout", "max_attempts", "retry_backoff", "retry_backoff_cap",
     "allow_job_overrides", "message_ttl", "max_length", "overflow", "retention", "audited",
@@ -299,7 +299,7 @@ def _counts(queue: Queue) -> QueueCounts:
 
 
 def _figures(queue: Queue) -> ListFigures:
-    """What the page has fetched beside."""
+    """The figures that the page has fetched beside."""
     figures: ListFigures = queue.figures  # type: ignore[attr-defined]
     return figures
 

@@ -1,4 +1,4 @@
-"""What the pages of queues show of their state: the figures of a list, and the upper part of one queue's page."""
+"""The state of queues on their pages: the figures of a list, and the upper part of one queue's page."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _sum(*figures: float | None) -> float | None:
 
 
 def queue_panel(queue: Queue, span: str, using: str = DEFAULT_DB_ALIAS) -> dict[str, Any]:
-    """What the template of a queue's page shows above its settings; four queries."""
+    """The context of a queue's page above its settings; four queries."""
     now = time.time()
     state, ages = read_queues([queue.pk], using, LIMIT).get(queue.pk), _ages([queue.pk], using)
     counts = QueueCounts() if state is None else state.counts

@@ -1,4 +1,4 @@
-"""What operators do in the admin is recorded in the audit chain "operators", with who did it."""
+"""Operators' actions in the admin are recorded in the audit chain "operators", with their names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ else:
 
 
 def operator(request: HttpRequest) -> str:
-    """Who is at work."""
+    """The name of the operator."""
     return request.user.get_username()
 
 

@@ -1,4 +1,4 @@
-"""What went through the queues, by the hour, as charts. The figures are those that ETL runs have left."""
+"""Traffic of the queues by the hour, as charts, from the figures that ETL runs have left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from queues.admin.recorded import RecordedAdmin
 from queues.models import Rollup
 from queues.store import query
 
-#: How far back the page may look, in hours.
+#: Spans of the page, in hours.
 SPANS = {24: "last 24 hours", 168: "last 7 days"}
 #: Columns of a rollup that say how messages ended.
 OUTCOMES = ("acknowledged", "expired", "purged", "dropped", "removed", "dead_letters")
@@ -69,7 +69,7 @@ def rollup_charts(hours: Sequence[datetime], queue: str = "") -> list[Chart]:
 
 
 def detail_charts(hours: Sequence[datetime], queue: str = "") -> list[Chart]:
-    """What else the rollups have: bytes and failures by the hour, reasons, producers, consumers; two queries."""
+    """The other figures of the rollups: bytes and failures by the hour, reasons, producers, consumers; two queries."""
     found = Rollup.objects.filter(hour__gte=hours[0], hour__lte=hours[-1])
     if queue:
         found = found.filter(queue=queue)

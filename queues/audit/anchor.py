@@ -91,5 +91,5 @@ def parse_line(line: bytes) -> Anchor | None:
 
 
 def _origin(given: dict[str, Any]) -> Origin | None:
-    """Where the anchor of a line is from; None when the line was written before lines said so."""
+    """The origin of a line's anchor; None when the line was written before lines said so."""
     return Origin(str(given["database"]), str(given["created"])) if "database" in given else None

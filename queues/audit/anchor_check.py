@@ -12,9 +12,9 @@ from queues.audit.diagnosis import Finding, FindingKind
 from queues.audit.signing import Trusted, is_signed
 
 RETENTION = "retention"
-#: How much a server's clock may have been set back between a row and the anchor that vouches for it.
+#: The most by which a server's clock may have been set back between a row and the anchor that vouches for it.
 CLOCK = timedelta(seconds=1)
-#: How long a row may have waited for its commit while an anchor was signed.
+#: The longest time for which a row may have waited for its commit while an anchor was signed.
 COMMIT = timedelta(minutes=10)
 
 
@@ -48,7 +48,7 @@ class Anchors:
         return max(dropped, key=lambda anchor: (anchor.seq, anchor.number), default=None)
 
     def contradictions(self, hashes: Mapping[int, str]) -> Iterator[Finding]:
-        """Where anchors say another hash than these rows have; rows in order of seq."""
+        """The anchors with another hash than these rows have; rows in order of seq."""
         for seq, found in hashes.items():
             for anchor in self.by_seq.get(seq, ()):
                 if anchor.hash.hex() != found:

@@ -10,7 +10,7 @@ from queues.audit.anchor import Anchor, parse_line
 from queues.audit.errors import InvalidAnchorFile
 from queues.settings import settings
 
-#: How every line begins.
+#: The beginning of every line.
 BEGINNING = b'{"chain":'
 
 

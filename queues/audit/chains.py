@@ -69,7 +69,7 @@ def journal(chain: str, events: Sequence[Event], using: str = DEFAULT_DB_ALIAS) 
 
 
 def waiting(using: str = DEFAULT_DB_ALIAS) -> dict[str, int]:
-    """How many events wait in the journal for each chain."""
+    """The number of events that wait in the journal for each chain."""
     return dict(query("audit_waiting", using))
 
 

@@ -50,7 +50,7 @@ HASH = 32
 
 @dataclass(frozen=True, slots=True)
 class VerificationProgress:
-    """How many rows were found right, of how many there should be."""
+    """The number of rows found right, and the number that there should be."""
 
     done: int
     total: int
@@ -226,7 +226,7 @@ class _Reader:
 
     @property
     def end(self) -> int:
-        """Where the head says that the chain ends."""
+        """The end of the chain as its head says."""
         return self.head.next_seq if self.head else self.anchors.last_seq + 1
 
     def read(self) -> Generator[VerificationProgress, None, None]:

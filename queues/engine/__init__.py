@@ -4,7 +4,7 @@ Sessions of every protocol use the names exported here only: an `Engine` for the
 publish to, a `LocalQueue` or a `Subscription` to consume from. docs/architecture.md tells how it works.
 """
 
-from queues.engine.access import ANYBODY, NOTHING, Grant
+from queues.engine.access import ANONYMOUS, NOTHING, Grant
 from queues.engine.backpressure import ReplyHolder
 from queues.engine.clients import Client
 from queues.engine.consume.dispatch import Push, Waiter, Worker
@@ -34,7 +34,7 @@ from queues.engine.publish.destination import Destination
 from queues.engine.publish.publisher import Producer, Publisher
 
 __all__ = [
-    "ANYBODY",
+    "ANONYMOUS",
     "NOTHING",
     "Client",
     "Content",

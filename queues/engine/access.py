@@ -51,5 +51,5 @@ class Grant:
 
 
 #: The grant of a client without a key.
-ANYBODY = Grant(0, "", (), ("*",), ("*",), ("*",))
+ANONYMOUS = Grant(0, "", (), ("*",), ("*",), ("*",))
 NOTHING = Grant(0, "", (), (), (), ())

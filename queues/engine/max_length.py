@@ -52,6 +52,6 @@ class MaxLength:
 
 
 async def _excess(connection: Connection, queue: int) -> int:
-    """How many messages a queue has that are too many."""
+    """The number of messages beyond a queue's maximum length."""
     row = await (await connection.execute("select queues_room(%s)", (queue,))).fetchone()
     return 0 if row is None or row[0] is None else max(0, -row[0])

@@ -1,4 +1,4 @@
-"""How often something may happen for each of some keys: so many at once, then so many a second."""
+"""Rate limits by key: so many events at once, then so many a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the JDBC driver is: a file that is here already, if there is one."""
+"""The JDBC driver: a file that is here already, if there is one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-#: Where build tools and distributions keep it. The newest version of the first place that has one is taken.
+#: Directories of build tools and distributions. The newest version of the first place that has one is taken.
 PLACES = (
     "~/.m2/repository/org/postgresql/postgresql/*/postgresql-*.jar",
     "~/.ivy2.5.2/jars/org.postgresql_postgresql-*.jar",

@@ -79,7 +79,7 @@ class JobProcess:
 
     @property
     def status(self) -> int | None:
-        """How it has ended; None while it runs."""
+        """Its exit status; None while it runs."""
         return self._process.poll()
 
     @property

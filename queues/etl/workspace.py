@@ -1,4 +1,4 @@
-"""Where a run and its Spark keep temporary files: a directory that is gone after the run, however that has ended."""
+"""The temporary files of a run and its Spark: a directory that is gone after the run, however that has ended."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from queues.models.message import Content
 
 
 class Outcome(models.IntegerChoices):
-    """How a message left the store."""
+    """The way in which a message left the store."""
 
     ACKNOWLEDGED = 0, "acknowledged"
     EXPIRED = 1, "expired"

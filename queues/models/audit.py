@@ -27,7 +27,7 @@ class AuditChain(models.Model):
 
 
 class AuditHead(models.Model):
-    """Where a chain goes on. An appender holds the lock of this row until the commit.
+    """The end of a chain, where it goes on. An appender holds the lock of this row until the commit.
 
     Its only index is (chain, next_seq) and no key: the newest version is found at once, even while an old transaction
     keeps every earlier one alive.
@@ -74,7 +74,7 @@ class AuditRow(models.Model):
 
 
 class AnchorKind(models.TextChoices):
-    """Why an anchor was written."""
+    """The cause of an anchor."""
 
     INTERVAL = "interval", "by the clock"
     RETENTION = "retention", "rows up to it were dropped"

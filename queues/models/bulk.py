@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 
 
 class BulkAction(models.TextChoices):
-    """What is done to each message. The words are those of the audit chains."""
+    """The change of each message. The words are those of the audit chains."""
 
     COPY = "copy", "copy to another queue"
     MOVE = "move", "move to another queue"
@@ -19,7 +19,7 @@ class BulkAction(models.TextChoices):
 
 
 class BulkState(models.TextChoices):
-    """Where a bulk operation is in its life."""
+    """The state of a bulk operation."""
 
     RUNNING = "running", "running"
     DONE = "done", "done"

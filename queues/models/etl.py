@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 
 
 class EtlState(models.TextChoices):
-    """Where a run is in its life."""
+    """The state of a run."""
 
     QUEUED = "queued", "queued"
     RUNNING = "running", "running"

@@ -7,7 +7,7 @@ from django.db.models import Q
 
 
 class ExchangeType(models.TextChoices):
-    """How an exchange compares a message's routing key with those of its bindings."""
+    """The comparison of a message's routing key with those of an exchange's bindings."""
 
     DIRECT = "direct", "direct"
     TOPIC = "topic", "topic"

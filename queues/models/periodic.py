@@ -38,7 +38,7 @@ def validate_payload(value: Any) -> None:
 
 
 def _depth(value: Any) -> int:
-    """How many lists and objects are in each other at the deepest place."""
+    """The depth of nested lists and objects."""
     level, depth = [value], 0
     while level := [one for one in level if isinstance(one, dict | list)]:
         depth += 1

@@ -155,7 +155,7 @@ class Queue(models.Model):
 
 
 class QueueCount(models.Model):
-    """How many messages a queue holds, by state: exact together with the queue's `QueueTally` rows.
+    """The number of messages in a queue, by state: exact together with the queue's `QueueTally` rows.
 
     Read it through `queues.counts`, which adds the two.
     """

@@ -39,7 +39,7 @@ class QueueSample(models.Model):
 
 
 class SampleMark(models.Model):
-    """What the last sample saw of a queue; the next one is the difference. Queue 0 has the time of the last sample."""
+    """The last sample's totals of a queue; the next one is the difference. Queue 0 has the time of the last sample."""
 
     queue = models.IntegerField(primary_key=True)
     at = models.DateTimeField()

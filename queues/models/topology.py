@@ -1,4 +1,4 @@
-"""Where a published message goes: subscriptions of topics, and routes."""
+"""Subscriptions of topics, and routes."""
 
 from __future__ import annotations
 

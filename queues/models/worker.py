@@ -1,4 +1,4 @@
-"""Who is connected for jobs: a snapshot that every node writes about once a second."""
+"""Connected workers of jobs: a snapshot that every node writes about once a second."""
 
 from __future__ import annotations
 

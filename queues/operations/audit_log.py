@@ -32,7 +32,7 @@ from queues.models import (
     Subscription,
 )
 
-#: What a transaction's triggers know it by.
+#: The setting by which triggers know the operator of a transaction.
 SETTING = "fivewire.operator"
 LONGEST_DETAIL = 1000
 
@@ -62,7 +62,7 @@ def recorded(event: str, id: str, detail: str) -> Iterator[str]:
 
 
 def record_id(obj: models.Model) -> str:
-    """What an object is called in the chain, such as `queue:orders`."""
+    """The name of an object in the chain, such as `queue:orders`."""
     kind = KINDS.get(type(obj), obj._meta.model_name)
     if isinstance(obj, Message):
         return f"{kind}:{obj.origin_id or obj.pk}"
@@ -80,7 +80,7 @@ def declare(by: str, using: str = DEFAULT_DB_ALIAS) -> None:
 
 
 def shell_operator() -> str:
-    """Who runs a command, by the name that the system has for them."""
+    """The operator who runs a command, by the system's user name."""
     try:
         name = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a user without a name, as in a container

@@ -80,7 +80,7 @@ NEED_TARGET = (BulkAction.COPY, BulkAction.MOVE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BulkPlan:
-    """What is asked for: an action, for what, with what it needs."""
+    """A request: an action, the criteria of its messages, and its arguments."""
 
     action: BulkAction
     criteria: Criteria
@@ -90,7 +90,7 @@ class BulkPlan:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a plan would find: how many, whether these are all, and the look that found the first ones."""
+    """The messages of a plan: their number, whether these are all, and the look that found the first ones."""
 
     count: int
     complete: bool

@@ -45,7 +45,7 @@ def all_queues(using: str = DEFAULT_DB_ALIAS) -> list[JobQueue]:
 
 
 def count_queues(using: str = DEFAULT_DB_ALIAS) -> int:
-    """How many queues there are, without the system's."""
+    """The number of queues, without the system's."""
     return Queue.objects.using(using).exclude(name__startswith="_").count()
 
 
@@ -68,7 +68,7 @@ def set_paused(name: str, paused: bool, using: str = DEFAULT_DB_ALIAS) -> None:
 
 
 def job_stats(name: str, active: int = 0, node: int = 0, using: str = DEFAULT_DB_ALIAS) -> dict[JobStatus, int]:
-    """How many jobs a queue has in each status, and how many it ever completed; as cheap with millions as with none.
+    """The number of a queue's jobs in each status, and of those ever completed; as cheap with millions as with none.
 
     `active` is how many the consumers of this process have, which is node number `node`; other nodes tell of their
     workers once a second. Raises QueueNotFound.

@@ -36,7 +36,7 @@ FURTHEST = 1_000_000
 
 
 class JobStatus(StrEnum):
-    """What has become of a job."""
+    """The status of a job."""
 
     NEW = "new"
     WAITING = "waiting"

@@ -43,7 +43,7 @@ def digest(key: str) -> str:
 
 
 def weakness(key: str) -> str | None:
-    """What is wrong with a key that is accepted nevertheless; None when it is long enough."""
+    """The weakness of a key that is accepted nevertheless; None when it is long enough."""
     if len(key) >= SHORTEST_KEY:
         return None
     return f"The key has {len(key)} characters: fewer than {SHORTEST_KEY} can be guessed."
@@ -57,7 +57,7 @@ def create_key(
     consume: Iterable[str] = ("*",),
     manage: Iterable[str] = (),
 ) -> tuple[ApiKey, str]:
-    """Make a key; returns its row and the key, which nobody can read again.
+    """Make a key; returns its row and the key, which cannot be read again.
 
     Without `key` a random one of 256 bits is made. Patterns are globs over names of queues and topics; no
     protocols means any. Raises KeyExists when the name or the value is taken, InvalidKey for a name, value,
@@ -152,7 +152,7 @@ def _refuse_taken_value(known_as: list[str]) -> None:
 
 
 def _hint(text: str) -> str:
-    """How a key begins, if that gives little of it away."""
+    """The beginning of a key, if that gives little of it away."""
     return text[:HINT] if len(text) > 3 * HINT and "\0" not in text[:HINT] else ""
 
 

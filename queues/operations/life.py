@@ -108,7 +108,7 @@ def _published(row: Message | ArchivedMessage, keys: dict[int, ApiKey]) -> Step:
 
 
 def _of_store(message: Message, keys: dict[int, ApiKey]) -> Iterator[Step]:
-    """What the row itself says."""
+    """The steps that the row itself records."""
     yield _published(message, keys)
     letter = message.headers.get("dead-letter") if isinstance(message.headers, dict) else None
     if isinstance(letter, dict) and "queue" in letter:

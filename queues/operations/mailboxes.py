@@ -1,4 +1,4 @@
-"""What an operator does to peers' mailboxes, over Django's connection: look, disconnect, free a name, delete.
+"""Operators' actions on peers' mailboxes, over Django's connection: look, disconnect, free a name, delete.
 
 Running nodes hear of it at the commit, and end the connections concerned.
 """
@@ -40,7 +40,7 @@ class MailboxNotEmpty(OperationError):
 
 
 class MailboxBusy(OperationError):
-    """Somebody is at the mailbox in an open transaction."""
+    """Another transaction has the mailbox locked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def list_mailboxes(using: str = DEFAULT_DB_ALIAS) -> list[MailboxStatus]:
 
 
 def node_of(mailbox: Mailbox) -> str | None:
-    """Where a peer is connected; None when it is away. A node that has just died has no name any more."""
+    """The node of a peer's connection; None when it is away. A node that has just died has no name any more."""
     if mailbox.node_id is None:
         return None
     return str(mailbox.node) if mailbox.node is not None else f"node {mailbox.node_id}"
@@ -126,7 +126,7 @@ def delete_mailbox(
 ) -> int:
     """Delete a mailbox and, with `force`, the peer's connection and every letter held; returns how many those were.
 
-    From then on letters to the name are dropped, until somebody registers it. Raises MailboxNotFound, without `force`
+    From then on letters to the name are dropped, until a peer registers it. Raises MailboxNotFound, without `force`
     MailboxConnected or MailboxNotEmpty, and MailboxBusy or QueueBusy: then it is there still.
     """
     mailbox, done = get_mailbox(name, using), 0
@@ -140,7 +140,7 @@ def delete_mailbox(
         _keep_out(mailbox, using)
         if not force:
             _refuse_used(mailbox, using)
-        _empty(mailbox, True, using)  # somebody may have come meanwhile
+        _empty(mailbox, True, using)  # a peer may have registered meanwhile
         Mailbox.objects.using(using).filter(pk=mailbox.pk).delete()
         done += queue_operations.delete_queue(mailbox.queue.name, force=force, using=using)
     progress(done)
@@ -148,11 +148,11 @@ def delete_mailbox(
 
 
 def _keep_out(mailbox: Mailbox, using: str) -> None:
-    """Until the transaction ends nobody sends to the mailbox, and nobody takes it. Raises MailboxNotFound, MailboxBusy.
+    """Lock the mailbox: no letter is sent to it, and no peer takes it. Raises MailboxNotFound, MailboxBusy.
 
     Who publishes to its queue is kept out by the lock on the queue's row. A peer's transaction takes no lock on whom it
     sends to, but it reads the table of mailboxes: after the lock on that all of them see that this one is gone. The
-    order and the short patience matter: somebody may hold the table and wait for the queue.
+    order and the short patience matter: another transaction may hold the table and wait for the queue.
     """
     with connections[using].cursor() as cursor:
         cursor.execute("select current_setting('lock_timeout')")

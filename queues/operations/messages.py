@@ -1,4 +1,4 @@
-"""What an operator does to the messages of a queue: purge, move, put back, look. See `queues.operations.queues`.
+"""Operators' actions on the messages of a queue: purge, move, put back, look. See `queues.operations.queues`.
 
 `by` is who does it, and stands in the audit chains: in that of an audited queue for each message, in that of operators
 for each message that was named. Rows are noted in the transaction that changes the messages.
@@ -23,17 +23,17 @@ Progress = Callable[[int], None]
 BATCH = 4000
 #: Leases are found by reading the whole table, so that is done seldom.
 LEASE_BATCH = 100_000
-#: What waits for delivery: what is purged or moved unless something else is asked for.
+#: The states of messages that wait for delivery: those are purged or moved by default.
 WAITING = (State.DELAYED, State.READY)
 LEASES = (State.LEASED, State.DEAD_LEASED)
 
 
 class OperationError(Exception):
-    """What an operator asked for cannot be done."""
+    """An operator's request cannot be done."""
 
 
 def no_progress(count: int) -> None:
-    """Nobody wants to know how far it has come."""
+    """Ignore progress."""
 
 
 def get_queue(name: str, using: str = DEFAULT_DB_ALIAS) -> Queue:
@@ -131,7 +131,7 @@ def deliver_now(name: str, ids: Sequence[int], using: str = DEFAULT_DB_ALIAS, by
 def given(
     event: str, ids: Sequence[int] | None, by: str, *, now: bool = False, home: bool = False, named: bool | None = None
 ) -> dict[str, Any]:
-    """What move.sql takes beside the queues: what it is called, which messages, by whom."""
+    """The arguments of move.sql beside the queues: the event, the messages, the operator."""
     return {
         "event": event, "ids": None if ids is None else list(ids), "by": by, "now": now, "home": home,
         "named": _named(ids, by) if named is None else named,

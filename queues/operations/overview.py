@@ -39,7 +39,7 @@ class QueueState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HorizonHolder:
-    """What holds back vacuum: a `backend` (`name` is its pid), a `prepared` transaction or a replication `slot`."""
+    """An obstacle to vacuum: a `backend` (`name` is its pid), a `prepared` transaction or a replication `slot`."""
 
     kind: str
     name: str

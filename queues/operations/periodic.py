@@ -1,4 +1,4 @@
-"""What an operator does to periodic jobs, in the admin and in the shell."""
+"""Operators' actions on periodic jobs, in the admin and in the shell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from queues.models.cron_schedule import CronSchedule
 from queues.operations.queues import OperationError, get_queue
 from queues.periodic import run_locked
 
-#: What may be changed.
+#: The fields that may be changed.
 FIELDS = ("name", "queue", "payload", "cron", "timezone", "enabled", "priority", "max_attempts", "unique")
 #: The fields after a change of which a job is planned anew.
 PLANNED_BY = frozenset({"cron", "timezone", "enabled"})
@@ -83,7 +83,7 @@ def save_periodic(job: PeriodicJob, changed: Iterable[str] | None = None, using:
     """
     names = {"last_error", *(changed or ())}
     with transaction.atomic(using=using):
-        if changed is not None:  # whoever runs it now ends before the next run is counted from now
+        if changed is not None:  # a run that is under way ends before the next one is counted from now
             _lock(job, using)
         job.last_error = ""
         if changed is None or names & PLANNED_BY:
@@ -106,7 +106,7 @@ def _planned(job: PeriodicJob) -> datetime | None:
 
 
 def _lock(job: PeriodicJob, using: str) -> PeriodicJob:
-    """Its row as it is now, which nobody else changes until the transaction ends. Raises PeriodicJobNotFound."""
+    """Its row as it is now, locked until the transaction ends. Raises PeriodicJobNotFound."""
     row = list_periodic(using).select_for_update(of=("self",)).filter(pk=job.pk).first()
     if row is None:
         raise PeriodicJobNotFound(f"There is no periodic job {job.name!r}.")

@@ -1,4 +1,4 @@
-"""What is wrong with the broker, in words, and what to do about it.
+"""Problems of the broker, in words, with their remedies.
 
 The texts have figures that change slowly: a page that refreshes itself is to read a problem out once.
 """

@@ -1,4 +1,4 @@
-"""What is known of one queue beside its counts: who consumes it, and why its dead letters died."""
+"""Details of one queue beside its counts: its consumers, and the reasons of its dead letters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class QueueConsumer:
     page: tuple[str, object]
     where: str
     since: datetime | None
-    #: What it may still be given, and what it holds; None: not known by consumer.
+    #: Messages that it may still be given, and those that it holds; None: not known by consumer.
     credits: int | None = None
     holds: int | None = None
 

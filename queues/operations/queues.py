@@ -1,4 +1,4 @@
-"""What an operator does to queues and messages, over Django's connection. Running nodes hear of it at the commit.
+"""Operators' actions on queues and messages, over Django's connection. Running nodes hear of it at the commit.
 
 Long work is done in batches, each a transaction of its own unless the caller has one open; `progress` is called after
 each with the number of messages done so far. Counts change in the same transaction as the messages. `by` is who does
@@ -63,9 +63,9 @@ __all__ = [
     "resume_queue",
 ]
 
-#: Messages removed in the transaction that deletes a queue, at most: while it lasts nobody publishes anything.
+#: Messages removed in the transaction that deletes a queue, at most: while it lasts no publish is stored.
 LAST_BATCH = 20_000
-#: How often deleting a queue starts over because messages keep coming.
+#: The number of times that deleting a queue starts over because messages keep coming.
 ROUNDS = 20
 #: Milliseconds to wait for open transactions that have published to a queue before its deletion is given up.
 LOCK_TIMEOUT = "5000"
@@ -97,7 +97,7 @@ class QueueBusy(OperationError):
 
 
 def policy_problems(queue: Queue) -> dict[str, list[str]]:
-    """What is wrong with a queue's times and dead-letter target, by field: what the columns themselves would take."""
+    """Errors in a queue's times and dead-letter target, by field, that the columns themselves would take."""
     problems: dict[str, list[str]] = {}
     for field in DURATIONS:
         value = getattr(queue, field)

@@ -39,13 +39,13 @@ class RouteNotFound(RouteError):
 
 
 def normal_source(text: str) -> str:
-    """Where a route begins, with its kind: "orders" is "queue:orders". Raises InvalidAddress."""
+    """The source of a route, with its kind: "orders" is "queue:orders". Raises InvalidAddress."""
     kind, name = _routable(text, Operation.CONSUME, *parse_address(text))
     return f"{kind}:{name}"
 
 
 def normal_target(text: str) -> str:
-    """Where a route leads, with its kind. Raises InvalidAddress."""
+    """The target of a route, with its kind. Raises InvalidAddress."""
     kind, name = _routable(text, Operation.PUBLISH, *parse_target(text))
     return f"{kind}:{name}"
 
@@ -69,7 +69,7 @@ def add_route(source: str, target: str, using: str = DEFAULT_DB_ALIAS) -> Route:
 
 
 def check_route(source: str, target: str, using: str = DEFAULT_DB_ALIAS) -> tuple[str, str]:
-    """The addresses of a new route as they are stored; until the transaction ends nobody else adds one.
+    """The addresses of a new route as they are stored; until the transaction ends no other is added.
 
     Raises what `add_route` does. To be called inside a transaction.
     """

@@ -28,12 +28,12 @@ ROWS, ROWS_WITH_BODIES = 20_000, 2_000
 #: Statements of one search, and milliseconds for each.
 LOOKS = 3
 TIMEOUT = 900
-#: How many times fewer rows of the store the first of them looks at: most often it finds enough.
+#: The factor by which the first of them looks at fewer rows of the store: most often it finds enough.
 FIRST_LOOK = 40
 LEAST_ID, HIGHEST = -(1 << 63), (1 << 56) - 1
 #: Seconds of the archive that are looked at first, and how many times wider the next look is if there were few rows.
 SPAN, WIDER = 2.0, 30
-#: How many times less the second try of a look that took too long takes.
+#: The factor by which the second try of a look that took too long is smaller.
 NARROWER = 50
 #: Rows of the archive in one span after which the next one is no wider.
 ENOUGH = 2_000
@@ -55,7 +55,7 @@ class SearchTooSlow(OperationError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Criteria:
-    """What is looked for; all of it has to fit, and what is empty fits all.
+    """The criteria of a search; all have to fit, and an empty one fits all.
 
     `state` is one of STATES, or FINISHED for the archive. Times are those of publishing, in the archive those of the
     end. `value` is the text of the header. `producer` is the name of an API key. `protocol` is known for letters, for
@@ -81,7 +81,7 @@ class Criteria:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Criteria:
-        """What `to_json` gave. Raises ValueError."""
+        """The reverse of `to_json`. Raises ValueError."""
         known = {field.name for field in fields(cls)}
         if unknown := set(given) - known:
             raise ValueError(f"there is no {unknown.pop()!r}")
@@ -102,7 +102,7 @@ class Criteria:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a look has found: places, in the archive first ids with their times; how many rows it saw; where the next
+    """The result of a look: places, in the archive first ids with their times; the number of rows seen; where the next
     one goes on, empty when everything was looked at."""
 
     ids: list[int]
@@ -120,7 +120,7 @@ class Search:
     def __init__(
         self, criteria: Criteria, high: int = HIGHEST, using: str = DEFAULT_DB_ALIAS, leases: bool = True
     ) -> None:
-        """What arrives after `newest` gave `high` is passed over; without `leases` no table is read for these."""
+        """Messages that arrive after `newest` gave `high` are ignored; without `leases` no table is read for these."""
         if criteria.state and criteria.state != FINISHED and criteria.state not in STATES:
             raise OperationError(f"There is no state {criteria.state!r}.")
         if criteria.value and not criteria.header:

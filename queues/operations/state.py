@@ -10,7 +10,7 @@ from queues.samples import SPANS, TimeSeries
 
 
 class Trend(NamedTuple):
-    """What the last hour's samples say of a queue; of its last minutes the samples, depths and messages in and out."""
+    """A queue's trend in the last hour's samples; of its last minutes the samples, depths and messages in and out."""
 
     settled: int = 0
     died: int = 0
@@ -30,7 +30,7 @@ class DiskSpace(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """How the database has grown, in bytes, within so many seconds."""
+    """The growth of the database, in bytes, within so many seconds."""
 
     bytes: float
     seconds: float
@@ -67,7 +67,7 @@ class BrokerState:
     #: The age of the first message that is ready, by queue.
     oldest: dict[int, float]
     trends: dict[int, Trend] = field(default_factory=dict)
-    #: What is wrong with chains and ETL: kind, id, name, text.
+    #: Problems of chains and ETL: kind, id, name, text.
     records: list[tuple[str, int, str, str]] = field(default_factory=list)
     #: The last hour of all queues.
     series: TimeSeries | None = None
@@ -92,7 +92,7 @@ class BrokerState:
 
     @property
     def growth(self) -> Growth | None:
-        """How the database has grown within the hour."""
+        """The growth of the database within the hour."""
         sizes = [] if self.series is None else self.series.database_bytes
         known = [(n, size) for n, size in enumerate(sizes) if size is not None]
         if len(known) < 2:

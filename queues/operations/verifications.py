@@ -39,7 +39,7 @@ NICENESS = 10
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """How far a verification has come: how many rows were found right, of how many. Both 0: it has just begun."""
+    """The progress of a verification: rows found right, and rows in all. Both 0: it has just begun."""
 
     done: int = 0
     total: int = 0
@@ -58,7 +58,7 @@ class Verifier:
         self._failures: dict[int, str] = {}
 
     def start(self, chain: int, using: str = DEFAULT_DB_ALIAS) -> bool:
-        """Begin to verify the chain with this id; False when somebody is at it already. Raises OSError."""
+        """Begin to verify the chain with this id; False when that is under way. Raises OSError."""
         with self._guard:
             if chain in self.running(using):
                 return False
@@ -68,7 +68,7 @@ class Verifier:
         return True
 
     def running(self, using: str = DEFAULT_DB_ALIAS) -> dict[int, Running]:
-        """What runs now, by chain."""
+        """The verifications that run, by chain."""
         return dict.fromkeys(tuple(self._started), Running()) | said(using)
 
     def failure(self, chain: int) -> str:
@@ -110,7 +110,7 @@ def _launch(chain: int, using: str) -> subprocess.Popen[str]:
 
 
 def run(chain: int) -> None:
-    """Verify the chain with this id, unless somebody is at it. Raises what `queues.audit.verify.verify` does."""
+    """Verify the chain with this id, unless that is under way. Raises what `queues.audit.verify.verify` does."""
     from queues.audit.verify import VerificationProgress, verify
     from queues.models import AuditChain
 

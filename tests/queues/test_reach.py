@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from queues.engine import ANYBODY, Grant
+from queues.engine import ANONYMOUS, Grant
 from queues.reach import REACH, AddressKind, Operation, Protocol, covers, is_celery, kind_of, may_reach
 
 #: An address of each kind.
@@ -141,7 +141,7 @@ def test_a_peer_is_covered_with_its_prefix() -> None:
 
 
 def test_a_topic_may_be_called_like_a_queue_of_celerys() -> None:
-    assert ANYBODY.may(Protocol.BLIPMQ, Operation.PUBLISH, "topic", b"celery")
+    assert ANONYMOUS.may(Protocol.BLIPMQ, Operation.PUBLISH, "topic", b"celery")
 
 
 def test_an_address_of_another_kind_is_refused() -> None:
@@ -151,8 +151,8 @@ def test_an_address_of_another_kind_is_refused() -> None:
 
 def test_a_client_without_a_key_does_not_reach_queues_of_celerys() -> None:
     for operation in Operation:
-        assert not ANYBODY.may(Protocol.OVERHOP, operation, "queue", b"celery")
-        assert ANYBODY.may(Protocol.OVERHOP, operation, "queue", b"orders")
+        assert not ANONYMOUS.may(Protocol.OVERHOP, operation, "queue", b"celery")
+        assert ANONYMOUS.may(Protocol.OVERHOP, operation, "queue", b"orders")
 
 
 def test_a_key_sees_what_one_of_its_lists_covers() -> None:

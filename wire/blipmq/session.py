@@ -43,7 +43,7 @@ BLOCKED = "session"
 #: Runs of frames of one kind that are handled before other connections have a turn.
 TURN = 500
 
-#: Why a message that came by another protocol or a route and fits no frame becomes a dead letter.
+#: The reason of a dead letter that came by another protocol or a route and fits no frame.
 TOO_LARGE = "larger than a BlipMQ frame"
 #: Subscriptions that one connection remembers.
 MOST_POLLED = 100_000
@@ -87,7 +87,7 @@ class BlipMQSession:
         #: Bytes of the reads that these came in.
         self._behind = 0
         self._blocked = False
-        #: How many more runs this turn has.
+        #: The number of further runs in this turn.
         self._turn = 0
         self._task: asyncio.Task[None] | None = None
         #: The POLL that waits for a claim or a commit, and until when.

@@ -253,7 +253,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def pause_reasons(self) -> frozenset[str]:
-        """Why nothing is read at present; empty while reading."""
+        """The reason for reading nothing at present; empty while reading."""
         return frozenset(self._pauses)
 
     def handshake_done(self) -> None:

@@ -13,7 +13,7 @@ MIB = 1024 * 1024
 
 
 class Refusal(StrEnum):
-    """Why a connection was turned away before its session began."""
+    """The reason for turning a connection away before its session began."""
 
     NOT_ALLOWED = "not_allowed"
     MAX_CONNECTIONS = "max_connections"
@@ -23,7 +23,7 @@ class Refusal(StrEnum):
 
 
 class Closure(StrEnum):
-    """Why a connection that had a session came to its end."""
+    """The reason for the end of a connection that had a session."""
 
     PEER = "peer"
     RESET = "reset"
@@ -139,7 +139,7 @@ class PartialBytes:
 
 
 class ConnectionLimits:
-    """How many connections may be open at once, altogether and from one address, and what they may hold.
+    """The limits of open connections, altogether and from one address, and of the bytes that they may hold.
 
     One object is shared by all listeners of a process. An IPv6 client counts by its /64 network, which is
     what one site gets and can choose addresses from freely. 0 means no limit.

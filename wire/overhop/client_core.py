@@ -91,7 +91,7 @@ class ClientCore:
         self.on_quest: Callable[[Quest], object] = self.quests.append
         #: The number of answers so far: a rising number shows that the broker is working.
         self.answered = 0
-        #: How far the broker's clock is ahead of ours; known after a PING.
+        #: The lead of the broker's clock over ours; known after a PING.
         self.clock_offset: timedelta | None = None
         self._max_envelope = max_envelope
         self._decoder = Decoder.for_client(max_envelope)

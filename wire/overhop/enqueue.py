@@ -34,7 +34,7 @@ from wire.replies import HeldReplies, Replies
 
 NIL = b"\xc0"
 ENQUEUE = int(Type.ENQUEUE)
-#: How often a job whose key has just become free is given to the store again.
+#: The number of times that a job whose key has just become free is given to the store again.
 ROUNDS = 5
 
 CODES: tuple[tuple[type[EngineError], Code], ...] = (
@@ -45,7 +45,7 @@ CODES: tuple[tuple[type[EngineError], Code], ...] = (
 )
 
 
-#: Where an answer goes when it is known: a slot of a list of replies; with the request's id and the queue's names.
+#: The place of an answer: a slot of a list of replies; with the request's id and the queue's names.
 Place = tuple[list[bytes], int, str, JobNames]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from queues import reach
-from queues.engine import ANYBODY, NOTHING, Destination, Engine, Grant, Publisher, StoreUnavailable
+from queues.engine import ANONYMOUS, NOTHING, Destination, Engine, Grant, Publisher, StoreUnavailable
 from queues.reach import SYSTEM_QUEUE, Operation
 from wire.overhop.codec.decoder import MAX_ENVELOPE
 from wire.overhop.machine import Limits
@@ -144,7 +144,7 @@ class OverhopService:
     async def permissions(self) -> Grant:
         """Return the permissions of clients. Raises StoreUnavailable."""
         if self.options.api_key is None:
-            return ANYBODY
+            return ANONYMOUS
         while self._stale_grant:
             changes = self._key_changes
             self.grant = await self.engine.grant_named(self.options.api_key)

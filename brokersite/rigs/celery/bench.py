@@ -122,7 +122,7 @@ def _pace(ran: pathlib.Path, count: int) -> float:
 
 
 def _wrong(ran: pathlib.Path, tasks: int, numbers: int) -> int:
-    """How many are missing, or there too often."""
+    """The number of tasks that are missing, or there too often."""
     lines = ran.read_bytes().split()
     return abs(len(lines) - tasks) + numbers - len(set(lines))
 

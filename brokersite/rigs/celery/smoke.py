@@ -149,7 +149,7 @@ class Smoke:
             time.sleep(0.2)
 
     def held(self) -> tuple[int, ...]:
-        """How many messages the queues hold: ready, leased, delayed, dead."""
+        """The number of messages in the queues: ready, leased, delayed, dead."""
         [row] = self._database.execute(
             "select sum(ready), sum(leased), sum(delayed), sum(dead) from queues_queue q, queues_held(q.id)"
             " where q.name = any(%s)",
@@ -158,7 +158,7 @@ class Smoke:
         return tuple(int(count or 0) for count in row)
 
     def _results(self) -> Counter[str]:
-        """How many results there are of each status."""
+        """The number of results of each status."""
         query = "select status, count(*) from django_celery_results_taskresult group by status"
         return Counter(dict(self._database.execute(query).fetchall()))
 

@@ -13,7 +13,7 @@ from celery import chain, chord, group
 from brokersite.rigs.celery import smoke_app
 from brokersite.rigs.celery.smoke_app import app, count, hold, later, part, step, stubborn, total
 
-#: How many of a hundred messages are of which kind; the rest are plain calls.
+#: The kinds of a hundred messages; the rest are plain calls.
 SHARES = {"group": 15, "step": 12, "part": 18, "retry": 5, "later": 10, "revoked": 5}
 GROUP, CHAIN, CHORD = 10, 4, 9
 #: Seconds from now that tasks for later are due at, at most; and those that are revoked, so many at a time.

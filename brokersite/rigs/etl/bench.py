@@ -1,4 +1,4 @@
-"""How fast the export is beside `COPY TO`, which is the fastest way out that PostgreSQL has: both in one go, same rows.
+"""The export's pace beside `COPY TO`, the fastest way out that PostgreSQL has: both in one go, same rows.
 
 The rows are made in a database of their own, which is dropped at the end.
 """

@@ -30,7 +30,7 @@ LATER = {"reading": 0.5, "writing": 0.5, "moving": 0.1, "recording": 0.01, "roll
 
 
 class KillStage(StrEnum):
-    """Where a run is killed."""
+    """The stage in which a run is killed."""
 
     READING = "reading"
     WRITING = "writing"

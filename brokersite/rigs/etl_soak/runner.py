@@ -116,7 +116,7 @@ class Soak:
             for holder in holders:
                 holder.close()
 
-    # What happens
+    # Events
 
     def _export_under_load(self) -> None:
         """Whole runs and killed ones in any order, while all protocols are spoken."""

@@ -20,7 +20,7 @@ from brokersite import embedded, embedded_home
 from queues import childprocess
 from queues.engine.access import key_digest
 
-#: How the engine names its connections.
+#: The engine's names of its connections.
 ENGINE = "fivewire %"
 KEY = "torture-key"
 #: Seconds that killed processes have to be gone.

@@ -15,7 +15,7 @@ LARGE = 8000
 
 
 class MessageId(NamedTuple):
-    """Who published a message, and as which of its messages, counted from 0."""
+    """The publisher of a message, and the message's number, counted from 0."""
 
     producer: str
     sequence: int

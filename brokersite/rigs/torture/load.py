@@ -35,12 +35,12 @@ BODY = b'{"text": "' + 84 * b"x" + b'"}'
 FORGOTTEN = 50
 TICK = 0.05
 SILENCE = 120.0
-#: How a mixed load divides: jobs of Overhop, Django's transactions, SSPQ.
+#: The parts of a mixed load: jobs of Overhop, Django's transactions, SSPQ.
 SHARES = (0.5, 0.3, 0.2)
 
 
 class PublishRate:
-    """How many messages a client may publish: `rate` a second, or without limit when that is None."""
+    """The pace of a client's publishes: `rate` a second, or without limit when that is None."""
 
     def __init__(self, share: float = 1.0) -> None:
         self.rate: float | None = 0.0
@@ -50,7 +50,7 @@ class PublishRate:
         self._at = monotonic()
 
     def take(self) -> int:
-        """How many may go now; waits a moment if there are none."""
+        """The number that may go now; waits a moment if there are none."""
         if self.rate is None:
             return BURST
         now = monotonic()

@@ -201,7 +201,7 @@ class Run:
 
 
 def _repetitions(history: RunHistory) -> tuple[int, int]:
-    """How many deliveries were not the first of their message, and how many of them a consumer had caused."""
+    """The number of deliveries that were not the first of their message, and of those that a consumer had caused."""
     last: dict[tuple[str, object], bool] = {}
     count = asked_for = 0
     for delivery in sorted(history.deliveries, key=lambda delivery: delivery.at):

@@ -214,7 +214,7 @@ class EngineThread:
     # For channels.
 
     def channel(self, receive: Callable[[list[Received]], None], lost: Callable[[], None]) -> ChannelConsumer:
-        """Where a channel's consumers get their messages; `lost` is called when they get no more of them."""
+        """The source of messages for a channel's consumers; `lost` is called when there are no more."""
         channel = ChannelConsumer(self.loop, receive, self.settle, lost, self._paced)
         self._channels.add(channel)
         return channel

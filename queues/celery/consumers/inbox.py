@@ -1,4 +1,4 @@
-"""Where the engine's thread puts messages for the thread that serves a connection: a queue that can be waited on."""
+"""Messages from the engine's thread for the thread that serves a connection: a queue that can be waited on."""
 
 from __future__ import annotations
 

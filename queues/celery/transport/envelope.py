@@ -19,7 +19,7 @@ from kombu.utils import json as kombu_json
 from queues.celery.transport.errors import UnstorableTask
 from queues.engine.message import Content
 
-#: Where the headers column keeps what AMQP has beside headers.
+#: The key of AMQP's other properties in the headers column.
 OWN = "kombu"
 LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, 100
 LONGEST_KEY = 1024
@@ -67,7 +67,7 @@ class Unreadable(ValueError):
 
 
 def to_row(queue: str, message: dict[str, Any], exchange: str, routing_key: str) -> MessageRow:
-    """How a message that `Channel.prepare_message` made is stored in a queue. Raises Unstorable."""
+    """The stored form of a message that `Channel.prepare_message` made. Raises Unstorable."""
     headers, properties = message["headers"] or {}, message["properties"]
     kept = {name: value for name, value in properties.items() if name not in ("delivery_info", "delivery_tag")}
     own = {

@@ -1,4 +1,4 @@
-"""Where the transport can run."""
+"""Requirements of the transport: where it can run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How messages are stored, durable when `publish` returns.
+"""Publishing of messages, durable when `publish` returns.
 
 A queue with nothing special about it takes a short way: what must be known of it is remembered, and the statement that
 stores checks that it still holds. Queues with routes, a maximum length or an audit chain take the way of
@@ -26,7 +26,7 @@ STATEMENT_BYTES = 8 << 20
 
 
 class PublishPath(Protocol):
-    """Where a channel publishes."""
+    """The publisher of a channel."""
 
     def publish(self, rows: Sequence[MessageRow]) -> None:
         """Store messages, in order, all or none. Raises NoSuchQueue or QueueIsFull."""

@@ -128,7 +128,7 @@ class Mailbox:
 
     @property
     def room(self) -> int:
-        """How many more letters may be out."""
+        """The number of letters that may still be sent out."""
         return self.window - len(self.unacked)
 
     @property

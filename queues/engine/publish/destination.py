@@ -1,4 +1,4 @@
-"""Where a message is published: the name of a queue or of a topic."""
+"""The destination of a publish: the name of a queue or of a topic."""
 
 from __future__ import annotations
 

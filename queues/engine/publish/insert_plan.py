@@ -1,4 +1,4 @@
-"""How a batch is to be written: which statements, for which queues, and which of these take their messages in memory.
+"""The plan of a batch's statements: for which queues, and which of these take their messages in memory.
 
 `Plan.add` turns a segment and its targets into `Write`s; the writer executes them in one transaction, and each
 `Write` keeps its statement's result until the messages are delivered.

@@ -1,4 +1,4 @@
-"""Where publishes wait for the next commit: one `Publisher` for each destination and API key, all in one `OpenBatch`.
+"""Publishes that wait for the next commit: one `Publisher` for each destination and API key, all in one `OpenBatch`.
 
 Sessions call a publisher's methods; the writer takes the open batch when the one before is committed, and the next one
 begins. A message belongs to the batch whose number its publish returned.

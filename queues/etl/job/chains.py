@@ -1,4 +1,4 @@
-"""How far the rows of audit chains follow from each other, found in parallel.
+"""Verification in parallel: how far the rows of audit chains follow from each other.
 
 The verdict on a chain needs its anchors and keys, and is the parent's (`queues.etl.verdict`). What takes time is here:
 for each long chain, up to which seq every row follows from the one before it. Each range is read with the row before

@@ -1,4 +1,4 @@
-"""Where a run's window begins: at the last one's end, if this is still the database that the last run has read."""
+"""The beginning of a run's window: the last one's end, if this is still the database that the last run has read."""
 
 from __future__ import annotations
 

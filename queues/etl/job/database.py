@@ -76,7 +76,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Where to cut a table's values, and about how many rows there are."""
+    """The cuts of a table's values, and about the number of rows."""
 
     values: list[int]
     rows: int
@@ -108,7 +108,7 @@ class JobConnection:
 
     @property
     def jdbc_url(self) -> str:
-        """Where JDBC finds the server that this connection has found. Raises NoTcp."""
+        """The JDBC URL of the server that this connection has found. Raises NoTcp."""
         info = self.connection.info
         if not info.host or info.host.startswith(("/", "@")):
             raise NoTcp()
@@ -156,7 +156,7 @@ class JobConnection:
         return max(0, self.connection.execute(statement("restored_archive")).rowcount)
 
     def archive_cuts(self, window: Window, whole: bool) -> Cuts:
-        """Where to cut the transactions of a window. `whole`: payloads are read too."""
+        """The cuts of a window's transactions. `whole`: payloads are read too."""
         parts = self.rows(statement("archive_parts"))
         sample: list[tuple[int, float, float]] = []
         for name, pages, index in parts:

@@ -59,7 +59,7 @@ class Part:
         return cls(day, int(owner), f"{part}-{file or '000'}")
 
     def final(self, table: str, column: str, name: str, run: int) -> str:
-        """Where it is to be, below the output: the same for the same run."""
+        """Its place below the output: the same for the same run."""
         return f"{table}/dt={self.day}/{column}={encoded(name)}/run-{run:06d}-{self.owner}-{self.number}.parquet"
 
 

@@ -32,7 +32,7 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportState:
-    """How far the output has come: what the next run goes on from."""
+    """The state of the output, from which the next run goes on."""
 
     #: `pg_current_snapshot()` at the end of the last window, when that was, and in which server and database.
     snapshot: str

@@ -111,7 +111,7 @@ def _counts(finished: DataFrame) -> DataFrame:
 
 
 def _reasons(dead: DataFrame) -> DataFrame:
-    """How many dead letters, and the reasons that most of them have."""
+    """The number of dead letters, and their most frequent reasons."""
     named = dead.withColumn("reason", f.coalesce("reason", f.lit(UNKNOWN)))
     return named.groupBy("hour", "queue").agg(f.count("*").alias("dead_letters"), _top("reason").alias("dead_reasons"))
 

@@ -98,7 +98,7 @@ def _tuple(numbers: Sequence[int]) -> str:
 
 
 def cut(sample: Iterable[tuple[int, float, float]], rows: float, size: float) -> list[int]:
-    """Where to cut so that each piece has about `rows` rows and `size` bytes.
+    """The cuts by which each piece has about `rows` rows and `size` bytes.
 
     The sample is of (value, rows it stands for, bytes it stands for), in any order.
     """

@@ -48,7 +48,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a table is laid out: by the day of `time`, and by the owner's name in directories `column=NAME`."""
+    """The layout of a table: by the day of `time`, and by the owner's name in directories `column=NAME`."""
 
     table: str
     column: str

@@ -103,7 +103,7 @@ def test_a_peers_page_shows_owner_connection_letters_and_audit_rows(admin_client
 
 def test_a_peer_that_nobody_owns_and_that_never_came_says_so(admin_client: Client) -> None:
     shown = text_of(admin_client.get(page(make_peer("bob"))))
-    assert "Owner: nobody: the next API key to come may have the name" in shown
+    assert "Owner: none: the next API key to register may have the name" in shown
     assert "Connection: never connected Node: -" in shown
     assert "Newest audit rows: none" in shown
 

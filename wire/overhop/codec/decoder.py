@@ -78,11 +78,11 @@ _new = tuple.__new__  # a NamedTuple's own constructor takes half as long again
 _WORTH_A_LOOK: Final = 4096
 
 
-#: How an envelope begins whose payload comes first and has nothing but a jid of up to 255 bytes.
+#: The beginning of an envelope whose payload comes first and has nothing but a jid of up to 255 bytes.
 _ONLY_JID: Final = b"\x84\xa1p\x81\xa3jid\xd9"
 _SHORTEST: Final = len(_ONLY_JID) + 1
 _MOST_TAILS: Final = 16
-#: How an envelope begins whose payload comes first and has two keys, the first of them a job's.
+#: The beginning of an envelope whose payload comes first and has two keys, the first of them a job's.
 _JOB_FIRST: Final = b"\x84\xa1p\x82\xabjob_payload"
 _JOB_AT: Final = len(_JOB_FIRST)
 

@@ -1,2 +1,2 @@
-"""What nodes and operators tell each other: the texts (`formats`), how they are sent and read (`channel`), and what a
+"""Notifications between nodes and operators: the texts (`formats`), how they are sent and read (`channel`), and what a
 node does about each (`handlers`)."""
