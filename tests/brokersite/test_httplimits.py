@@ -23,7 +23,7 @@ def site() -> Iterator[WebBroker]:
         "BROKER_HTTP_REQUEST_TIMEOUT": 2,
         "BROKER_HTTP_MAX_CONNECTIONS_PER_ADDRESS": 40,
     }
-    with WebBroker("postgresql://nobody@127.0.0.1:1/none", **limits) as daphne:
+    with WebBroker("postgresql://none@127.0.0.1:1/none", **limits) as daphne:
         yield daphne
 
 

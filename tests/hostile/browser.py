@@ -28,7 +28,7 @@ def query(fields: Iterable[tuple[str, str | bytes]]) -> str:
 
 @dataclass
 class Form:
-    """A form of a page: where it goes, and its fields as they are when nobody touches them."""
+    """A form of a page: its target, and its fields untouched."""
 
     action: str
     method: str

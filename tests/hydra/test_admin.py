@@ -20,7 +20,7 @@ from queues.operations.connections import ConnectionGone
 from tests.hydra.protocol.driver import OTHERS, Driven, leader_of_three, voter_of_three
 from tests.hydra.rows import rows, running
 from tests.queues.admin.test_admin import LOGIN
-from tests.queues.admin.test_admin import anybody as anybody  # a fixture
+from tests.queues.admin.test_admin import unprivileged as unprivileged  # a fixture
 from tests.queues.admin.test_worker import text_of
 from tests.waiting import wait_until
 
@@ -264,15 +264,15 @@ def test_a_running_node_is_not_forgotten(admin_client: Client) -> None:
     assert [entry.record_id for entry in AuditJournalEntry.objects.all()] == ["hydra:beta"]
 
 
-def test_who_may_only_look_is_offered_nothing(anybody: Client) -> None:
+def test_who_may_only_look_is_offered_nothing(unprivileged: Client) -> None:
     user = User.objects.get(username="staff")
-    assert anybody.get(reverse(LIST)).status_code == 403
+    assert unprivileged.get(reverse(LIST)).status_code == 403
     user.user_permissions.add(Permission.objects.get(content_type__app_label="hydra", codename="view_node"))
     with running("alpha", leader_of_three()) as alpha:
-        source = anybody.get(page(the_node())).content.decode()
+        source = unprivileged.get(page(the_node())).content.decode()
         assert not [word for word in ("/resign/", "/drop/", "/close-link/", "/delete/") if word in source]
         for address in (action("resign", the_node().pk), action("delete", the_node().pk)):
-            assert anybody.post(address, {"confirmed": "yes"}).status_code == 403
+            assert unprivileged.post(address, {"confirmed": "yes"}).status_code == 403
     assert alpha.commands == []
     assert Node.objects.exists()
 

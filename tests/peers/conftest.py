@@ -1,4 +1,4 @@
-"""What tests of peerbus' clients use."""
+"""Fixtures of the tests of peerbus' clients."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -124,7 +124,7 @@ def unique(word: str = "m") -> str:
     return f"{word}-{next(_numbers)}"
 
 
-def envelope(to: str, id: str, sender: str = "somebody", body: Any = None, **changed: Any) -> bytes:
+def envelope(to: str, id: str, sender: str = "another", body: Any = None, **changed: Any) -> bytes:
     """An envelope; its signature is of the right form only, which is all that concerns the broker."""
     fields = {
         "protocol_version": "v1", "id": id, "from": sender, "to": to, "ts": "2026-05-18T12:00:00Z",
@@ -150,7 +150,7 @@ class Letter(NamedTuple):
 
 
 class Close(NamedTuple):
-    """How a connection was closed."""
+    """The close frame of a connection."""
 
     code: int
     reason: str
@@ -242,7 +242,7 @@ class Peer:
         self.send(*map(ack, keys))
 
     def close_seen(self) -> Close:
-        """How the broker has closed, after whatever it had sent before."""
+        """The broker's close frame, after all that it had sent before."""
         with pytest.raises(ConnectionClosed) as caught:
             self._read_on()
         return close_of(caught.value)
@@ -310,7 +310,7 @@ def close_of(closed: ConnectionClosed) -> Close:
 
 
 def closed_after(broker: WebBroker, *messages: bytes | str, path: str = "/ws/peerbus") -> Close:
-    """How a connection is closed, unanswered, whose first messages are these; bytes are sent as binary."""
+    """The close frame of a connection whose first messages are these, unanswered; bytes are sent as binary."""
     with broker.connect(path) as client:
         for message in messages:
             client.send(message)
@@ -331,7 +331,7 @@ def pending(store: Database, name: str) -> list[str]:
 
 
 def events(store: Database, id: str) -> list[Event]:
-    """What the audit chain says of one key."""
+    """The audit chain's rows of one key."""
     query = "select event, record_id, sender, recipient from queues_audit where record_id = %s order by seq"
     return [Event(*row) for row in store.rows(query, id)]
 

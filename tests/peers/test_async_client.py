@@ -1,4 +1,4 @@
-"""What only the asyncio client has: several tasks at once, and reading ahead."""
+"""Features of the asyncio client alone: several tasks at once, and reading ahead."""
 
 from __future__ import annotations
 

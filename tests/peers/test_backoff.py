@@ -1,4 +1,4 @@
-"""How long a client waits before it connects again."""
+"""The wait of a client before it connects again."""
 
 from itertools import islice
 

@@ -126,7 +126,7 @@ def test_delivery_tags_of_two_processes_never_collide(here: Blip, there: Blip) -
 def test_a_subscribe_acknowledged_on_one_process_is_seen_by_publishes_on_the_other(here: Blip, there: Blip) -> None:
     for n in range(50):
         topic = b"seen %d" % (n % 10)
-        there.publish(topic, b"perhaps nobody listens")
+        there.publish(topic, b"perhaps unheard")
         subscription = here.subscribe(topic)
         there.publish(topic, b"%d" % n)
         assert here.next(subscription).body == b"%d" % n

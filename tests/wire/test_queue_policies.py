@@ -193,7 +193,7 @@ def test_a_route_feeds_a_queue_from_a_topic(broker: Broker, client: Blip, store:
 
 
 def test_a_route_to_a_queue_works_without_any_subscriber(broker: Broker, client: Blip, store: Database) -> None:
-    client.publish(b"unheard", b"nobody listens")
+    client.publish(b"unheard", b"no subscriber")
     add_route(store, "topic:unheard", "queue:sspq")
     client.publish(b"unheard", b"x")
     with Sspq(broker.sspq) as worker:

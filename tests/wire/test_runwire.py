@@ -172,7 +172,7 @@ def test_an_unready_broker_says_why(broker: Broker, store: Database) -> None:
 def test_a_publish_without_subscribers_is_counted(broker: Broker) -> None:
     before = metric(broker, "fivewire_dropped_total")
     with Blip(broker.blipmq) as client:
-        client.publish(b"nobody", b"x", b"y", b"z")
+        client.publish(b"unheard", b"x", b"y", b"z")
     assert metric(broker, "fivewire_dropped_total") == before + 3
 
 

@@ -95,7 +95,7 @@ def admitted(address: tuple[str, int], buffer: int = 0) -> Iterator[Probe]:
         random.Random(1).randbytes(1 << 20),
         b"a line without end " * 50_000,
         b"\xff\xfe\r\n",
-        b"NOTHING that anybody knows\r\n" * 1000,
+        b"NOTHING that is known\r\n" * 1000,
         b"PING 99 val 1\r\nPONG val 1 0\r\nRECV 0 x\r\nSEND 1 PRIVMSG #a :b\r\nDROP 1\r\nCALL 99\r\n" * 500,
         b"KNOCK 4294967296 x\r\nKNOCK -1 x\r\nKNOCK  x\r\nMEET 1\r\n" * 100,
     ],

@@ -83,8 +83,8 @@ def test_nodes_that_are_linked_by_four_transports_are_one_network(
         network.start("far", "--link", where["irc"]).wait_ready()
         network.wait_in_term(voters=5)
         assert store.value(joined, "irc%") == 1
-        publish_there("mixed.send", "PRIVMSG #mixed :said by whoever leads")
-        person.wait_text("said by whoever leads")
+        publish_there("mixed.send", "PRIVMSG #mixed :said by the leader")
+        person.wait_text("said by the leader")
         person.say("heard by all")
         ((term, idx, _),) = wait_until(
             lambda: [line for line in network.received() if line[2].endswith(":heard by all")], "the line"

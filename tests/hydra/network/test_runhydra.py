@@ -145,6 +145,6 @@ def test_wrong_settings_are_refused_with_their_names(store: Database) -> None:
 
 
 def test_a_database_that_is_away_is_said(store: Database) -> None:
-    status, log = run_hydra("postgresql://nobody@127.0.0.1:1/none")
+    status, log = run_hydra("postgresql://none@127.0.0.1:1/none")
     assert status == 1
     assert log.startswith("CommandError: The database cannot be reached: ")

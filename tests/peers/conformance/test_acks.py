@@ -180,7 +180,7 @@ def test_every_ack_that_is_not_empty_adds_a_row_and_a_duplicate_or_dropped_envel
     alice, bob = join("alice"), join("bob")
     sent, unknown, dropped = alice.say(bob), unique("unknown"), unique("dropped")
     alice.say(bob, id=sent)
-    alice.say(unique("nobody"), id=dropped)
+    alice.say(unique("absent"), id=dropped)
     alice.peers()
     bob.get()
     bob.ack(unknown, sent, sent)

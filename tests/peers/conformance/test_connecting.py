@@ -32,7 +32,7 @@ def server(request: pytest.FixtureRequest) -> str:
 
 
 def first_frames(broker: WebBroker, name: str, count: int) -> list[bytes]:
-    """What a new connection is sent first."""
+    """The first message to a new connection."""
     with broker.connect() as client:
         client.socket.sendall(frame(register(name)))
         return [bytes(client.recv(decode=False)) for _ in range(count)]

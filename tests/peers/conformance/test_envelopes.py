@@ -50,7 +50,7 @@ SPELLINGS = {name: b'{"protocol_version":"v1","id":ID,"to":TO' + rest + b"}" for
     "whitespace": b' {\n\t"protocol_version" : "v1",\r\n"id":ID , "from":"a","to":TO,"ts":"","source":"",'
     b'"kind":"msg","body":{ "z" : 1 ,  "a":[ ] },"hmac":""}\n ',
     "another order": b'{"hmac":"","body":1,"kind":"msg","to":TO,"id":ID,"protocol_version":"v1","from":"a"}',
-    "equal keys": b'{"to":"nobody","id":"x","protocol_version":"v1","id":ID,"kind":"msg","to":TO}',
+    "equal keys": b'{"to":"absent","id":"x","protocol_version":"v1","id":ID,"kind":"msg","to":TO}',
 }
 
 
@@ -173,7 +173,7 @@ def test_a_signature_of_another_implementation_verifies_at_the_recipient(
 
 
 def seeds_verify(text: bytes, canonical_body: bytes) -> bool:
-    """What section 4 says, step by step, given how this body is spliced in."""
+    """The signed text by section 4, step by step, for a body that is spliced in."""
     fields = json.loads(text)
     names = ("protocol_version", "id", "from", "to", "ts", "source", "kind")
     parts = [f'"{name}":{json.dumps(fields[name])}'.encode() for name in names]

@@ -1,4 +1,4 @@
-"""How a connection begins, and every way in which it does not: code, reason and the order of the checks."""
+"""The beginning of a connection, and every refusal: code, reason and the order of the checks."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_a_key_may_be_shown_as_soon_as_it_was_made(join: Join, store: Database) 
 def test_a_key_whose_patterns_are_changed_has_to_be_shown_again(join: Join, store: Database) -> None:
     key = store.add_key(unique("changed-key"))
     bob, carol = join("bob", token=key), join("carol")
-    store.execute("update queues_apikey set publish = '{peer:nobody}' where name = %s", key)
+    store.execute("update queues_apikey set publish = '{peer:absent}' where name = %s", key)
     assert bob.close_seen() == Close(1008, "api key changed")
     bob = join(bob.name, exact=True, token=key)
     bob.say(carol)
@@ -140,7 +140,7 @@ def test_relaxed_any_token_may_take_a_name_that_is_not_connected(
     assert bob.name in again.peers()
 
 
-def test_relaxed_anybody_may_acknowledge_any_key(relaxed: WebBroker, join: Join) -> None:
+def test_relaxed_any_peer_may_acknowledge_any_key(relaxed: WebBroker, join: Join) -> None:
     alice, bob = join("alice", relaxed), join("bob", relaxed)
     sent = alice.say(bob)
     assert bob.ids(1) == [sent]

@@ -51,7 +51,7 @@ def test_a_message_to_a_known_peer_that_is_offline_waits_for_it(join: Join) -> N
 
 
 def test_a_message_to_a_name_that_was_never_registered_is_dropped_without_backfill(join: Join) -> None:
-    alice, name = join("alice"), unique("nobody")
+    alice, name = join("alice"), unique("absent")
     lost = alice.say(name)
     alice.peers()
     late = join(name, exact=True)

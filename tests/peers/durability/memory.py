@@ -1,4 +1,4 @@
-"""How much memory a broker takes."""
+"""The memory of a broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SMALL = 4096
 
 
 class Watch:
-    """How much memory a broker takes beyond what it had."""
+    """The growth of a broker's memory."""
 
     def __init__(self, broker: WebBroker) -> None:
         self.broker = broker

@@ -70,7 +70,7 @@ class Server(Process):
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """How to speak TLS to it."""
+        """The TLS context to speak to it."""
         if self.kind != "tls":
             return None
         context = ssl.create_default_context(cafile=str(certificate()[0]))
@@ -78,7 +78,7 @@ class Server(Process):
         return context
 
     def state(self, name: str, command: str = "") -> dict[str, Any]:
-        """What the connection of that name has heard, after a command for it to carry out."""
+        """The state of the connection of that name, after a command for it to carry out."""
         url = f"http{'s' if self.context else ''}://{self.address[0]}:{self.address[1]}/{name}?{quote(command)}"
         request = urllib.request.Request(url, method="POST" if command else "GET")
 

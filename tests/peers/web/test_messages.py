@@ -1,4 +1,4 @@
-"""What a client sends arrives as it was sent, however it is cut."""
+"""A client's messages arrive as they were sent, however they are cut."""
 
 from __future__ import annotations
 

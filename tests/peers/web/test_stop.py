@@ -1,4 +1,4 @@
-"""What happens when the server is stopped."""
+"""Stopping the server."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def refuses(server: Server) -> bool:
     return False
 
 
-def test_nobody_is_accepted_while_the_callbacks_run(tmp_path: Path) -> None:
+def test_no_connection_is_accepted_while_the_callbacks_run(tmp_path: Path) -> None:
     notes, go_on = tmp_path / "notes", tmp_path / "go-on"
     with running("daphne", NOTES=str(notes), HOLD=str(go_on)) as server:
-        server.state("nobody")  # it answers, and has set up its signals
+        server.state("absent")  # it answers, and has set up its signals
         server.process.terminate()
         wait_until(notes.exists, "the first callback")
         wait_until(lambda: refuses(server), "the end of listening")  # which may come a turn of the loop later

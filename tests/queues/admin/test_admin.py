@@ -48,7 +48,7 @@ def confirm(client: Client, preview: Any, **answers: str) -> Any:
 
 
 @pytest.fixture
-def anybody(client: Client) -> Client:
+def unprivileged(client: Client) -> Client:
     """A user who may log in and nothing more."""
     client.force_login(User.objects.create_user("staff", is_staff=True))
     return client
@@ -111,8 +111,8 @@ def test_a_list_takes_as_many_queries_for_many_rows_as_for_one(
 
 
 @pytest.mark.parametrize("model", ["queue", "message", "subscription", "apikey", "route", "node", "archivedmessage"])
-def test_lists_are_for_those_who_may_see_them(anybody: Client, model: str) -> None:
-    assert anybody.get(address(model)).status_code == 403
+def test_lists_are_for_those_who_may_see_them(unprivileged: Client, model: str) -> None:
+    assert unprivileged.get(address(model)).status_code == 403
 
 
 @pytest.mark.parametrize("model", ["message", "subscription", "node", "archivedmessage"])
@@ -232,18 +232,18 @@ def test_a_queue_that_is_busy_stays_and_the_page_says_why(
     assert "A transaction is still open." in text_of(response)
 
 
-def test_who_may_only_look_is_offered_no_action(anybody: Client) -> None:
+def test_who_may_only_look_is_offered_no_action(unprivileged: Client) -> None:
     user = User.objects.get()
     user.user_permissions.set(Permission.objects.filter(codename__in=["view_queue", "view_message"]))
     queue = make_queue()
     store(queue, State.DEAD)
     actions = [("queue", "pause"), ("queue", "purge"), ("queue", "delete_selected"), ("message", "put_back")]
     for model, action in actions:
-        assert f'value="{action}"' not in anybody.get(address(model)).content.decode()
+        assert f'value="{action}"' not in unprivileged.get(address(model)).content.decode()
         pk = queue.pk if model == "queue" else Message.objects.get().pk
-        act(anybody, model, action, pk, confirmed="yes", typed="orders")
+        act(unprivileged, model, action, pk, confirmed="yes", typed="orders")
     typed = {"confirmed": "yes", "typed": "orders"}
-    assert anybody.post(address("queue", "delete", queue.pk), typed).status_code == 403
+    assert unprivileged.post(address("queue", "delete", queue.pk), typed).status_code == 403
     queue.refresh_from_db()
     assert queue.paused is False
     assert assert_counts_are_exact(queue).dead == 1
@@ -344,9 +344,9 @@ def test_of_a_large_payload_the_beginning_is_shown_and_all_can_be_downloaded(adm
     assert admin_client.get(address("message", "payload", 1)).status_code == 404
 
 
-def test_a_payload_is_for_those_who_may_see_messages(anybody: Client) -> None:
+def test_a_payload_is_for_those_who_may_see_messages(unprivileged: Client) -> None:
     message = store(make_queue())[0]
-    assert anybody.get(address("message", "payload", message.pk)).status_code == 403
+    assert unprivileged.get(address("message", "payload", message.pk)).status_code == 403
 
 
 def test_a_list_does_not_load_payloads(admin_client: Client) -> None:
@@ -478,12 +478,12 @@ def test_a_key_may_be_given_and_must_be_new(admin_client: Client) -> None:
     assert ApiKey.objects.get(name="other").digest == keys.digest(" second ")
 
 
-def test_a_key_is_rotated_and_its_new_value_shown_once(admin_client: Client, anybody: Client) -> None:
+def test_a_key_is_rotated_and_its_new_value_shown_once(admin_client: Client, unprivileged: Client) -> None:
     row, before = keys.create_key("app")
     ApiKeyUse.objects.create(key=row, at=timezone.now(), protocol="blipmq", address="192.0.2.7")
     page = address("apikey", "change", row.pk)
     rotate = address("apikey", "rotate", row.pk)
-    assert anybody.get(rotate).status_code == 403
+    assert unprivileged.get(rotate).status_code == 403
     admin_client.force_login(User.objects.get(username="admin"))
     assert rotate in admin_client.get(page).content.decode()
     assert "blipmq from 192.0.2.7" in text_of(admin_client.get(address("apikey")))

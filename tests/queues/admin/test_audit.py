@@ -33,7 +33,7 @@ from queues.models import ArchivedMessage, AuditChain, AuditRow, AuditVerificati
 from queues.operations import verifications
 from queues.operations.verifications import Running, verifier
 from tests.queues.admin.test_admin import LOGIN, address
-from tests.queues.admin.test_admin import anybody as anybody  # a fixture
+from tests.queues.admin.test_admin import unprivileged as unprivileged  # a fixture
 from tests.queues.admin.test_worker import text_of
 from tests.queues.store import make_queue, store
 
@@ -149,19 +149,19 @@ class TestChains:
         assert (chain.name, AuditRow.objects.count()) == (PEERBUS, 1200)
 
     def test_chains_are_for_those_who_may_see_them_and_verifying_for_those_who_may(
-        self, anybody: Client, chain: AuditChain
+        self, unprivileged: Client, chain: AuditChain
     ) -> None:
         for place in (address("auditchain"), page(chain), address("auditrow")):
-            assert anybody.get(place).status_code == 403
+            assert unprivileged.get(place).status_code == 403
         views = Permission.objects.filter(codename__in=["view_auditchain", "view_auditrow"])
         User.objects.get().user_permissions.set(views)
         for place in (address("auditchain"), page(chain)):
-            response = anybody.get(place)
+            response = unprivileged.get(place)
             assert response.status_code == 200
             assert "Verify now" not in text_of(response)
-        assert start(anybody, chain).status_code == 403
+        assert start(unprivileged, chain).status_code == 403
         User.objects.get().user_permissions.set(Permission.objects.filter(codename="add_auditverification"))
-        assert start(anybody, chain).status_code == 403
+        assert start(unprivileged, chain).status_code == 403
         assert verifier.running() == {}
 
     def test_verifying_wants_a_post_and_a_chain(self, admin_client: Client, chain: AuditChain) -> None:
@@ -238,7 +238,7 @@ class TestRows:
             ({"q": "from:carol"}, lambda n: n in (5, 40)),
             ({"q": "to:dave"}, lambda n: n in (5, 40)),
             ({"q": "from:carol", "event": "send"}, lambda n: n == 40),
-            ({"q": "from:nobody"}, lambda n: False),
+            ({"q": "from:absent"}, lambda n: False),
             ({"q": "from:"}, lambda n: False),
         ],
     )

@@ -35,10 +35,10 @@ from queues.operations.overview import HorizonHolder
 from queues.operations.problems import find_problems
 from queues.operations.state import BrokerState, DiskSpace
 from queues.samples import ALL_QUEUES
-from tests.queues.admin.test_admin import address, anybody, text_of
+from tests.queues.admin.test_admin import address, text_of, unprivileged
 from tests.queues.store import make_node, make_queue, store
 
-__all__ = ["anybody"]
+__all__ = ["unprivileged"]
 pytestmark = pytest.mark.django_db
 
 #: No page takes more.
@@ -136,9 +136,9 @@ def test_ten_browsers_cost_one_look(admin_client: Client, monkeypatch: pytest.Mo
     assert len(looks) == 1
 
 
-def test_who_may_not_see_queues_sees_no_state(anybody: Client) -> None:
-    assert anybody.get(reverse("admin:state")).status_code == 403
-    page = anybody.get(reverse("admin:index"))
+def test_who_may_not_see_queues_sees_no_state(unprivileged: Client) -> None:
+    assert unprivileged.get(reverse("admin:state")).status_code == 403
+    page = unprivileged.get(reverse("admin:index"))
     assert page.status_code == 200
     assert b'id="broker"' not in page.content
 

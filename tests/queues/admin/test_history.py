@@ -9,10 +9,10 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 
 from queues.models import QueueSample
 from queues.samples import ALL_QUEUES
-from tests.queues.admin.test_admin import LOGIN, address, anybody, text_of
+from tests.queues.admin.test_admin import LOGIN, address, text_of, unprivileged
 from tests.queues.store import make_queue
 
-__all__ = ["anybody"]
+__all__ = ["unprivileged"]
 pytestmark = pytest.mark.django_db
 
 
@@ -43,5 +43,5 @@ def test_a_queue_that_does_not_exist_is_said_so(admin_client: Client) -> None:
     assert "There is no queue “nowhere”" in text_of(admin_client.get(address("queuesample"), {"queue": "nowhere"}))
 
 
-def test_the_history_is_for_those_who_may_see_it(anybody: Client) -> None:
-    assert anybody.get(address("queuesample")).status_code == 403
+def test_the_history_is_for_those_who_may_see_it(unprivileged: Client) -> None:
+    assert unprivileged.get(address("queuesample")).status_code == 403

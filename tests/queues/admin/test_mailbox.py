@@ -21,7 +21,7 @@ from queues.models import ArchivedMessage, AuditChain, AuditJournalEntry, Conten
 from queues.operations import mailboxes
 from queues.operations.keys import create_key
 from tests.queues.admin.test_admin import LOGIN, act, address
-from tests.queues.admin.test_admin import anybody as anybody  # a fixture
+from tests.queues.admin.test_admin import unprivileged as unprivileged  # a fixture
 from tests.queues.admin.test_worker import text_of
 from tests.queues.operations.test_mailboxes import letters, make_peer
 from tests.queues.store import make_node, make_queue, store
@@ -212,23 +212,24 @@ def test_what_cannot_be_done_to_a_peer_is_said_and_the_others_are_seen_to(admin_
     assert "Disconnected: here." in shown
 
 
-def test_who_may_only_look_is_offered_no_action(anybody: Client) -> None:
+def test_who_may_only_look_is_offered_no_action(unprivileged: Client) -> None:
     user = User.objects.get()
     user.user_permissions.set(Permission.objects.filter(codename="view_mailbox"))
     bob = make_peer("bob", make_node())
     for place in (address("mailbox"), page(bob)):
-        html = anybody.get(place).content.decode()
+        html = unprivileged.get(place).content.decode()
         for word in ('value="disconnect"', 'value="free_name"', 'value="delete_selected"', "Free the name", "/delete/"):
             assert word not in html
     for name in ("disconnect", "free_name"):
-        act(anybody, "mailbox", name, bob.pk, confirmed="yes")
-        assert anybody.post(action(bob, name), {"confirmed": "yes"}).status_code == 403
-    assert anybody.post(address("mailbox", "delete", bob.pk), {"confirmed": "yes", "typed": "bob"}).status_code == 403
+        act(unprivileged, "mailbox", name, bob.pk, confirmed="yes")
+        assert unprivileged.post(action(bob, name), {"confirmed": "yes"}).status_code == 403
+    typed = {"confirmed": "yes", "typed": "bob"}
+    assert unprivileged.post(address("mailbox", "delete", bob.pk), typed).status_code == 403
     bob.refresh_from_db()
     assert bob.node_id is not None
     user.user_permissions.set([])
-    assert anybody.get(address("mailbox")).status_code == 403
-    assert anybody.get(page(bob)).status_code == 403
+    assert unprivileged.get(address("mailbox")).status_code == 403
+    assert unprivileged.get(page(bob)).status_code == 403
 
 
 def test_peers_are_not_added_or_edited_by_hand(admin_client: Client) -> None:

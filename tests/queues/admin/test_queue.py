@@ -20,11 +20,11 @@ from queues.database import connection_parameters
 from queues.models import AuditJournalEntry, Interest, Queue, QueueSample, Route, SampleMark, State, Worker
 from queues.operations.definitions import export_definitions
 from queues.samples import ALL_QUEUES
-from tests.queues.admin.test_admin import act, address, anybody, policy, subscription, text_of
+from tests.queues.admin.test_admin import act, address, policy, subscription, text_of, unprivileged
 from tests.queues.admin.test_front import MOST_QUERIES, sample, user_with
 from tests.queues.store import assert_counts_are_exact, make_node, make_queue, store
 
-__all__ = ["anybody"]
+__all__ = ["unprivileged"]
 pytestmark = pytest.mark.django_db
 
 

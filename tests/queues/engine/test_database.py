@@ -165,7 +165,7 @@ async def test_publishers_whom_the_database_lets_wait_are_told_and_so_is_whoever
         assert [type(error) for _, error in producer.failed] == [OutcomeUnknown]
         blocker.rollback()
     await store.until(lambda: not engine.unready_reasons(), "it is ready again")
-    assert await Consumer(await engine.queue("orders")).bodies(1) == [b"1"], "what nobody knew of was stored"
+    assert await Consumer(await engine.queue("orders")).bodies(1) == [b"1"], "the unanswered publish was stored"
     await producer.publish("orders", b"2")
     assert (engine.node, len(producer.failed)) == (node, 1)
     await store.until(lambda: store.counts(queue) == (1, 0, 0, 0), "one of them is left")

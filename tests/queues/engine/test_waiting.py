@@ -184,12 +184,12 @@ async def test_whoever_begins_to_wait_while_the_node_says_that_nobody_does_hears
         await store.until(lambda: store.rows(stuck, upkeep), "counts wait, and what follows on that connection")
         monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 0.0)
         buffer.tidy_soon()
-        await store.until(lambda: not buffer.interested, "nobody consumes")
+        await store.until(lambda: not buffer.interested, "no consumer")
         waiting = asyncio.create_task(Consumer(buffer).bodies(1))
-        await store.until(lambda: buffer.interested and not buffer.backlog.unclaimed, "somebody does")
+        await store.until(lambda: buffer.interested and not buffer.backlog.unclaimed, "a consumer")
         other.rollback()
-    await store.until(lambda: store.rows(INTEREST, queue) != [said], "it has said that nobody does")
-    await store.until(lambda: store.rows(INTEREST, queue), "it has said that somebody does")
+    await store.until(lambda: store.rows(INTEREST, queue) != [said], "its loss of interest is written")
+    await store.until(lambda: store.rows(INTEREST, queue), "its interest is written")
     await Producer(await make_engine()).publish("q", b"1")
     assert await waiting == [b"1"]
 

@@ -356,7 +356,7 @@ class TestCharts:
             assert words in html
         assert "billing: 5" not in admin_client.get(CHARTS, {"queue": "orders"}).content.decode()
 
-    @pytest.mark.parametrize("given", [{"hours": "1"}, {"hours": "x"}, {"queue": "nobody's <b>"}])
+    @pytest.mark.parametrize("given", [{"hours": "1"}, {"hours": "x"}, {"queue": "its <b>"}])
     def test_what_is_not_there_is_no_error(self, admin_client: Client, given: dict[str, str]) -> None:
         roll_up()
         answer = admin_client.get(CHARTS, given)

@@ -265,7 +265,7 @@ LOST: dict[str, dict[str, Any]] = {
     "the process that was to take it is gone": {
         "state": EtlState.QUEUED, "host": os.uname().nodename, "pid": -1, "started_at": None, "heartbeat_at": None,
     },
-    "nobody has taken it": {"state": EtlState.QUEUED, "queued_at": timedelta(hours=2)},
+    "no worker has taken it": {"state": EtlState.QUEUED, "queued_at": timedelta(hours=2)},
 }
 ALIVE: dict[str, dict[str, Any]] = {
     "its process runs, and the database was away": {

@@ -33,7 +33,7 @@ from queues.operations import audit_log, keys
 from queues.operations import queues as queue_operations
 from queues.operations.periodic import add_periodic
 from tests.queues.admin.test_admin import act, address, confirm, policy, subscription, text_of
-from tests.queues.admin.test_admin import anybody as anybody  # a fixture
+from tests.queues.admin.test_admin import unprivileged as unprivileged  # a fixture
 from tests.queues.operations.test_mailboxes import make_peer
 from tests.queues.shell import Shell
 from tests.queues.store import make_node, make_queue, store
@@ -214,7 +214,7 @@ def test_users_and_groups_are_recorded_without_passwords(admin_client: Client) -
     ]
 
 
-def test_who_may_not_do_it_leaves_no_row(anybody: Client) -> None:
+def test_who_may_not_do_it_leaves_no_row(unprivileged: Client) -> None:
     user = User.objects.get()
     views = Permission.objects.filter(codename__in=["view_queue", "view_message", "view_apikey", "view_route"])
     user.user_permissions.set(views)
@@ -227,11 +227,11 @@ def test_who_may_not_do_it_leaves_no_row(anybody: Client) -> None:
         ("message", "put_back", dead.pk), ("message", "remove", dead.pk), ("apikey", "revoke", key.pk),
         ("route", "delete_selected", route.pk),
     ):  # fmt: skip
-        act(anybody, model, action, pk, confirmed="yes", post="yes", typed="orders")
-    assert anybody.post(address("queue", "add"), policy()).status_code == 403
-    assert anybody.post(address("queue", "change", queue.pk), policy(paused="on")).status_code == 403
+        act(unprivileged, model, action, pk, confirmed="yes", post="yes", typed="orders")
+    assert unprivileged.post(address("queue", "add"), policy()).status_code == 403
+    assert unprivileged.post(address("queue", "change", queue.pk), policy(paused="on")).status_code == 403
     typed = {"confirmed": "yes", "typed": "orders"}
-    assert anybody.post(address("queue", "delete", queue.pk), typed).status_code == 403
+    assert unprivileged.post(address("queue", "delete", queue.pk), typed).status_code == 403
     assert recorded() == recorded("queue:orders") == []
     assert Queue.objects.filter(paused=False).count() == 1
 
@@ -386,7 +386,7 @@ def test_what_the_shell_refuses_leaves_no_row_or_says_that_it_failed(
     assert shell("queue", "purge", "orders").status == 2  # there is no terminal to ask on
     assert shell("route", "add", "a", "a").status == 1
     assert shell("route", "remove", "a", "b").status == 1
-    assert shell("apikey", "revoke", "nobody").status == 1
+    assert shell("apikey", "revoke", "absent").status == 1
     assert recorded() == []
 
     def busy(*arguments: Any, **more: Any) -> int:

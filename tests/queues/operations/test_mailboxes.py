@@ -95,7 +95,7 @@ class TestInTheTables:
         assert (out.state, out.node_id, out.tag, out.attempts) == (State.READY, None, None, 1)
         assert_counts_are_exact(bob.queue)
 
-    def test_a_freed_name_is_nobodys(self) -> None:
+    def test_a_freed_name_is_absents(self) -> None:
         key, _ = create_key("phones")
         make_peer("away", None, key), make_peer("here", make_node(), key)
         assert (free_name("away"), free_name("here")) == (False, True)
@@ -104,7 +104,7 @@ class TestInTheTables:
     def test_what_cannot_be_done_is_said(self) -> None:
         make_peer("bob")
         for operation in (disconnect, free_name, delete_mailbox):
-            for name in ("nobody", "", "\0", "\ud800", "x" * 300):
+            for name in ("absent", "", "\0", "\ud800", "x" * 300):
                 with pytest.raises(MailboxNotFound, match="There is no peer"):
                     operation(name)
         with pytest.raises(MailboxNotConnected, match="'bob' is not connected"):
@@ -168,8 +168,8 @@ class TestAtTheShell:
     def test_what_cannot_be_done_is_said_with_status_1(self, shell: Shell) -> None:
         make_peer("bob")
         for arguments, reason in (
-            (("free", "nobody", "--yes"), "There is no peer 'nobody'."),
-            (("disconnect", "nobody"), "There is no peer 'nobody'."),
+            (("free", "absent", "--yes"), "There is no peer 'absent'."),
+            (("disconnect", "absent"), "There is no peer 'absent'."),
             (("disconnect", "bob"), "'bob' is not connected."),
         ):
             outcome = shell("peer", *arguments)

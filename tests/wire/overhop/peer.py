@@ -188,7 +188,7 @@ def change_policy(peer: Peer, store: Database, queue: str, **policy: Any) -> Non
 
 
 def make_queue(peer: Peer, store: Database, config: Payload | None = None, **policy: Any) -> str:
-    """ADDQUEUE; `policy` are columns that an operator has changed before anybody uses the queue. Its name."""
+    """ADDQUEUE; `policy` are columns that an operator has changed before the queue is used. Its name."""
     name = next(_names)
     peer.ask(Type.ADDQUEUE, {"name": name} | ({"config": config} if config else {}))
     if policy:

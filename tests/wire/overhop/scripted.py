@@ -155,7 +155,7 @@ class Broker:
                 connection.close()
 
 
-class Nobody:
+class ClosedPort:
     """An address without a listener, which none can take while the context lasts."""
 
     def __init__(self) -> None:

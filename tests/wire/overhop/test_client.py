@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import PATIENCE
-from tests.wire.overhop.scripted import SID, WID, Broker, Nobody, Peer, jid, quest, talking
+from tests.wire.overhop.scripted import SID, WID, Broker, ClosedPort, Peer, jid, quest, talking
 from tests.wire.scripted import CLIENT_KINDS, clients
 from wire.client.errors import ConnectionLost, ProtocolViolation, ReplyTimeout
 from wire.overhop import errors, requests
@@ -115,7 +115,7 @@ def test_a_refused_registration_is_raised_and_the_connection_closed(connect: Any
 
 
 def test_a_refused_connection_is_an_os_error(connect: Any) -> None:
-    with Nobody() as nobody, pytest.raises(ConnectionRefusedError), connect(nobody):
+    with ClosedPort() as closed, pytest.raises(ConnectionRefusedError), connect(closed):
         pytest.fail("connected")
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.waiting import PATIENCE
 from tests.wire.net.test_tls import Authority
-from tests.wire.overhop.scripted import NOISE, SID, Broker, Nobody, Peer, jid
+from tests.wire.overhop.scripted import NOISE, SID, Broker, ClosedPort, Peer, jid
 from wire.client.errors import ProtocolViolation, TlsFailed
 from wire.overhop import worker as module
 from wire.overhop.codec.decoder import Type
@@ -335,7 +335,7 @@ def test_a_handler_learns_that_its_job_is_not_ours_any_more(start: Any, caplog: 
     def handler(job: Any) -> None:
         while not job.lost:
             threading.Event().wait(0.01)
-        job.log("nobody reads this")
+        job.log("into the void")
 
     with worker_broker(script) as broker:
         running = start(broker, handler)
@@ -516,8 +516,8 @@ def test_a_worker_stops_while_it_tries_to_connect(start: Any, caplog: pytest.Log
     logger = logging.getLogger(module.__name__)
     logger.addHandler(tell := Tell())
     try:
-        with Nobody() as nobody:
-            running = start(nobody, lambda job: None)
+        with ClosedPort() as closed:
+            running = start(closed, lambda job: None)
             assert tried.wait(PATIENCE)
             running.worker.stop()
             running.end()

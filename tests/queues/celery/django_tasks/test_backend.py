@@ -189,7 +189,7 @@ def test_what_the_backend_cannot_do_is_refused() -> None:
         sample.add.enqueue(object(), 2)  # type: ignore[arg-type]
     assert not TaskRun.objects.exists()
     with pytest.raises(TaskResultDoesNotExist):
-        default_task_backend.get_result("nobody")
+        default_task_backend.get_result("absent")
     with pytest.raises(TaskResultMismatch):
         sample.fail.get_result(sample.add.enqueue(1, 2).id)
 

@@ -132,7 +132,7 @@ async def test_a_route_acknowledged_on_one_node_misses_nothing_published_later_o
 ) -> None:
     first, second = await make_engine(), await make_engine()
     producer = Producer(second)
-    await producer.publish("topic:news", b"nobody")
+    await producer.publish("topic:news", b"no subscriber")
     for n in range(20):
         subscription = await first.subscriptions.create(b"news", 1, None)
         await producer.publish("topic:news", b"%d" % n)

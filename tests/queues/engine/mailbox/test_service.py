@@ -168,9 +168,9 @@ async def test_what_is_sent_to_a_peer_that_is_away_waits_for_it(engine: Engine, 
 
 async def test_nothing_is_stored_for_a_name_that_was_never_there(engine: Engine, key: int, store: Store) -> None:
     alice = await Peer(engine, "alice", key).here()
-    await alice.send("nobody", "m1")
-    bob = await Peer(engine, "nobody", key).here()
-    await alice.send("nobody", "m1")
+    await alice.send("absent", "m1")
+    bob = await Peer(engine, "absent", key).here()
+    await alice.send("absent", "m1")
     assert await bob.got(1) == ["m1"]
     assert len(audit(store)) == 2
 
@@ -236,7 +236,7 @@ async def test_a_name_belongs_to_the_key_that_took_it_first(engine: Engine, key:
     assert bob.told == ["taken"]
 
 
-async def test_relaxed_a_free_name_is_anybodys_and_so_is_any_acknowledgement(
+async def test_relaxed_a_free_name_and_an_acknowledgement_are_any_keys(
     make_engine: MakeEngine, key: int, other_key: int, store: Store
 ) -> None:
     engine = await make_engine(mailboxes=True, relaxed_mailboxes=True)
