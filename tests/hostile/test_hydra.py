@@ -117,7 +117,7 @@ def nothing_else_harmed(node: Node, neighbours: tuple[Probe, Probe], store: Data
     meanwhile."""
     before, (neighbour, pulse) = identity(store), neighbours
     with (
-        unharmed(store, lambda: node.said, lambda: served(neighbour)),
+        unharmed(store, lambda: node.log, lambda: served(neighbour)),
         Pulse(lambda: served(pulse), store, node.process.pid),
     ):
         yield
@@ -305,7 +305,7 @@ IRC_CASES: Final = {
 @pytest.mark.parametrize("name", IRC_CASES)
 def test_an_irc_server_harms_no_node(irc_side: tuple[Node, IrcSide], store: Database, name: str) -> None:
     node, side = irc_side
-    with unharmed(store, lambda: node.said, lambda: passes_on(side, store)):
+    with unharmed(store, lambda: node.log, lambda: passes_on(side, store)):
         side.send(IRC_CASES[name])
     assert node.alive
 
@@ -314,6 +314,6 @@ def test_an_irc_server_harms_no_node(irc_side: tuple[Node, IrcSide], store: Data
 @given(st.lists(IRC_LINES | octets(3000), max_size=6).map(lambda parts: b"".join(parts)[:LONGEST]))
 def test_a_drawn_irc_server_harms_no_node(irc_side: tuple[Node, IrcSide], store: Database, data: bytes) -> None:
     node, side = irc_side
-    with unharmed(store, lambda: node.said, lambda: passes_on(side, store)):
+    with unharmed(store, lambda: node.log, lambda: passes_on(side, store)):
         side.send(data)
     assert node.alive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def test_no_connection_is_accepted_while_the_callbacks_run(tmp_path: Path) -> No
     notes, go_on = tmp_path / "notes", tmp_path / "go-on"
     with running("daphne", NOTES=str(notes), HOLD=str(go_on)) as server:
         server.state("absent")  # it answers, and has set up its signals
-        server.process.terminate()
+        server.send_signal(signal.SIGTERM)
         wait_until(notes.exists, "the first callback")
         wait_until(lambda: refuses(server), "the end of listening")  # which may come a turn of the loop later
         go_on.touch()
