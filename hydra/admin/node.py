@@ -20,13 +20,13 @@ from hydra.admin.requests import FORGET, REQUESTS
 from hydra.admin.view import EMPTY, JOINED, NodeView, electorate_of, moment, vote_of
 from hydra.models import Link, Node
 from queues.admin.confirm import REFUSALS, confirm_page, confirmed
-from queues.admin.recorded import RecordedAdmin, operator
+from queues.admin.recorded import FixedAdmin, operator
 from queues.operations import audit_log
 from queues.times import relative
 
 
 @admin.register(Node)
-class NodeAdmin(RecordedAdmin):
+class NodeAdmin(FixedAdmin):
     list_display = (
         "name", "state", "term", "leader_shown", "current_id", "votes", "links", "irc_shown", "lease", "seen",
     )  # fmt: skip
@@ -58,12 +58,6 @@ class NodeAdmin(RecordedAdmin):
             ),
         ]  # fmt: skip
         return [*own, *super().get_urls()]
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Whether the user may send commands to running nodes."""

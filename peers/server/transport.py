@@ -7,6 +7,7 @@ Two transports implement it: :class:`peers.server.consumer.ChannelsTransport`, o
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -103,9 +104,9 @@ class ServedTransport(Transport):
             except Exception:
                 logger.exception("a session failed in connection_lost")
 
+    @abstractmethod
     async def closed(self) -> None:
         """Return when the close frame has left and, where the transport sees it, the client has answered."""
-        raise NotImplementedError
 
     def _tell(self, event: str, *arguments: bytes) -> None:
         """Call a method of the receiver, if there is still one."""

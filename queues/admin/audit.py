@@ -17,7 +17,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from queues.admin.audit_links import rows_address
-from queues.admin.recorded import RecordedAdmin
+from queues.admin.recorded import ReadOnlyAdmin
 from queues.admin.worker import html_table
 from queues.models import AuditAnchor, AuditChain, AuditVerification
 from queues.operations.verifications import Running, verifier
@@ -78,7 +78,7 @@ class ChainList(ChangeList):
 
 
 @admin.register(AuditChain)
-class AuditChainAdmin(RecordedAdmin):
+class AuditChainAdmin(ReadOnlyAdmin):
     list_display = ("name", "rows", "hash_shown", "last_row", "waiting", "anchor", "right", "verified", "verify_now")
     search_fields = ("name",)
     show_full_result_count = False
@@ -95,15 +95,6 @@ class AuditChainAdmin(RecordedAdmin):
         "rows", "head_hash", "last_row", "waiting", "created_at", "verified", "verify_now", "verifications", "anchor",
         "anchors",
     )  # fmt: skip
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
     def has_verify_permission(self, request: HttpRequest) -> bool:
         """Whether the user may have a chain verified, which takes a processor for a while."""

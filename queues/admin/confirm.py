@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
-from queues.admin.recorded import RecordedAdmin, operator
+from queues.admin.recorded import AbstractAdmin, RecordedAdmin, operator
 from queues.engine.errors import EngineError
 from queues.operations.queues import OperationError
 
@@ -55,23 +56,19 @@ def to_type(objects: Sequence[Any]) -> str:
     return str(objects[0]) if len(objects) == 1 else f"{len(objects)} {objects[0]._meta.verbose_name_plural}"
 
 
-class ConfirmedDeletion(RecordedAdmin):
-    """Deletes through `delete_one` or `delete_by`, outside a transaction, after a page that says what goes with it and
-    wants the name typed."""
+class ConfirmedDeletion(RecordedAdmin, metaclass=AbstractAdmin):
+    """Deletes through `delete_by`, outside a transaction, after a page that lists all that goes with it and wants the
+    name typed."""
 
     actions: Any = ("delete_selected",)
 
-    def delete_one(self, obj: Any) -> int:
-        """Delete; returns how many messages went too."""
-        raise NotImplementedError
-
+    @abstractmethod
     def delete_by(self, obj: Any, by: str) -> int:
-        """As `delete_one`, where it matters who does it."""
-        return self.delete_one(obj)
+        """Delete for this operator; returns the number of messages that went too."""
 
+    @abstractmethod
     def deletion_lines(self, objects: Sequence[Any]) -> list[str]:
         """The objects that would be deleted, a line each."""
-        raise NotImplementedError
 
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None

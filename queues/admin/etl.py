@@ -15,7 +15,7 @@ from django.utils.html import format_html
 
 from queues.admin.confirm import REFUSALS, confirm_page, confirmed
 from queues.admin.etl_columns import RunColumns, page, progress_html
-from queues.admin.recorded import RecordedAdmin, operator
+from queues.admin.recorded import ReadOnlyAdmin, operator
 from queues.etl import runs, schedules
 from queues.etl.errors import EtlError
 from queues.etl.options import RunOptions, default_output
@@ -41,7 +41,7 @@ class RunList(ChangeList):
 
 
 @admin.register(EtlRun)
-class EtlRunAdmin(RunColumns, RecordedAdmin):
+class EtlRunAdmin(RunColumns, ReadOnlyAdmin):
     list_display = (
         "number_shown", "state_shown", "how_far", "problem", "trigger", "started", "took", "rows", "size", "window",
     )  # fmt: skip
@@ -69,15 +69,6 @@ class EtlRunAdmin(RunColumns, RecordedAdmin):
         "progress", "restart_shown", "window", "rows_in_shown", "rows_out_shown", "size", "audit", "warnings_shown",
         "looked_after", "charts",
     )  # fmt: skip
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Whether the user may begin runs and cancel them."""

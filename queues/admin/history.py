@@ -7,12 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
+from django.http import HttpRequest
 
+from queues.admin.chart_page import ChartPageAdmin
 from queues.admin.charts import LARGE, Chart, Frame, Series, columns, lines, number, rate, size
-from queues.admin.recorded import RecordedAdmin
 from queues.models import Queue, QueueSample
 from queues.samples import ALL_QUEUES, SPANS, Span, TimeSeries, read_series, span_start
 
@@ -62,27 +60,14 @@ def _places(span: Span, now: float) -> list[str]:
 
 
 @admin.register(QueueSample)
-class QueueSampleAdmin(RecordedAdmin):
-    """Read only; its list is a page of charts."""
+class QueueSampleAdmin(ChartPageAdmin):
+    title = "History"
+    template = "admin/queues/history.html"
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
+    def charts(self, request: HttpRequest) -> dict[str, Any]:
         span, name = asked_span(request), request.GET.get("queue", "").strip()
         queue = Queue.objects.filter(name=name).values_list("pk", flat=True).first() if name else ALL_QUEUES
-        charts = [] if queue is None else _all_charts(queue, SPANS[span])
-        context = {
-            **self.admin_site.each_context(request), "title": "History", "opts": self.opts, "queue": name,
-            "found": queue is not None, "spans": {key: one.label for key, one in SPANS.items()}, "span": span,
-            "charts": charts, **(extra_context or {}),
+        return {
+            "queue": name, "found": queue is not None, "spans": {key: one.label for key, one in SPANS.items()},
+            "span": span, "charts": [] if queue is None else _all_charts(queue, SPANS[span]),
         }  # fmt: skip
-        return TemplateResponse(request, "admin/queues/history.html", context)

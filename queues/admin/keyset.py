@@ -14,7 +14,7 @@ from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
-from queues.admin.recorded import RecordedAdmin
+from queues.admin.recorded import ReadOnlyAdmin
 
 AFTER = "after"
 
@@ -96,7 +96,7 @@ class KeysetChangeList(ChangeList):
         return Q((f"{first}__{way}", parsed[0])) & beyond  # the first condition is one that an index can use
 
 
-class KeysetAdmin(RecordedAdmin):
+class KeysetAdmin(ReadOnlyAdmin):
     """A read-only admin of a large table. `keyset` orders it: fields that together are unique."""
 
     keyset: tuple[str, ...] = ("id",)
@@ -111,12 +111,3 @@ class KeysetAdmin(RecordedAdmin):
 
     def prepare_rows(self, rows: list[Any]) -> None:
         """Fetch at once what all rows of a page need."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False

@@ -20,6 +20,7 @@ from django.utils.safestring import SafeString
 from queues.admin.audit_links import rows_address, rows_of_peer
 from queues.admin.confirm import REFUSALS, ConfirmedDeletion, confirm_page, confirmed
 from queues.admin.queue import CountedChangeList, messages_link
+from queues.admin.recorded import FixedAdmin
 from queues.admin.worker import html_table
 from queues.counts import QueueCounts, many_counts, queue_counts
 from queues.models import Mailbox
@@ -80,7 +81,7 @@ class MailboxChangeList(CountedChangeList):
 
 
 @admin.register(Mailbox)
-class MailboxAdmin(ConfirmedDeletion):
+class MailboxAdmin(FixedAdmin, ConfirmedDeletion):
     list_display = ("name", "owner", "connected", "connection_shown", "node_shown", "pending", "in_flight", "dead")
     list_filter = (ConnectedFilter,)
     search_fields = ("name",)
@@ -109,12 +110,6 @@ class MailboxAdmin(ConfirmedDeletion):
             for name in ACTIONS
         ]
         return [*own, *super().get_urls()]
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Whether the user may end connections and free names."""
@@ -223,7 +218,7 @@ class MailboxAdmin(ConfirmedDeletion):
             self.message_user(request, f"{what.log}: {peer.name}.", messages.SUCCESS)
         return None
 
-    def delete_one(self, obj: Mailbox) -> int:
+    def delete_by(self, obj: Mailbox, by: str) -> int:
         return mailboxes.delete_mailbox(obj.name, force=True)
 
     def deletion_lines(self, objects: Sequence[Mailbox]) -> list[str]:

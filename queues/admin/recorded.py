@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.db import transaction
 from django.db.models import Model, QuerySet
+from django.forms.widgets import MediaDefiningClass
 from django.http import HttpRequest
 
 from queues.operations import audit_log
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
 else:
     ModelAdmin = admin.ModelAdmin
+
+
+class AbstractAdmin(ABCMeta, MediaDefiningClass):
+    """The type of an admin class with abstract methods."""
 
 
 def operator(request: HttpRequest) -> str:
@@ -59,6 +65,23 @@ class RecordedAdmin(ModelAdmin):
             for obj in queryset:
                 self.record_action(request, "delete", obj)
             super().delete_queryset(request, queryset)
+
+
+class FixedAdmin(RecordedAdmin):
+    """Rows that the broker makes: the admin adds and changes none."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+class ReadOnlyAdmin(FixedAdmin):
+    """Rows that the broker makes and deletes."""
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
 
 
 def _changed(message: list[dict[str, dict[str, Any]]]) -> str:

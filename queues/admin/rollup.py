@@ -7,15 +7,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.db import DEFAULT_DB_ALIAS
 from django.db.models import Count, Max, QuerySet, Sum
-from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
+from django.http import HttpRequest
 from django.utils import timezone
 
+from queues.admin.chart_page import ChartPageAdmin
 from queues.admin.charts import Chart, Series, bars, columns, lines, size
-from queues.admin.recorded import RecordedAdmin
 from queues.models import Rollup
 from queues.store import query
 
@@ -116,32 +114,20 @@ def _percentiles(rows: Sequence[Figures], name: str) -> list[Series]:
 
 
 @admin.register(Rollup)
-class RollupAdmin(RecordedAdmin):
-    """Read only; its list is a page of charts."""
+class RollupAdmin(ChartPageAdmin):
+    title = "Charts"
+    template = "admin/queues/rollup_charts.html"
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
+    def charts(self, request: HttpRequest) -> dict[str, Any]:
         given = request.GET.get("hours", "")
         hours = span(timezone.now(), int(given) if given in map(str, SPANS) else min(SPANS))
         queue = request.GET.get("queue", "")
         names = _queues(Rollup.objects.filter(hour__gte=hours[0], hour__lte=hours[-1]))
-        context = {
-            **self.admin_site.each_context(request), "title": "Charts", "opts": self.opts, "queue": queue,
-            "queues": names if queue in names or not queue else [queue, *names],
+        return {
+            "queue": queue, "queues": names if queue in names or not queue else [queue, *names],
             "spans": SPANS, "hours": len(hours), "charts": [*rollup_charts(hours, queue), *detail_charts(hours, queue)],
-            "computed_at": Rollup.objects.aggregate(last=Max("computed_at"))["last"], **(extra_context or {}),
+            "computed_at": Rollup.objects.aggregate(last=Max("computed_at"))["last"],
         }  # fmt: skip
-        return TemplateResponse(request, "admin/queues/rollup_charts.html", context)
 
 
 def _queues(found: QuerySet[Rollup]) -> list[str]:

@@ -13,7 +13,7 @@ from django.http import HttpRequest
 
 from queues.admin.confirm import ConfirmedDeletion
 from queues.admin.queue import CountedChangeList, messages_link
-from queues.admin.recorded import RecordedAdmin
+from queues.admin.recorded import FixedAdmin, RecordedAdmin
 from queues.counts import QueueCounts, many_counts
 from queues.models import Route, Subscription
 from queues.operations import queues as queue_operations
@@ -32,7 +32,7 @@ class SubscriptionChangeList(CountedChangeList):
 
 
 @admin.register(Subscription)
-class SubscriptionAdmin(ConfirmedDeletion):
+class SubscriptionAdmin(FixedAdmin, ConfirmedDeletion):
     list_display = ("id", "topic_text", "qos", "ready", "leased", "dead", "owner", "created_at", "used_at")
     list_select_related = ("owner",)
     search_fields = ("topic",)
@@ -50,12 +50,6 @@ class SubscriptionAdmin(ConfirmedDeletion):
         if search_term:
             queryset = queryset.filter(topic=search_term.encode("utf-8", "replace"))
         return queryset, False
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
     @admin.display(description="topic")
     def topic_text(self, subscription: Subscription) -> str:

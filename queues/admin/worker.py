@@ -15,7 +15,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from queues.admin.links import job_message, link, message_pages, queue_pages
-from queues.admin.recorded import RecordedAdmin
+from queues.admin.recorded import ReadOnlyAdmin
 from queues.models import Worker
 from queues.times import duration, relative
 
@@ -37,7 +37,7 @@ def _page(worker: Worker) -> str:
 
 
 @admin.register(Worker)
-class WorkerAdmin(RecordedAdmin):
+class WorkerAdmin(ReadOnlyAdmin):
     list_display = ("wid", "address", "node", "connected", "queues", "active", "requests", "seen")
     list_filter = ("node",)
     list_select_related = ("node",)
@@ -48,15 +48,6 @@ class WorkerAdmin(RecordedAdmin):
     readonly_fields = fields[1:]
     change_list_template = "admin/queues/live_change_list.html"
     change_form_template = "admin/queues/live_change_form.html"
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
         found: QuerySet[Worker] = super().get_queryset(request)

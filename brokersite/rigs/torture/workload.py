@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -38,7 +39,7 @@ class SharedLoad:
     closed: threading.Event = field(default_factory=threading.Event)
 
 
-class LoadClient:
+class LoadClient(ABC):
     """One client: `session` is what it does on one connection."""
 
     def __init__(self, name: str, stage: SharedLoad, seed: int) -> None:
@@ -65,9 +66,9 @@ class LoadClient:
         """Whether it has anything left to do."""
         return not self.stage.closed.is_set()
 
+    @abstractmethod
     def session(self, connection: ClientConnection, listener: ListenerProcess) -> None:
         """Work on one connection until there is nothing to do, or an exception ends it."""
-        raise NotImplementedError
 
     def _run(self) -> None:
         while self.working:
