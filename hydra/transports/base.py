@@ -24,6 +24,10 @@ class TransportError(Exception):
     """A link or a listener could not be opened; the message says which, and why."""
 
 
+class NothingSent(TransportError):
+    """A client closed its connection without a byte, as health checks and port scans do."""
+
+
 def log_fault(unit: str, error: Exception) -> None:
     """Log a unit of work that was given up for an unforeseen reason."""
     logger.error("%s was given up: %s", unit, error, exc_info=error)

@@ -13,7 +13,7 @@ import secrets
 from enum import Enum, auto
 from typing import Protocol
 
-from hydra.transports.base import MAX_QUEUED, Accept, Handler, TransportError, TransportOptions
+from hydra.transports.base import MAX_QUEUED, Accept, Handler, NothingSent, TransportError, TransportOptions
 from hydra.transports.secret import NONCE_SIZE, Proof, SecretError
 
 
@@ -51,10 +51,12 @@ class StreamLink:
         self._origin = origin
         self._options = options
         self._opened = opened
+        self._dialled = dialled
         self._loop = asyncio.get_running_loop()
         self._handler: Handler | None = None
         self._proof: Proof | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._received = False
         self.state = StreamState.PROVING
         self.outcome: asyncio.Future[None] = self._loop.create_future()
         """Done when the link is open; a TransportError if it never will be."""
@@ -105,6 +107,7 @@ class StreamLink:
 
     def data_received(self, data: bytes) -> None:
         """Take bytes. An unforeseen error costs this link alone."""
+        self._received = True
         try:
             self._take(data)
         except Exception as error:
@@ -119,7 +122,9 @@ class StreamLink:
 
     def lost(self, reason: str) -> None:
         """The channel has ended."""
-        if self.state is StreamState.PROVING:
+        if self.state is StreamState.PROVING and not self._received and not self._dialled:
+            self._fail(NothingSent(reason))
+        elif self.state is StreamState.PROVING:
             self.give_up(f"{reason} before it had proved that it knows the secret; it may know another")
         elif self.state is StreamState.OPEN:
             self.state = StreamState.CLOSED
@@ -128,13 +133,15 @@ class StreamLink:
 
     def give_up(self, reason: str) -> None:
         """Close a link that is not open yet."""
-        if self.state is not StreamState.PROVING:
-            return
+        if self.state is StreamState.PROVING:
+            self._fail(TransportError(reason))
+
+    def _fail(self, error: TransportError) -> None:
         self.state = StreamState.CLOSED
         self._stop_timer()
         self._channel.abort()
         if not self.outcome.done():  # it may have been cancelled
-            self.outcome.set_exception(TransportError(reason))
+            self.outcome.set_exception(error)
             self.outcome.exception()  # retrieved, also if no task awaits it any more
 
     def _prove(self, proof: Proof, data: bytes) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from hydra import clock
 from hydra.transports.address import TcpAddress
-from hydra.transports.base import Accept, TransportError, TransportOptions
+from hydra.transports.base import Accept, NothingSent, TransportError, TransportOptions
 from hydra.transports.error_texts import CLOSED, reason
 from hydra.transports.stream import StreamLink
 from wire.net.acceptor import Acceptor
@@ -125,7 +125,9 @@ class TcpListener:
             return
         connection.give_up("no longer waited for")
         sock.close()
-        if isinstance(error, OSError | TransportError):
+        if isinstance(error, NothingSent):
+            logger.debug("%s: %s connected and sent nothing", self._address, connection.origin)
+        elif isinstance(error, OSError | TransportError):
             self._refused(connection.origin, reason(error))
         elif error is not None:
             logger.error("%s: a link could not be set up", self._address, exc_info=error)

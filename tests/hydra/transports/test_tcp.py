@@ -26,6 +26,7 @@ from tests.hydra.transports.ends import (
     nothing_left_open,
     on_both_loops,
 )
+from tests.waiting import until
 
 SECRET = replace(OPTIONS, secret=b"open sesame")
 
@@ -373,6 +374,21 @@ async def test_who_knows_another_secret_gets_no_link(caplog: pytest.LogCaptureFi
         assert door.ends.empty()
     [message] = [record.getMessage() for record in caplog.records if record.name == "hydra.transports.tcp"]
     assert message == f"{listener.address} refused 1 link(s), the last from 127.0.0.1: it knows another secret"
+
+
+@on_both_loops
+async def test_a_health_check_that_connects_and_sends_nothing_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "hydra.transports.tcp")
+    async with nothing_left_open(), listening(LOCAL_TCP, SECRET) as (listener, door):
+        async with stranger(listener.address) as (reader, _):
+            await reader.readuntil(b"CHALLENGE ")
+        await until(lambda: caplog.records, "the log line")
+        assert door.ends.empty()
+    [record] = caplog.records
+    assert (record.levelname, record.getMessage()) == (
+        "DEBUG",
+        f"{listener.address}: 127.0.0.1 connected and sent nothing",
+    )
 
 
 @on_both_loops
