@@ -5,14 +5,11 @@ Running nodes hear of it at the commit, and end the connections concerned.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
-
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from queues.addresses import name_problem
-from queues.counts import QueueCounts, many_counts, queue_counts
+from queues.counts import queue_counts
 from queues.models import Mailbox, Outcome, State
 from queues.operations import queues as queue_operations
 from queues.operations.messages import WAITING, OperationError, Progress, no_progress, purge_batches
@@ -43,28 +40,6 @@ class MailboxBusy(OperationError):
     """Another transaction has the mailbox locked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MailboxStatus:
-    """A peer's mailbox as it is now. Of a peer that is away `node` is None."""
-
-    name: str
-    owner: str | None
-    node: str | None
-    connected_at: datetime | None
-    left_at: datetime | None
-    counts: QueueCounts
-
-    @property
-    def pending(self) -> int:
-        """Letters that wait to be delivered."""
-        return self.counts.ready + self.counts.delayed
-
-    @property
-    def in_flight(self) -> int:
-        """Letters that are delivered and not acknowledged."""
-        return self.counts.leased
-
-
 def get_mailbox(name: str, using: str = DEFAULT_DB_ALIAS) -> Mailbox:
     """The mailbox of this name. Raises MailboxNotFound."""
     mailboxes = Mailbox.objects.using(using).select_related("queue", "owner", "node")
@@ -72,23 +47,6 @@ def get_mailbox(name: str, using: str = DEFAULT_DB_ALIAS) -> Mailbox:
     if mailbox is None:
         raise MailboxNotFound(f"There is no peer {name!r}.")
     return mailbox
-
-
-def list_mailboxes(using: str = DEFAULT_DB_ALIAS) -> list[MailboxStatus]:
-    """Every peer there has been, by name."""
-    mailboxes = list(Mailbox.objects.using(using).select_related("owner", "node"))
-    counts = many_counts((mailbox.queue_id for mailbox in mailboxes), using)
-    return [
-        MailboxStatus(
-            name=mailbox.name,
-            owner=mailbox.owner.name if mailbox.owner is not None else None,
-            node=node_of(mailbox),
-            connected_at=mailbox.connected_at,
-            left_at=mailbox.left_at,
-            counts=counts.get(mailbox.queue_id, QueueCounts()),
-        )
-        for mailbox in mailboxes
-    ]
 
 
 def node_of(mailbox: Mailbox) -> str | None:
