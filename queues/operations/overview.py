@@ -110,7 +110,8 @@ def take_overview(before: Overview | None = None, using: str = DEFAULT_DB_ALIAS,
     return Overview(
         at, nodes, workers, connections, queues, peers, commits,
         None if before is None or passed is None else max(commits - before.commits, 0) / passed,
-        standbys, lag, last_node, new_nodes, [HorizonHolder(**holder) for holder in holders], rows[0][-1] if rows else None,
+        standbys, lag, last_node, new_nodes, [HorizonHolder(**holder) for holder in holders],
+        rows[0][-1] if rows else None,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from queues.operations.connections import OtherConnection
 from queues.operations.keys import create_key
 from queues.operations.messages import OperationError
 from tests.queues.admin.test_admin import LOGIN, act, address
-from tests.queues.admin.test_admin import anybody as anybody  # a fixture
+from tests.queues.admin.test_admin import unprivileged as unprivileged  # a fixture
 from tests.queues.admin.test_worker import text_of
 from tests.queues.shell import Shell
 from tests.queues.store import listening, make_node
@@ -219,18 +219,18 @@ def test_a_connection_whose_node_has_ended_is_not_said_to_be_disconnected(
     assert recorded() == []
 
 
-def test_pages_are_for_those_who_may_see_them_and_the_button_for_those_who_may_operate(anybody: Client) -> None:
+def test_pages_are_for_those_who_may_see_them_and_the_button_for_those_who_may_operate(unprivileged: Client) -> None:
     one = make_connection()
     for page in (address("connection"), address("connection", "change", one.pk), button(one)):
-        assert anybody.get(page).status_code == 403
+        assert unprivileged.get(page).status_code == 403
     user = User.objects.get(username="staff")
     user.user_permissions.add(Permission.objects.get(codename="view_connection"))
-    assert button(one) not in anybody.get(address("connection", "change", one.pk)).content.decode()
-    assert "disconnect" not in anybody.get(address("connection")).content.decode()
-    assert anybody.post(button(one), {"confirmed": "yes"}).status_code == 403
+    assert button(one) not in unprivileged.get(address("connection", "change", one.pk)).content.decode()
+    assert "disconnect" not in unprivileged.get(address("connection")).content.decode()
+    assert unprivileged.post(button(one), {"confirmed": "yes"}).status_code == 403
     user.user_permissions.add(Permission.objects.get(codename="change_connection"))
-    assert button(one) in anybody.get(address("connection", "change", one.pk)).content.decode()
-    assert anybody.post(button(one), {"confirmed": "yes"}).status_code == 302
+    assert button(one) in unprivileged.get(address("connection", "change", one.pk)).content.decode()
+    assert unprivileged.post(button(one), {"confirmed": "yes"}).status_code == 302
 
 
 def test_what_a_client_calls_itself_is_shown_as_text(admin_client: Client) -> None:
