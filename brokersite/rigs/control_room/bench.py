@@ -66,7 +66,7 @@ def add_size(parser: argparse.ArgumentParser, messages: int) -> None:
     """The options that say how large the store is."""
     parser.add_argument("--messages", type=int, default=messages)
     parser.add_argument("--queues", type=int, default=2_000)
-    parser.add_argument("--connections", type=int, default=500, help="workers, and as many peers and subscribers")
+    parser.add_argument("--connections", type=int, default=500, help="and as many workers, peers, subscribers")
 
 
 def make_store(alias: str, given: argparse.Namespace, tell: Callable[[str], None]) -> None:

@@ -26,6 +26,7 @@ from queues.models import (
     AuditChain,
     AuditRow,
     BulkAction,
+    Connection,
     EtlRun,
     Mailbox,
     Message,
@@ -65,7 +66,7 @@ def admin_pages(user: User) -> list[Page]:
     pages = [*_of_the_site(user)]
     for model, model_admin in admin.site._registry.items():
         pages += _of_model(model, model_admin, request)
-    for found in (_queues, _messages, _archive, _figures, _audit, _etl, _access, _peers, _hydra):
+    for found in (_queues, _messages, _archive, _figures, _audit, _etl, _access, _connections, _peers, _hydra):
         pages += found()
     return pages
 
@@ -205,6 +206,13 @@ def _etl() -> Iterator[Page]:
 def _access() -> Iterator[Page]:
     if key := _first(ApiKey):
         yield Page("API key, rotate", _address("queues_apikey_rotate", key.pk))
+
+
+def _connections() -> Iterator[Page]:
+    for order in ("unsettled", "latest", "oldest"):
+        yield Page(f"connections, {order}", _address("queues_connection_changelist", order=order))
+    if connection := _first(Connection):
+        yield Page("connection, disconnect", _address("queues_connection_disconnect", connection.pk))
 
 
 def _peers() -> Iterator[Page]:

@@ -19,7 +19,7 @@ class Size:
 
     messages: int = 2_000_000
     queues: int = 2_000
-    #: Workers, and as many peers and subscribers.
+    #: Connections; as many workers, peers and subscribers.
     connections: int = 500
 
 
@@ -69,6 +69,15 @@ FILL: Final[Mapping[str, str]] = {
             json_build_array(json_build_object('jid', gen_random_uuid(), 'queue', 'queue-1', 'message', n,
                 'attempt', 1, 'since', extract(epoch from now()), 'deadline', null)), 1
         from generate_series(1, %(connections)s) n""",
+    "connections": """
+        insert into queues_connection (id, node_id, protocol, address, name, key_id, connected_at, messages_in,
+            messages_out, in_rate, out_rate, rate, unacked, held_bytes)
+        select (node << 32) + n, node, (array['overhop', 'blipmq', 'sspq', 'peerbus'])[1 + n %% 4], '192.0.2.7:' || n,
+            '', %(key)s + n - 1, now() - n * interval '1 s', n, n, n, n, 2 * n, n, 0
+        from (select n, (%(node)s + n %% 4)::bigint as node from generate_series(1, %(connections)s) n) as new""",
+    "totals of connections": """
+        insert into queues_connectiontotal (node_id, protocol, connections, in_rate, out_rate)
+        select node_id, protocol, count(*), 1, 1 from queues_connection group by node_id, protocol""",
     "peers": """
         insert into queues_mailbox (queue_id, name, owner_id, node_id, connection, connected_at)
         select q.id, substr(q.name, 7), k.id, %(node)s + q.id %% 4, q.id, now()
