@@ -29,7 +29,7 @@ from xml.etree import ElementTree
 
 from brokersite import embedded
 from brokersite.environment import CHECKOUT
-from brokersite.rigs.celery.bench_rabbitmq import private_rabbitmq
+from brokersite.rigs.bench.servers import private_rabbitmq
 
 HERE = Path(__file__).parent
 DOCUMENT = CHECKOUT / "docs" / "celery.md"
@@ -177,8 +177,8 @@ def main() -> None:
         scratch = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="suites-")))
         scratch.mkdir(exist_ok=True)
         brokers = {"fivewire": stack.enter_context(database(scratch))}
-        if (amqp := stack.enter_context(private_rabbitmq(scratch))) is not None:
-            brokers["rabbitmq"] = amqp
+        if (server := stack.enter_context(private_rabbitmq(scratch))) is not None:
+            brokers["rabbitmq"] = f"amqp://guest:guest@127.0.0.1:{server.port}//"
         else:
             print("RabbitMQ is not installed: whatever fails counts as failing on Fivewire alone")
         for suite in SUITES:

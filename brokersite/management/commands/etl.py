@@ -1,4 +1,4 @@
-"""``manage.py etl``: that of `queues`, with the benchmark and the soak of the export."""
+"""``manage.py etl``: that of `queues`, with the soak of the export."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from queues.management.shell import REFUSED, number
 
 
 class Command(EtlCommand):
-    """Run, list, show, cancel, measure and test exports."""
+    """Run, list, show, cancel and test exports."""
 
     def add_subcommands(self, do: Any) -> None:
         super().add_subcommands(do)
-        speed = do.add_parser("bench", help="how fast it is beside COPY TO, with rows in a database made for it")
-        speed.add_argument("--rows", type=number(1), default=5_000_000, metavar="N", help="default: %(default)s")
         soak = do.add_parser("soak", help="prove it exact and harmless, with runs under load, some of them killed")
         soak.add_argument("--messages", type=number(1), default=200_000, metavar="N", help="default: %(default)s")
         soak.add_argument("--runs", type=number(1), default=20, metavar="N", help="whole runs; default: %(default)s")
@@ -31,19 +29,7 @@ class Command(EtlCommand):
             help="after which nothing new is begun; default: %(default)s",
         )  # fmt: skip
         soak.add_argument("--seed", type=number(0), default=0, metavar="N", help="order and moments of the kills")
-        for one in (speed, soak):
-            one.add_argument("--json", action="store_true", help="print JSON")
-
-    def do_bench(self, options: dict[str, Any]) -> None:
-        from brokersite.rigs.etl import bench  # needs the extras `etl` and `embedded`
-
-        speeds = bench.measure(options["rows"], self.stderr.write)
-        figures = speeds.figures
-        if options["json"]:
-            return self.say_json(figures)
-        for name, value in figures.items():
-            self.say(f"{name.replace('_', ' ').ljust(24)}  {value:>12,}")
-        return None
+        soak.add_argument("--json", action="store_true", help="print JSON")
 
     def do_soak(self, options: dict[str, Any]) -> None:
         from brokersite.rigs.etl_soak.report import SoakPlan

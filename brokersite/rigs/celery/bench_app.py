@@ -1,4 +1,4 @@
-"""The Celery application of `python -m brokersite.rigs.celery.bench`: its task records that it ran."""
+"""The Celery application of `manage.py bench celery`: its task records that it ran."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import queues.celery.transport  # noqa: F401 - makes fivewire:// known
 app = Celery("bench", broker=os.environ["BENCH_BROKER"])
 app.conf.update(
     task_ignore_result=True,
+    task_default_queue=os.environ["BENCH_QUEUE"],
     broker_connection_retry_on_startup=True,
     worker_hijack_root_logger=False,
     broker_transport_options={"confirm_publish": os.environ["BENCH_CONFIRM"] == "on"},

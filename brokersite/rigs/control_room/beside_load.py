@@ -145,9 +145,9 @@ class Stage:
 @contextmanager
 def stage(alias: str, session: str) -> Iterator[Stage]:
     """A listener under load, and the site."""
+    from brokersite.rigs.control_room.serving import serving
     from brokersite.rigs.etl.scratch import environment, scratch_directory
     from brokersite.rigs.etl_soak.processes import LOAD, Broker, SoakProcess, ending
-    from brokersite.rigs.peerbus.bench import serving
     from queues.database import connection_parameters
     from queues.operations.keys import create_key
 

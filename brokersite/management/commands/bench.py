@@ -1,0 +1,226 @@
+"""``manage.py bench``: how fast this deployment is, and others beside it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+from argparse import ArgumentTypeError
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil
+from django.core.management.base import CommandError, CommandParser
+from django.utils import timezone
+
+from brokersite.rigs.bench.errors import BenchError
+from brokersite.rigs.bench.measures import MEASURES, Plan
+from brokersite.rigs.bench.report import Rounds
+from brokersite.rigs.bench.systems import ADDRESSES, AUDITED, OTHERS, PROTOCOLS, SMALLEST, Load, Options, System
+from brokersite.rigs.bench.systems import open_system as open_one
+from queues import extras
+from queues.management.shell import REFUSED, SubcommandCommand, number
+
+#: Part of a measurement's seconds that a system is warmed up with, unmeasured.
+WARM_UP = 0.5
+BAR = 24
+
+
+class Command(SubcommandCommand):
+    """Measure throughput, latency, backlogs, fan-out and connections, and print a table."""
+
+    help = (
+        "Measure the running broker with queues and keys made for it, and others in turns with it. Every message is "
+        "durable, confirmed, numbered and checked. Exit status: 0 done, 1 refused, or messages were lost, 2 usage."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        do = parser.add_subparsers(dest="do", required=True, metavar="blipmq|overhop|sspq|peerbus|celery|etl")
+        for protocol in PROTOCOLS:
+            one = do.add_parser(protocol, help=f"the broker over {protocol}")
+            _add_load(one, protocol)
+        celery = do.add_parser("celery", help="calls and tasks with a worker of its own, through a queue of its own")
+        celery.add_argument("--tasks", type=number(1), default=10_000, metavar="N", help="default: %(default)s")
+        celery.add_argument("--producers", type=number(1), default=1, metavar="N", help="processes that call delay()")
+        celery.add_argument("--worker", default="", metavar="OPTIONS", help="more options for `celery worker`")
+        celery.add_argument(
+            "--compare", nargs="+", default=[], metavar="SYSTEM", help="rabbitmq, or rabbitmq=amqp://…"
+        )
+        etl = do.add_parser("etl", help="the export beside COPY TO, with rows in a database made for it")
+        etl.add_argument("--rows", type=number(1), default=5_000_000, metavar="N", help="default: %(default)s")
+        for one, rounds in (celery, 3), (etl, 1):
+            _add_output(one, rounds)
+
+    def do_blipmq(self, options: dict[str, Any]) -> None:
+        self._wire(options)
+
+    do_overhop = do_sspq = do_peerbus = do_blipmq
+
+    def _wire(self, options: dict[str, Any]) -> None:
+        plan = Plan(
+            options["seconds"], options["producers"], options["consumers"], options["window"],
+            min(100, options["window"]), options["rate"],
+        )  # fmt: skip
+        load = Load(plan, options["size"], options["prefetch"], options["subscribers"], options["connections"])
+        first, address = options["do"], options["address"]
+        reach = Options({first: address} if address else {}, options["key"], options["tls_ca"], options["sspq_queue"])
+        with self._run(options) as (rounds, scratch, stack):
+            systems = [open_one(stack, words, load, reach, scratch) for words in (first, *options["compare"])]
+            self._play(systems, load, options, rounds)
+            notes = [note for system in systems for note in system.notes]
+        text = f"{plan.seconds:g} s each, {load.size} B, {plan.producers} producers, {plan.consumers} consumers, "
+        text += f"window {plan.window}, prefetch {load.prefetch}; latency at {plan.rate:,} messages/s offered"
+        self._tell(rounds, options, text, notes)
+
+    def _play(self, systems: list[System], load: Load, options: dict[str, Any], rounds: Rounds) -> None:
+        """All rounds; the next one takes the systems in the opposite order."""
+        wanted = options["measure"] or list(MEASURES)
+        steps = [
+            (turn, measure, system)
+            for turn in range(-1, options["rounds"])
+            for measure in (wanted if turn >= 0 else ["throughput"])
+            for system in (systems if turn % 2 == 0 else reversed(systems))
+            if measure in system.measures
+        ]
+        for done, (turn, measure, system) in enumerate(steps):
+            what = f"round {turn + 1} of {options['rounds']}" if turn >= 0 else "warming up"
+            self._progress(done / len(steps), f"{what}: {system.name}, {measure}")
+            if turn < 0:
+                system.measure(measure, _shorter(load))
+            else:
+                rounds.add(measure, system.name, system.measure(measure, load))
+
+    def do_celery(self, options: dict[str, Any]) -> None:
+        if problem := extras.problem("celery"):
+            raise CommandError(problem, returncode=REFUSED)
+        from brokersite.rigs.celery import bench
+
+        with self._run(options) as (rounds, scratch, stack):
+            systems = bench.open_systems(stack, options["compare"], scratch)
+            for turn in range(options["rounds"]):
+                for done, system in enumerate(systems if turn % 2 == 0 else reversed(systems)):
+                    part = (turn + done / len(systems)) / options["rounds"]
+                    self._progress(part, f"round {turn + 1} of {options['rounds']}: {system.name}")
+                    figures = system.measure(options["tasks"], options["producers"], options["worker"].split())
+                    rounds.add("celery", system.name, figures, system.against)
+        self._tell(rounds, options, f"{options['tasks']:,} tasks each, {options['producers']} producers", [])
+
+    def do_etl(self, options: dict[str, Any]) -> None:
+        for extra in ("etl", "embedded"):
+            if problem := extras.problem(extra):
+                raise CommandError(problem, returncode=REFUSED)
+        from brokersite.rigs.etl import bench
+
+        with self._run(options) as (rounds, _, _):
+            for turn in range(options["rounds"]):
+                self._progress(turn / options["rounds"], f"round {turn + 1} of {options['rounds']}")
+                speeds = bench.measure(options["rows"], lambda text: self._progress(0.5, text))
+                rounds.add("etl", "export", speeds.figures)
+        self._tell(rounds, options, f"{options['rows']:,} rows", [])
+
+    @contextmanager
+    def _run(self, options: dict[str, Any]) -> Iterator[tuple[Rounds, Path, ExitStack]]:
+        """A directory, and a stack of what is to be removed at the end, which SIGTERM and Ctrl-C reach too."""
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            with ExitStack() as stack:
+                scratch = Path(stack.enter_context(TemporaryDirectory(prefix="fivewire-bench-")))
+                yield Rounds(), scratch, stack
+                self._progress(1.0, "removing what was made for it")
+        except BenchError as error:
+            raise CommandError(str(error), returncode=REFUSED) from error
+        except KeyboardInterrupt:
+            raise CommandError("Interrupted; what was made for the benchmark is removed.", returncode=REFUSED) from None
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            self._progress(None, "")
+
+    def _progress(self, part: float | None, text: str) -> None:
+        """A bar on a terminal; None clears it."""
+        if self.stderr.isatty():
+            full = round(BAR * (part or 0.0))
+            bar = f"[{'#' * full}{'.' * (BAR - full)}] {text}" if part is not None else ""
+            self.stderr.write(f"\r\033[K{bar}", lambda text: text, ending="")
+            self.stderr.flush()
+
+    def _tell(self, rounds: Rounds, options: dict[str, Any], text: str, notes: list[str]) -> None:
+        if options["json"]:
+            given = {name: options[name] for name in sorted(options) if name in _GIVEN and options[name] is not None}
+            self.say_json(
+                {"at": timezone.now(), "machine": _machine(), "options": given, "verified": rounds.verified()}
+                | {"results": rounds.summary(), "notes": notes}
+            )
+        else:
+            tables = rounds.tables(options["markdown"])
+            said = [f"{timezone.now():%Y-%m-%d}, {_machine()}; {options['rounds']} rounds in turns; {text}."]
+            for system, counts in rounds.verified().items():
+                found = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count or what == "lost")
+                said.append(f"{system}: {found}.")
+            said += ["Medians (lowest to highest); behind / the first system's figure over this one's.", *notes]
+            self.say("\n\n".join([*tables, "\n".join(said)]))
+        if verdict := rounds.verdict():
+            raise CommandError(verdict, returncode=REFUSED)
+
+
+_GIVEN = (
+    "do", "seconds", "rounds", "size", "producers", "consumers", "window", "prefetch", "rate", "subscribers",
+    "connections", "measure", "compare", "address", "tasks", "rows",
+)  # fmt: skip
+
+
+def _add_load(parser: CommandParser, protocol: str) -> None:
+    add = parser.add_argument
+    add("--address", metavar="HOST:PORT", help=f"default: {ADDRESSES[protocol]}")
+    add("--key", metavar="VALUE", help="default: a key made for the run, and removed")
+    add("--tls-ca", metavar="FILE", help="the authority (PEM) of the broker's certificate: use TLS")
+    add("--sspq-queue", metavar="NAME", help="the queue of the SSPQ listener; default: BROKER_SSPQ_QUEUE")
+    add(
+        "--compare", nargs="+", default=[], metavar="SYSTEM",
+        help=f"{', '.join((*PROTOCOLS, AUDITED, *OTHERS))}, each in turns with the first; rabbitmq and nats are "
+        "started on loopback if installed. After = another place: blipmq=HOST:PORT, rabbitmq=amqp://…, nats=nats://…",
+    )  # fmt: skip
+    add("--measure", nargs="+", choices=tuple(MEASURES), default=[], metavar="WHAT", help=f"of {', '.join(MEASURES)}")
+    add("--seconds", type=_some_seconds, default=2.0, metavar="S", help="of publishing in each; default: %(default)s")
+    add("--size", type=number(SMALLEST), default=100, metavar="BYTES", help="of a message; default: %(default)s")
+    for name, default, meaning in (
+        ("producers", 1, "publishing processes"),
+        ("consumers", 1, "consuming processes"),
+        ("window", 4000, "most messages sent and not received"),
+        ("prefetch", 2000, "most messages that a consumer has unacknowledged"),
+        ("rate", 1000 if protocol == "peerbus" else 5000, "messages a second offered for latency"),
+        ("subscribers", 5, "of fan-out"),
+        ("connections", 200, "opened at once"),
+    ):
+        add(f"--{name}", type=number(1), default=default, metavar="N", help=f"{meaning}; default: %(default)s")
+    _add_output(parser, 3)
+
+
+def _add_output(parser: CommandParser, rounds: int) -> None:
+    parser.add_argument("--rounds", type=number(1), default=rounds, metavar="N", help="default: %(default)s")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument("--markdown", action="store_true", help="print tables for a page")
+
+
+def _some_seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.1 <= value <= 600:
+        raise ArgumentTypeError(f"{text!r} is no time from 0.1 to 600 seconds")
+    return value
+
+
+def _shorter(load: Load) -> Load:
+    return replace(load, plan=replace(load.plan, seconds=max(0.1, WARM_UP * load.plan.seconds)))
+
+
+def _machine() -> str:
+    memory = psutil.virtual_memory().total / 2**30
+    return f"{os.cpu_count()} processors, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
+

@@ -1,0 +1,56 @@
+"""The protocols that can be loaded. A driver is a value that load processes are given; each makes its own ends."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Producer(Protocol):
+    """One publishing connection. Messages are published in the order of their positions."""
+
+    def publish(self, first: int, count: int) -> None:
+        """Publish so many messages, from position `first` on, in one go. They are durable when confirmed."""
+
+    def confirmed(self, wait: float) -> int:
+        """How many are confirmed by now; waits at most so many seconds for word of the broker."""
+
+    def fileno(self) -> int:
+        """The socket's, to wait for many."""
+
+    def close(self) -> None:
+        """Drop the connection."""
+
+
+class Consumer(Protocol):
+    """One consuming connection."""
+
+    def receive(self, wait: float) -> bytes | bytearray:
+        """Take and acknowledge what has come: the column of its numbers. Waits at most so many seconds for it."""
+
+    def settle(self) -> None:
+        """Return when the broker is known to have taken all acknowledgements, as far as the protocol tells."""
+
+    def close(self) -> None:
+        """Drop the connection."""
+
+
+class Driver(Protocol):
+    """A broker, its protocol, a queue of the run's own, and the size of messages."""
+
+    @property
+    def run(self) -> int:
+        """The number of the measurement, by which its messages are known."""
+
+    @property
+    def confirms(self) -> bool:
+        """Whether producers hear that a message is durable; else `confirmed` says what was sent."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether a consumer gets a producer's messages in order."""
+
+    def producer(self, index: int) -> Producer:
+        """A connection that publishes as producer `index`. Raises BenchError."""
+
+    def consumer(self, index: int) -> Consumer:
+        """A connection that consumes as consumer `index`. Raises BenchError."""

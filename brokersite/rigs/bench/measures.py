@@ -1,0 +1,370 @@
+"""What is measured of a broker, over any driver. Load processes run `produce`, `consume` and the like.
+
+Nothing is measured twice over: a rate runs from the first publish to the broker's word that it has taken the last
+acknowledgement; latency at a rate is counted from the moment at which a message was due, not from when it was sent, so
+that a broker that stalls is charged for all that had to wait (no coordinated omission).
+"""
+
+from __future__ import annotations
+
+import selectors
+import statistics
+import time
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from brokersite.rigs.bench.columns import Verified, positions, verify
+from brokersite.rigs.bench.drivers import Driver, Producer
+from brokersite.rigs.bench.errors import BenchError
+from brokersite.rigs.bench.processes import Ending, Job, Progress, run
+from brokersite.rigs.bench.stream import PATIENCE
+
+#: Figures by name; times are microseconds.
+Figures = dict[str, float]
+
+#: Seconds that a consumer or producer waits for word of the broker at a time.
+_WAIT: Final = 0.002
+#: Part of a latency run whose first messages are not counted.
+_WARM: Final = 0.2
+#: Messages, one in flight, that are not counted.
+_WARM_ALONE: Final = 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a measurement is made: publish for so many seconds, in chunks, no more than `window` ahead."""
+
+    seconds: float
+    producers: int = 1
+    consumers: int = 1
+    window: int = 4000
+    chunk: int = 100
+    rate: int = 5000
+    most: int = 5_000_000
+
+    @property
+    def limit(self) -> float:
+        """Seconds after which a measurement is broken off."""
+        return 10 * self.seconds + 3 * PATIENCE
+
+
+class Produced(NamedTuple):
+    """What a producer did: `confirms` has times and how many were confirmed then."""
+
+    sent: int
+    started: float
+    ended: float
+    cpu: float
+    confirms: tuple[list[float], list[int]]
+
+
+class Consumed(NamedTuple):
+    """What a consumer did: `times` and `counts` say when how many numbers of the column came."""
+
+    column: bytes
+    started: float
+    settled: float
+    cpu: float
+    times: list[float]
+    counts: list[int]
+
+
+# In load processes.
+
+
+def produce(driver: Driver, index: int, plan: Plan, progress: Progress, free: bool) -> Produced:
+    """Publish as fast as consumers take it; `free`: as fast as the broker confirms."""
+    producer = driver.producer(index)
+    progress.begin()
+    used, started = time.process_time(), time.monotonic()
+    end, sent, most = started + plan.seconds, 0, plan.most // plan.producers
+    while sent < most and time.monotonic() < end:
+        if not free and not progress.has_room(sent, plan.window, producer.confirmed):
+            break
+        producer.publish(sent, plan.chunk)
+        sent += plan.chunk
+        progress.sent[index] = sent
+        confirmed = producer.confirmed(0.0)
+        while sent - confirmed >= plan.window:
+            confirmed = _hear(producer, confirmed)
+    confirmed = producer.confirmed(0.0)
+    while confirmed < sent:
+        confirmed = _hear(producer, confirmed)
+    ended = time.monotonic()
+    progress.finished[index] = 1
+    return Produced(sent, started, ended, time.process_time() - used, ([], []))
+
+
+def _hear(producer: Producer, before: int) -> int:
+    """Wait until more than `before` are confirmed. Raises BenchError."""
+    deadline = time.monotonic() + PATIENCE
+    while (now := producer.confirmed(_WAIT)) == before:
+        if time.monotonic() > deadline:
+            raise BenchError(f"Nothing was confirmed for {PATIENCE:g} s.")
+    return now
+
+
+def consume(driver: Driver, index: int, progress: Progress) -> Consumed:
+    """Take and acknowledge until all is there."""
+    consumer = driver.consumer(index)
+    progress.begin()
+    ending, columns, times, counts = Ending(progress), [], [], []
+    used = time.process_time()
+    started = settled = time.monotonic()
+    dirty = False
+    while True:
+        column = consumer.receive(_WAIT)
+        if column:
+            count = len(column) // 8
+            columns.append(column)
+            times.append(time.monotonic())
+            counts.append(count)
+            progress.received[index] += count
+            dirty = True
+        elif dirty and progress.is_complete():
+            consumer.settle()
+            settled, dirty = time.monotonic(), False
+        if ending.has_come(len(column)):
+            return Consumed(b"".join(columns), started, settled, time.process_time() - used, times, counts)
+
+
+def produce_at_rate(driver: Driver, index: int, plan: Plan, progress: Progress) -> Produced:
+    """Publish each message when it is due, whatever the broker does, and note when each is confirmed."""
+    producer = driver.producer(index)
+    rate = plan.rate / plan.producers
+    wanted = int(rate * plan.seconds)
+    progress.begin()
+    used, started = time.process_time(), time.monotonic()
+    sent = confirmed = 0
+    times: list[float] = []
+    counts: list[int] = []
+    deadline = started + plan.seconds + PATIENCE
+    while confirmed < wanted:
+        now = time.monotonic()
+        due = min(wanted, int((now - started) * rate) + 1)
+        if due > sent:
+            producer.publish(sent, due - sent)
+            sent = due
+            progress.sent[index] = sent
+        heard = producer.confirmed(max(0.0, started + sent / rate - time.monotonic()) if sent < wanted else _WAIT)
+        if heard > confirmed:
+            confirmed = heard
+            times.append(time.monotonic())
+            counts.append(confirmed)
+        elif now > deadline:
+            raise BenchError(f"Nothing more was confirmed for {PATIENCE:g} s.")
+        if not driver.confirms and sent < wanted:
+            time.sleep(max(0.0, started + sent / rate - time.monotonic()))
+    progress.finished[index] = 1
+    return Produced(sent, started, time.monotonic(), time.process_time() - used, (times, counts))
+
+
+def one_in_flight(driver: Driver, plan: Plan) -> tuple[list[float], list[float]]:
+    """Seconds from publish to confirm, and to delivery, one message at a time; both ends in one process."""
+    # A producer that no other measurement has, and whose messages consumer 0 gets, by any division among consumers.
+    consumer, producer = driver.consumer(0), driver.producer(plan.producers * plan.consumers)
+    confirm: list[float] = []
+    deliver: list[float] = []
+    number = 0
+    for waits_for_confirm, times in ((True, confirm), (False, deliver)):
+        end = time.monotonic() + plan.seconds / 2
+        while len(times) < 2 * _WARM_ALONE or time.monotonic() < end:
+            began = time.monotonic()
+            producer.publish(number, 1)
+            number += 1
+            if waits_for_confirm:
+                _hear(producer, number - 1) if driver.confirms else None
+                times.append(time.monotonic() - began)
+            deadline = began + PATIENCE
+            while not consumer.receive(_WAIT):
+                if time.monotonic() > deadline:
+                    raise BenchError("A message was never delivered.")
+            if not waits_for_confirm:
+                times.append(time.monotonic() - began)
+                if producer.confirmed(0.0) < number:
+                    _hear(producer, number - 1)
+    consumer.settle()
+    return confirm[_WARM_ALONE:], deliver[_WARM_ALONE:]
+
+
+def many_connections(driver: Driver, plan: Plan, count: int) -> tuple[Figures, list[int], bytes]:
+    """Open so many connections, publish on all of them with one message in flight on each, and take it all back.
+
+    Returns the figures, what each has sent, and the numbers received.
+    """
+    began = time.monotonic()
+    producers = [driver.producer(index) for index in range(count)]
+    opening = time.monotonic() - began
+    sent, confirmed, due = [0] * count, [0] * count, [0.0] * count
+    waited: list[float] = []
+    with selectors.DefaultSelector() as selector:
+        for index, producer in enumerate(producers):
+            selector.register(producer.fileno(), selectors.EVENT_READ, index)
+        started = time.monotonic()
+        end = started + plan.seconds
+        for index, producer in enumerate(producers):
+            due[index] = time.monotonic()
+            producer.publish(0, 1)
+            sent[index] = 1
+        while confirmed != sent:
+            if not (ready := selector.select(PATIENCE)):
+                raise BenchError(f"Nothing was confirmed for {PATIENCE:g} s.")
+            for key, _ in ready:
+                index = key.data
+                confirmed[index] = producers[index].confirmed(0.0)
+                if confirmed[index] < sent[index]:
+                    continue
+                now = time.monotonic()
+                waited.append(now - due[index])
+                if now < end:
+                    due[index] = now
+                    producers[index].publish(sent[index], 1)
+                    sent[index] += 1
+        took = time.monotonic() - started
+    figures = {"opened_per_s": count / opening, "confirmed_per_s": sum(sent) / took} | _places("confirm", waited)
+    for producer in producers:
+        producer.close()
+    return figures, sent, _take_back(driver, sum(sent))
+
+
+def _take_back(driver: Driver, count: int) -> bytes:
+    consumer = driver.consumer(0)
+    columns, last = [], time.monotonic()
+    while count > 0 and time.monotonic() - last < PATIENCE:
+        if column := consumer.receive(_WAIT):
+            columns.append(column)
+            count -= len(column) // 8
+            last = time.monotonic()
+    consumer.settle()
+    return b"".join(columns)
+
+
+# In the command.
+
+
+def throughput(driver: Driver, plan: Plan) -> Figures:
+    """Producers and consumers at full pace."""
+    return _at_once(driver, plan, fanout=False)
+
+
+def fanout(driver: Driver, plan: Plan) -> Figures:
+    """Every consumer gets every message."""
+    return _at_once(driver, plan, fanout=True)
+
+
+def _at_once(driver: Driver, plan: Plan, fanout: bool) -> Figures:
+    progress = Progress(plan.producers, plan.consumers, fanout)
+    produces: list[Job] = [(produce, (driver, index, plan, progress, False)) for index in range(plan.producers)]
+    consumes: list[Job] = [(consume, (driver, index, progress)) for index in range(plan.consumers)]
+    results = run(produces + consumes, plan.limit)
+    produced, consumed = results[: plan.producers], results[plan.producers :]
+    sent = [one.sent for one in produced]
+    copies = plan.consumers if fanout else 1
+    started = min(one.started for one in produced)
+    figures: Figures = {
+        "end_to_end_per_s": copies * sum(sent) / (max(one.settled for one in consumed) - started),
+        "generator_cpu_us": 1e6 * sum(one.cpu for one in results) / (copies * sum(sent)),
+        "messages": copies * sum(sent),
+    }
+    if driver.confirms and not fanout:
+        figures["published_per_s"] = sum(sent) / (max(one.ended for one in produced) - started)
+    groups = [[one.column] for one in consumed] if fanout else [[one.column for one in consumed]]
+    return figures | _wrong(driver, sent, groups)
+
+
+def backlog(driver: Driver, plan: Plan) -> Figures:
+    """Publish with no consumer, as fast as is confirmed; then drain it."""
+    filling = Progress(plan.producers, 0)
+    filled: list[Produced] = run(
+        [(produce, (driver, index, plan, filling, True)) for index in range(plan.producers)], plan.limit
+    )
+    sent = [one.sent for one in filled]
+    draining = Progress.after(sent, plan.consumers)
+    drained: list[Consumed] = run(
+        [(consume, (driver, index, draining)) for index in range(plan.consumers)], plan.limit
+    )
+    took = max(one.settled for one in drained) - min(one.started for one in drained)
+    figures: Figures = {"drained_per_s": sum(sent) / took, "messages": sum(sent)}
+    if driver.confirms:
+        began = min(one.started for one in filled)
+        figures["filled_per_s"] = sum(sent) / (max(one.ended for one in filled) - began)
+    return figures | _wrong(driver, sent, [[one.column for one in drained]])
+
+
+def latency(driver: Driver, plan: Plan) -> Figures:
+    """Percentiles at the plan's rate, and with one message in flight."""
+    confirm, deliver = run([(one_in_flight, (driver, replace(plan, seconds=plan.seconds / 2)))], plan.limit)[0]
+    figures: Figures = {"deliver_alone_p50_us": 1e6 * statistics.median(deliver)}
+    if driver.confirms:
+        figures["confirm_alone_p50_us"] = 1e6 * statistics.median(confirm)
+    progress = Progress(plan.producers, plan.consumers)
+    produces: list[Job] = [(produce_at_rate, (driver, index, plan, progress)) for index in range(plan.producers)]
+    consumes: list[Job] = [(consume, (driver, index, progress)) for index in range(plan.consumers)]
+    results = run(produces + consumes, plan.limit)
+    produced: list[Produced] = results[: plan.producers]
+    consumed: list[Consumed] = results[plan.producers :]
+    rate = plan.rate / plan.producers
+    figures |= _places("deliver", _delivered(driver, produced, consumed, rate))
+    if driver.confirms:
+        figures |= _places("confirm", [late for one in produced for late in _confirmed(one, rate)])
+    sent = [one.sent for one in produced]
+    return figures | {"messages": sum(sent)} | _wrong(driver, sent, [[one.column for one in consumed]])
+
+
+def connections(driver: Driver, plan: Plan, count: int) -> Figures:
+    """Many connections, each with one message in flight."""
+    figures, sent, column = run([(many_connections, (driver, plan, count))], plan.limit)[0]
+    return dict(figures) | {"messages": sum(sent)} | _wrong(driver, sent, [[column]])
+
+
+def _delivered(
+    driver: Driver, produced: Sequence[Produced], consumed: Iterable[Consumed], rate: float
+) -> list[float]:
+    """How late each message was that is counted."""
+    late = []
+    for one in consumed:
+        values = iter(positions(one.column))
+        for at, count in zip(one.times, one.counts, strict=True):
+            for _ in range(count):
+                value = next(values) - (driver.run << 48)
+                producer, position = value >> 32, value & 0xFFFFFFFF
+                if 0 <= producer < len(produced) and position >= _WARM * produced[producer].sent:
+                    late.append(at - produced[producer].started - position / rate)
+    return late
+
+
+def _confirmed(one: Produced, rate: float) -> list[float]:
+    late: list[float] = []
+    position = 0
+    for at, count in zip(*one.confirms, strict=True):
+        late += [at - one.started - n / rate for n in range(position, count) if n >= _WARM * one.sent]
+        position = count
+    return late
+
+
+def _places(name: str, seconds: Iterable[float]) -> Figures:
+    ordered = array("d", sorted(seconds))
+    if not ordered:
+        raise BenchError("Too few messages for percentiles: more --seconds, or a higher --rate.")
+    return {
+        f"{name}_{place}_us": 1e6 * ordered[int(len(ordered) * part)]
+        for place, part in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
+    }
+
+
+def _wrong(driver: Driver, sent: Sequence[int], groups: Iterable[list[bytes]]) -> Figures:
+    checks = [verify(driver.run, sent, group) for group in groups]
+    names = Verified._fields if driver.ordered else Verified._fields[:-1]
+    return {name: sum(getattr(check, name) for check in checks) for name in names}
+
+
+#: What can be measured, in the order in which it is done.
+MEASURES: Final[dict[str, Any]] = {
+    "latency": latency,
+    "throughput": throughput,
+    "backlog": backlog,
+    "fanout": fanout,
+    "connections": connections,
+}

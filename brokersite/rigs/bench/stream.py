@@ -1,0 +1,92 @@
+"""A blocking connection for load: bytes out, bytes in, and what was read and not yet used."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+from typing import NamedTuple
+
+from brokersite.rigs.bench.errors import BenchError
+
+#: Seconds without any progress after which a run is given up.
+PATIENCE = 20.0
+_MOST_READ = 1 << 18
+
+
+class Place(NamedTuple):
+    """Where a broker listens. `authority` is the file (PEM) that signs its certificate: TLS is spoken then."""
+
+    host: str
+    port: int
+    authority: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Stream:
+    """A connection. `rest` are the bytes that were read and not yet used. Raises BenchError when it is gone."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.rest = bytearray()
+        try:
+            self.socket = socket.create_connection((place.host, place.port), timeout=PATIENCE)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if place.authority is not None:
+                context = ssl.create_default_context(cafile=place.authority)
+                self.socket = context.wrap_socket(self.socket, server_hostname=place.host)
+        except ConnectionRefusedError:
+            raise BenchError(
+                f"Nothing listens on {place}. Start the broker (`fivewire up`, in a checkout `make run`), or say where"
+                " it is with --address."
+            ) from None
+        except OSError as error:
+            raise BenchError(f"No connection to {place}: {error}") from error
+
+    def send(self, data: bytes | bytearray) -> None:
+        """Send all of it."""
+        try:
+            self.socket.sendall(data)
+        except TimeoutError:
+            raise BenchError(f"{self.place} has read nothing for {PATIENCE:g} s.") from None
+        except OSError as error:
+            self._explain(error)
+
+    def read(self) -> None:
+        """Wait for bytes and keep them."""
+        try:
+            data = self.socket.recv(_MOST_READ)
+        except TimeoutError:
+            raise BenchError(f"{self.place} has said nothing for {PATIENCE:g} s.") from None
+        except OSError as error:
+            raise BenchError(f"{self.place} has closed the connection: {error}") from error
+        if not data:
+            raise BenchError(f"{self.place} has closed the connection.")
+        self.rest += data
+
+    def read_within(self, seconds: float = 0.0) -> bool:
+        """Read if anything comes in time; whether it did."""
+        pending = isinstance(self.socket, ssl.SSLSocket) and self.socket.pending()
+        if pending or select.select([self.socket], [], [], seconds)[0]:
+            self.read()
+            return True
+        return False
+
+    def take(self, size: int) -> bytes:
+        """The next `size` bytes; waits for them."""
+        while len(self.rest) < size:
+            self.read()
+        taken = bytes(self.rest[:size])
+        del self.rest[:size]
+        return taken
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self.socket.close()
+
+    def _explain(self, error: OSError) -> None:
+        """The connection broke while sending: there may be a last word of the broker to be read."""
+        self.read_within(0.2)
+        raise BenchError(f"{self.place} has closed the connection: {error}") from error

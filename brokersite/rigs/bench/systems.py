@@ -1,0 +1,256 @@
+"""The brokers that are measured, each with one protocol."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from django.conf import settings
+
+from brokersite.rigs.bench import deployment
+from brokersite.rigs.bench.drivers import Driver, amqp, jetstream
+from brokersite.rigs.bench.drivers.blipmq import BlipMQ
+from brokersite.rigs.bench.drivers.overhop import Overhop
+from brokersite.rigs.bench.drivers.peerbus import Peer, Peerbus
+from brokersite.rigs.bench.drivers.sspq import Sspq
+from brokersite.rigs.bench.errors import BenchError
+from brokersite.rigs.bench.measures import MEASURES, Figures, Plan
+from brokersite.rigs.bench.servers import private_nats, private_rabbitmq, syncs_always
+from brokersite.rigs.bench.stream import Place
+from brokersite.rigs.bench.usage import CpuMeter
+from wire.net.address import AddressError, parse_address
+
+#: Where each protocol is served unless an operator has said otherwise.
+ADDRESSES: Final = {
+    "blipmq": "127.0.0.1:5555", "overhop": "127.0.0.1:9876", "sspq": "127.0.0.1:8888", "peerbus": "127.0.0.1:8000",
+}  # fmt: skip
+PROTOCOLS: Final = tuple(ADDRESSES)
+OTHERS: Final = ("rabbitmq", "nats")
+AUDITED: Final = "audited"
+PEERBUS_PATH: Final = "/ws/peerbus"
+SMALLEST: Final = 8
+
+
+@dataclass(frozen=True)
+class Load:
+    """The load that all systems of a run are given."""
+
+    plan: Plan
+    size: int
+    prefetch: int
+    subscribers: int
+    connections: int
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to reach the deployment; `addresses` are those of its protocols that are not the usual ones."""
+
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = None
+    authority: str | None = None
+    sspq_queue: str | None = None
+
+
+Drive = Callable[[int], AbstractContextManager[Driver]]
+
+
+class System(NamedTuple):
+    """A broker to measure: `drive` makes a queue for a measurement and gives a driver for it.
+
+    Its argument is the number of subscribers. `notes` are said under the results.
+    """
+
+    name: str
+    measures: tuple[str, ...]
+    meter: CpuMeter | None
+    drive: Drive
+    notes: tuple[str, ...] = ()
+
+    def measure(self, name: str, load: Load) -> Figures:
+        """One measurement. Raises BenchError."""
+        plan = load.plan
+        copies = load.subscribers if name == "fanout" else 1
+        with self.drive(copies) as driver:
+            if name == "connections":
+                return dict(MEASURES[name](driver, plan, load.connections))
+            if name == "fanout":
+                plan = replace(plan, consumers=copies, producers=1)
+            before = self.meter.read() if self.meter else {}
+            figures: Figures = MEASURES[name](driver, plan)
+            if self.meter and name == "throughput":
+                for part, used in self.meter.read().items():
+                    figures[f"{part}_cpu_us"] = 1e6 * (used - before.get(part, used)) / figures["messages"]
+            return figures
+
+
+def new_run() -> int:
+    """The number of a measurement, by which its messages are known."""
+    return 1 + secrets.randbelow((1 << 15) - 1)
+
+
+def open_system(stack: ExitStack, words: str, load: Load, options: Options, scratch: Path) -> System:
+    """The system that the user means: a protocol, rabbitmq or nats, and after = where it is. Raises BenchError.
+
+    What is made for it, a key or a server, is gone when the stack ends.
+    """
+    kind, _, where = words.partition("=")
+    if kind == "rabbitmq":
+        return _rabbitmq(stack, where, load, scratch)
+    if kind == "nats":
+        return _nats(stack, where, load, scratch)
+    audited = kind == AUDITED
+    if audited:
+        kind = "blipmq"
+    if kind not in ADDRESSES:
+        raise BenchError(f"{words!r} is nothing to compare with: {', '.join((*PROTOCOLS, AUDITED, *OTHERS))}.")
+    place = _place(where or options.addresses.get(kind) or ADDRESSES[kind], options.authority)
+    name = f"{kind}{', audited' if audited else ''}{f' at {place}' if where else ''}"
+    if kind == "blipmq":
+        return _blipmq(stack, name, place, load, options, audited)
+    if kind == "overhop":
+        return _overhop(name, place, load)
+    if kind == "sspq":
+        return _sspq(name, place, load, options)
+    return _peerbus(stack, name, place, load, options)
+
+
+def _place(text: str, authority: str | None) -> Place:
+    try:
+        address = parse_address(text)
+    except AddressError as error:
+        raise BenchError(str(error)) from error
+    return Place(address.host, address.port, authority)
+
+
+def _blipmq(stack: ExitStack, name: str, place: Place, load: Load, options: Options, audited: bool) -> System:
+    own = deployment.own_name()
+    key = options.key or stack.enter_context(deployment.temporary_key(own, "blipmq"))
+
+    @contextmanager
+    def drive(copies: int) -> Iterator[Driver]:
+        topic = f"{own}-{secrets.token_hex(3)}"
+        driver = BlipMQ(place, key, topic, new_run(), load.size, load.prefetch)
+        with deployment.temporary_subscriptions(driver, copies, audited) as ids:
+            yield replace(driver, subscriptions=ids)
+
+    measures = ("latency", "throughput", "backlog", "fanout", "connections")
+    return System(name, measures, CpuMeter(place, with_postgres=True), drive)
+
+
+def _overhop(name: str, place: Place, load: Load) -> System:
+    @contextmanager
+    def drive(copies: int) -> Iterator[Driver]:
+        queue = deployment.own_name()
+        with deployment.temporary_queue(queue, audited=False):
+            yield Overhop(place, queue, new_run(), load.size, load.prefetch)
+
+    measures = ("latency", "throughput", "backlog", "connections")
+    return System(name, measures, CpuMeter(place, with_postgres=True), drive)
+
+
+def _sspq(name: str, place: Place, load: Load, options: Options) -> System:
+    queue = deployment.unused_queue(options.sspq_queue or settings.BROKER_SSPQ_QUEUE)
+
+    @contextmanager
+    def drive(copies: int) -> Iterator[Driver]:
+        driver = Sspq(place, new_run(), load.size, load.prefetch)
+        with deployment.removed_messages(queue, driver.run, load.size):
+            yield driver
+
+    note = "SSPQ answers neither SEND nor CONFIRM: its rate ends with the last CONFIRM sent."
+    return System(name, ("latency", "throughput", "backlog"), CpuMeter(place, with_postgres=True), drive, (note,))
+
+
+def _peerbus(stack: ExitStack, name: str, place: Place, load: Load, options: Options) -> System:
+    own = deployment.own_name()
+    key = options.key or stack.enter_context(deployment.temporary_key(own, "peerbus"))
+
+    @contextmanager
+    def drive(copies: int) -> Iterator[Driver]:
+        plan = load.plan
+        one = f"{own}-{secrets.token_hex(3)}"
+        driver = Peerbus(place, PEERBUS_PATH, key, one, new_run(), load.size, plan.consumers)
+        recipients = [driver.recipient(index) for index in range(plan.consumers)]
+        senders = [driver.sender(index) for index in range(max(plan.producers * plan.consumers + 1, load.connections))]
+        with deployment.temporary_peers([*recipients, *senders]):
+            for recipient in recipients:  # letters to a name that was never registered are dropped
+                Peer(driver, recipient).close()
+            yield driver
+
+    note = "peerbus: every letter is signed, and recorded in the audit chain, whose rows stay."
+    measures = ("latency", "throughput", "backlog", "connections")
+    return System(name, measures, CpuMeter(place, with_postgres=True), drive, (note,))
+
+
+def _rabbitmq(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
+    name = "RabbitMQ quorum"
+    if url:
+        parts = urlsplit(url)
+        place = Place(parts.hostname or "127.0.0.1", parts.port or 5672)
+        login = amqp.Login(
+            place, unquote(parts.username or "guest"), unquote(parts.password or "guest"),
+            unquote(parts.path[1:]) or "/",
+        )  # fmt: skip
+    else:
+        server = stack.enter_context(private_rabbitmq(scratch))
+        if server is None:
+            raise BenchError("RabbitMQ is not installed here. Compare with one that runs: rabbitmq=amqp://HOST:5672")
+        name = f"RabbitMQ {server.version} quorum"
+        login = amqp.Login(Place("127.0.0.1", server.port))
+
+    @contextmanager
+    def drive(copies: int) -> Iterator[Driver]:
+        own = deployment.own_name()
+        queues = tuple(f"{own}-{copy}" for copy in range(copies))
+        exchange = own if copies > 1 else ""
+        keeper = amqp.AmqpConnection(login)
+        for queue in queues:
+            keeper.declare(queue)
+        try:
+            if exchange:
+                keeper.fan_out(exchange, queues)
+            yield amqp.Amqp(login, queues, exchange, new_run(), load.size, load.prefetch)
+        finally:
+            keeper.delete(queues, exchange)
+            keeper.close()
+
+    return System(name, tuple(MEASURES), CpuMeter(login.place, with_postgres=False), drive)
+
+
+def _nats(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
+    if url:
+        parts = urlsplit(url)
+        place = Place(parts.hostname or "127.0.0.1", parts.port or 4222)
+        login = jetstream.Login(place, unquote(parts.username or ""), unquote(parts.password or ""))
+        note = "JetStream's durability is what that server's sync_interval says; by default it syncs every two minutes."
+    else:
+        server = stack.enter_context(private_nats(scratch))
+        if server is None:
+            raise BenchError("NATS is not installed here. Compare with one that runs: nats=nats://HOST:4222")
+        login = jetstream.Login(Place("127.0.0.1", server.port))
+        note = (
+            "JetStream syncs each message before it answers (sync_interval: always)."
+            if syncs_always(server.version)
+            else f"NATS {server.version} cannot sync before it answers: its PubAck promises less than a confirm does."
+        )
+
+    @contextmanager
+    def drive(copies: int) -> Iterator[Driver]:
+        driver = jetstream.JetStream(login, deployment.own_name(), new_run(), load.size, load.prefetch, copies)
+        keeper = jetstream.NatsConnection(login)
+        keeper.create(driver, load.prefetch)
+        try:
+            yield driver
+        finally:
+            keeper.api(f"STREAM.DELETE.{driver.stream}")
+            keeper.close()
+
+    version = jetstream.NatsConnection(login).server.get("version", "?")
+    meter = CpuMeter(login.place, with_postgres=False)
+    return System(f"NATS {version} JetStream", tuple(MEASURES), meter, drive, (note,))

@@ -1,0 +1,61 @@
+"""CPU time of the processes that are measured, as far as they run on this machine and may be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import psutil
+from django.db import connection
+
+from brokersite.rigs.bench.stream import Place
+
+
+class CpuMeter:
+    """Processor time of a broker's processes and of PostgreSQL's."""
+
+    def __init__(self, place: Place, with_postgres: bool) -> None:
+        self._broker = _listening(place)
+        self._postgres = _postmaster() if with_postgres else None
+
+    def read(self) -> dict[str, float]:
+        """Seconds used so far: `broker`, `postgresql`, as far as known."""
+        used = {"broker": _seconds(self._broker)} if self._broker else {}
+        if self._postgres is not None:
+            used["postgresql"] = _seconds([self._postgres, *self._postgres.children()])
+        return used
+
+
+def _seconds(processes: Iterable[psutil.Process]) -> float:
+    total = 0.0
+    for process in processes:
+        try:
+            total += sum(process.cpu_times()[:2])
+        except psutil.Error:  # it has ended, or is another user's
+            continue
+    return total
+
+
+def _listening(place: Place) -> list[psutil.Process]:
+    """The processes that listen on a port of this machine."""
+    if place.host not in ("localhost", "127.0.0.1", "::1"):
+        return []
+    try:
+        found = psutil.net_connections("tcp")
+    except psutil.Error:
+        return []
+    listening = [one for one in found if one.status == psutil.CONN_LISTEN and one.pid]
+    pids = {one.pid for one in listening if one.laddr and one.laddr.port == place.port}
+    return [psutil.Process(pid) for pid in pids if pid is not None]
+
+
+def _postmaster() -> psutil.Process | None:
+    """The server's first process, if it runs on this machine."""
+    with connection.cursor() as cursor:
+        cursor.execute("select pg_backend_pid()")
+        (pid,) = cursor.fetchone()
+    try:
+        backend = psutil.Process(pid)
+        parent = backend.parent()
+        return parent if parent is not None and "postgres" in backend.name() else None
+    except psutil.Error:
+        return None
