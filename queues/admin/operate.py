@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -24,7 +25,9 @@ from queues.operations.messages import OperationError
 from queues.operations.search import FINISHED, Criteria
 
 #: Parameters of the address: the action, whether all that was found or only what is selected, and the latter.
-ACTION, SCOPE, SELECTED, IDS = "action", "scope", "selected", "ids"
+ACTION, SCOPE, SELECTED, ALL, IDS = "action", "scope", "selected", "all", "ids"
+#: The state of those in a queue that an action is for, if it is for one only.
+STATE: Mapping[str, str] = {BulkAction.PUT_BACK: "dead", BulkAction.DELIVER_NOW: "delayed"}
 
 
 class OperateForm(forms.Form):
@@ -67,6 +70,17 @@ def operation_links(request: HttpRequest, id: str, finished: bool = False) -> li
         source = {"from": id, **({"finished": "1"} if finished else {})}
         links.append((f"{reverse('admin:queues_message_publish')}?{urlencode(source)}", "Edit and publish again"))
     return links
+
+
+def queue_links(request: HttpRequest, queue: str) -> list[tuple[str, str]]:
+    """The addresses and names of what the user may do to all messages of a queue; each begins with a preview."""
+    if not request.user.has_perm("queues.view_message"):
+        return []
+    address = reverse("admin:queues_message_operate")
+    return [
+        (f"{address}?{urlencode({ACTION: action, SCOPE: ALL, 'queue': queue, 'state': STATE.get(action, '')})}", name)
+        for action, name in actions_of(request)
+    ]
 
 
 def operate_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:

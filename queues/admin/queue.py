@@ -22,6 +22,7 @@ from queues.admin.charts import rate, sparkline
 from queues.admin.confirm import GONE, REFUSALS, ConfirmedDeletion, confirm_page, confirmed, to_type
 from queues.admin.effects import effects
 from queues.admin.history import asked_span
+from queues.admin.operate import queue_links
 from queues.admin.queue_panel import NO_FIGURES, ListFigures, list_figures, queue_panel
 from queues.admin.recorded import operator
 from queues.counts import QueueCounts, many_counts
@@ -165,6 +166,7 @@ class QueueAdmin(ConfirmedDeletion):
             response.context_data |= queue_panel(queue, asked_span(request)) | {
                 "may_operate": self.has_change_permission(request, queue),
                 "may_destroy": self.has_delete_permission(request, queue),
+                "operations": [] if queue is None else queue_links(request, queue.name),
             }
         return response
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
+from html import unescape
 from typing import Any
 
 import psycopg
@@ -17,7 +19,7 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 
 from queues.admin.effects import effects
 from queues.database import connection_parameters
-from queues.models import AuditJournalEntry, Interest, Queue, QueueSample, Route, SampleMark, State, Worker
+from queues.models import AuditJournalEntry, BulkAction, Interest, Queue, QueueSample, Route, SampleMark, State, Worker
 from queues.operations.definitions import export_definitions
 from queues.samples import ALL_QUEUES
 from tests.queues.admin.test_admin import act, address, policy, subscription, text_of, unprivileged
@@ -178,6 +180,25 @@ def test_where_dead_letters_go_is_said_by_name() -> None:
 
 
 # What can be done there.
+
+
+def test_the_page_of_a_queue_leads_to_what_can_be_done_to_all_its_messages(
+    admin_client: Client, client: Client
+) -> None:
+    queue = make_queue("a queue & more")
+    store(queue, State.DEAD, 3), store(queue, count=2)
+    text = admin_client.get(page(queue)).content.decode()
+    [line] = re.findall(r'<p id="operations">(.*)</p>', text)
+    links = {words: unescape(link) for link, words in re.findall(r'<a href="([^"]*)">([^<]*)</a>', line)}
+    assert len(links) == len(BulkAction)
+    counts = {words: admin_client.get(link).context["found"].count for words, link in links.items()}
+    assert counts["Move to another queue"] == counts["Delete"] == 5
+    assert counts["Put dead letters back where they came from"] == 3
+    assert counts["Deliver delayed ones now"] == 0
+    [find] = re.findall(r'<a href="([^"]*)">Find messages', text)
+    assert len(admin_client.get(unescape(find)).context["rows"]) == 5
+    client.force_login(user_with("view_queue", "view_message"))
+    assert 'id="operations"' not in client.get(page(queue)).content.decode(), "who may only look is offered nothing"
 
 
 def test_a_queue_is_paused_and_resumed_from_its_page(admin_client: Client) -> None:
