@@ -59,6 +59,10 @@ class NodeAdmin(FixedAdmin):
         ]  # fmt: skip
         return [*own, *super().get_urls()]
 
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """Without Django's deletion: it would list every event of a node, and ask for no name."""
+        return {name: action for name, action in super().get_actions(request).items() if name != "delete_selected"}
+
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Whether the user may send commands to running nodes."""
         return request.user.has_perm("hydra.change_node")

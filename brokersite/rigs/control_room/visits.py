@@ -69,9 +69,10 @@ class Visitor:
         spent = _Statements()
         with CaptureQueriesContext(connection) as queries, connection.execute_wrapper(spent):
             response = self.open(page)
+        count = len(queries)  # the next request empties their list
         seconds, processor = zip(*(self._timed(page) for _ in range(times)), strict=True) if times else ((0.0,),) * 2
         return Visited(
-            page, response.status_code, len(queries), statistics.median(seconds), min(processor), spent.total,
+            page, response.status_code, count, statistics.median(seconds), min(processor), spent.total,
             spent.longest,
         )  # fmt: skip
 
