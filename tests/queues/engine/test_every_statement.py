@@ -1,6 +1,8 @@
-"""Every statement of the engine fails once in the middle of what users do, by an error that a repetition helps against
-and by one that nothing foresaw: only the unit concerned suffers. The table tells which scenario runs which statement; a
-statement that is in none fails a test."""
+"""Every statement of the engine fails once in the middle of what users do: only the unit concerned suffers.
+
+It fails by an error that a repetition helps against or by an unforeseen one, in turn; in the long form by both. The
+table tells which scenario runs which statement; a statement that is in none fails a test.
+"""
 
 from __future__ import annotations
 
@@ -98,10 +100,14 @@ async def world(
     return World(make_engine, engine, store, Faults(monkeypatch), [first, second], text)
 
 
+@pytest.mark.parametrize("errors", ["in turn", pytest.param("both", marks=pytest.mark.long)])
 @pytest.mark.parametrize("scenario", RUN_BY, ids=lambda scenario: scenario.__name__)
-async def test_a_statement_that_fails_once_costs_its_unit_and_no_more(world: World, scenario: Scenario) -> None:
-    for state in (DEADLOCK, UNFORESEEN):
-        for names in runs(scenario):
+async def test_a_statement_that_fails_once_costs_its_unit_and_no_more(
+    world: World, scenario: Scenario, errors: str
+) -> None:
+    both = errors == "both" or scenario in LONG
+    for number, names in enumerate(runs(scenario)):
+        for state in (DEADLOCK, UNFORESEEN) if both else ((DEADLOCK, UNFORESEEN)[number % 2],):
             try:
                 await fail_once(world, scenario, names, state)
             except BaseException as error:
