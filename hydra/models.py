@@ -179,6 +179,34 @@ class Vote(models.Model):
         return f"{self.voter} pledged to {self.pledge} in term {self.term}"
 
 
+class Tenure(models.Model):
+    """A time for which a node led a term, or held IRC. Rows outlive the node's; old ones are removed."""
+
+    class Kind(models.TextChoices):
+        LEAD = "lead", "led"
+        IRC = "irc", "held IRC"
+
+    id = models.BigAutoField(primary_key=True)
+    voter = models.CharField(max_length=16, help_text="The node's lasting key.")
+    name = models.CharField(max_length=255, help_text="The node's stable name.")
+    kind = models.CharField(max_length=4, choices=Kind)
+    term = models.BigIntegerField()
+    began_at = models.DateTimeField()
+    until = models.DateTimeField(help_text="It is known to have lasted until then.")
+
+    class Meta:
+        ordering = ("-began_at",)
+        default_permissions = ()
+        constraints = (
+            models.UniqueConstraint(fields=("voter", "kind", "began_at"), name="hydra_tenure_once"),
+            models.CheckConstraint(condition=Q(kind__in=("lead", "irc")), name="hydra_tenure_kind"),
+        )
+        indexes = (models.Index(fields=("until",), name="hydra_tenure_until"),)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.get_kind_display()} in term {self.term}"
+
+
 class Event(models.Model):
     """An event of a node, for operators. The oldest are removed, by age and by number."""
 

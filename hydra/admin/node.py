@@ -17,6 +17,7 @@ from django.utils.safestring import SafeString
 
 from hydra import operations
 from hydra.admin.requests import FORGET, REQUESTS
+from hydra.admin.timeline import timeline_context
 from hydra.admin.view import EMPTY, JOINED, NodeView, electorate_of, moment, vote_of
 from hydra.models import Link, Node
 from queues.admin.confirm import REFUSALS, confirm_page, confirmed
@@ -33,6 +34,7 @@ class NodeAdmin(FixedAdmin):
     search_fields = ("name",)
     show_full_result_count = False
     actions = ("forget_selected",)
+    change_list_template = "admin/hydra/node_change_list.html"
     change_form_template = "admin/hydra/node_change_form.html"
     readonly_fields = (
         "state", "leader_shown", "votes", "irc_shown", "lease", "seen", "network", "links_table", "members_table",
@@ -77,6 +79,15 @@ class NodeAdmin(FixedAdmin):
         if node is not None:
             node.view = NodeView(node, node.running, self.has_operate_permission(request))
         return node
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = timeline_context(request)
+        query = request.GET.copy()
+        query.pop("span", None)  # else it is a filter that the list does not know
+        request.GET = query  # type: ignore[assignment]
+        return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None

@@ -17,6 +17,7 @@ from hydra.snapshot import LinkStatus, MemberStatus, NodeSnapshot, Occurrence, o
 from hydra.storage.database import Connection
 from hydra.storage.node_lease import NodeLease
 from hydra.storage.statements import statement
+from hydra.storage.tenures import Tenures
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ PRUNING: Final = 60.0
 #: Events of each node that are kept.
 EVENTS_KEPT: Final = 1000
 DAYS_KEPT: Final = 30
+#: Tenures of all nodes that are kept.
+TENURES_KEPT: Final = 5000
 LONGEST_TEXT: Final = 2000
 #: Seconds between a node's clock and the database's above which the shown moments are corrected.
 DRIFT: Final = 0.5
@@ -47,6 +50,7 @@ class StatusWriter:
         self._pruned_at = -PRUNING
         self._events: deque[tuple[float, Occurrence]] = deque()
         self._lost = 0
+        self._tenures = Tenures()
         self._database_ahead = 0.0
         self._offset = 0.0
 
@@ -59,6 +63,7 @@ class StatusWriter:
         offset = time.time() - status.now
         if abs(offset - self._offset) > DRIFT:
             self._offset = offset
+        self._tenures.follow(status, time.time() + self._database_ahead, self._moment(status.lease_until))
 
     def note(self, events: Iterable[Occurrence]) -> None:
         """Note events of this moment."""
@@ -104,17 +109,20 @@ class StatusWriter:
         if self._pruned_at + PRUNING <= now:
             self._pruned_at = now
             await _execute(connection, "prune_events", id=lease.id, kept=EVENTS_KEPT, days=DAYS_KEPT)
+            await _execute(connection, "prune_tenures", kept=TENURES_KEPT, days=DAYS_KEPT)
         events, self._events = self._events, deque()
         lost, self._lost = self._lost, 0
         try:
             async with connection.transaction():
                 await connection.execute("set local synchronous_commit to off")
                 await self._write_events(connection, lease, [*events], lost)
+                tenures = await self._write_tenures(connection, lease)
                 status = await self._write_status(connection, lease)
         except BaseException:
             self._events.extendleft(reversed(events))
             self._lost += lost
             raise
+        self._tenures.written(tenures)
         if status is not None:
             self._shown, self._shown_at = status, now
 
@@ -132,6 +140,16 @@ class StatusWriter:
                 term=[event.term for _, event in events],
                 text=[_clean(event.text) for _, event in events],
             )  # fmt: skip
+
+    async def _write_tenures(self, connection: Connection, lease: NodeLease) -> int:
+        tenures = list(self._tenures)
+        if tenures:
+            await _execute(
+                connection, "write_tenures",
+                id=lease.id, kinds=[one.kind for one in tenures], terms=[one.term for one in tenures],
+                began=[one.began for one in tenures], until=[one.until for one in tenures],
+            )  # fmt: skip
+        return len(tenures)
 
     async def _write_status(self, connection: Connection, lease: NodeLease) -> NodeSnapshot | None:
         status, shown = self._status, self._shown

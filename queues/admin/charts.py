@@ -193,13 +193,57 @@ def bars(id: str, title: str, names: Sequence[str], series: Sequence[Series], fo
                 words = f"{name}: {form(value)} {label}"
                 marks.append(Mark(round(x, 2), y, round(value * unit, 2), BAR, colour, words))
                 x += value * unit
-        short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
-        labels.append(Label(NAMES - 8, y + BAR - 5, short, "end"))
+        labels.append(Label(NAMES - 8, y + BAR - 5, _short(name), "end"))
         labels.append(Label(round(x + 6, 2), y + BAR - 5, form(totals[n]), "start"))
     return Chart(
         id, title, _words(title, names, series, form), len(names) * (BAR + GAP) + GAP, [one[:3] for one in shown],
         ["", *(one.label for one in series)], _table(names, series, form), marks=marks, labels=labels, left=NAMES,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A time on a line of a timeline: which line, which kind, from and until (Unix times), and what it stands for."""
+
+    line: str
+    kind: int
+    start: float
+    end: float
+    words: str
+
+
+def timeline(
+    id: str, title: str, words: str, kinds: Sequence[str], stretches: Sequence[Stretch], moments: Sequence[float],
+    form: Format, heads: list[str], rows: list[list[str]],
+) -> Chart:  # fmt: skip
+    """Stretches of time by line, a narrow bar for each kind; `moments` are named below, the first and the last are the
+    ends of the chart."""
+    lines = list(dict.fromkeys(one.line for one in stretches))
+    bar, begin = BAR / max(1, len(kinds)), moments[0]
+    unit = (WIDTH - NAMES - RIGHT) / max(moments[-1] - begin, 1e-9)
+
+    def place(moment: float) -> float:
+        return round(NAMES + (min(max(moment, begin), moments[-1]) - begin) * unit, 2)
+
+    marks = []
+    for one in stretches:
+        y = GAP + lines.index(one.line) * (BAR + GAP) + one.kind * bar
+        width = max(place(one.end) - place(one.start), 1.0)
+        marks.append(Mark(place(one.start), round(y, 2), round(width, 2), round(bar, 2), COLOURS[one.kind], one.words))
+    foot = GAP + len(lines) * (BAR + GAP)
+    labels = [
+        Label(NAMES - 8, GAP + n * (BAR + GAP) + BAR - 5, _short(name), "end") for n, name in enumerate(lines)
+    ]
+    labels += [Label(place(moment), foot + 14, form(moment)) for moment in moments[1:-1]]
+    legend = [(kind, colour, "") for kind, colour in zip(kinds, COLOURS, strict=False)]
+    return Chart(
+        id, title, words, foot + 22, legend if stretches else [], heads, rows, marks=marks, labels=labels, left=NAMES
+    )
+
+
+def _short(name: str) -> str:
+    """A name that fits beside a bar."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
 def sparkline(words: str, values: Sequence[float | None]) -> SafeString:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
-from hydra.models import Event, Link, Member, Node, Vote
+from hydra.models import Event, Link, Member, Node, Tenure, Vote
 from hydra.notifications import CommandAction
 from queues.models import AuditJournalEntry
 from queues.operations import connections
@@ -76,7 +77,7 @@ def test_the_list_takes_as_many_queries_for_many_nodes_as_for_one(
 ) -> None:
     for n in range(count):
         stopped(f"node {n}")
-    with django_assert_num_queries(LOGIN + 2):  # how many there are, the page
+    with django_assert_num_queries(LOGIN + 3):  # the timeline, how many there are, the page
         response = admin_client.get(reverse(LIST))
     assert len(response.context["cl"].result_list) == count
 
@@ -277,6 +278,33 @@ def test_who_may_only_look_is_offered_nothing(unprivileged: Client) -> None:
             assert unprivileged.post(address, {"confirmed": "yes"}).status_code == 403
     assert alpha.commands == []
     assert Node.objects.exists()
+
+
+# Who led and held IRC when.
+
+
+def test_the_list_draws_who_led_and_held_irc_also_of_nodes_that_are_forgotten(admin_client: Client) -> None:
+    with running("alpha", leader_of_three()):
+        wait_until(lambda: Tenure.objects.filter(name="alpha").count() == 2, "its tenures")
+    rows("update hydra_tenure set began_at = now() - interval '10 min', until = now() - interval '5 min'")
+    now = timezone.now()
+    for n, name in enumerate(("beta", "gone")):
+        began, until = now - timedelta(hours=n + 1), now - timedelta(minutes=30 + n)
+        Tenure.objects.create(voter="0" * 16, name=name, kind="lead", term=2 - n, began_at=began, until=until)
+    began, until = now - timedelta(days=3), now - timedelta(days=2)
+    Tenure.objects.create(voter="0" * 16, name="long ago", kind="irc", term=1, began_at=began, until=until)
+    response = admin_client.get(reverse(LIST))
+    shown, html = text_of(response), response.content.decode()
+    assert "3 terms, nodes that led or held IRC: alpha, beta, gone." in shown
+    assert "5 minutes alpha led 4" in shown
+    assert "5 minutes alpha held IRC 4" in shown
+    assert html.partition('id="chart-tenures"')[2].count("<rect x=") == 4
+    assert "long ago" not in shown
+    assert "long ago held IRC 1" in text_of(admin_client.get(reverse(LIST), {"span": "month"}))
+
+
+def test_the_list_says_so_when_no_node_led(admin_client: Client) -> None:
+    assert "There are no figures." in text_of(admin_client.get(reverse(LIST), {"span": "nonsense"}))
 
 
 # Among the connections of clients.

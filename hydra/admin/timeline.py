@@ -1,0 +1,73 @@
+"""Who led, and who held IRC, as a timeline above the list of nodes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.http import HttpRequest
+from django.utils import timezone
+
+from hydra.models import Tenure
+from queues.admin.charts import Chart, Stretch, timeline
+from queues.admin.history import asked_span
+from queues.samples import SPANS
+from queues.times import duration
+
+#: Tenures in a timeline, the newest, and moments below it.
+MOST = 500
+MOMENTS = 6
+KINDS = (Tenure.Kind.LEAD, Tenure.Kind.IRC)
+SHOWN = "%Y-%m-%d %H:%M:%S"
+
+
+def timeline_context(request: HttpRequest) -> dict[str, Any]:
+    """What the template shows; one query."""
+    name = asked_span(request)
+    return {"timeline": _chart(name), "span": name, "spans": {key: span.label for key, span in SPANS.items()}}
+
+
+def _chart(span_name: str) -> Chart:
+    span, now = SPANS[span_name], timezone.now()
+    start = now - timedelta(seconds=span.width * span.places)
+    tenures = list(Tenure.objects.filter(until__gte=start)[:MOST])
+    first, last = start.timestamp(), now.timestamp()
+    moments = [first + n * (last - first) / (MOMENTS + 1) for n in range(MOMENTS + 2)]
+    stretches = [
+        Stretch(
+            one.name, KINDS.index(Tenure.Kind(one.kind)), one.began_at.timestamp(), one.until.timestamp(), _words(one)
+        )
+        for one in sorted(tenures, key=lambda one: one.name)
+    ]  # fmt: skip
+    left_out = f" The newest {MOST:,} are shown." if len(tenures) == MOST else ""
+    return timeline(
+        "tenures", f"Leaders and the IRC connection, {span.label} (UTC)", _summary(tenures) + left_out,
+        [str(kind.label) for kind in KINDS], stretches, moments,
+        lambda moment: datetime.fromtimestamp(moment, UTC).strftime(span.form),
+        ["From", "Until", "For", "Node", "", "Term"],
+        [
+            [
+                f"{one.began_at:{SHOWN}}", f"{one.until:{SHOWN}}", _lasted(one), one.name, str(one.get_kind_display()),
+                f"{one.term:,}",
+            ]
+            for one in tenures
+        ],
+    )  # fmt: skip
+
+
+def _lasted(tenure: Tenure) -> str:
+    return duration((tenure.until - tenure.began_at).total_seconds())
+
+
+def _words(tenure: Tenure) -> str:
+    when = f"from {tenure.began_at:{SHOWN}} until {tenure.until:{SHOWN}}"
+    return f"{tenure.name} {tenure.get_kind_display()} in term {tenure.term:,} {when}"
+
+
+def _summary(tenures: list[Tenure]) -> str:
+    """The timeline in words."""
+    if not tenures:
+        return "No node led."
+    terms, nodes = {one.term for one in tenures}, {one.name for one in tenures}
+    named = ", ".join(sorted(nodes)[:10])
+    return f"{len(terms):,} terms, nodes that led or held IRC: {named}. Last: {_words(tenures[0])}."
