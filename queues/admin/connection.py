@@ -74,8 +74,8 @@ class ConnectionChangeList(KeysetChangeList):
 @admin.register(Connection)
 class ConnectionAdmin(KeysetAdmin):
     list_display = (
-        "number", "protocol", "address", "key_shown", "name_shown", "node_shown", "connected", "published", "delivered",
-        "unacked", "holds",
+        "number", "protocol", "address", "published", "delivered", "unacked", "holds", "key_shown", "name_shown",
+        "since", "node_shown",
     )  # fmt: skip
     list_display_links = ("number",)
     list_filter = (OrderFilter, "protocol", "node")
@@ -160,6 +160,10 @@ class ConnectionAdmin(KeysetAdmin):
         return format_html('<a href="{}">{}</a>', _page("node", connection.node_id), connection.node)
 
     @admin.display(description="since")
+    def since(self, connection: Connection) -> str:
+        return relative(connection.connected_at, timezone.now())
+
+    @admin.display(description="connected")
     def connected(self, connection: Connection) -> str:
         at = connection.connected_at
         return f"{at:%Y-%m-%d %H:%M:%S}, {relative(at, timezone.now())}"

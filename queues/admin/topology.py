@@ -10,8 +10,11 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
 
 from queues.admin.confirm import ConfirmedDeletion
+from queues.admin.flows import flows_view, topics_view
 from queues.admin.queue import CountedChangeList, messages_link
 from queues.admin.recorded import FixedAdmin, RecordedAdmin
 from queues.counts import QueueCounts, many_counts
@@ -33,8 +36,11 @@ class SubscriptionChangeList(CountedChangeList):
 
 @admin.register(Subscription)
 class SubscriptionAdmin(FixedAdmin, ConfirmedDeletion):
-    list_display = ("id", "topic_text", "qos", "ready", "leased", "dead", "owner", "created_at", "used_at")
-    list_select_related = ("owner",)
+    list_display = (
+        "id", "topic_text", "qos", "queue_link", "ready", "leased", "dead", "carried", "owner", "created_at", "used_at",
+    )  # fmt: skip
+    list_select_related = ("owner", "queue")
+    change_list_template = "admin/queues/subscription_change_list.html"
     search_fields = ("topic",)
     search_help_text = "The exact topic"
     show_full_result_count = False
@@ -43,6 +49,10 @@ class SubscriptionAdmin(FixedAdmin, ConfirmedDeletion):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[CountedChangeList]:
         return SubscriptionChangeList
+
+    def get_urls(self) -> list[URLPattern]:
+        own = path("topics/", self.admin_site.admin_view(topics_view), name="queues_subscription_topics")
+        return [own, *super().get_urls()]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Subscription], search_term: str
@@ -54,6 +64,15 @@ class SubscriptionAdmin(FixedAdmin, ConfirmedDeletion):
     @admin.display(description="topic")
     def topic_text(self, subscription: Subscription) -> str:
         return subscription.topic_text
+
+    @admin.display(description="queue")
+    def queue_link(self, subscription: Subscription) -> str:
+        page = reverse("admin:queues_queue_change", args=[subscription.queue_id])
+        return format_html('<a href="{}">{}</a>', page, subscription.queue)
+
+    @admin.display(description="ever stored")
+    def carried(self, subscription: Any) -> str:
+        return f"{subscription.counts.published:,}"
 
     @admin.display
     def ready(self, subscription: Any) -> str:
@@ -98,6 +117,11 @@ class RouteAdmin(RecordedAdmin):
     list_display = ("source", "target", "created_at")
     search_fields = ("source", "target")
     show_full_result_count = False
+    change_list_template = "admin/queues/route_change_list.html"
+
+    def get_urls(self) -> list[URLPattern]:
+        own = path("picture/", self.admin_site.admin_view(flows_view), name="queues_route_picture")
+        return [own, *super().get_urls()]
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False

@@ -66,7 +66,7 @@ def admin_pages(user: User) -> list[Page]:
     pages = [*_of_the_site(user)]
     for model, model_admin in admin.site._registry.items():
         pages += _of_model(model, model_admin, request)
-    for found in (_queues, _messages, _archive, _figures, _audit, _etl, _access, _connections, _peers, _hydra):
+    for found in (_queues, _flows, _messages, _archive, _figures, _audit, _etl, _access, _connections, _peers, _hydra):
         pages += found()
     return pages
 
@@ -127,6 +127,13 @@ def _queues() -> Iterator[Page]:
         yield Page("queue, last month", _address("queues_queue_change", queue.pk, span="month"))
         yield Page("queue, clone", _address("queues_queue_add", clone=queue.pk))
         yield Page("queue, purge", _address("queues_queue_purge", queue.pk))
+
+
+def _flows() -> Iterator[Page]:
+    yield Page("topics", _address("queues_subscription_topics"))
+    yield Page("routes, picture", _address("queues_route_picture"))
+    if queue := _first(Queue, kind="queue"):
+        yield Page("routes, picture around a queue", _address("queues_route_picture", around=f"queue:{queue.name}"))
 
 
 def _messages() -> Iterator[Page]:
@@ -224,6 +231,7 @@ def _peers() -> Iterator[Page]:
 def _hydra() -> Iterator[Page]:
     from hydra.models import Node
 
+    yield Page("Hydra nodes, last month", _address("hydra_node_changelist", span="month"))
     if node := _first(Node):
         yield Page("Hydra node, resign", _address("hydra_node_resign", node.pk))
         for act in ("drop", "disconnect_link"):

@@ -94,8 +94,9 @@ def test_the_list_shows_who_is_connected_where_what_they_do_and_what_they_hold(
     peer = make_connection(7, protocol="peerbus", name="bob")
     response = admin_client.get(address("connection"))
     text, html = text_of(response), response.content.decode()
-    assert f"{shown} blipmq 192.0.2.7:5 phones - {shown.node} {since:%Y-%m-%d %H:%M:%S}, 3 minutes ago" in text
-    assert "ago 1,234.5/s 2/s 17 4.1 kB" in text
+    assert f"{shown} blipmq 192.0.2.7:5 1,234.5/s 2/s 17 4.1 kB phones - 3 minutes ago {shown.node}" in text
+    one = text_of(admin_client.get(address("connection", "change", shown.pk)))
+    assert f"{since:%Y-%m-%d %H:%M:%S}, 3 minutes ago" in one
     for page in (
         reverse("admin:queues_apikey_change", args=[key.pk]),
         reverse("admin:queues_worker_change", args=[worker.name]),

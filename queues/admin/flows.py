@@ -1,0 +1,79 @@
+"""Pages of where messages go: topics with their subscribers, and routes as a picture."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db import OperationalError
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+
+from queues.addresses import InvalidAddress, parse_address
+from queues.admin.flow_picture import draw
+from queues.models import Route, Subscription
+from queues.operations.flows import Flows, Topic, busiest_flows, flows_around, list_topics
+
+VIEW = ("queues.view_route", "queues.view_subscription", "queues.view_queue")
+TOO_LONG = "This takes too long now; try it again later."
+
+
+def flows_view(request: HttpRequest) -> HttpResponse:
+    """The picture, of the busiest queues or around an address."""
+    if not request.user.has_perms(VIEW):
+        raise PermissionDenied
+    around, flows = request.GET.get("around", "").strip(), Flows()
+    try:
+        if around:
+            kind, name = parse_address(around)
+            around = f"{kind}:{name}"
+            flows = flows_around(around)
+        else:
+            flows = busiest_flows()
+    except InvalidAddress as error:
+        messages.error(request, str(error))
+    except OperationalError:
+        messages.error(request, TOO_LONG)
+    pages = {
+        address: reverse("admin:queues_queue_change", args=[state.id]) for address, state in flows.queues.items()
+    }
+    picture = draw(flows)
+    steps = [(step, pages.get(step.source, ""), pages.get(step.target, "")) for step in picture.steps]
+    context = _context(request, Route, "Routes as a picture")
+    context |= {"around": around, "flows": flows, "picture": picture, "steps": steps}
+    return TemplateResponse(request, "admin/queues/flows.html", context)
+
+
+def topics_view(request: HttpRequest) -> HttpResponse:
+    """A page of topics."""
+    if not request.user.has_perms(VIEW):
+        raise PermissionDenied
+    try:
+        after = bytes.fromhex(request.GET.get("after", ""))
+    except ValueError:
+        after = b""
+    topics: list[Topic] = []
+    more = False
+    try:
+        topics, more = list_topics(after)
+    except OperationalError:
+        messages.error(request, TOO_LONG)
+    subscriptions, picture = reverse("admin:queues_subscription_changelist"), reverse("admin:queues_route_picture")
+    context = _context(request, Subscription, "Topics")
+    context["topics"] = [
+        (
+            topic, f"{subscriptions}?{urlencode({'q': topic.text})}",
+            f"{picture}?{urlencode({'around': f'topic:{topic.text}'})}",
+        )
+        for topic in topics
+    ]  # fmt: skip
+    context["next_page"] = f"?after={topics[-1].name.hex()}" if more else ""
+    context["first_page"] = "?" if after else ""
+    return TemplateResponse(request, "admin/queues/topics.html", context)
+
+
+def _context(request: HttpRequest, model: Any, title: str) -> dict[str, Any]:
+    return {**admin.site.each_context(request), "title": title, "opts": model._meta}
