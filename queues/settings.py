@@ -106,7 +106,7 @@ class EngineSettings(Options):
 
 
 class QueueSettings(Options):
-    """What a queue has unless its own row says otherwise"""
+    """Defaults of queues"""
 
     BROKER_DEFAULT_MAX_ATTEMPTS = integer(
         5, "Deliveries of a message before it becomes a dead letter.", minimum=1, maximum=10_000
@@ -174,7 +174,7 @@ class MailboxSettings(Options):
 
 
 class RetentionSettings(Options):
-    """How long things are kept"""
+    """Retention"""
 
     BROKER_ARCHIVE_DAYS = integer(30, "Days that finished messages stay in the archive.", minimum=1, maximum=36_500)
     BROKER_IDLE_SUBSCRIPTION_DAYS = integer(

@@ -30,7 +30,7 @@ class Command(SubcommandCommand):
             description="Make a key and print it, this once. Without --publish and --consume it may publish and "
             "consume everything; with one of them only the given ones.",
         )
-        create.add_argument("name", metavar="NAME", help="what the key is for; unique")
+        create.add_argument("name", metavar="NAME", help="its name; unique")
         value = create.add_mutually_exclusive_group()
         value.add_argument("--key", metavar="VALUE", help="the key itself (default: 256 random bits); ps shows it")
         value.add_argument("--key-file", metavar="FILE", help="a file with the key; - is standard input")
@@ -56,7 +56,7 @@ class Command(SubcommandCommand):
         rotate.add_argument("name", metavar="NAME")
         rotate.add_argument(
             "--grace", type=seconds, default=86_400.0, metavar="SECONDS",
-            help="how long the value before is accepted (default: a day)",
+            help="the time for which the value before is accepted (default: a day)",
         )  # fmt: skip
         revoke = do.add_parser("revoke", help="make a key useless; its live connections end within a second")
         revoke.add_argument("name", metavar="NAME")

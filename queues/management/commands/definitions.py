@@ -27,8 +27,8 @@ class Command(SubcommandCommand):
         out = do.add_parser("export", help="write the definitions")
         out.add_argument("file", nargs="?", default="-", metavar="FILE", help="default: standard output")
         bring = do.add_parser("import", help="bring definitions in, all of them or none")
-        bring.add_argument("file", metavar="FILE", help="what export has written; -: standard input")
-        bring.add_argument("--dry-run", action="store_true", help="say what would be changed, and change nothing")
+        bring.add_argument("file", metavar="FILE", help="a file written by export; -: standard input")
+        bring.add_argument("--dry-run", action="store_true", help="print the changes, and make none")
         bring.add_argument("--json", action="store_true", help="print the changes as JSON")
 
     def do_export(self, options: dict[str, Any]) -> None:

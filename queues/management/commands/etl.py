@@ -37,10 +37,10 @@ class Command(SubcommandCommand):
 
     def add_subcommands(self, do: Any) -> None:
         """Declare the subcommands; a subclass adds its own."""
-        go = do.add_parser("run", help="export what has been finished since the last run")
+        go = do.add_parser("run", help="export the messages finished since the last run")
         go.add_argument(
             "--since", type=_since, metavar="TIME",
-            help="also what was finished at this time or later and is missing in the output, for example 2026-11-22; "
+            help="also messages finished at this time or later that are missing in the output, for example 2026-11-22; "
             "for the first run: nothing older",
         )  # fmt: skip
         go.add_argument("--bodies", choices=BODIES, help="payloads that the archive keeps; default: BROKER_ETL_BODIES")
@@ -50,7 +50,7 @@ class Command(SubcommandCommand):
         listing = do.add_parser("list", help="the last runs")
         listing.add_argument("--limit", type=number(1), default=20, metavar="N", help="most; default: %(default)s")
         show = do.add_parser("show", help="all about a run")
-        stop = do.add_parser("cancel", help="end a run; what it has not completed the next one reads again")
+        stop = do.add_parser("cancel", help="end a run; the next one reads again all that it has not completed")
         for one in (show, stop):
             one.add_argument("run", type=number(1), metavar="RUN")
         for one in (go, listing, show, stop):

@@ -52,7 +52,7 @@ class Command(SubcommandCommand):
                 one.add_argument("--for", dest="delay", type=seconds, required=True, metavar="SECONDS", help="how long")
             one.add_argument("--yes", action="store_true", help="do not ask")
         operations = do.add_parser("operations", help="the newest bulk operations")
-        cancel = do.add_parser("cancel", help="end a bulk operation; what is done stays done")
+        cancel = do.add_parser("cancel", help="end a bulk operation; changes made so far stay")
         cancel.add_argument("id", type=number(1), metavar="ID")
         for parsed in (find, operations):
             parsed.add_argument("--json", action="store_true", help="print JSON")

@@ -91,7 +91,7 @@ class Command(SubcommandCommand):
 
 
 def _add_add(add: CommandParser) -> None:
-    add.add_argument("name", metavar="NAME", help="what it is called; unique")
+    add.add_argument("name", metavar="NAME", help="its name; unique")
     add.add_argument(
         "cron", metavar="SCHEDULE",
         help='five fields in quotes, "minute hour day-of-month month day-of-week", such as "*/15 * * * *"',
@@ -99,9 +99,9 @@ def _add_add(add: CommandParser) -> None:
     add.add_argument("queue", metavar="QUEUE", help="where the jobs go; the queue must exist")
     add.add_argument(
         "--timezone", default=default_timezone(), metavar="ZONE",
-        help="whose clock the schedule means, such as Europe/Berlin (default: %(default)s)",
+        help="the time zone of the schedule, such as Europe/Berlin (default: %(default)s)",
     )  # fmt: skip
-    add.add_argument("--payload", type=_payload, default={}, metavar="JSON", help="what the job gets (default: {})")
+    add.add_argument("--payload", type=_payload, default={}, metavar="JSON", help="the job's payload (default: {})")
     add.add_argument("--priority", type=int, default=0, metavar="N", help="-100 to 100, higher first (default: 0)")
     add.add_argument(
         "--max-attempts", type=number(0), metavar="N",

@@ -191,9 +191,9 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
     for option, field, kind, metavar, help in POLICY:
         parser.add_argument(option, dest=field, type=kind, metavar=metavar, help=help)
     parser.add_argument(
-        "--audited", action="store_true", help="record what happens to each message in the audit chain queue:NAME"
+        "--audited", action="store_true", help="record each step of a message in the audit chain queue:NAME"
     )
-    parser.add_argument("--overflow", choices=Overflow.values, help="what happens to a publish when it is full")
+    parser.add_argument("--overflow", choices=Overflow.values, help="the policy for publishes to a full queue")
     parser.add_argument("--retention", choices=Retention.values, help="the part of a finished message that is kept")
     parser.add_argument(
         "--dead-letter-queue", metavar="QUEUE", help="where dead letters go (default: they stay with the queue)"
@@ -208,7 +208,7 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
         "--header", type=_header, action="append", default=[], metavar="K=V", help="a header; may be repeated"
     )
     parser.add_argument("--delay", type=seconds, metavar="SECONDS", help="deliver it no earlier than then")
-    parser.add_argument("--ttl", type=seconds, metavar="SECONDS", help="how long it may wait before it expires")
+    parser.add_argument("--ttl", type=seconds, metavar="SECONDS", help="time before a waiting message expires")
     parser.add_argument("--key", metavar="KEY", help="publish only if no message in the queue has this key")
     parser.add_argument("--json", action="store_true", help="print JSON")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Command(BaseCommand):
-    help = "Run the tasks of django-tasks until SIGTERM or SIGINT; what has begun is finished first."
+    help = "Run the tasks of django-tasks until SIGTERM or SIGINT; tasks that run are finished first."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--backend", default="default", help="the alias in TASKS")

@@ -32,7 +32,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--interval", type=seconds, default=2.0, metavar="SECONDS", help="between two looks; default: %(default)s"
         )
-        parser.add_argument("--limit", type=number(1), metavar="N", help="most queues; default: what fits, or 20")
+        parser.add_argument("--limit", type=number(1), metavar="N", help="most queues; default: as many as fit, or 20")
         parser.add_argument("--sort", choices=SORTS, default="rate", help="default: %(default)s")
         parser.add_argument("--count", type=number(1), metavar="N", help="end after so many pages")
         parser.add_argument("--json", action="store_true", help="print one JSON object a look")
