@@ -1,7 +1,7 @@
 """Runs a node in an event loop (docs/protocols/hydra.md, "The node and its driver").
 
 Events go into the node one after the other; events that come while effects are carried out are queued. The driver knows
-neither a database nor Django: `NodeStore`, `Irc` and `Watcher` are its surroundings, `OpenLinks` its neighbours.
+neither a database nor Django: `StateStore`, `Irc` and `Watcher` are its surroundings, `OpenLinks` its neighbours.
 
 An event with another party's content that fails unforeseen is given up alone, with its link if it has one; the node
 returns to its state before. A failure in the node's own work ends the driver.
@@ -50,7 +50,7 @@ LONGEST_SLEEP: Final = 60.0
 FAULTS: Final = 60.0
 
 
-class NodeStore(Protocol):
+class StateStore(Protocol):
     """The place of a node's row."""
 
     async def write(self, stored: StoredNode) -> None:
@@ -104,7 +104,7 @@ class Driver:
     """One node in an event loop."""
 
     def __init__(
-        self, node: Node, options: TransportOptions, store: NodeStore, irc: Irc | None, watcher: Watcher
+        self, node: Node, options: TransportOptions, store: StateStore, irc: Irc | None, watcher: Watcher
     ) -> None:
         self.node = node
         self._store = store

@@ -16,7 +16,7 @@ LIMIT, MOST_WORKERS, MOST_REASONS, MOST_LETTERS = 2000, 100, 10, 1000
 
 
 @dataclass(frozen=True, slots=True)
-class QueueConsumer:
+class ConsumerState:
     """Something that takes messages from the queue. `page` is the name of its page in the admin and the key there."""
 
     what: str
@@ -32,7 +32,7 @@ class QueueConsumer:
 class QueueDetails:
     """Consumers over every protocol, and the reasons of the newest dead letters with their numbers."""
 
-    consumers: list[QueueConsumer]
+    consumers: list[ConsumerState]
     reasons: list[tuple[str, int]]
 
 
@@ -48,26 +48,26 @@ def queue_details(queue: Queue, held: int, using: str = DEFAULT_DB_ALIAS) -> Que
         state = f"on node {peer['node']}" if peer["connected"] else "away"
         page = ("queues_mailbox_change", peer["id"])
         since = _time(peer["since"]) if peer["connected"] else None
-        consumers.append(QueueConsumer(f"peer {peer['name']}", page, state, since, holds=held))
+        consumers.append(ConsumerState(f"peer {peer['name']}", page, state, since, holds=held))
     if subscriber is not None:
         owner = f"key {subscriber['owner']}" if subscriber["owner"] else "no key"
         topic = bytes.fromhex(subscriber["topic"]).decode("utf-8", "replace")
         what = f"subscriber of {topic}, QoS {subscriber['qos']}"
-        consumers.append(QueueConsumer(what, ("queues_subscription_change", subscriber["id"]), owner, None, holds=held))
+        consumers.append(ConsumerState(what, ("queues_subscription_change", subscriber["id"]), owner, None, holds=held))
     return QueueDetails([*consumers, *map(_node, nodes)], [(reason, count) for reason, count in reasons])
 
 
-def _worker(worker: dict[str, Any]) -> QueueConsumer:
-    return QueueConsumer(
+def _worker(worker: dict[str, Any]) -> ConsumerState:
+    return ConsumerState(
         f"worker {worker['wid']}", ("queues_worker_change", worker["wid"]),
         f"{worker['address']}, node {worker['node']}", _time(worker["since"]), worker["credits"], worker["active"],
     )  # fmt: skip
 
 
-def _node(node: dict[str, Any]) -> QueueConsumer:
+def _node(node: dict[str, Any]) -> ConsumerState:
     what = f"node {node['node']}, {node['name']}"
     where = f"{node['host']}, pid {node['pid']}"
-    return QueueConsumer(what, ("queues_node_change", node["node"]), where, _time(node["since"]))
+    return ConsumerState(what, ("queues_node_change", node["node"]), where, _time(node["since"]))
 
 
 def _time(unix: float | None) -> datetime | None:
