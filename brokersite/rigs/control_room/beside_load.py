@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import itertools
 import json
 import os
 import statistics
@@ -49,11 +50,11 @@ class Browser:
         self._headers = {"Cookie": f"sessionid={session}"}
 
     def get(self, address: str) -> bytes:
-        """Open a page. Asserts that there is one."""
+        """Open a page, or be sent elsewhere: the store's nodes and workers are gone once a real node runs."""
         self._connection.request("GET", address, headers=self._headers)
         answer = self._connection.getresponse()
         body = answer.read()
-        assert answer.status == 200, (address, answer.status)
+        assert answer.status < 400, (address, answer.status)
         return body
 
     def close(self) -> None:
@@ -62,12 +63,13 @@ class Browser:
 
 
 def open_all(addresses: list[str]) -> Visit:
-    """Open one page after the other, until told to end; how many those were."""
+    """Open one page after the other, until told to end; how many those were. The next phase goes on with the next."""
+    following = itertools.cycle(addresses)
 
     def visit(browser: Browser, ended: threading.Event) -> int:
         count = 0
         while not ended.is_set():
-            browser.get(addresses[count % len(addresses)])
+            browser.get(next(following))
             count += 1
         return count
 
