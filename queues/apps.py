@@ -24,8 +24,11 @@ class QueuesConfig(AppConfig):
 
 
 def keep_topology(using: str, **kwargs: Any) -> None:
-    """Put the one row of the topology back, without which nothing is routed: `manage.py flush` empties every table."""
+    """Put the one row of the topology back, without which nothing is routed: `manage.py flush` empties every table, but
+    for the changes of the earlier topology."""
     with connections[using].cursor() as cursor:
-        cursor.execute("select to_regclass('queues_topology') is not null")
+        cursor.execute("select to_regclass('queues_topologychange') is not null")
         if cursor.fetchone()[0]:
             cursor.execute("insert into queues_topology (id, version) values (1, 1) on conflict do nothing")
+            if cursor.rowcount:
+                cursor.execute("delete from queues_topologychange")

@@ -31,7 +31,7 @@ class Cache(Generic[K, V]):
 
     def put(self, key: K, value: V) -> None:
         """Put a value in place of the key's former one."""
-        self._forget(key)
+        self.drop(key)
         self._known[key] = value
         self._bytes += self._size(key, value)
 
@@ -40,8 +40,14 @@ class Cache(Generic[K, V]):
         if len(self._known) > self._entries or self._bytes > self._most_bytes:
             for old in list(self._known)[: len(self._known) // 2]:
                 if self._idle(self._known[old]):
-                    self._forget(old)
+                    self.drop(old)
 
-    def _forget(self, key: K) -> None:
+    def clear(self) -> None:
+        """Forget everything."""
+        self._known.clear()
+        self._bytes = 0
+
+    def drop(self, key: K) -> None:
+        """Forget this one, if it is known."""
         if key in self._known:
             self._bytes -= self._size(key, self._known.pop(key))

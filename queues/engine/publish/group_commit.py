@@ -34,7 +34,7 @@ from queues.engine.message import Counts
 from queues.engine.node import Node
 from queues.engine.policies import Policies
 from queues.engine.publish.destination import Destination
-from queues.engine.publish.insert_plan import Plan, Write
+from queues.engine.publish.insert_plan import Insert, Plan, Write
 from queues.engine.publish.publisher import OpenBatch, Publisher, Segment
 from queues.engine.publish.routing import UNKNOWN, Routing
 from queues.engine.settle.audited_queues import KeyNames, queue_chain
@@ -212,7 +212,7 @@ class PublishWriter:
                 plan = await self._plan(connection, work)
                 await self._store(connection, plan)
             except TopologyMoved:
-                await self.routing.resolve(connection, [publisher.destination for publisher, _ in work])
+                await self.routing.follow(connection)
                 continue  # with the new routes
             except KEY_HELD as error:
                 if _single(work) is None or not self._may_wait():
@@ -300,9 +300,10 @@ class PublishWriter:
         plan.begin()
         try:
             keyed = any(write.segment.keys for write in plan.writes)
-            if len(plan.writes) == 1 and not (plan.limited or plan.audited or keyed):
-                await self._write(connection, plan.writes[0])
-            elif not plan.writes:
+            inserts = plan.inserts()
+            if len(inserts) == 1 and not (plan.limited or plan.audited or keyed):
+                await self._write(connection, inserts[0])
+            elif not inserts:
                 await self._check_version(connection)
             else:
                 if plan.audited:
@@ -312,7 +313,7 @@ class PublishWriter:
                         await self._admit(connection, plan)
                     if keyed:  # a transaction elsewhere may hold a key for as long as it likes
                         await connection.execute(KEY_TIMEOUT)
-                    await self._write_all(connection, plan.writes)
+                    await self._write_all(connection, plan.inserts())
                     if keyed and (plan.drop_oldest or plan.audited):
                         await connection.execute(NO_KEY_TIMEOUT)
                     overfull = [
@@ -355,19 +356,19 @@ class PublishWriter:
         if row is None or row[0] != self.routing.version:
             raise TopologyMoved()
 
-    async def _write_all(self, connection: Connection, writes: list[Write]) -> None:
+    async def _write_all(self, connection: Connection, inserts: list[Insert]) -> None:
         """Several statements in one round trip."""
         async with connection.pipeline():
-            cursors = [await self._send(connection, write) for write in writes]
-            for write, cursor in zip(writes, cursors, strict=True):
-                write.store(await cursor.fetchone())
+            cursors = [await self._send(connection, insert) for insert in inserts]
+            for insert, cursor in zip(inserts, cursors, strict=True):
+                insert.store(await cursor.fetchone())
 
-    async def _write(self, connection: Connection, write: Write) -> None:
-        write.store(await (await self._send(connection, write)).fetchone())
+    async def _write(self, connection: Connection, insert: Insert) -> None:
+        insert.store(await (await self._send(connection, insert)).fetchone())
 
-    async def _send(self, connection: Connection, write: Write) -> AsyncCursor[TupleRow]:
-        parameters = write.parameters(self.routing.version, self.node.id)
-        return await connection.execute(statement(write.statement), parameters)
+    async def _send(self, connection: Connection, insert: Insert) -> AsyncCursor[TupleRow]:
+        parameters = insert.parameters(self.routing.version, self.node.id)
+        return await connection.execute(statement(insert.statement), parameters)
 
     async def _admit(self, connection: Connection, plan: Plan) -> None:
         """Cut messages beyond the length of queues that reject. A message that one queue rejects enters none."""

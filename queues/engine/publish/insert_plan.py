@@ -1,14 +1,15 @@
 """The plan of a batch's statements: for which queues, and which of these take their messages in memory.
 
-`Plan.add` turns a segment and its targets into `Write`s; the writer executes them in one transaction, and each
-`Write` keeps its statement's result until the messages are delivered.
+`Plan.add` turns a segment and its targets into `Write`s. Those of plain messages that follow each other go together
+into one `Insert`, so that thousands of different queues cost little more than one. The writer executes the inserts in
+one transaction, and each `Write` keeps its part of the result until the messages are delivered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby, islice
 from operator import itemgetter
 from typing import Any, cast
 
@@ -27,7 +28,7 @@ from queues.engine.statements import array
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """One statement: a segment's messages for some of its queues. `store` fills in the last two."""
+    """A segment's messages for some of its queues. `store` fills in the last four."""
 
     segment: Segment
     #: The producer's API key.
@@ -45,10 +46,13 @@ class Write:
         return len(self.queues)
 
     @property
-    def statement(self) -> str:
-        if self.segment.detailed or self.ttl:
-            return "publish_detailed"
-        return "publish_one" if self.width == 1 else "publish"
+    def rows(self) -> int:
+        return len(self.segment.bodies) * len(self.queues)
+
+    @property
+    def plain(self) -> bool:
+        """Whether its rows have neither details nor times of their own."""
+        return not (self.segment.detailed or self.ttl)
 
     @property
     def own_detail(self) -> Detail | None:
@@ -58,67 +62,22 @@ class Write:
             return None if content is None else CONTENT_ONLY[Content(content)]
         return Detail(max_attempts=attempts, content=content)
 
-    def parameters(self, version: int, node: int) -> dict[str, Any]:
-        """The statement's parameters."""
-        count = len(self.segment.bodies)
-        if self.statement == "publish_one":
-            buffer = self.buffers[0]
-            return {
-                "version": version,
-                "node": node,
-                "producer": self.key,
-                "queue": self.queues[0],
-                "wanted": buffer is not None,
-                "low": buffer.backlog.watermark.value if buffer else LOWEST,
-                "bodies": self.segment.bodies,
-                "max_attempts": self.segment.max_attempts,
-                "content": self.segment.content,
-                "size": count,
-            }
-        common: dict[str, Any] = {
-            "version": version,
-            "node": node,
-            "producer": self.key,
-            "queues": array(self.queues),
-            "wanted": array("t" if buffer else "f" for buffer in self.buffers),
-            "lows": array(buffer.backlog.watermark.value if buffer else LOWEST for buffer in self.buffers),
-            "width": self.width,
-            "bodies": self.segment.bodies,
-        }
-        if self.statement == "publish":
-            return common | {
-                "max_attempts": self.segment.max_attempts, "content": self.segment.content, "size": count,
-            }  # fmt: skip
-        outgoing = self.segment.outgoing
-        if not self.segment.detailed:
-            attempts = [self.segment.max_attempts] * count
-            nothing: list[Any] = [None] * count
-            ttls = array([self.ttl] * count)
-            return common | {
-                "keys": nothing, "headers": nothing, "delays": array([0] * count), "ttls": ttls, "attempts": attempts,
-                "priorities": array([0] * count), "intervals": nothing, "contents": [self.segment.content] * count,
-                "dues": nothing,
-            }  # fmt: skip
-        return common | {
-            "keys": [message.key for message in outgoing],
-            "headers": [message.headers_json() for message in outgoing],
-            "delays": array(message.delay for message in outgoing),
-            "ttls": array(message.ttl or self.ttl for message in outgoing),
-            "attempts": [message.max_attempts for message in outgoing],
-            "priorities": array(message.priority for message in outgoing),
-            "intervals": [message.retry_interval for message in outgoing],
-            "contents": [message.content for message in outgoing],
-            "dues": [message.due for message in outgoing],
-        }
+    @property
+    def wanted(self) -> Iterator[str]:
+        """For each queue whether its messages should be leased to this node, as SQL has it."""
+        return ("t" if buffer else "f" for buffer in self.buffers)
 
-    def store(self, row: tuple[Any, ...] | None) -> None:
-        """Take the statement's result. Raises TopologyMoved when it stored nothing."""
-        if row is None:
-            raise TopologyMoved()
-        self.first = row[0]
-        self.leased = (row[1],) if isinstance(row[1], bool) else tuple(row[1])
-        if len(row) > 2:
-            self.stored, self.delayed = frozenset(row[2] or ()), frozenset(row[3] or ())
+    @property
+    def lows(self) -> Iterator[int]:
+        """For each queue an id at and below which nothing is ready."""
+        return (buffer.backlog.watermark.value if buffer else LOWEST for buffer in self.buffers)
+
+    def store(
+        self, first: int, leased: Sequence[bool], stored: Sequence[int] | None = None, delayed: Sequence[int] = ()
+    ) -> None:
+        """Take its part of a statement's result. Without `stored` all rows were."""
+        self.first, self.leased = first, tuple(leased)
+        self.stored, self.delayed = None if stored is None else frozenset(stored), frozenset(delayed)
 
     def keep(self, count: int) -> None:
         """Write only the first `count` messages."""
@@ -157,6 +116,103 @@ class Write:
             published = cast(AnsweredProducer, producer).published
             health.guard("session", producer, published, segment.tokens[at:end], known[at:end])
             at = end
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """One statement that stores writes: several of plain messages, or one of any."""
+
+    writes: Sequence[Write]
+
+    @property
+    def statement(self) -> str:
+        write = self.writes[0]
+        if not write.plain:
+            return "publish_detailed"
+        return "publish_one" if len(self.writes) == write.width == 1 else "publish"
+
+    def parameters(self, version: int, node: int) -> dict[str, Any]:
+        """The statement's parameters."""
+        of_statement = {"publish_one": self._one, "publish_detailed": self._detailed, "publish": self._plain}
+        return {"version": version, "node": node, **of_statement[self.statement]()}
+
+    def _one(self) -> dict[str, Any]:
+        [write] = self.writes
+        [buffer] = write.buffers
+        segment = write.segment
+        return {
+            "producer": write.key, "queue": write.queues[0], "wanted": buffer is not None,
+            "low": buffer.backlog.watermark.value if buffer else LOWEST, "bodies": segment.bodies,
+            "max_attempts": segment.max_attempts, "content": segment.content, "size": len(segment.bodies),
+        }  # fmt: skip
+
+    def _plain(self) -> dict[str, Any]:
+        targets = [(write, n, rank) for n, write in enumerate(self.writes) for rank in range(write.width)]
+        segments = [write.segment for write in self.writes]
+        places: list[int] = []
+        for write, first in zip(self.writes, self._offsets(), strict=True):
+            places += range(first, first + write.rows, write.width)
+        return {
+            "queues": array(queue for write in self.writes for queue in write.queues),
+            "wanted": array(wanted for write in self.writes for wanted in write.wanted),
+            "lows": array(low for write in self.writes for low in write.lows),
+            "groups": array(n for _, n, _ in targets),
+            "ranks": array(rank for _, _, rank in targets),
+            "sizes": array(len(write.segment.bodies) for write, _, _ in targets),
+            "producers": array(_or_null(write.key) for write, _, _ in targets),
+            "attempts": array(_or_null(write.segment.max_attempts) for write, _, _ in targets),
+            "contents": array(_or_null(write.segment.content) for write, _, _ in targets),
+            "bodies": segments[0].bodies if len(segments) == 1 else [b for one in segments for b in one.bodies],
+            "places": array(places),
+            "of_groups": array(n for n, segment in enumerate(segments) for _ in segment.bodies),
+        }
+
+    def _detailed(self) -> dict[str, Any]:
+        [write] = self.writes
+        segment, count = write.segment, len(write.segment.bodies)
+        common: dict[str, Any] = {
+            "producer": write.key, "queues": array(write.queues), "wanted": array(write.wanted),
+            "lows": array(write.lows), "width": write.width, "bodies": segment.bodies,
+        }  # fmt: skip
+        if not segment.detailed:
+            nothing: list[Any] = [None] * count
+            return common | {
+                "keys": nothing, "headers": nothing, "delays": array([0] * count), "ttls": array([write.ttl] * count),
+                "attempts": [segment.max_attempts] * count, "priorities": array([0] * count), "intervals": nothing,
+                "contents": [segment.content] * count, "dues": nothing,
+            }  # fmt: skip
+        outgoing = segment.outgoing
+        return common | {
+            "keys": [message.key for message in outgoing],
+            "headers": [message.headers_json() for message in outgoing],
+            "delays": array(message.delay for message in outgoing),
+            "ttls": array(message.ttl or write.ttl for message in outgoing),
+            "attempts": [message.max_attempts for message in outgoing],
+            "priorities": array(message.priority for message in outgoing),
+            "intervals": [message.retry_interval for message in outgoing],
+            "contents": [message.content for message in outgoing],
+            "dues": [message.due for message in outgoing],
+        }
+
+    def _offsets(self) -> Iterator[int]:
+        """How far the first id of each write lies behind that of all."""
+        return accumulate((write.rows for write in self.writes[:-1]), initial=0)
+
+    def store(self, row: tuple[Any, ...] | None) -> None:
+        """Take the statement's result. Raises TopologyMoved when it stored nothing."""
+        if row is None:
+            raise TopologyMoved()
+        first, leased, *details = row
+        if details:
+            self.writes[0].store(first, leased, *(ids or () for ids in details))
+            return
+        flags = iter([leased] if isinstance(leased, bool) else leased)
+        for write, offset in zip(self.writes, self._offsets(), strict=True):
+            write.store(first + offset, tuple(islice(flags, write.width)))
+
+
+def _or_null(value: int | None) -> int | str:
+    return "null" if value is None else value
 
 
 def _detail(id: int, message: Outgoing) -> Detail:
@@ -231,6 +287,17 @@ class Plan:
     def drop_empty(self) -> None:
         """Forget writes that have no messages left."""
         self.writes = [write for write in self.writes if write.segment.bodies]
+
+    def inserts(self) -> list[Insert]:
+        """The statements, in order. Plain writes that follow each other share one, as many as it has ids for."""
+        inserts, some, rows = list[Insert](), list[Write](), 0
+        for write in self.writes:
+            if some and (rows + write.rows > ROWS_PER_STATEMENT or not (write.plain and some[-1].plain)):
+                inserts.append(Insert(some))
+                some, rows = [], 0
+            some.append(write)
+            rows += write.rows
+        return [*inserts, Insert(some)] if some else inserts
 
     def begin(self) -> None:
         """Nothing is claimed for a buffer while messages may be leased to it: they would overtake each other."""

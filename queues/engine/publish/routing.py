@@ -1,4 +1,8 @@
-"""Which queues a destination reaches: a cache of the tables that is checked by each publish in its own transaction."""
+"""Which queues a destination reaches: a cache of the tables that is checked by each publish in its own transaction.
+
+All of it is right at one version of the topology. When that has moved on, the destinations that are concerned are
+forgotten (`follow`), and the others stay.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,8 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The targets of a destination at one version: queues that store, and QoS 0 subscriptions' queues that do not."""
+    """The targets of a destination: queues that store, and QoS 0 subscriptions' queues that do not."""
 
-    version: int
     stored: tuple[int, ...]
     transient: tuple[int, ...]
     #: Subscriptions' queues; a QoS 0 publish reaches them in memory only.
@@ -37,7 +40,7 @@ def _size(destination: Destination, targets: Targets) -> int:
 
 
 class Routing:
-    """Targets by destination, each as of one version of the tables."""
+    """Targets by destination, as of one version of the tables."""
 
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
@@ -45,22 +48,39 @@ class Routing:
         self._targets: Cache[Destination, Targets] = Cache(MOST_CACHED, MOST_CACHED_BYTES, _size)
 
     def forget(self) -> None:
-        """Notifications may have been missed: the version is asked of the store."""
+        """Nothing is known any more: the store may have another past."""
         self.version = UNKNOWN
+        self._targets.clear()
 
     def targets(self, destination: Destination) -> Targets | None:
-        """The known targets of a destination at the current version, or None."""
-        found = self._targets.get(destination)
-        return found if found is not None and found.version == self.version else None
+        """The known targets of a destination, or None."""
+        return self._targets.get(destination)
+
+    async def follow(self, connection: Connection) -> None:
+        """Forget the destinations that may lead elsewhere since the known version."""
+        if self.version == UNKNOWN:
+            return
+        cursor = await connection.execute(statement("topology_changes"), {"since": self.version})
+        rows = await cursor.fetchall()
+        version, everything, *_ = rows[0]
+        if everything:
+            self.forget()
+            return
+        for _, _, kind, name in rows:
+            if kind is not None:
+                self._targets.drop(Destination(kind, bytes(name)))
+        self.version = version
 
     async def resolve(self, connection: Connection, destinations: Iterable[Destination]) -> None:
-        """Read the targets of these destinations."""
+        """Read the targets of these destinations. They may be those of a later version than the known one: a publish
+        then finds that the topology has moved on."""
         asked = list(dict.fromkeys(destinations))
         kinds, names = [one.kind for one in asked], [one.name for one in asked]
         cursor = await connection.execute(statement("resolve"), {"kinds": kinds, "names": names})
         found: dict[int, list[tuple[int, int | None, int | None]]] = {}
         for version, n, queue, subscription, qos in await cursor.fetchall():
-            self.version = version
+            if self.version == UNKNOWN:
+                self.version = version
             if n is not None:
                 found.setdefault(n, []).append((queue, subscription, qos))
         self._targets.trim()  # before those that are asked for: all of them are needed now
@@ -69,7 +89,6 @@ class Routing:
             rows = found.get(n, [])
             stored = tuple(dict.fromkeys(queue for queue, _, qos in rows if qos != 0))
             targets = Targets(
-                self.version,
                 stored,
                 tuple(queue for queue, _, qos in rows if qos == 0),
                 frozenset(queue for queue, subscription, _ in rows if subscription is not None),

@@ -85,6 +85,8 @@ class Consumer:
                 return await asyncio.shield(waiting.delivered)
         except TimeoutError:
             self.buffer.cancel(waiting)
+            if waiting.delivered.done():  # in the last moment
+                return waiting.delivered.result()
             raise
 
     async def bodies(self, count: int, ack: bool = True) -> list[bytes]:

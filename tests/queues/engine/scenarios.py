@@ -82,9 +82,9 @@ class World:
         raise AssertionError("never answered")
 
     async def publish(
-        self, address: str, *bodies: bytes, detailed: bool = False, key: int | None = None
+        self, address: str, *bodies: bytes, detailed: bool = False, key: int | None = None, alone: bool = False
     ) -> list[bytes]:
-        """Publish, in one batch with the neighbour; returns what was confirmed."""
+        """Publish, in one batch with the neighbour or alone; returns what was confirmed."""
         self.producer.failed.clear()
         source = self.engine.publisher(Destination.parse(address), key)
         for n, body in enumerate(bodies):
@@ -92,8 +92,10 @@ class World:
                 source.publish_detailed(Outgoing(body, headers={"n": n}), self.producer, n)
             else:
                 source.publish(body, self.producer, n)
-        batch = self.neighbour.send("neighbour", b"beside " + bodies[0])
-        await self.neighbour.wait(batch)
+        if alone:
+            await self.producer.wait(self.engine.open_batch)
+        else:
+            await self.neighbour.publish("neighbour", b"beside " + bodies[0])
         failed = {token for token, _ in self.producer.failed}
         if failed:
             self.refused.add(address)
@@ -155,6 +157,8 @@ async def publishing(world: World) -> None:
     both = await world.publish(topic, b"1", b"2")
     assert await world.consume(first, len(both)) == both
     assert await world.consume(second, len(both)) == both
+    alone = await world.publish(first, b"1", b"2", alone=True)
+    assert await world.consume(first, len(alone)) == alone
     policies: list[dict[str, Any]] = [{}, {"max_length": 10}, {"audited": True}]
     for policy in policies:
         name, _ = await world.queue(**policy)

@@ -27,8 +27,8 @@ Scenario = Callable[[World], Awaitable[None]]
 
 #: What users do, and the statements that the engine runs for it.
 RUN_BY: dict[Scenario, str] = {
-    scenarios.publishing: "resolve policies publish_one publish publish_detailed admit audit_waiting audit_head"
-    " audit_take audit_append key_names",
+    scenarios.publishing: "resolve topology_changes policies publish_one publish publish_detailed admit audit_waiting"
+    " audit_head audit_take audit_append key_names",
     scenarios.overflowing: "drop_oldest oldest_ids",
     scenarios.consuming: "claim_alone claim claim_dead add_interest queue_id",
     scenarios.narrowing: "first_ready set_aside",

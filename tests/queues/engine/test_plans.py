@@ -24,7 +24,7 @@ ELSEWHERE = {
     "ensure_queue", "fold_tallies", "history", "move_ids", "move_tags", "note_history",
     "end_frozen", "end_sessions", "key", "key_named", "key_names", "keys", "policies", "queue_id", "register_node",
     "resolve", "served_elsewhere", "waits_for",
-    "subscribe", "count_subscriptions", "subscription",
+    "subscribe", "count_subscriptions", "subscription", "topology_changes",
     "take_instructions", "take_tags", "tallied_queues", "touch_subscriptions", "unseen",
     "write_connections", "write_workers",
     "close_mailboxes", "connected_names", "forget_letters", "hold_mailboxes", "leave_mailboxes", "mailbox_ids",
@@ -59,7 +59,8 @@ PARAMETERS: dict[str, Any] = {
     "senders": "{1,1}", "recipients": ["a", "b"], "producers": "{1,1}", "broadcasts": True, "locals": "{1}",
     "local_connections": "{1}", "rooms": "{1}", "byte_rooms": "{1}", "consumers": "{1,1}",
     "kept": "{t,t}", "whole": "{f,f}", "kind": "queue", "name": "q", "exact": True, "audited": False, "by": "",
-    "jobs": [False, False], "error": "", "skip": "{}",
+    "jobs": [False, False], "error": "", "skip": "{}", "groups": "{0}", "ranks": "{0}", "sizes": "{2}",
+    "places": "{0,1}", "of_groups": "{0,0}",
 }  # fmt: skip
 
 pytestmark = pytest.mark.django_db  # makes the test database; the plans are made on a connection of their own
