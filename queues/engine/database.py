@@ -63,7 +63,11 @@ CLAIM_SETTINGS = {"synchronous_commit": "off"}
 #: and a sort seem as good as the index in that order; with many waiting, each look would then read and sort them all.
 CLOCK_SETTINGS = {"enable_sort": "off"}
 
-_SETTINGS_OF = {"claimer": CLAIM_SETTINGS, "clockwork": CLOCK_SETTINGS}
+#: Upkeep is done again if a crash of PostgreSQL undoes it. Some of its commits notify, and one that does so and waits
+#: for the disk keeps all others that notify waiting.
+UPKEEP_SETTINGS = {"synchronous_commit": "off"}
+
+_SETTINGS_OF = {"claimer": CLAIM_SETTINGS, "clockwork": CLOCK_SETTINGS, "upkeep": UPKEEP_SETTINGS}
 
 
 def session_settings(purpose: str) -> dict[str, str]:

@@ -83,16 +83,21 @@ class Maintenance:
             if now() - sealed >= SEAL:
                 await self._seal(connection)
                 sealed = now()
-            rows = await self._all_but(connection, self._due, "promote_due", limit=ROWS_PER_STATEMENT, since=since)
-            for queue, low, drops in rows:
-                self.ready_everywhere(queue, low)
-                if drops:  # while they were delayed, there may have been none that could be dropped
-                    await self.max_length.keep(connection, queue)
+            parameters = {"since": since, "skip": self._due.parameters["skip"]}
+            [(left, mark)] = await (await connection.execute(statement("next_due"), parameters)).fetchall()
+            rows = await self._promote(connection, since) if left is not None and left <= 0 else []
             if not rows:
-                parameters = {"since": since, "skip": self._due.parameters["skip"]}
-                [(left, mark)] = await (await connection.execute(statement("next_due"), parameters)).fetchall()
                 looked, since = _next_look(looked, mark, ALL_DUE)
                 await asyncio.sleep(DUE if left is None else min(DUE, max(0.002, left)))
+
+    async def _promote(self, connection: Connection, since: str) -> Rows:
+        """Make due messages ready, unless another node is doing it."""
+        rows = await self._all_but(connection, self._due, "promote_due", limit=ROWS_PER_STATEMENT, since=since)
+        for queue, low, drops in rows:
+            self.ready_everywhere(queue, low)
+            if drops:  # while they were delayed, there may have been none that could be dropped
+                await self.max_length.keep(connection, queue)
+        return rows
 
     async def _seal(self, connection: Connection) -> None:
         try:

@@ -24,8 +24,9 @@ from queues.engine.statements import array, statement
 
 #: Seconds between rounds, between looks for messages that no notification told of, and between notes of use.
 TIDY, UNSEEN, TOUCH = 0.1, 5.0, 60.0
-#: Queues in one statement.
+#: Queues in one statement. Of more the counts of all queues are read, to see which have messages.
 TOGETHER = 1000
+MANY = 1000
 #: Seconds until a queue is tidied again for which that failed.
 UNTIDY = 60.0
 
@@ -127,13 +128,14 @@ class Tidying:
     async def _look_for_unseen(self, connection: Connection) -> None:
         async def look(some: list[LocalQueue]) -> None:
             parameters = {"queues": array(buffer.id for buffer in some)}
-            for (queue,) in await (await connection.execute(statement("unseen"), parameters)).fetchall():
+            name = "unseen" if len(some) <= MANY else "unseen_of_many"
+            for (queue,) in await (await connection.execute(statement(name), parameters)).fetchall():
                 if (buffer := self._local_queues.queues.get(queue)) is not None:  # it may have been removed meanwhile
                     buffer.more_in_store(FIRST)
 
         served = [buffer for buffer in self._local_queues.queues.values() if buffer.interested]
         quiet = [buffer for buffer in served if not buffer.backlog.unclaimed]
-        await self._each(connection, "look for messages", quiet, look)
+        await self._each(connection, "look for messages", quiet, look, max(1, len(quiet)))
 
     def _look_for_dead_letters(self) -> None:
         """Consumers that wait for dead letters ask again, in case a notification was lost."""
@@ -151,14 +153,14 @@ class Tidying:
 
     async def _each(
         self, connection: Connection, unit: str, buffers: Iterable[LocalQueue],
-        write: Callable[[list[LocalQueue]], Awaitable[None]],
+        write: Callable[[list[LocalQueue]], Awaitable[None]], together: int = TOGETHER,
     ) -> list[LocalQueue]:  # fmt: skip
-        """Do something for queues, many together, on the shared connection in its turn. A queue for which it cannot be
-        done is counted as `unit`, and costs the others nothing; these are returned. Raises the error by which the
+        """Do something for queues, so many together, on the shared connection in its turn. A queue for which it cannot
+        be done is counted as `unit`, and costs the others nothing; these are returned. Raises the error by which the
         server refuses for now."""
         failed: list[LocalQueue] = []
         waiting = list(buffers)
-        parts = deque(waiting[start : start + TOGETHER] for start in range(0, len(waiting), TOGETHER))
+        parts = deque(waiting[start : start + together] for start in range(0, len(waiting), together))
 
         def refuse(some: list[LocalQueue], error: Exception) -> None:
             failed.extend(some)

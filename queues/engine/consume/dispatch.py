@@ -97,6 +97,9 @@ class Dispatched(Protocol):
     def note_demand(self, now: float) -> None:
         """A consumer waits."""
 
+    def demand_ended(self) -> None:
+        """No consumer waits any more: the last one has left."""
+
     def want(self) -> None:
         """Have messages claimed soon."""
 
@@ -136,6 +139,8 @@ class Dispatcher:
         """Wait no longer; a no-op when the waiter has been served."""
         if waiter in self._waiters:
             self._waiters.remove(waiter)
+            if not self.demand:
+                self._queue.demand_ended()
 
     def dispatch(self) -> None:
         """Hand messages to waiters, first come, first served; then to workers."""
@@ -187,6 +192,8 @@ class Dispatcher:
             self._workers.remove(worker)
             self._credits -= worker.credits
             worker.add_credits(-worker.credits)
+            if not self.demand:
+                self._queue.demand_ended()
 
     def push(self) -> None:
         """Hand prefetched messages to workers."""

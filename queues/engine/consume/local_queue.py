@@ -38,6 +38,8 @@ from queues.engine.settle.writer import SettlementWriter
 WARM = 1.0
 COLD = 5.0
 COLD_SHARED = 0.2
+#: Seconds between looks at a queue whose consumers wait for messages: what changes its state asks for a look itself.
+WAITING = 60.0
 #: Messages taken for workers at once, at least, while there is room.
 FEW = 100
 #: Most messages taken beyond the room: they belong before prefetched ones.
@@ -183,6 +185,10 @@ class LocalQueue:
     def note_demand(self, now: float) -> None:
         """A consumer looked for a message."""
         self.last_demand = now
+
+    def demand_ended(self) -> None:
+        """The last consumer that waited has left."""
+        self._schedule.idle.at(self, self.look_again_at(time.monotonic()))
 
     def want(self) -> None:
         """Have messages claimed soon."""
@@ -471,6 +477,8 @@ class LocalQueue:
             self._compare()
         if self._soon_cold or not self.interested:
             self.tidy_soon()
+        else:
+            self._schedule.idle.at(self, time.monotonic() + COLD)
         if self._dispatcher.waiting or self._with_workers:
             self.dispatch()
 
@@ -517,7 +525,9 @@ class LocalQueue:
         """When the queue may have become cold."""
         if not self.demand:
             return self.last_demand + (COLD_SHARED if self._soon_cold else COLD)
-        return now + (COLD if not self._soon_cold else COLD_SHARED if self.ready else WARM)
+        if not self.ready:
+            return now + WAITING
+        return now + (COLD_SHARED if self._soon_cold else COLD)
 
     def tidy_soon(self) -> None:
         """The queue may become cold sooner than expected."""

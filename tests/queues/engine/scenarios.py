@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import psycopg
 
@@ -442,6 +443,17 @@ async def by_the_clock(world: World) -> None:
     await world.store.until(lambda: world.store.rows(counted, queue), "the count")
     await world.store.until(lambda: not world.store.messages(expiring), "the expiry")
     assert await world.consume(name, 1) == [b"4"]
+
+
+async def serving_many(world: World) -> None:
+    """A node that serves many queues finds a message that no notification told of."""
+    with patch("queues.engine.cluster.tidying.MANY", 0):
+        name, queue = await world.queue()
+        buffer = await world.buffer(name)
+        taken = asyncio.create_task(Consumer(buffer).bodies(1))
+        await world.store.until(lambda: buffer.interested and not buffer.backlog.unclaimed, "it has looked")
+        await world.put(queue, b"1")
+        assert await taken == [b"1"]
 
 
 async def nodes(world: World) -> None:

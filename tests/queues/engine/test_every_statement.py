@@ -44,6 +44,7 @@ RUN_BY: dict[Scenario, str] = {
     scenarios.by_the_clock: "promote_due next_due due_ids expire expired_ids fold_tallies tallied_queues"
     " make_partitions drop_partitions drop_old_log_lines drop_idle_subscriptions forget_letters touch_subscriptions"
     " look_below unseen drop_interest idle_subscription_ids",
+    scenarios.serving_many: "unseen_of_many",
     scenarios.nodes: "dead_nodes end_silent end_frozen reap_leases leased_ids close_mailboxes",
     scenarios.logging_in: "key key_named keys note_key_uses",
     scenarios.asking: "ensure_queue find_key write_workers",

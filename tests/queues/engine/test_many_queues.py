@@ -8,10 +8,13 @@ import time
 import psycopg
 import pytest
 
-from queues.engine import Engine, LocalQueue
+from queues.engine import Engine, LocalQueue, Outgoing
+from queues.engine.clock import now
 from queues.engine.consume.deadlines import Agenda
+from queues.engine.consume.local_queue import COLD
 from queues.engine.consume.subscriptions import TAGS, Subscription
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting
+from tests.queues.engine.faults import Faults
 
 
 def test_an_agenda_gives_each_thing_once_at_its_earliest_time() -> None:
@@ -43,9 +46,53 @@ async def test_idle_queues_with_consumers_are_not_looked_at_each_time(
     soon = time.monotonic() + 60
     engine.tidying._cold(soon)
     first = len(looked)
-    for n in range(100):
+    for n in range(500):
         engine.tidying._cold(soon + n * 0.1)
     assert (first, len(looked)) == (50, 50)
+
+
+async def test_a_queue_whose_last_consumer_leaves_is_looked_at_as_soon_as_it_may_be_cold(
+    engine: Engine, store: Store
+) -> None:
+    store.queue("q")
+    buffer, idle = await engine.queue("q"), engine.local_queues.schedule.idle
+    waiting = [Waiting(), Waiting()]
+    for one in waiting:
+        buffer.wait(one)
+    await store.until(lambda: buffer.interested and not buffer.backlog.unclaimed, "it is served")
+    looked = now() + 30
+    engine.tidying._cold(looked)  # consumers wait: the next look is late
+    assert idle.due(looked + 50) == []
+    buffer.cancel(waiting[0])
+    assert idle.due(now() + COLD + 1) == []
+    buffer.cancel(waiting[1])
+    assert idle.due(now() + COLD + 1) == [buffer]
+
+
+async def test_delayed_messages_are_looked_for_by_one_statement_while_none_is_due(
+    engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = Faults(monkeypatch)
+    await store.until(lambda: faults.runs["next_due"] >= 5, "looks")
+    assert faults.runs["promote_due"] == 0
+    queue = store.queue("q")
+    await Producer(engine).publish_detailed("q", Outgoing(b"x", delay=0.1))
+    await store.until(lambda: [row["state"] for row in store.messages(queue)] == [0], "its time")
+
+
+async def test_many_quiet_queues_are_looked_at_by_one_statement(
+    engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.cluster.tidying.MANY", 10)
+    buffers = []
+    for n in range(20):
+        store.queue(f"q{n}")
+        buffers.append(await engine.queue(f"q{n}"))
+        buffers[-1].wait(Waiting())
+    await store.until(lambda: all(b.interested and not b.backlog.unclaimed for b in buffers), "all are served")
+    faults = Faults(monkeypatch)
+    await engine.tidying._look_for_unseen(engine.connections["upkeep"])
+    assert (faults.runs["unseen"], faults.runs["unseen_of_many"]) == (0, 1)
 
 
 async def test_only_queues_with_deadlines_are_looked_at(engine: Engine, store: Store) -> None:

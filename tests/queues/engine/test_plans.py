@@ -26,6 +26,7 @@ ELSEWHERE = {
     "resolve", "served_elsewhere", "waits_for",
     "subscribe", "count_subscriptions", "subscription", "topology_changes",
     "take_instructions", "take_tags", "tallied_queues", "touch_subscriptions", "unseen",
+    "unseen_of_many",
     "write_connections", "write_workers",
     "close_mailboxes", "connected_names", "forget_letters", "hold_mailboxes", "leave_mailboxes", "mailbox_ids",
     "names_owned", "note_key_uses",

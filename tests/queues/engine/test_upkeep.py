@@ -175,8 +175,9 @@ async def test_a_server_that_could_lose_what_was_confirmed_is_refused(engine: En
         await check_server(Server(to_regclass=False))  # type: ignore[arg-type]
 
 
-async def test_commits_are_durable_in_the_engines_sessions_but_for_claims(engine: Engine) -> None:
-    for purpose, setting in {"writer": "on", "settler": "on", "requests": "on", "claimer": "off"}.items():
+async def test_commits_are_durable_in_the_engines_sessions_but_for_claims_and_upkeep(engine: Engine) -> None:
+    durable = dict.fromkeys(("writer", "settler", "requests", "clockwork", "reaper"), "on")
+    for purpose, setting in (durable | {"claimer": "off", "upkeep": "off"}).items():
         connection = engine.connections[purpose]
         row = await (await connection.execute("show synchronous_commit")).fetchone()
         assert row == (setting,)
