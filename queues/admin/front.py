@@ -145,6 +145,7 @@ def _figures(state: BrokerState) -> list[tuple[str, str, str]]:
         ("Unacknowledged", number(total("leased")), "with consumers"),
         ("Dead letters", number(total("dead")), f"queues with some: {sum(1 for one in now.queues if one.counts.dead)}"),
         ("Consumers", number(now.workers + now.peers), f"workers: {now.workers}, peers: {now.peers}"),
+        ("Connections", number(now.clients), "of clients, over every protocol"),
         ("Nodes", number(now.nodes), f"database connections: {now.connections}"),
         (
             "Database", "-" if state.database_bytes is None else size(state.database_bytes),

@@ -78,6 +78,8 @@ class Overview:
     holders: list[HorizonHolder] = field(default_factory=list)
     #: The Unix time of the last sample; None: there is none yet.
     sampled_at: float | None = None
+    #: Connections of clients over every protocol.
+    clients: int = 0
 
     @property
     def in_rate(self) -> float:
@@ -101,7 +103,7 @@ def take_overview(before: Overview | None = None, using: str = DEFAULT_DB_ALIAS,
     [figures] = query_within(
         "state_broker", using, limit, minutes=NEW_NODES, seconds=HELD_SECONDS, xids=HELD_XIDS
     )
-    nodes, workers, peers, connections, commits, standbys, lag, last_node, new_nodes, holders = figures
+    nodes, workers, peers, clients, connections, commits, standbys, lag, last_node, new_nodes, holders = figures
     at = timezone.now()
     if before is not None and (at - before.at).total_seconds() > STALE:
         before = None
@@ -111,7 +113,7 @@ def take_overview(before: Overview | None = None, using: str = DEFAULT_DB_ALIAS,
         at, nodes, workers, connections, queues, peers, commits,
         None if before is None or passed is None else max(commits - before.commits, 0) / passed,
         standbys, lag, last_node, new_nodes, [HorizonHolder(**holder) for holder in holders],
-        rows[0][-1] if rows else None,
+        rows[0][-1] if rows else None, clients,
     )  # fmt: skip
 
 

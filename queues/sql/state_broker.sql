@@ -1,8 +1,9 @@
--- One row: nodes, workers, peers that are connected; connections of the database; its commits so far;
+-- One row: nodes, workers, peers that are connected; connections of clients, and of the database; its commits so far;
 -- standbys and the longest lag of one in seconds; the last node's id and how many live nodes began within `minutes`;
 -- what holds back vacuum for longer than so many seconds or transactions, as JSON.
 select (select count(*) from queues_node), (select count(*) from queues_worker),
     (select count(*) from queues_mailbox where node_id is not null),
+    (select coalesce(sum(connections), 0)::int from queues_connectiontotal),
     (select count(*) from pg_stat_activity where datname = current_database()),
     (select xact_commit from pg_stat_database where datname = current_database()),
     (select count(*) from pg_stat_replication),

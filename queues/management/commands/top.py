@@ -85,6 +85,7 @@ def _values(overview: Overview, queues: list[QueueState], ages: dict[int, float]
     """The JSON object of a look."""
     return {
         "at": overview.at, "nodes": overview.nodes, "workers": overview.workers, "connections": overview.connections,
+        "clients": overview.clients,
         "in_rate": round(overview.in_rate, 1), "out_rate": round(overview.out_rate, 1),
         "queues": [
             {

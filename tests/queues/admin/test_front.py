@@ -22,6 +22,7 @@ from queues.models import (
     AuditChain,
     AuditJournalEntry,
     AuditVerification,
+    ConnectionTotal,
     EtlRun,
     EtlSchedule,
     Interest,
@@ -76,7 +77,8 @@ def problems() -> dict[str, str]:
 def test_the_front_page_shows_figures_and_nothing_wrong(
     admin_client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
-    make_node()
+    node = make_node()
+    ConnectionTotal.objects.create(node=node, protocol="blipmq", connections=4321, in_rate=0.0, out_rate=0.0)
     queue = make_queue("orders")
     store(queue, count=1234)
     store(queue, State.DELAYED, 5)
@@ -85,6 +87,7 @@ def test_the_front_page_shows_figures_and_nothing_wrong(
     assert "Nothing is wrong." in text
     assert "Ready 1,234 5 delayed" in text
     assert "Nodes 1" in text
+    assert "Connections 4,321 of clients" in text
     assert "Busiest queues" in text
     assert text.index("Nothing is wrong.") < text.index("Busiest queues") < text.rindex("Subscriptions")
 
