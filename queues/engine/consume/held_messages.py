@@ -23,6 +23,9 @@ from queues.engine.message import POSITION, Delivery, Detail, Message
 #: Bytes of a message before the first claim: that claim takes few messages, in case they are large.
 UNKNOWN_BYTES = 1 << 16
 
+#: Messages handed back that a purge looks for.
+REMEMBERED = 10_000
+
 #: A delivered message: id, attempts that failed before, time of delivery (monotonic), detail.
 Unacked = tuple[int, int, float, Detail | None]
 
@@ -33,8 +36,8 @@ class HeldMessages:
     """Prefetched and delivered messages of one queue."""
 
     __slots__ = (
-        "_memory", "_on_expired", "_settled", "_stale", "_tagged", "bytes", "mean_bytes", "next_tag", "ready",
-        "release", "unacked",
+        "_handed_back", "_memory", "_on_expired", "_settled", "_stale", "_tagged", "bytes", "mean_bytes", "next_tag",
+        "ready", "release", "unacked",
     )  # fmt: skip
 
     def __init__(self, memory: Memory, first_tag: int, on_expired: Callable[[int], None]) -> None:
@@ -46,6 +49,8 @@ class HeldMessages:
         #: `release(tag, None)` takes a delivery out of `unacked` and returns its entry.
         self.release: Callable[[int, None], Unacked | None] = self.unacked.pop
         self._stale: dict[int, Unacked] = {}
+        #: Ids of messages that went back to their places last: a purge may have found them neither there nor here.
+        self._handed_back: deque[int] = deque(maxlen=REMEMBERED)
         #: Prefetched messages that keep the tag of an earlier delivery.
         self._tagged: dict[int, Message] = {}
         #: Ids of prefetched messages that were acknowledged by such a tag.
@@ -183,6 +188,16 @@ class HeldMessages:
         gone = [id for id, _ in self.take_all() if id not in kept]
         self.add_claimed(newer)
         return gone
+
+    def remember_handed_back(self, ids: Iterable[int]) -> None:
+        """These are on their way back to their places in the store."""
+        self._handed_back.extend(ids)
+
+    def find_handed_back(self, high: int) -> list[int]:
+        """Ids, which without their priorities are at most `high`, of messages handed back lately that no consumer here
+        has again."""
+        delivered = {entry[0] for entry in self.unacked.values()} if self._handed_back else ()
+        return [id for id in self._handed_back if id & POSITION <= high and id not in delivered]
 
     def lose_leases(self) -> None:
         """The leases are no longer this node's: prefetched messages are forgotten, deliveries are stale."""

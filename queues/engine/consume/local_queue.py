@@ -16,7 +16,6 @@ Other objects read the public attributes; only methods of this class change them
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import Protocol
@@ -27,7 +26,7 @@ from queues.engine.consume.dispatch import TURN_BYTES, Dispatcher, Push, Waiter
 from queues.engine.consume.held_messages import HeldMessages, Unacked
 from queues.engine.consume.limits import BATCH, FlowLimits
 from queues.engine.consume.low_watermark import LOWEST
-from queues.engine.message import POSITION, Delivery, Detail, Failure, Message
+from queues.engine.message import Delivery, Detail, Failure, Message
 from queues.engine.node import Node
 from queues.engine.policies import QueuePolicy
 from queues.engine.settle.batches import AckBatch, Completion
@@ -44,8 +43,6 @@ WAITING = 60.0
 FEW = 100
 #: Most messages taken beyond the room: they belong before prefetched ones.
 OVERTAKING = 100
-#: Messages handed back that a purge looks for.
-REMEMBERED = 10_000
 #: Most messages of one claim from a queue that other nodes serve too, so that all of them are busy.
 SHARED_BATCH = 200
 
@@ -109,8 +106,6 @@ class LocalQueue:
         self._with_workers = False
         #: The settlement writer's round that returns messages of this queue to the store.
         self._returned_in = 0
-        #: Ids of messages that went back to their places last: a purge may have found them neither there nor here.
-        self._handed_back: deque[int] = deque(maxlen=REMEMBERED)
         #: A purge during the claim under way: it is for the claimed messages too.
         self._purged: tuple[int, str] | None = None
         #: Messages that a consumer asked for since the last claim and did not get.
@@ -373,7 +368,7 @@ class LocalQueue:
         if self.audited is None:
             self._put_back([(entry[0], None)])
         else:  # recorded by itself: consumers of later messages do not wait for that
-            self._handed_back.append(entry[0])
+            self.held.remember_handed_back([entry[0]])
             self._settlements.hand_back([(entry[0], None)], self.audited)
 
     def undeliver(self, pushes: Sequence[Push]) -> None:
@@ -572,9 +567,7 @@ class LocalQueue:
         """An operator purged the queue up to this id, without its priority. Prefetched messages, and those that were on
         their way here or back to the store as the purge looked for ready ones, are removed."""
         self.backlog.returned()
-        delivered = {entry[0] for entry in self.unacked.values()} if self._handed_back else ()
-        late = [id for id in self._handed_back if id & POSITION <= high and id not in delivered]
-        self._settlements.purge(self.held.purge(high) + late, by)
+        self._settlements.purge(self.held.purge(high) + self.held.find_handed_back(high), by)
         if self.claiming:
             self._purged = high, by
         self._added()
@@ -604,7 +597,7 @@ class LocalQueue:
     def _put_back(self, taken: list[tuple[int, int | None]]) -> None:
         if taken:
             ids = [id for id, _ in taken]
-            self._handed_back.extend(ids)
+            self.held.remember_handed_back(ids)
             self._settlements.hand_back(taken)
             self._returned_in = self._settlements.round
             self.backlog.arrived(min(ids))

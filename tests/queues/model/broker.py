@@ -28,6 +28,11 @@ from wire.sspq.session import SspqSession
 T = TypeVar("T")
 LOCAL = HostPort("127.0.0.1", 0)
 OPTIONS = ListenerOptions(drain_timeout=0.1)
+#: The sessions of brokers.
+OURS = (
+    "from pg_stat_activity"
+    " where application_name like 'fivewire %%' and datname = current_database() and pid <> pg_backend_pid()"
+)
 
 
 class LiveBroker:
@@ -87,6 +92,8 @@ class LiveBroker:
         """End as a killed process does: nothing more is written, its connections are reset."""
         self.ask(self._kill())
         self._end()
+        # What the server had begun for it, it ends.
+        wait_until(lambda: not self.store.rows(f"select {OURS}"), "the end of its sessions")
 
     async def _kill(self) -> None:
         self.engine.connections.hang_up()
@@ -109,9 +116,7 @@ class LiveBroker:
         """PostgreSQL ends its connections: the engine comes back as another node; clients stay connected."""
         node = self.engine.node
         self.store.rows(
-            "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where application_name like 'fivewire %%' and datname = current_database() and pid <> pg_backend_pid()"
-        )
+            f"select pg_terminate_backend(pid) {OURS}")
         wait_until(lambda: self.engine.available and self.engine.node != node, "the new node")
 
     # What tests ask.

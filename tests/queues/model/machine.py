@@ -201,18 +201,20 @@ class BrokerMachine(RuleBasedStateMachine):
         )
         return {_label(row["text"]) for row in rows}
 
-    @rule(count=st.integers(1, 4), limit=st.sampled_from([None, None, 1, 2]))
-    def enqueue(self, count: int, limit: int | None) -> None:
+    @rule(
+        count=st.integers(1, 4), limit=st.sampled_from([None, None, 1, 2]), priority=st.sampled_from([0, 0, 0, 5, -5])
+    )
+    def enqueue(self, count: int, limit: int | None, priority: int = 0) -> None:
         """Overhop."""
         worker = self._worker()
         for label in self._new(count):
             try:
-                worker.client.enqueue(self.main.name, label.encode(), max_attempts=limit)
+                worker.client.enqueue(self.main.name, label.encode(), max_attempts=limit, priority=priority)
             except OverhopQueueFull:
                 assert not self.main.accepts(), label
             else:
                 assert self.main.accepts(), label
-                self._stored(self.main, label, "overhop", limit=limit)
+                self._stored(self.main, label, "overhop", limit=limit, priority=priority)
         self._check()
 
     @rule(count=st.integers(1, 4))
@@ -260,6 +262,18 @@ class BrokerMachine(RuleBasedStateMachine):
                 if delay:
                     self._await_promotion(label)
                 self._stored(self.main, label, "django" if not delay else "delayed", key=key)
+        self._check()
+
+    def _is_unwanted(self) -> bool:
+        return not any(one.credits.get(self.main.name) for one in self.consumers)
+
+    @precondition(lambda self: self.main.max_length is None and self._is_unwanted())
+    @rule()
+    def let_expire(self) -> None:
+        """A message outlives its time before any consumer asks for it."""
+        [label] = self._new(1)
+        publish(self.main.name, label.encode(), ttl=0.01)
+        wait_until(lambda: label not in self._labels_of(self.main), "the end of its time")
         self._check()
 
     def _await_promotion(self, label: str) -> None:

@@ -2,7 +2,7 @@
 
 A message has a place, `at`: a number that grows with each arrival. Order is promised for each producer, and for a
 message that returns to the tail: it comes after all that were ready then. A message that is handed back keeps its
-place.
+place. All of that within a priority: those of a higher one come first.
 """
 
 from __future__ import annotations
@@ -28,9 +28,16 @@ class Message:
     #: Deliveries it may have; 0 without limit, None: the queue's.
     limit: int | None = None
     key: str | None = None
+    priority: int = 0
     attempts: int = 0
     state: str = READY
     at: int = field(default_factory=lambda: next(_places))
+
+    def follows(self, other: Message) -> bool:
+        """Whether it must not be delivered while the other one is ready."""
+        if self.priority != other.priority:
+            return self.priority < other.priority
+        return other.at < self.at and self.producer in (None, other.producer)
 
     def to_tail(self) -> None:
         """It is ready behind all others."""
@@ -66,9 +73,11 @@ class Queue:
     def has_key(self, key: str | None) -> bool:
         return key is not None and any(one.key == key for one in self.messages.values())
 
-    def add(self, label: str, producer: str | None, limit: int | None = None, key: str | None = None) -> None:
+    def add(
+        self, label: str, producer: str | None, limit: int | None = None, key: str | None = None, priority: int = 0
+    ) -> None:
         """A message is stored."""
-        self.messages[label] = Message(label, producer, limit, key)
+        self.messages[label] = Message(label, producer, limit, key, priority)
 
     # Deliveries.
 
@@ -98,7 +107,7 @@ class Queue:
         for n, (consumer, message) in enumerate(delivered):
             later = {other for taker, other in delivered[n + 1 :] if taker is consumer}
             for other in left | later:
-                if other.at < message.at and message.producer in (None, other.producer):
+                if message.follows(other):
                     came = [one.label for _, one in delivered]
                     raise Difference(f"{self.name}: {message.label} was delivered before {other.label}, of {came}")
         for _, message in delivered:
@@ -149,6 +158,7 @@ class Queue:
             raise Difference(f"{self.name}: {len(gone)} dropped, {surplus} too many")
         for one in gone:
             for other in ready:
-                if other.label in left and other.at < one.at and one.producer in (None, other.producer):
+                lower = other.priority < one.priority
+                if other.label in left and (lower or (other.priority == one.priority and one.follows(other))):
                     raise Difference(f"{self.name}: {one.label} was dropped before {other.label}")
         self.remove([one.label for one in gone])

@@ -16,8 +16,9 @@ from tests.queues.model.broker import LiveBroker
 from tests.queues.model.consumers import Consumer, Receiver, Worker
 from tests.queues.model.machine import KEY, BrokerMachine
 
-#: Random steps of one run, none in `make test`; and of one example.
-STEPS = int(os.environ.get("MODEL_STEPS", "0"))
+SOAK = "MODEL_STEPS" in os.environ
+#: Steps of one run, in `make test` always the same; and of one example.
+STEPS = int(os.environ.get("MODEL_STEPS", "100"))
 EXAMPLE = 25
 
 
@@ -63,15 +64,13 @@ def test_a_job_that_goodbye_hands_back_is_the_next_of_an_sspq_client(steps: Step
     assert list(steps.of(Receiver).held) == ["m1"]
 
 
-if STEPS:
-
-    @pytest.mark.timeout(0)
-    def test_the_broker_agrees_with_a_plain_model_of_queues(broker: LiveBroker) -> None:
-        run_state_machine_as_test(
-            BrokerMachine,
-            settings=settings(
-                max_examples=max(1, STEPS // EXAMPLE), stateful_step_count=EXAMPLE, deadline=None, database=None,
-                suppress_health_check=list(HealthCheck), print_blob=True,
-                phases=(Phase.explicit, Phase.generate, Phase.shrink),
-            ),
-        )
+@pytest.mark.timeout(0 if SOAK else 600)
+def test_the_broker_agrees_with_a_plain_model_of_queues(broker: LiveBroker) -> None:
+    run_state_machine_as_test(
+        BrokerMachine,
+        settings=settings(
+            max_examples=max(1, STEPS // EXAMPLE), stateful_step_count=EXAMPLE, deadline=None, database=None,
+            derandomize=not SOAK, suppress_health_check=list(HealthCheck), print_blob=True,
+            phases=(Phase.explicit, Phase.generate, Phase.shrink) if SOAK else (Phase.explicit, Phase.generate),
+        ),
+    )
