@@ -275,7 +275,13 @@ def _at_once(driver: Driver, plan: Plan, fanout: bool) -> Figures:
 
 
 def backlog(driver: Driver, plan: Plan) -> Figures:
-    """Publish with no consumer, as fast as is confirmed; then drain it."""
+    """Publish with no consumer, as fast as is confirmed; then drain it.
+
+    Where nothing is confirmed a producer would run ahead of the broker without end: it publishes what the plan's rate
+    amounts to.
+    """
+    if not driver.confirms:
+        plan = replace(plan, most=int(plan.rate * plan.seconds))
     filling = Progress(plan.producers, 0)
     filled: list[Produced] = run(
         [(produce, (driver, index, plan, filling, True)) for index in range(plan.producers)], plan.limit

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -131,7 +132,11 @@ def _worker(options: Sequence[str], environment: dict[str, str]) -> Iterator[Non
             raise BenchError(f"the worker ended:\n{log.read_text()}")
     finally:
         process.terminate()
-        process.wait(30)
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # its own session: nothing but itself and its children
+            process.wait()
 
 
 def _publish(count: int, producers: int, environment: dict[str, str]) -> float:
