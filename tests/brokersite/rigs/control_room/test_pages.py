@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +13,7 @@ from django.urls import URLPattern, URLResolver, resolve
 
 from brokersite.rigs.control_room.pages import admin_pages
 from brokersite.rigs.control_room.store import Size, fill
-from brokersite.rigs.control_room.visits import Visitor
+from brokersite.rigs.control_room.visits import MOST_QUERIES, Visitor
 from tests.brokersite.one_of_each import one_of_each
 
 pytestmark = pytest.mark.django_db
@@ -22,6 +23,20 @@ NO_PAGES = {
     "hydra_node_resign", "queues_auditchain_verify", "queues_bulkoperation_cancel", "queues_etlrun_again",
     "queues_etlrun_cancel", "queues_queue_pause", "queues_queue_resume", "login", "logout", "view_on_site",
 }  # fmt: skip
+
+
+#: Milliseconds that statements of pages may take, by the names of these limits.
+TIME_LIMITS = ("LIMIT", "OLDEST_LIMIT", "READ_LIMIT", "TIMEOUT", "ARCHIVE_TIMEOUT")
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stands still for a second makes no page another one."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("queues.admin", "queues.operations", "queues.samples")):
+            for limit in TIME_LIMITS:
+                if hasattr(module, limit):
+                    monkeypatch.setattr(module, limit, 60_000)
 
 
 @pytest.fixture
@@ -52,4 +67,5 @@ def test_every_address_of_the_admin_is_in_the_list_of_pages(user: User) -> None:
 def test_every_page_answers_in_at_most_twelve_queries(user: User) -> None:
     visitor = Visitor(user)
     visited = [visitor.visit(page, 0) for page in admin_pages(user)]
-    assert {one.page.name: (one.status, one.queries) for one in visited if one.faults} == {}
+    assert {one.page.name: one.status for one in visited if one.status != one.page.status} == {}
+    assert {one.page.name: one.queries for one in visited if not 0 < one.queries <= MOST_QUERIES} == {}
