@@ -45,7 +45,7 @@ class JavaScript(Process):
         super().__init__("node", str(program), *arguments)
 
     def until(self, event: str, count: int = 1) -> list[dict[str, Any]]:
-        """Wait for so many of these events; those."""
+        """Wait for so many of these events; all of them up to now."""
         while len(found := [said for said in map(json.loads, tuple(self.lines)) if said["event"] == event]) < count:
             self.next_line()
-        return found[:count]
+        return found
