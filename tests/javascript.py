@@ -19,12 +19,18 @@ TIMEOUT = 100
 
 
 def installed(config: pytest.Config, directory: Path, program: str) -> Path:
-    """A copy of a program with its packages beside it, kept until the directory's lock file changes."""
+    """A copy of a program with its packages beside it."""
+    place = packages(config, directory)
+    return Path(shutil.copy(directory / program, place))
+
+
+def packages(config: pytest.Config, directory: Path) -> Path:
+    """A directory with the packages of a lock file below `node_modules`, kept until that file changes."""
     need(config, "Node.js")
     lock = (directory / "package-lock.json").read_bytes()
     assert config.cache is not None
     place = config.cache.mkdir(f"{directory.parent.name}-javascript-{hashlib.sha256(lock).hexdigest()[:16]}")
-    for file in ("package.json", "package-lock.json", program):
+    for file in ("package.json", "package-lock.json"):
         shutil.copy(directory / file, place)
     done = place / "installed"
     if not done.exists():
@@ -35,7 +41,7 @@ def installed(config: pytest.Config, directory: Path, program: str) -> Path:
         if npm.returncode:
             lack(config, "Node.js", f"npm ci, which needs the network once, failed: {npm.stderr}")
         done.touch()
-    return place / program
+    return place
 
 
 class JavaScript(Process):

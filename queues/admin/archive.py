@@ -28,9 +28,9 @@ class ArchivedMessageAdmin(KeysetAdmin):
     list_per_page = 50
     change_form_template = "admin/queues/message_change_form.html"
     fields = (
-        "id", "queue_name", "outcome", "attempts", "published_at", "delivered_at", "finished_at", "producer_id",
-        "consumer_id", "job", "result_shown", "log", "audit", "life", "size", "key", "sender", "task", "headers",
-        "content", "payload_shown",
+        "id", "queue_name", "outcome", "life", "payload_shown", "attempts", "published_at", "delivered_at",
+        "finished_at", "producer_id", "consumer_id", "job", "result_shown", "log", "audit", "size", "key", "sender",
+        "task", "headers", "content",
     )  # fmt: skip
     readonly_fields = ("queue_name", "result_shown", "log", "audit", "life", "sender", "task", "payload_shown")
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from urllib.parse import urlencode
 
-from django.db.models import Q
+from django.db.models import Model, Q
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from queues.audit.chains import PEERBUS, queue_chain
+from queues.audit.chains import OPERATORS, PEERBUS, queue_chain
 from queues.engine.uuids import message_uuid
 from queues.models import AuditChain, AuditHead, AuditRow, Content, Mailbox, Message, Queue, State
 from queues.models.queue import QueueKind
+from queues.operations.audit_log import record_id
 
 #: Rows from or to a peer are looked for among so many of the newest; and those of so many letters of its mailbox.
 NEWEST_ROWS = 10_000
@@ -28,6 +29,12 @@ def rows_address(chain: int, search: str = "") -> str:
     """The page of a chain's rows, perhaps those that a search finds (see `queues.admin.audit_search`)."""
     query = {CHAIN: str(chain)} | ({SEARCH: search} if search else {})
     return f"{reverse('admin:queues_auditrow_changelist')}?{urlencode(query)}"
+
+
+def operators_address(obj: Model) -> str:
+    """The rows of what operators did to an object; empty when they have done nothing yet."""
+    chain = AuditChain.objects.filter(name=OPERATORS).values_list("pk", flat=True).first()
+    return "" if chain is None else rows_address(chain, f"id:{record_id(obj)}")
 
 
 def records_of(queue: Queue | None, id: int, content: int | None, key: str | None) -> dict[str, str]:

@@ -9,6 +9,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 
+from queues.admin.audit_links import operators_address
 from queues.admin.find import may_operate
 from queues.admin.keyset import KeysetAdmin
 from queues.admin.recorded import operator
@@ -44,10 +45,16 @@ class BulkOperationAdmin(KeysetAdmin):
     ) -> HttpResponse:
         operation = self.get_object(request, object_id)
         running = may_cancel = False
+        audit = progress = ""
+        if operation is not None:
+            audit = operators_address(operation)
         if operation is not None and operation.state == BulkState.RUNNING:
             bulk.local_runner.wake()  # also after a restart of the site, where no listener goes on with it
             running, may_cancel = True, may_operate(request, operation.action)
-        context = {**(extra_context or {}), "running": running, "may_cancel": may_cancel}
+            progress = f"{operation.done + operation.skipped:,} of {operation.expected or 0:,}"
+        context = {
+            **(extra_context or {}), "running": running, "may_cancel": may_cancel, "audit": audit, "progress": progress,
+        }  # fmt: skip
         return super().change_view(request, object_id, form_url, context)
 
     def cancel_view(self, request: HttpRequest, id: int) -> HttpResponse:

@@ -72,6 +72,12 @@ def find_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     return TemplateResponse(request, "admin/queues/message_find.html", context)
 
 
+def find_address(queue: str, state: str = "") -> str:
+    """The page of searches, with what a search of a queue and a state finds."""
+    asked = {name: value for name, value in (("queue", queue), ("state", state)) if value}
+    return f"{reverse('admin:queues_message_find')}?{urlencode(asked)}".removesuffix("?")
+
+
 def _found(request: HttpRequest, criteria: Criteria) -> dict[str, Any]:
     """The results of a search, for the page."""
     search = Search(criteria)

@@ -17,9 +17,9 @@ from django.urls import reverse
 
 from queues.admin.charts import SMALL, number, rate, seconds, size
 from queues.admin.confirm import REFUSALS
+from queues.admin.find import find_address
 from queues.admin.history import history_charts
 from queues.admin.recorded import operator
-from queues.models import State
 from queues.operations.backends import end_backend
 from queues.operations.monitor import reader
 from queues.operations.overview import HorizonHolder
@@ -35,7 +35,7 @@ SECTIONS = ("problems", "figures", "busiest", "charts")
 PAGES: Mapping[str, tuple[str, str]] = {
     "chain": ("Chain", "auditchain_change"), "run": ("Run", "etlrun_change"),
     "schedule": ("Schedule", "etlschedule_change"),
-    **dict.fromkeys(("deserted", "growing", "paused"), ("Queue", "queue_change")),
+    **dict.fromkeys(("deserted", "growing", "dead", "paused"), ("Queue", "queue_change")),
 }  # fmt: skip
 
 
@@ -112,22 +112,20 @@ def _charts(state: BrokerState) -> str:
 
 
 def _problems(problems: list[Problem], may_end: bool) -> str:
-    shown = [(problem, _link(problem, may_end)) for problem in problems]
+    shown = [(problem, _links(problem, may_end)) for problem in problems]
     return render_to_string("admin/queues/front_problems.html", {"problems": shown})
 
 
-def _link(problem: Problem, may_end: bool) -> tuple[str, str] | None:
-    """The words and the address of a problem's page."""
+def _links(problem: Problem, may_end: bool) -> list[tuple[str, str]]:
+    """The words and the addresses of the pages where a problem is dealt with."""
     if problem.holder is not None:
         address = reverse("admin:end_backend", args=[problem.holder.name])
-        return ("End the session", f"{address}?{urlencode({'started': problem.holder.started})}") if may_end else None
-    if problem.kind == "dead" and problem.id is not None:
-        asked = urlencode({"queue": problem.id, "state": int(State.DEAD)})
-        return "Dead letters", f"{reverse('admin:queues_message_changelist')}?{asked}"
+        return [("End the session", f"{address}?{urlencode({'started': problem.holder.started})}")] * may_end
+    links = [("Dead letters", find_address(problem.queue, "dead"))] if problem.queue else []
     if problem.kind in PAGES and problem.id is not None:
         words, page = PAGES[problem.kind]
-        return words, reverse(f"admin:queues_{page}", args=[problem.id])
-    return None
+        links.append((words, reverse(f"admin:queues_{page}", args=[problem.id])))
+    return links
 
 
 def _figures(state: BrokerState) -> list[tuple[str, str, str]]:

@@ -15,13 +15,14 @@ from django.utils.html import format_html
 from queues.admin import payload
 from queues.admin.audit_links import audit_links
 from queues.admin.filters import QueueFilter, StateFilter
-from queues.admin.find import find_view
+from queues.admin.find import find_address, find_view
 from queues.admin.keyset import KeysetAdmin
 from queues.admin.life import ID, archived_page, life_shown
 from queues.admin.operate import operate_address, operate_view, operation_links
 from queues.admin.publish import publish_view
-from queues.models import BulkAction, Message
+from queues.models import BulkAction, Message, Queue
 from queues.operations import bulk
+from queues.operations.search import STATES
 
 
 @admin.register(Message)
@@ -34,9 +35,9 @@ class MessageAdmin(KeysetAdmin):
     actions = ("put_back", "move", "copy", "delay", "deliver_now", "remove")
     change_form_template = "admin/queues/message_change_form.html"
     fields = (
-        "number", "queue", "state", "attempts", "max_attempts", "priority", "published_at", "due_at", "expires_at",
-        "dead_at", "key", "sender", "task", "headers", "error", "log", "audit", "life", "producer_id", "node_id",
-        "position", "content", "payload_shown",
+        "number", "queue", "state", "error", "life", "payload_shown", "attempts", "max_attempts", "priority",
+        "published_at", "due_at", "expires_at", "dead_at", "key", "sender", "task", "headers", "log", "audit",
+        "producer_id", "node_id", "position", "content",
     )  # fmt: skip
     readonly_fields = (
         "number", "priority", "sender", "task", "log", "audit", "life", "producer_id", "node_id", "position",
@@ -78,7 +79,7 @@ class MessageAdmin(KeysetAdmin):
         return request.user.has_perm("queues.delete_message")
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        more = {"may_publish": self.has_operate_permission(request), **(extra_context or {})}
+        more = {"may_publish": self.has_operate_permission(request), "find": _find(request), **(extra_context or {})}
         return super().changelist_view(request, more)
 
     def change_view(
@@ -167,6 +168,13 @@ class MessageAdmin(KeysetAdmin):
     @admin.action(description="Delete…", permissions=["destroy"])
     def remove(self, request: HttpRequest, queryset: QuerySet[Message]) -> HttpResponse:
         return _preview(BulkAction.DELETE, queryset)
+
+
+def _find(request: HttpRequest) -> str:
+    """The page of searches, with the queue and the state that the list is of."""
+    id, state = request.GET.get(QueueFilter.parameter_name, ""), request.GET.get(StateFilter.parameter_name, "")
+    name = Queue.objects.filter(pk=id).values_list("name", flat=True).first() if ID.fullmatch(id) else None
+    return find_address(name or "", next((word for word, states in STATES.items() if state == str(states[0])), ""))
 
 
 def _preview(action: BulkAction, queryset: QuerySet[Message]) -> HttpResponse:

@@ -103,7 +103,8 @@ def operate_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
         return HttpResponseRedirect(reverse("admin:queues_message_find"))
     context = {
         **model_admin.admin_site.each_context(request), "opts": model_admin.opts, "title": action.label.capitalize(),
-        "form": form, "plan": plan, "found": found, "finished": criteria.state == FINISHED,
+        "form": form, "plan": plan, "found": found, "count": f"{found.count:,}",
+        "finished": criteria.state == FINISHED,
         "rows": archived_rows(found.sample) if criteria.state == FINISHED else live_rows(found.sample.ids),
         "destroys": destroys(action), "action_label": action.label.capitalize(),
     }  # fmt: skip

@@ -66,9 +66,14 @@ class PublishForm(forms.Form):
         return headers
 
 
+def may_publish(request: HttpRequest) -> bool:
+    """Whether the user may publish by hand."""
+    return request.user.has_perms(("queues.view_message", "queues.change_message"))
+
+
 def publish_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
-    """The page. `?from=ID` fills it with a message of the store, or with `&finished=1` of the archive."""
-    if not request.user.has_perms(("queues.view_message", "queues.change_message")):
+    """The page. `?to=NAME` fills in an address; `?from=ID` a message, with `&finished=1` one of the archive."""
+    if not may_publish(request):
         raise PermissionDenied
     form = PublishForm(request.POST if request.method == "POST" else None, initial=_initial(model_admin, request))
     if request.method == "POST" and form.is_valid():
@@ -101,7 +106,7 @@ def _initial(model_admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
     """The form's first values: the message that the address names."""
     id = request.GET.get("from", "")
     if request.method == "POST" or not ID.fullmatch(id):
-        return {}
+        return {"address": request.GET.get("to", "")}
     row: Message | ArchivedMessage | None
     if "finished" in request.GET:
         row = ArchivedMessage.objects.filter(pk=int(id)).order_by("-finished_at").first()

@@ -18,11 +18,14 @@ from django.utils.html import format_html
 
 from queues.addresses import queue_problem
 from queues.admin import definitions
+from queues.admin.audit_links import operators_address
 from queues.admin.charts import rate, sparkline
 from queues.admin.confirm import GONE, REFUSALS, ConfirmedDeletion, confirm_page, confirmed, to_type
 from queues.admin.effects import effects
+from queues.admin.find import find_address
 from queues.admin.history import asked_span
 from queues.admin.operate import queue_links
+from queues.admin.publish import may_publish
 from queues.admin.queue_panel import NO_FIGURES, ListFigures, list_figures, queue_panel
 from queues.admin.recorded import operator
 from queues.counts import QueueCounts, many_counts
@@ -164,6 +167,8 @@ class QueueAdmin(ConfirmedDeletion):
         if isinstance(response, TemplateResponse) and response.context_data is not None:
             queue = response.context_data["original"]
             response.context_data |= queue_panel(queue, asked_span(request)) | {
+                "find": find_address(queue.name), "find_dead": find_address(queue.name, "dead"),
+                "audit": operators_address(queue), "may_publish": may_publish(request),
                 "may_operate": self.has_change_permission(request, queue),
                 "may_destroy": self.has_delete_permission(request, queue),
                 "operations": [] if queue is None else queue_links(request, queue.name),

@@ -21,6 +21,7 @@ from queues.audit.events import LONGEST_ID, Event
 from queues.models import (
     ApiKey,
     AuditChain,
+    BulkOperation,
     Connection,
     EtlRun,
     EtlSchedule,
@@ -37,9 +38,9 @@ SETTING = "fivewire.operator"
 LONGEST_DETAIL = 1000
 
 KINDS: Mapping[type[models.Model], str] = {
-    ApiKey: "key", AuditChain: "chain", Connection: "connection", EtlRun: "etl-run", EtlSchedule: "etl-schedule",
-    Mailbox: "peer", Message: "message", PeriodicJob: "periodic", Queue: "queue", Route: "route",
-    Subscription: "subscription",
+    ApiKey: "key", AuditChain: "chain", BulkOperation: "bulk", Connection: "connection", EtlRun: "etl-run",
+    EtlSchedule: "etl-schedule", Mailbox: "peer", Message: "message", PeriodicJob: "periodic", Queue: "queue",
+    Route: "route", Subscription: "subscription",
 }  # fmt: skip
 
 
@@ -68,7 +69,7 @@ def record_id(obj: models.Model) -> str:
         return f"{kind}:{obj.origin_id or obj.pk}"
     if isinstance(obj, Route):
         return f"{kind}:{obj.source}→{obj.target}"
-    return f"{kind}:{obj.pk if isinstance(obj, EtlRun | Subscription) else obj}"
+    return f"{kind}:{obj.pk if isinstance(obj, BulkOperation | EtlRun | Subscription) else obj}"
 
 
 def declare(by: str, using: str = DEFAULT_DB_ALIAS) -> None:

@@ -37,7 +37,7 @@ from queues.models import (
     Queue,
     State,
 )
-from queues.operations.audit_log import record
+from queues.operations.audit_log import record, record_id
 from queues.operations.messages import (
     OperationError,
     get_queue,
@@ -121,7 +121,7 @@ def start(plan: BulkPlan, by: str, expected: int | None = None, using: str = DEF
             action=plan.action, criteria=plan.criteria.to_json(), target=plan.target, delay=plan.delay, by=by,
             high=high, expected=expected,
         )  # fmt: skip
-        record(by, plan.action, _record_id(operation), described(operation), using)
+        record(by, plan.action, record_id(operation), described(operation), using)
     return operation
 
 
@@ -411,8 +411,4 @@ def _end(operation: BulkOperation, state: BulkState, by: str, using: str) -> Non
     """Note that an operation has ended, in its row and in the operators' chain."""
     operation.state, operation.ended_at = state, timezone.now()
     detail = f"{operation.done:,} done, {operation.skipped:,} left alone"
-    record(by, state, _record_id(operation), f"{detail}: {operation.error}" if operation.error else detail, using)
-
-
-def _record_id(operation: BulkOperation) -> str:
-    return f"bulk:{operation.pk}"
+    record(by, state, record_id(operation), f"{detail}: {operation.error}" if operation.error else detail, using)

@@ -150,7 +150,7 @@ def _dead_letters(state: BrokerState) -> Iterator[Problem]:
             letters = "a dead letter that" if dead == 1 else f"{dead:,} dead letters, and some"
             yield Problem(
                 "dead", f"{queue.name} has {letters} came within the hour.",
-                "Its page has the reasons. Put them back when the cause is gone.", queue.id,
+                "Its page has the reasons. Put them back when the cause is gone.", queue.id, queue=queue.name,
             )  # fmt: skip
 
 

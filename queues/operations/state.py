@@ -50,6 +50,8 @@ class Problem:
     advice: str
     id: object = None
     holder: HorizonHolder | None = None
+    #: The queue whose dead letters it is about.
+    queue: str = field(default="", kw_only=True)
     #: Worth knowing, and possibly as it is meant to be.
     notice: bool = field(default=False, kw_only=True)
 

@@ -18,6 +18,7 @@ from queues.models import (
     AuditChain,
     AuditRow,
     BulkOperation,
+    Connection,
     EtlRun,
     EtlSchedule,
     Mailbox,
@@ -51,6 +52,10 @@ def one_of_each() -> list[Model]:
         Subscription.objects.create(topic=b"prices", qos=1, queue=topic, owner=owner),
         Route.objects.create(source="queue:a", target="topic:t"),
         Worker.objects.create(wid=uuid4(), node=broker_node, address="192.0.2.7:1", connected_at=now),
+        Connection.objects.create(
+            id=1, node=broker_node, protocol="overhop", address="192.0.2.7:1", connected_at=now, messages_in=1,
+            messages_out=1, in_rate=0.5, out_rate=0.5, rate=1.0, unacked=1, held_bytes=100,
+        ),
         AuditChain.objects.get(), AuditRow.objects.get(),
         PeriodicJob.objects.create(name="nightly", cron="0 3 * * *", queue=queue),
         EtlRun.objects.create(trigger="test", output="/elsewhere"),

@@ -9,7 +9,7 @@ from selenium.webdriver.support import expected_conditions as seen
 
 from hydra.models import Node
 from hydra.notifications import CommandAction
-from tests.browser.test_peers_and_audit import answer_yes, click, until, until_said
+from tests.browser.hand import answer_yes, click, until, until_said
 from tests.hydra.protocol.driver import leader_of_three
 from tests.hydra.rows import running
 from tests.waiting import wait_until

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +9,18 @@ import pytest
 from django.db import connection
 from pytest_django.live_server_helper import LiveServer
 from selenium import webdriver
-from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support import expected_conditions as seen
-from selenium.webdriver.support.ui import Select, WebDriverWait
+from selenium.webdriver.support.ui import Select
 
 from queues.audit.chains import PEERBUS, append
 from queues.audit.events import Event
 from queues.models import AuditVerification, Mailbox, Message, State
 from queues.operations.keys import create_key
 from queues.operations.verifications import verifier
+from tests.browser.hand import answer_yes, click, until, until_said
 from tests.queues.operations.test_mailboxes import letters, make_peer
 from tests.queues.store import make_node
-
-#: Seconds that a page has to show what it should; it loads itself again meanwhile. A verification gives way to whatever
-#: else the machine has to do.
-PATIENCE = 100
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -35,31 +30,6 @@ def home(settings: Any, tmp_path: Path) -> None:
     """Where this test's key and copies of anchors are kept."""
     settings.DATA_DIR = tmp_path / "data"
     settings.DATA_DIR.mkdir()
-
-
-def until(browser: webdriver.Chrome, condition: Callable[[webdriver.Chrome], Any]) -> Any:
-    """Wait for something on a page that may load itself again at any moment."""
-    ignored = [NoSuchElementException, StaleElementReferenceException]
-    return WebDriverWait(browser, PATIENCE, ignored_exceptions=ignored).until(condition)
-
-
-def until_said(browser: webdriver.Chrome, words: str) -> None:
-    """Wait for a message to the operator, on this page or one before."""
-    until(browser, lambda page: words in (page.execute_script("return sessionStorage.getItem('said')") or ""))
-
-
-def click(browser: webdriver.Chrome, by: str, what: str) -> None:
-    """Click on a page that may load itself again at any moment."""
-
-    def clicked(page: webdriver.Chrome) -> bool:
-        page.find_element(by, what).click()
-        return True
-
-    until(browser, clicked)
-
-
-def answer_yes(browser: webdriver.Chrome, button: str) -> None:
-    click(browser, By.CSS_SELECTOR, f"input[type=submit][value='{button}']")
 
 
 def test_an_operator_disconnects_a_peer_and_frees_its_name(

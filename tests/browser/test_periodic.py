@@ -7,13 +7,12 @@ from uuid import uuid4
 from django.utils import timezone
 from pytest_django.live_server_helper import LiveServer
 from selenium import webdriver
-from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support import expected_conditions as seen
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from queues.models import Message, PeriodicJob, Worker
-from tests.browser.test_peers_and_audit import until_said
+from tests.browser.hand import click, until_seen
 from tests.queues.store import make_node, make_queue
 
 
@@ -58,17 +57,10 @@ def test_the_page_of_a_worker_follows_what_it_does(operator: webdriver.Chrome, l
     )  # fmt: skip
     wait = WebDriverWait(operator, 20)
     operator.get(f"{live_server.url}/admin/queues/worker/")
-    link = (By.LINK_TEXT, str(worker.wid))
-    patient = WebDriverWait(operator, 20, ignored_exceptions=[NoSuchElementException, StaleElementReferenceException])
-
-    def follow(page: webdriver.Chrome) -> bool:
-        page.find_element(*link).click()  # the list may have loaded itself again since the element was found
-        return True
-
-    patient.until(follow)
+    click(operator, By.LINK_TEXT, str(worker.wid))
     credits = (By.CSS_SELECTOR, ".field-credits_by_queue td:nth-child(2)")
     wait.until(seen.text_to_be_present_in_element(credits, "4,321"))
     Worker.objects.update(subscriptions=[{**subscription, "credits": 17}])
     wait.until(seen.text_to_be_present_in_element(credits, "17"))
     worker.delete()
-    until_said(operator, "is not connected any more")
+    until_seen(operator, ".live-note", "not there any more")

@@ -1,67 +1,95 @@
-// Keeps a page of what changes by itself up to date: fields of a form, tables marked `data-live`, and the rows of a list.
-// A list whose rows are being pointed at or chosen keeps its rows and their order; only their figures change.
+// Keeps a page of something that changes by itself up to date, in place: only what differs is replaced, so focus,
+// selection and what was opened stay. A list that is being pointed at or chosen from keeps its rows and their order. The
+// page says how often it is to be fetched again, and when no more.
 "use strict";
 
-const EVERY = 2000; // milliseconds
-const PATIENCE = 10000;
-
+const PATIENCE = 10000; // milliseconds
+let every = Number(document.currentScript.dataset.every) * 1000;
 let planned = 0;
 
-function key(row) {
-  return row.querySelector("th a")?.getAttribute("href") ?? "";
+function identity(node) {
+  return [node.nodeName, node.id, node.getAttribute?.("name")].join();
 }
 
-function fill(old, fresh) {
-  if (old.innerHTML !== fresh.innerHTML && !old.contains(document.activeElement)) old.innerHTML = fresh.innerHTML;
+function update(old, now) {
+  if (identity(old) !== identity(now)) {
+    old.replaceWith(document.importNode(now, true));
+  } else if (old.nodeType !== Node.ELEMENT_NODE) {
+    if (old.nodeValue !== now.nodeValue) old.nodeValue = now.nodeValue;
+  } else if (!old.matches("input, select, textarea, .actions")) { // these are the user's and the admin's own scripts'
+    updateAttributes(old, now);
+    if (old.matches("#result_list > tbody")) updateRows(old, now);
+    else updateChildren(old, now);
+  }
 }
 
-function fillRow(old, fresh) {
-  const cells = [...fresh.cells];
-  [...old.cells].forEach((cell, n) => {
-    if (cells[n] && !cell.classList.contains("action-checkbox-column") && !cell.querySelector("input")) fill(cell, cells[n]);
-  });
+function updateAttributes(old, now) {
+  const selectable = old.matches("tr:has(.action-select)"); // its class says whether it is selected
+  for (const name of new Set([...old.getAttributeNames(), ...now.getAttributeNames()])) {
+    if (name === "open" || (name === "class" && selectable) || old.getAttribute(name) === now.getAttribute(name)) continue;
+    if (now.hasAttribute(name)) old.setAttribute(name, now.getAttribute(name));
+    else old.removeAttribute(name);
+  }
+}
+
+function updateChildren(old, now) {
+  const before = [...old.childNodes];
+  const after = [...now.childNodes];
+  before.slice(after.length).forEach((node) => node.remove());
+  after.forEach((node, n) => (n < before.length ? update(before[n], node) : old.append(document.importNode(node, true))));
 }
 
 function inUse(list) {
   return list.matches(":hover") || list.contains(document.activeElement) || list.querySelector("input:checked") !== null;
 }
 
-function showList(list, fresh) {
-  const known = new Map([...list.tBodies[0].rows].map((row) => [key(row), row]));
-  const rows = [...fresh.tBodies[0].rows];
-  if (inUse(list)) {
-    for (const row of rows) if (known.has(key(row))) fillRow(known.get(key(row)), row);
-    return;
-  }
-  list.tBodies[0].replaceChildren(...rows.map((row) => {
-    const old = known.get(key(row));
-    if (!old) return document.adoptNode(row);
-    fillRow(old, row);
-    return old;
-  }));
+function key(row) {
+  return row.querySelector("th a")?.getAttribute("href") ?? row.querySelector("input")?.value ?? row.textContent;
 }
 
+function updateRows(list, now) {
+  const known = new Map([...list.rows].map((row) => [key(row), row]));
+  const fresh = [...now.rows].map((row) => {
+    const old = known.get(key(row));
+    if (old) update(old, row);
+    return old ?? document.importNode(row, true);
+  });
+  if (!inUse(list)) list.replaceChildren(...fresh);
+}
+
+// Whether there is more to come.
 function show(page) {
-  for (const old of document.querySelectorAll("[data-live]")) {
-    const fresh = page.getElementById(old.id);
-    if (fresh) fill(old, fresh);
+  const said = page.querySelector(".messagelist");
+  if (said) {
+    document.querySelector(".messagelist")?.remove();
+    document.getElementById("content").before(document.importNode(said, true));
   }
-  const fields = page.querySelectorAll("#content-main .readonly");
-  document.querySelectorAll("#content-main .readonly").forEach((old, n) => fields[n] && fill(old, fields[n]));
-  const list = document.getElementById("result_list");
-  const fresh = page.getElementById("result_list");
-  if (list && fresh) showList(list, fresh);
+  update(document.getElementById("content"), page.getElementById("content"));
+  every = Number(page.querySelector("script[data-every]")?.dataset.every ?? 0) * 1000;
+  return every > 0;
+}
+
+function sayGone(address) {
+  const note = document.createElement("p");
+  note.className = "live-note";
+  note.setAttribute("role", "status");
+  const link = document.createElement("a");
+  link.href = address;
+  link.textContent = "Go on";
+  note.append("This is not there any more, or you are logged out. The page shows what it was last. ", link);
+  document.getElementById("content").prepend(note);
 }
 
 async function look() {
   try {
     const answer = await fetch(window.location.href, {signal: AbortSignal.timeout(PATIENCE)});
     if (answer.redirected) {
-      window.location.assign(answer.url);
+      sayGone(answer.url);
       return;
     }
-    if (answer.ok) show(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    if (answer.ok && !show(new DOMParser().parseFromString(await answer.text(), "text/html"))) return;
   } catch (error) {
+    // The site is away for a moment, or this page is left.
     if (!(error instanceof TypeError || error.name === "TimeoutError" || error.name === "AbortError")) throw error;
   }
   plan();
@@ -69,8 +97,8 @@ async function look() {
 
 function plan() {
   window.clearTimeout(planned);
-  if (!document.hidden) planned = window.setTimeout(look, EVERY);
+  if (!document.hidden) planned = window.setTimeout(look, every);
 }
 
-document.addEventListener("visibilitychange", plan);
+document.addEventListener("visibilitychange", () => every > 0 && plan());
 plan();

@@ -96,7 +96,7 @@ def test_a_peers_page_shows_owner_connection_letters_and_audit_rows(admin_client
     ):  # fmt: skip
         assert f'href="{link}"' in html
     assert "Pending: 3 In flight: 2 Dead: 0" in shown
-    assert '<meta http-equiv="refresh" content="3">' in html
+    assert 'data-every="3"' in html
     rows = shown.partition("Seq When Event Id From To")[2]
     assert [word for word in rows.split() if word in ("send", "deliver", "ack", "m2")] == ["ack", "deliver", "send"]
 

@@ -138,7 +138,7 @@ def test_what_a_client_has_named_is_text_and_no_markup(admin_client: Client) -> 
 
 def test_the_pages_load_themselves_again(admin_client: Client) -> None:
     for address in (reverse(LIST), page(make_worker())):
-        assert '<meta http-equiv="refresh" content="3">' in admin_client.get(address).content.decode()
+        assert 'data-every="3"' in admin_client.get(address).content.decode()
 
 
 def test_the_page_of_a_worker_that_left_leads_to_the_list(admin_client: Client) -> None:

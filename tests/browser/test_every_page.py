@@ -1,0 +1,92 @@
+"""Every page of the admin: nothing serious for axe-core, light or dark, and nothing wider than a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from urllib.parse import parse_qs
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import resolve
+from pytest_django.live_server_helper import LiveServer
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+
+from brokersite.rigs.control_room.pages import admin_pages
+from queues.models import State
+from queues.operations.monitor import reader
+from tests.brokersite.one_of_each import one_of_each
+from tests.browser.looks import DESK, axe_source, faults, set_size
+from tests.queues.store import make_queue, store
+
+pytestmark = pytest.mark.timeout(1200)
+
+#: Names and texts as long as they may be, without a place to break a line at.
+LONG = "x" * 200
+#: The kinds of pages where most of the work is done.
+FEW = (
+    "index", "queues_queue_changelist", "queues_queue_change", "queues_queue_purge", "queues_definitions_import",
+    "queues_message_find, something", "queues_message_operate, move", "queues_message_change",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _a_look_at_once() -> Iterator[None]:
+    reader.forget()
+    yield
+    reader.forget()
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_every_page_is_readable_in_light_and_dark_and_fits_a_phone(
+    operator: webdriver.Chrome, live_server: LiveServer, client: Client, request: pytest.FixtureRequest, every: bool
+) -> None:
+    axe = axe_source(request.config)
+    set_size(operator, *DESK)
+    user = User.objects.get(username="admin")
+    client.force_login(user)
+    queue = make_queue(f"orders {LONG}")
+    body = b'{"to": "%s", "n": [1, 2, 3]}' % (LONG * 3).encode()
+    store(queue, State.DEAD, payload=body, error=f"no such account: {LONG}", headers={LONG: LONG}, key=LONG)
+    one_of_each()
+    shown = {kind(page.address): page.address for page in reversed(admin_pages(user)) if page.form is None}
+    assert set(FEW) <= set(shown)
+    wanted = [shown[one] for one in (shown if every else FEW)]
+    found = []
+    for address in filter(partial(is_html, client), wanted):
+        operator.get(f"{live_server.url}{address}")
+        found += [f"{address}: {fault}" for fault in faults(operator, axe)]
+    assert not found, "\n" + "\n".join(found)
+
+
+def kind(address: str) -> str:
+    """Of pages that look alike only one is judged: those of one kind."""
+    path, _, asked = address.partition("?")
+    name = resolve(path).url_name or path
+    if name.endswith("_history"):
+        return "history"
+    words = parse_qs(asked)
+    return f"{name}, {words.get('action', ['something'])[0]}" if words else name
+
+
+def is_html(client: Client, address: str) -> bool:
+    """Whether there is a page: no redirect, no file, nothing for scripts."""
+    answer = client.get(address)
+    is_page = answer.headers.get("Content-Type", "").startswith("text/html")
+    return answer.status_code == 200 and is_page and "Content-Disposition" not in answer.headers
+
+
+def test_the_login_page_is_too(
+    transactional_db: None, browser: webdriver.Chrome, live_server: LiveServer, request: pytest.FixtureRequest
+) -> None:
+    axe = axe_source(request.config)
+    set_size(browser, *DESK)
+    browser.get(f"{live_server.url}/admin/")
+    assert not faults(browser, axe)
+    browser.find_element(By.NAME, "username").send_keys("stranger")
+    browser.find_element(By.NAME, "password").send_keys("wrong")
+    browser.find_element(By.CSS_SELECTOR, "[type=submit]").click()
+    assert browser.find_element(By.CLASS_NAME, "errornote")
+    assert not faults(browser, axe)
