@@ -51,7 +51,7 @@ peers-suites: $(VENV)/.dev
 	$(PY) -m tests.suites $(SUITES)
 
 screenshots: $(VENV)/.dev
-	$(PY) -m pytest tests/browser/test_screenshots.py --screenshots docs/images
+	$(PY) -m pytest tests/browser/test_night.py --screenshots docs/images
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .
