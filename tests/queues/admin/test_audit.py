@@ -444,7 +444,7 @@ class TestVerifying:
         chain = letters(10)
         start(admin_client, chain)
         again = start(admin_client, chain, follow=True)
-        assert "peerbus is being verified already." in text_of(again)
+        assert "Peerbus is being verified already." in text_of(again)
         go_on()
         patient()
         assert AuditVerification.objects.count() == 1
@@ -461,7 +461,7 @@ class TestVerifying:
                 response = admin_client.get(place)
                 assert "verifying: 34 %, 340,000 of 1,000,000 rows" in text_of(response)
                 assert "data-every" in response.content.decode()
-            assert "peerbus is being verified already." in text_of(start(admin_client, chain, follow=True))
+            assert "Peerbus is being verified already." in text_of(start(admin_client, chain, follow=True))
         patient()
         assert not AuditVerification.objects.exists()
 
