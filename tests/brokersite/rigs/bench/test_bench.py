@@ -42,7 +42,11 @@ def start(store: Database, *arguments: str) -> subprocess.Popen[str]:
 def bench(store: Database, *arguments: str, status: int = 0) -> str:
     """Run it to its end; what it printed, or what it said when it is to fail."""
     process = start(store, *arguments)
-    out, err = process.communicate(timeout=2 * PATIENCE)
+    try:
+        out, err = process.communicate(timeout=4 * PATIENCE)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)  # it ends what it has started
     assert process.returncode == status, out + err
     return err if status else out
 
@@ -115,6 +119,7 @@ def test_peerbus_is_measured(store: Database) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(300)  # four workers, each with its start and its end
 def test_celery_is_measured(store: Database) -> None:
     said = json.loads(bench(store, "celery", "--tasks", "20", "--rounds", "1", "--json", "--worker", "-c 1"))
     for system in ("Fivewire, confirms", "Fivewire, no confirms"):
@@ -124,6 +129,7 @@ def test_celery_is_measured(store: Database) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(300)  # Spark's start takes long on a busy machine
 def test_the_export_is_measured(store: Database, pytestconfig: pytest.Config) -> None:
     need(pytestconfig, "Java")
     said = json.loads(bench(store, "etl", "--rows", "5000", "--json"))
