@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
+from typing import Final
+
+#: What several statements have in common is included in each.
+INCLUDE: Final = b"\\ir "
 
 
 def load_statement(path: Path) -> bytes:
-    """The statement in a file, without its comment lines, which need not travel to the server."""
-    return b"\n".join(line for line in path.read_bytes().splitlines() if not line.lstrip().startswith(b"--"))
+    """The statement in a file, without its comment lines, which need not travel to the server. As in psql, a line
+    `\\ir FILE` stands for the text of that file, whose place is relative to this one."""
+    lines = (line for line in path.read_bytes().splitlines() if not line.lstrip().startswith(b"--"))
+    return b"\n".join(
+        load_statement(path.parent / line.removeprefix(INCLUDE).decode()) if line.startswith(INCLUDE) else line
+        for line in lines
+    )
 
 
 def statements(*folders: Path) -> Callable[[str], bytes]:
@@ -26,6 +35,16 @@ def statements(*folders: Path) -> Callable[[str], bytes]:
         raise FileNotFoundError(f"no statement {name}.sql in {', '.join(map(str, folders))}")
 
     return statement
+
+
+def text_array(values: Iterable[str]) -> str:
+    """Texts without NUL as the text of a PostgreSQL array: psycopg's lists cost many times as much."""
+    if not (given := list(values)):
+        return "{}"
+    joined = "\0".join(given)
+    if '"' in joined or "\\" in joined:
+        joined = joined.replace("\\", "\\\\").replace('"', '\\"')
+    return '{"' + joined.replace("\0", '","') + '"}'
 
 
 def statement_names(folder: Path) -> list[str]:

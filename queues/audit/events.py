@@ -13,6 +13,7 @@ from blake3 import blake3
 
 from queues.audit.errors import InvalidEvent
 from queues.canonical import count_special, is_plain, json_string
+from queues.sqlfiles import text_array
 
 #: In place of the hash before the first row: BLAKE3 of nothing.
 GENESIS = blake3(b"").hexdigest()
@@ -123,14 +124,14 @@ def columns(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def append_parameters(head: Sequence[Any], events: Sequence[Event]) -> dict[str, Any]:
-    """The parameters of audit_append.sql for up to MOST_ROWS events after a locked head.
+    """The parameters of audit_append.sql for at least one event and up to MOST_ROWS, after a locked head.
 
     `head` is the row that audit_head.sql returned in the same transaction. Raises InvalidEvent.
     """
     chain, seq, last, place = head
     parameters = columns(events)
     hashes = bytes.fromhex("".join(extend(bytes(last).hex(), events)))
-    return parameters | {
+    return {name: text_array(column) for name, column in parameters.items()} | {
         "chain": chain, "seq": seq, "place": str(place), "count": len(events), "hashes": hashes, "last": hashes[-32:],
     }  # fmt: skip
 

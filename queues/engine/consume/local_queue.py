@@ -29,7 +29,7 @@ from queues.engine.consume.low_watermark import LOWEST
 from queues.engine.message import Delivery, Detail, Failure, Message
 from queues.engine.node import Node
 from queues.engine.policies import QueuePolicy
-from queues.engine.settle.batches import AckBatch, Completion
+from queues.engine.settle.batches import Completion, Settlements
 from queues.engine.settle.writer import SettlementWriter
 
 #: Seconds without a consumer after which a node no longer takes new messages for a queue, and returns prefetched ones:
@@ -112,7 +112,7 @@ class LocalQueue:
         self._shortage = 0
         self._on_refill: list[Callable[[], None]] = []
         self._deadlines = BurstDeadlines()
-        self._batches: dict[int | None, AckBatch] = {}
+        self._batches: dict[int | None, Settlements] = {}
 
     # Delivering to consumers that ask.
 
@@ -248,7 +248,7 @@ class LocalQueue:
         if entry is None:
             return False
         completion = None if refuse is None else Completion((entry[0],), (tag,), refuse)
-        self._settlements.job_batch(self.policy, late).add_job(entry[0], entry[2], result, completion)
+        self._settlements.job_batch(self.policy, late).add_jobs([entry[0]], [entry[2]], completion, [result])
         self._completed((tag,))
         return True
 

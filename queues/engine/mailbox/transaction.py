@@ -23,6 +23,7 @@ from queues.engine.isolation import halves
 from queues.engine.mailbox.mailbox import Mailbox, PeerMessage
 from queues.engine.message import Content, Failure
 from queues.engine.publish.destination import Destination
+from queues.engine.settle.batches import KEPT, Kind, Settlements, settle_parameters
 from queues.engine.statements import array, statement
 from queues.engine.uuids import message_uuid
 
@@ -160,9 +161,11 @@ class Exchange:
             settled = round.settled
             if round.acks:
                 settled = await self._acknowledge(connection) | settled
-            settling = storing = naming = head = None
+            storing = naming = head = None
             if settled:
-                settling = await connection.execute(statement("settle_letters"), _settled_arrays(settled))
+                parameters = settle_parameters(_settlements(settled), wall_offset())
+                await connection.execute(statement("settle"), parameters)
+                self.settled = len(settled)
             if round.postings:
                 storing = await self._store(connection)
             claiming = [
@@ -172,8 +175,6 @@ class Exchange:
                 naming = await connection.execute(statement("connected_names"))
             if self.audited and (self.events or storing is not None or claiming):
                 head = await connection.execute(statement("audit_head"), {"chain": CHAIN})
-            if settling is not None and (row := await settling.fetchone()) is not None:
-                self.settled = row[0]
             if storing is not None:
                 self._stored(await storing.fetchall())
             for mailbox, news, cursor in claiming:
@@ -374,13 +375,12 @@ def headers_of(sender: str) -> str:
     return '{"from":' + json_string(sender) + "}"
 
 
-def _settled_arrays(settled: dict[int, tuple[float | None, Mailbox]]) -> dict[str, Any]:
-    offset = wall_offset()
-    retentions = [mailbox.policy.retention if mailbox.policy else "metadata" for _, mailbox in settled.values()]
-    return {
-        "ids": array(settled),
-        "delivered": array("null" if at is None else f"{at + offset:.6f}" for at, _ in settled.values()),
-        "consumers": array(mailbox.key for _, mailbox in settled.values()),
-        "kept": array("f" if retention == "none" else "t" for retention in retentions),
-        "whole": array("t" if retention == "full" else "f" for retention in retentions),
-    }
+def _settlements(settled: dict[int, tuple[float | None, Mailbox]]) -> list[Settlements]:
+    """Acknowledged letters, by their mailboxes."""
+    found: dict[Mailbox, Settlements] = {}
+    for id, (delivered, mailbox) in settled.items():
+        if mailbox not in found:
+            keep = KEPT[mailbox.policy.retention if mailbox.policy else "metadata"]
+            found[mailbox] = Settlements(Kind.ACKNOWLEDGE, consumer=mailbox.key, keep=keep)
+        found[mailbox].add_many([id], [delivered])
+    return list(found.values())

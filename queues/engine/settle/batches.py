@@ -1,19 +1,42 @@
-"""Acknowledgements that one statement settles, and the arrays that the statements of settling take.
+"""The columnar record of settlements, and the parameters that the statements of settling take.
 
-A local queue adds to a batch; the settlement writer, a batch's owner, takes the gathered ones (`take`) and writes them.
+A `Settlements` has what settlements that are alike have in common (kind, API key, retention, …) and a column for each
+thing that varies. A local queue adds to those that a `Lane` gathers; the settlement writer takes and writes them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+import enum
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from queues.engine.database import Connection
-from queues.engine.message import MOST_ATTEMPTS, Failure
-from queues.engine.statements import array, statement
+from queues.engine.isolation import halves
+from queues.engine.message import MOST_ATTEMPTS, ROWS_PER_STATEMENT, Failure
+from queues.engine.statements import array
+
+#: What settle.sql keeps in the archive, by the queue's retention.
+KEPT = {"none": 0, "metadata": 1, "full": 2}
+
+
+class Kind(enum.IntEnum):
+    """What has become of messages; in this order they are written and recorded. The first three are those of
+    return.sql."""
+
+    #: To the tail of their queue, at once or after a delay.
+    RETURN = 0
+    #: Dead letters.
+    BURY = 1
+    #: Ready again, in their places.
+    HAND_BACK = 2
+    #: Taken out of the store by an operator.
+    PURGE = 3
+    ACKNOWLEDGE = -1
+    #: Handed to a consumer: only recorded, in the chain of an audited queue. Ids are those as published.
+    DELIVER = -2
 
 
 class Returns:
@@ -67,158 +90,208 @@ class Completion(NamedTuple):
                 self.refuse(self.tags[self.ids.index(id)])
 
 
-class BatchOwner(Protocol):
-    """The settlement writer, as batches use it."""
+class Gatherer(Protocol):
+    """The lane of settlements that are being gathered."""
 
-    def gather(self, batch: AckBatch, count: int) -> None:
-        """A batch is about to gather so many acknowledgements."""
+    def gather(self, settlements: Settlements, ids: Sequence[int]) -> Iterable[int | None]:
+        """Settlements are about to gather these messages; returns the API key of each in an audited queue."""
 
 
-class AckBatch:
-    """Acknowledged ids that are settled alike, and when each was delivered (monotonic). `late`: this node may no longer
-    have the leases."""
+@dataclass(slots=True, eq=False)
+class Settlements:
+    """Settlements that are alike, as columns in the order of `ids`. A column is empty where its kind has no use for it,
+    and `results` when there is none. `late`: this node may no longer have the leases."""
 
-    __slots__ = ("_owner", "consumer", "ids", "late", "retention", "times")
+    kind: Kind
+    lane: Gatherer | None = None
+    #: The same for all: API key of the consumer; KEPT; whether these are jobs; target of dead letters; who purges.
+    consumer: int | None = None
+    keep: int = 0
+    job: bool = False
+    late: bool = False
+    target: int | None = None
+    by: str = ""
+    ids: list[int] = field(default_factory=list)
+    #: When each was delivered (monotonic; None: it is not known).
+    delivered: list[float | None] = field(default_factory=list)
+    results: list[bytes | None] = field(default_factory=list)
+    #: API key of each one's consumer; empty where `consumer` is all that is known.
+    consumers: list[int | None] = field(default_factory=list)
+    attempts: list[int] = field(default_factory=list)
+    delays: list[float] = field(default_factory=list)
+    tags: list[int | None] = field(default_factory=list)
+    errors: list[str | None] = field(default_factory=list)
+    #: Told of settlements that do not arrive in the store.
+    refusals: list[Callable[[], None] | None] = field(default_factory=list)
+    #: The same for jobs; they may name others too.
+    completions: list[Completion] = field(default_factory=list)
 
-    def __init__(self, owner: BatchOwner, retention: str, consumer: int | None, late: bool = False) -> None:
-        self._owner = owner
-        self.retention = retention
-        self.consumer = consumer
-        self.late = late
-        self.ids: list[int] = []
-        self.times: list[float] = []
+    # Gathering.
 
     def add(self, id: int, delivered: float) -> None:
         """Acknowledge one message."""
         self.add_many([id], [delivered])
 
-    def add_many(self, ids: list[int], delivered: list[float]) -> None:
+    def add_many(self, ids: Sequence[int], delivered: Sequence[float | None]) -> None:
         """Acknowledge several messages."""
-        self._owner.gather(self, len(ids))
-        self.ids += ids
-        self.times += delivered
+        self._gather(ids)
+        self.delivered += delivered
 
-    def take(self) -> Taken:
-        """Take the gathered acknowledgements."""
-        taken = Taken(self, self.ids, self.times, self.late)
-        self.ids, self.times = [], []
+    def add_jobs(
+        self, ids: Sequence[int], delivered: Sequence[float], completion: Completion | None = None,
+        results: list[bytes | None] | None = None,
+    ) -> None:  # fmt: skip
+        """Finish several jobs."""
+        self.add_many(ids, delivered)
+        self.results += results or [None] * len(ids)
+        if completion is not None:
+            self.completions.append(completion)
+
+    def add_failure(self, failure: Failure) -> None:
+        """Return a delivery, or make it a dead letter."""
+        self._gather([failure.id])
+        self.attempts.append(min(failure.attempts, MOST_ATTEMPTS))
+        self.delays.append(failure.delay)
+        self.tags.append(failure.tag)
+        self.errors.append(failure.error)
+        self.refusals.append(failure.refuse)
+
+    def add_ids(self, ids: Sequence[int], tags: Iterable[int | None] = ()) -> None:
+        """Purge messages, or hand them back with tags to keep."""
+        self._gather(ids)
+        self.tags += tags
+
+    def add_delivery(self, id: int, consumer: int | None) -> None:
+        """Note that a message was handed to a consumer."""
+        self._gather([id])
+        self.consumers.append(consumer)
+
+    def remove_delivery(self, id: int) -> None:
+        """The last delivery of this message was not made."""
+        for n in reversed(range(len(self.ids))):
+            if self.ids[n] == id:
+                del self.ids[n], self.consumers[n]
+                break
+
+    def _gather(self, ids: Sequence[int]) -> None:
+        if self.lane is not None:
+            self.consumers += self.lane.gather(self, ids)
+        self.ids += ids
+
+    def take(self) -> Settlements:
+        """Take the gathered columns."""
+        taken = replace(self)
+        for name in (*COLUMNS, "completions"):
+            setattr(self, name, [])
         return taken
 
+    # Writing.
 
-class JobBatch(AckBatch):
-    """Jobs that workers have finished, and their results."""
+    @property
+    def releases(self) -> bool:
+        """Whether these are leases that go back to the store."""
+        return 0 <= self.kind <= Kind.HAND_BACK
 
-    __slots__ = ("completions", "results")
+    def part(self, at: Collection[int]) -> Settlements:
+        """The settlements in these places."""
+        columns: dict[str, Any] = {
+            name: [column[n] for n in at] for name in COLUMNS if (column := getattr(self, name))
+        }
+        return replace(self, **columns)
 
-    def __init__(self, owner: BatchOwner, retention: str, consumer: int | None, late: bool = False) -> None:
-        super().__init__(owner, retention, consumer, late)
-        self.results: list[bytes | None] = []
-        self.completions: list[Completion] = []
+    def only(self, ids: Collection[int]) -> Settlements:
+        """The settlements of these messages."""
+        return self.part([n for n, id in enumerate(self.ids) if id in ids])
 
-    def add_job(
-        self, id: int, delivered: float, result: bytes | None, completion: Completion | None = None
-    ) -> None:
-        """Finish one job."""
-        self._owner.gather(self, 1)
-        self.ids.append(id)
-        self.times.append(delivered)
-        self.results.append(result)
-        if completion is not None:
-            self.completions.append(completion)
-
-    def add_jobs(self, ids: list[int], delivered: list[float], completion: Completion | None = None) -> None:
-        """Finish several jobs, which have no results."""
-        self.add_many(ids, delivered)
-        self.results += [None] * len(ids)
-        if completion is not None:
-            self.completions.append(completion)
-
-    def take(self) -> Taken:
-        results, self.results = self.results, []
-        completions, self.completions = self.completions, []
-        return replace(super().take(), results=results, completions=completions)
-
-
-@dataclass(slots=True)
-class Taken:
-    """The acknowledgements of a batch on their way to the store. `results` is empty unless these are jobs."""
-
-    batch: AckBatch
-    ids: list[int]
-    times: list[float]
-    late: bool
-    results: list[bytes | None] = field(default_factory=list)
-    #: Told of acknowledgements that cannot be settled; they may name others too.
-    completions: list[Completion] = field(default_factory=list)
+    @property
+    def chunks(self) -> Iterator[Settlements]:
+        """Parts that a statement may take which gives new ids."""
+        if len(self.ids) <= ROWS_PER_STATEMENT or not self.releases:
+            yield self
+            return
+        for start in range(0, len(self.ids), ROWS_PER_STATEMENT):
+            yield self.part(range(start, min(start + ROWS_PER_STATEMENT, len(self.ids))))
 
     def lose_leases(self) -> None:
         """The messages may be leased to others by now."""
         self.late = True
 
-    def refuse(self) -> None:
-        """None of the acknowledgements can be settled."""
-        for completion in self.completions:
-            completion.refuse_some(self.ids)
-
-    def only(self, ids: Container[int]) -> Taken:
-        """The part with these ids, each once, as acknowledged last: a message may be acknowledged late, and again after
-        another delivery."""
-        return self.part({id: n for n, id in enumerate(self.ids) if id in ids}.values())
-
-    def part(self, at: Collection[int]) -> Taken:
-        """The acknowledgements in these places."""
-        return Taken(
-            self.batch, [self.ids[n] for n in at], [self.times[n] for n in at], self.late,
-            [self.results[n] for n in at] if self.results else [], self.completions,
-        )  # fmt: skip
-
     @property
-    def statement(self) -> str:
-        """The name of the statement that settles them."""
-        if self.batch.retention == "none":
-            return "settle"
-        return "settle_jobs" if isinstance(self.batch, JobBatch) else "settle_archived"
+    def told(self) -> Iterator[Callable[[], None]]:
+        """To be called when none of the settlements arrives in the store."""
+        for completion in self.completions:
+            yield partial(completion.refuse_some, self.ids)
+        yield from (refuse for refuse in self.refusals if refuse is not None)
 
-    def parameters(self, clock: float) -> dict[str, object]:
-        """Parameters of the statement; `clock` added to a monotonic time makes a Unix time."""
-        parameters: dict[str, object] = {"ids": array(self.ids)}
-        if self.batch.retention != "none":
-            parameters["delivered"] = time_array(self.times, clock)
-            parameters["consumer"] = self.batch.consumer
-            parameters["full"] = self.batch.retention == "full"
-            if isinstance(self.batch, JobBatch):
-                parameters["results"] = self.results if any(result is not None for result in self.results) else None
-        return parameters
+    def return_parameters(self, node: int, audited: bool) -> dict[str, object]:
+        """Parameters of return.sql and bury_elsewhere.sql."""
+        return {
+            "how": int(self.kind), "ids": array(self.ids), "node": node, "audited": audited, "target": self.target,
+            "attempts": array(self.attempts) if self.attempts else None,
+            "delays": array(self.delays) if self.delays else None,
+            "tags": self.tags or None, "errors": self.errors or None,
+        }  # fmt: skip
 
 
-def failure_arrays(failures: Sequence[Failure]) -> dict[str, object]:
-    """Parameters of return.sql, bury.sql and bury_elsewhere.sql."""
-    return {
-        "ids": array(failure.id for failure in failures),
-        "attempts": array(min(failure.attempts, MOST_ATTEMPTS) for failure in failures),
-        "errors": [failure.error for failure in failures],
-    }
+COLUMNS = ("ids", "delivered", "results", "consumers", "attempts", "delays", "tags", "errors", "refusals")
+#: The settlements of one transaction.
+Part = list[Settlements]
 
 
-def return_arrays(failures: Sequence[Failure]) -> dict[str, object]:
-    """Parameters of return.sql."""
-    return failure_arrays(failures) | {
-        "delays": array(failure.delay for failure in failures),
-        "tags": [failure.tag for failure in failures],
-    }
+def halve(part: Part, _: Exception) -> list[Part]:
+    """A part in two, or nothing of a single settlement."""
+    if len(part) != 1:
+        return halves(part)
+    [settlements] = part
+    return [[settlements.part(some)] for some in halves(range(len(settlements.ids)))]
 
 
-def time_array(times: Sequence[float], offset: float) -> str:
+def each_once(settled: Part) -> Part:
+    """Each message once, as acknowledged last: it may be acknowledged late, and again after another delivery."""
+    if len({id for one in settled for id in one.ids}) == sum(len(one.ids) for one in settled):
+        return settled
+    seen: set[int] = set()
+    last: Part = []
+    for one in reversed(settled):
+        places = {id: n for n, id in enumerate(one.ids) if id not in seen}
+        seen.update(places)
+        last.append(one.part(places.values()))
+    return [one for one in reversed(last) if one.ids]
+
+
+def settle_parameters(settled: Part, clock: float, audited: bool = False) -> dict[str, object]:
+    """Parameters of settle.sql for acknowledgements of at least one message; `clock` added to a monotonic time makes a
+    Unix time. What is the same for all is given once."""
+    kept = any(one.keep for one in settled)
+    results = any(result is not None for one in settled for result in one.results)
+    parameters: dict[str, object] = {
+        "ids": array(id for one in settled for id in one.ids),
+        "delivered": time_array([time for one in settled for time in one.delivered], clock) if kept else None,
+        "results": [result for one in settled for result in one.results or [None] * len(one.ids)] if results else None,
+        "audited": audited, "archive": kept, "whole": any(one.keep == KEPT["full"] for one in settled),
+    }  # fmt: skip
+    for name, column in (("consumer", "consumers"), ("keep", ""), ("job", "")):
+        same = {getattr(one, name) for one in settled}
+        varies = len(same) > 1 or any(getattr(one, column) for one in settled if column)
+        parameters[name] = None if varies else same.pop()
+        parameters[f"{name}s"] = _varying(settled, name, column) if varies else None
+    return parameters
+
+
+def _varying(settled: Part, name: str, column: str) -> str:
+    """A column that some settlements have for each message, and others once for all."""
+    texts = []
+    for one in settled:
+        each = getattr(one, column) if column else ()
+        texts += [_text(value) for value in each] or [_text(getattr(one, name))] * len(one.ids)
+    return array(texts)
+
+
+def _text(value: object) -> str:
+    return "null" if value is None else str(value)
+
+
+def time_array(times: Sequence[float | None], offset: float) -> str:
     """Monotonic times as an array of Unix times. One burst has one time, so equal ones come in runs."""
-    runs = [(f"{time + offset:.6f},", sum(1 for _ in run)) for time, run in groupby(times)]
+    runs = [("null," if time is None else f"{time + offset:.6f},", len(list(run))) for time, run in groupby(times)]
     return "{" + "".join(text * count for text, count in runs)[:-1] + "}"
-
-
-async def lock_late(
-    connection: Connection, ids: Sequence[int], times: Sequence[float], clock: float
-) -> tuple[set[int], set[int]]:
-    """Lock messages that were acknowledged late; returns the ids that the open transaction may settle, and those that
-    another transaction has locked."""
-    parameters = {"ids": array(ids), "delivered": time_array(times, clock)}
-    rows = await (await connection.execute(statement("lock_late"), parameters)).fetchall()
-    return {id for id, locked in rows if locked}, {id for id, locked in rows if not locked}

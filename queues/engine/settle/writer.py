@@ -1,55 +1,78 @@
-"""Writes acknowledgements, returns, dead letters, hand-backs and purges to the store, in batches.
+"""Writes settlements (acknowledgements, returns, dead letters, hand-backs, purges) to the store, in batches.
 
 Local queues call the methods of the first section; `run` writes, on a connection of its own, in rounds. A round takes
-all that is gathered, one statement for many messages; acknowledgements grow for GROWTH seconds unless `hurry` is
-called. Acknowledgements are committed asynchronously: only barrier replies wait, once more than `most_unsettled` are
-pending. `round` is the number of the round that will write the settlements given now; it is durable once `settled` has
-reached that number. A part that cannot be written is halved until the message to blame is alone, which is set aside as
-a dead letter. Messages of an audited queue are written by `AuditedQueue`, in one transaction with their record.
+all that the lanes have gathered, one statement for many messages; acknowledgements grow for GROWTH seconds unless
+`hurry` is called. Acknowledgements are committed asynchronously: only barrier replies wait, once more than
+`most_unsettled` are pending. `round` is the number of the round that will write the settlements given now; it is
+durable once `settled` has reached that number. A part that cannot be written is halved until the message to blame is
+alone, which is set aside as a dead letter. An audited queue is a lane of its own (`audited_queues.py`): its settlements
+are written in one transaction with their record.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeVar
+from itertools import groupby
+from operator import attrgetter
 
 from queues.engine.clock import ServerClock
 from queues.engine.database import Connection
-from queues.engine.faults import told
+from queues.engine.faults import Fault, fault_of, told
 from queues.engine.health import Health, Trouble
-from queues.engine.isolation import Patience, carry_out, halves
+from queues.engine.isolation import Patience, carry_out
 from queues.engine.max_length import MaxLength
-from queues.engine.message import ROWS_PER_STATEMENT, Counts, Failure
+from queues.engine.message import Counts, Failure
 from queues.engine.node import Node
 from queues.engine.policies import QueuePolicy
-from queues.engine.settle.audited_queues import BROKEN, AuditedBatch, AuditedQueue, KeyNames
-from queues.engine.settle.batches import AckBatch, JobBatch, Returns, Taken, failure_arrays, lock_late, return_arrays
+from queues.engine.settle.audited_queues import BROKEN, AuditedQueue, KeyNames
+from queues.engine.settle.batches import (
+    KEPT,
+    Kind,
+    Part,
+    Returns,
+    Settlements,
+    each_once,
+    halve,
+    settle_parameters,
+    time_array,
+)
+from queues.engine.settle.lane import Lane
 from queues.engine.statements import array, statement
 
-#: Seconds that a batch of acknowledgements may grow: larger batches cost less a message.
+#: Seconds that a batch of acknowledgements may grow: larger batches cost less a message. As long, messages that were
+#: acknowledged late and that another transaction has locked are left alone.
 GROWTH = 0.01
 #: The archive's outcome of a purged message.
 PURGED = 2
-#: The greatest count of attempts in the store.
-MOST_ATTEMPTS = 32_767
 #: The trouble of /readyz while the settlement writer cannot write.
 SETTLING = Trouble("Acknowledgements are not written", "acknowledgements")
 
+#: By kind: the unit that failed, and what stands in the dead letter that its message becomes.
+FAILED = {
+    Kind.DELIVER: ("record", ""),
+    Kind.ACKNOWLEDGE: ("settlement", "acknowledged, and not removed"),
+    Kind.RETURN: ("return", "not returned to its queue"),
+    Kind.BURY: ("dead letter", "not moved to the dead-letter queue"),
+    Kind.HAND_BACK: ("hand-back", "not handed back to its queue"),
+    Kind.PURGE: ("purge", "not purged"),
+}
 
-class Buried(NamedTuple):
-    """Dead letters for one queue; None: each becomes a dead letter of its own queue."""
 
-    target: int | None
-    failures: list[Failure]
+@dataclass(slots=True)
+class Outcome:
+    """The effects of a part, published once it is committed."""
 
-
-T = TypeVar("T")
-#: Id, tag to keep.
-Handed = tuple[int, int | None]
+    #: Late acknowledgements of messages that another transaction has locked.
+    busy: Part = field(default_factory=list)
+    #: Queues and the lowest id that became ready there; queues that dead letters came to.
+    ready: list[tuple[int, int]] = field(default_factory=list)
+    dead: list[int] = field(default_factory=list)
+    #: Queues that may hold more than they should now.
+    overfull: list[int] = field(default_factory=list)
 
 
 class SettlementWriter:
@@ -63,36 +86,24 @@ class SettlementWriter:
         self.counts = counts
         self.health = health
         self.max_length = max_length
-        self.more_in_store = more_in_store
-        self.more_dead = more_dead
         self.node = node
         self.clock = clock
         #: Acknowledgements taken and not yet committed.
         self.unsettled = 0
+        self._more_in_store = more_in_store
+        self._more_dead = more_dead
         self._on_progress = on_progress
-        #: Audited queues track their own returns.
-        self.returns = Returns()
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
-        self._batches: dict[tuple[str, int | None, int | None, bool], AckBatch] = {}
-        self._dirty: list[AckBatch] = []
-        self._failures: list[Failure] = []
-        self._buried: dict[int | None, list[Failure]] = defaultdict(list)
-        self._handed_back: list[Handed] = []
-        self._purged: dict[str, list[int]] = {}
-        self._job_batches: dict[tuple[str, int | None, bool], JobBatch] = {}
-        #: The parts being written, by kind.
-        self._writing: deque[Taken] = deque()
-        self._returning: deque[list[Failure]] = deque()
-        self._burying: deque[Buried] = deque()
-        self._handing: deque[list[Handed]] = deque()
         self._patience = Patience()
+        self._plain = Lane(self)
+        self._purges = Lane(self)
+        #: Audited queues by id; those with something to write.
+        self._audited: dict[int, AuditedQueue] = {}
+        self._recording: dict[Lane, None] = {}
+        self._names = KeyNames()
         #: Marks of `AuditedQueue.settling` that are not durable yet.
         self.unrecorded: set[int] = set()
-        #: Audited queues by id; the audited queues with something to write.
-        self._audited: dict[int, AuditedQueue] = {}
-        self._recording: dict[AuditedQueue, None] = {}
-        self._names = KeyNames()
         #: The round that writes settlements given now; the last durable round.
         self.round = 1
         self.settled = 0
@@ -101,51 +112,82 @@ class SettlementWriter:
 
     # Called by local queues.
 
-    def batch(self, policy: QueuePolicy, consumer: int | None, late: bool = False) -> AckBatch:
-        """The batch for acknowledgements of a queue with one API key; `late`: this node may no longer have the
+    def batch(self, policy: QueuePolicy, consumer: int | None, late: bool = False) -> Settlements:
+        """Where acknowledgements of a queue with one API key are gathered; `late`: this node may no longer have the
         leases."""
-        retention = policy.retention
-        key = retention, consumer, policy.id if policy.audited else None, late
-        if key not in self._batches:
-            queue = self.audited(policy)
-            self._batches[key] = (
-                AckBatch(self, retention, consumer, late)
-                if queue is None
-                else AuditedBatch(self, retention, consumer, queue, late)
-            )
-        return self._batches[key]
+        return self._lane(policy).of(Kind.ACKNOWLEDGE, consumer, KEPT[policy.retention], late=late)
 
-    def job_batch(self, policy: QueuePolicy, late: bool = False) -> JobBatch:
-        """The batch for finished jobs of a queue; `late` as for `batch`."""
-        key = policy.retention, policy.id if policy.audited else None, late
-        if key not in self._job_batches:
-            queue = self.audited(policy)
-            self._job_batches[key] = (
-                JobBatch(self, policy.retention, None, late)
-                if queue is None
-                else AuditedBatch(self, policy.retention, None, queue, late)
-            )
-        return self._job_batches[key]
+    def job_batch(self, policy: QueuePolicy, late: bool = False) -> Settlements:
+        """Where finished jobs of a queue are gathered; `late` as for `batch`."""
+        return self._lane(policy).of(Kind.ACKNOWLEDGE, None, KEPT[policy.retention], job=True, late=late)
 
     def audited(self, policy: QueuePolicy) -> AuditedQueue | None:
-        """The record of a queue's deliveries and settlements; None unless the queue is audited."""
+        """The lane of an audited queue; None unless it is audited."""
         queue = self._audited.get(policy.id)
         if queue is None and policy.audited:
-            queue = self._audited[policy.id] = AuditedQueue(self, policy)
+            queue = self._audited[policy.id] = AuditedQueue(self, self._names, policy)
         if queue is not None:
             queue.obey(policy)
         return queue if policy.audited else None
 
-    def record(self, queue: AuditedQueue, acks: int = 0) -> None:
-        """An audited queue has something to write, so many acknowledgements more among it."""
-        self.unsettled += acks
-        if queue not in self._recording:
-            self._recording[queue] = None
-            self._wake.set()
+    def _lane(self, policy: QueuePolicy) -> Lane:
+        return self.audited(policy) or self._plain
 
-    def note_settled(self, count: int) -> None:
-        """So many acknowledgements are durable, or given up."""
-        self.unsettled -= count
+    @property
+    def returns(self) -> Returns:
+        """Returns of queues that are not audited."""
+        return self._plain.returns
+
+    def give_back(self, failure: Failure, audited: AuditedQueue | None = None) -> None:
+        """Return a delivery to the tail of its queue."""
+        (audited or self._plain).of(Kind.RETURN).add_failure(failure)
+        self.hurry()
+
+    def bury(self, policy: QueuePolicy, failure: Failure) -> None:
+        """Make a delivery a dead letter."""
+        self._lane(policy).of(Kind.BURY, target=policy.dead_letter_queue_id).add_failure(failure)
+        self.hurry()
+
+    def hand_back(self, taken: Iterable[tuple[int, int | None]], audited: AuditedQueue | None = None) -> None:
+        """Make messages (id, tag to keep) ready again in their places; `audited` is their queue if they were
+        delivered."""
+        if columns := list(zip(*taken, strict=True)):
+            (audited or self._plain).of(Kind.HAND_BACK).add_ids(*columns)
+        self.hurry()
+
+    def set_aside(self, id: int, attempts: int, error: str) -> None:
+        """Make a leased message that cannot be settled a dead letter of its own queue."""
+        self._plain.of(Kind.BURY).add_failure(Failure(id, attempts, error=error))
+        self.hurry()
+
+    def purge(self, ids: list[int], by: str) -> None:
+        """Remove messages that an operator purged: those that are leased to this node, or ready again."""
+        if ids:
+            self._purges.of(Kind.PURGE, by=by).add_ids(ids)
+            self.hurry()
+
+    def hurry(self) -> None:
+        """Write at once."""
+        self._wake.set()
+        self._urgent.set()
+
+    # Called by lanes.
+
+    def gather(self, lane: Lane, acks: int) -> None:
+        """A lane has something to write, so many acknowledgements more among it."""
+        self.unsettled += acks
+        if lane is not self._plain and lane is not self._purges:
+            self._recording[lane] = None
+        self._wake.set()
+
+    def give_up(self, acks: int) -> None:
+        """So many acknowledgements are not written."""
+        self.unsettled -= acks
+
+    def refuse(self, told: Iterable[Callable[[], None]]) -> None:
+        """Tell sessions that settlements do not arrive in the store."""
+        for refuse in told:
+            self.health.guard("session", None, refuse)
 
     def begin_record(self, mark: int) -> None:
         """`Engine.settles` waits for this mark of an audited queue."""
@@ -155,55 +197,7 @@ class SettlementWriter:
         """Everything before these marks is durable."""
         self.unrecorded.difference_update(marks)
 
-    def gather(self, batch: AckBatch, count: int) -> None:
-        """A batch is about to gather so many acknowledgements."""
-        self.unsettled += count
-        if not batch.ids:
-            self._dirty.append(batch)
-            self._wake.set()
-
-    def hurry(self) -> None:
-        """Write at once."""
-        self._wake.set()
-        self._urgent.set()
-
-    def give_back(self, failure: Failure, audited: AuditedQueue | None = None) -> None:
-        """Return a delivery to the tail of its queue."""
-        if audited is None:
-            self._failures.append(failure)
-            self.returns.add()
-        else:
-            audited.give_back(failure)
-        self.hurry()
-
-    def bury(self, policy: QueuePolicy, failure: Failure) -> None:
-        """Make a delivery a dead letter."""
-        if (audited := self.audited(policy)) is None:
-            self._buried[policy.dead_letter_queue_id].append(failure)
-        else:
-            audited.bury(policy.dead_letter_queue_id, failure)
-        self.hurry()
-
-    def hand_back(self, taken: Iterable[tuple[int, int | None]], audited: AuditedQueue | None = None) -> None:
-        """Make messages (id, tag to keep) ready again in their places; `audited` is their queue if they were
-        delivered."""
-        if audited is None:
-            self._handed_back.extend(taken)
-        else:
-            audited.hand_back(taken)
-        self.hurry()
-
-    def refuse(self, failures: Iterable[Failure]) -> None:
-        """Tell the sessions that wait for these failures that they are not stored."""
-        for failure in failures:
-            if failure.refuse is not None:
-                self.health.guard("session", None, failure.refuse)
-
-    def purge(self, ids: list[int], by: str) -> None:
-        """Remove messages that an operator purged: those that are leased to this node, or ready again."""
-        if ids:
-            self._purged.setdefault(by, []).extend(ids)
-            self.hurry()
+    # Life.
 
     @property
     def idle(self) -> bool:
@@ -212,41 +206,22 @@ class SettlementWriter:
     @property
     def _rests(self) -> bool:
         """Whether there is nothing to write now: an audited queue whose chain is broken waits alone."""
-        return all(queue.waits for queue in self._recording) and not (
-            self._dirty or self._writing or self._failures or self._returning or self._buried or self._burying
-            or self._handed_back or self._handing or self._purged
-        )  # fmt: skip
+        return self._plain.idle and self._purges.idle and all(lane.waits for lane in self._recording)
+
+    @property
+    def _lanes(self) -> tuple[Lane, ...]:
+        return self._plain, *self._audited.values(), self._purges
 
     def forget_leases(self) -> None:
         """The leases were lost: the node that reaps them returns the messages, and every acknowledgement is late."""
-        self._take()
-        for taken in self._writing:
-            taken.lose_leases()
-        buried = [*self._buried.values(), *(part.failures for part in self._burying)]
-        for failures in (self._failures, *self._returning, *buried):
-            self.refuse(failures)
-        for left in (self._failures, self._returning, self._buried, self._burying, self._handed_back, self._handing):
-            left.clear()
-        self.returns.forget()
-        for queue in self._audited.values():
-            queue.forget_leases()
+        for lane in self._lanes:
+            lane.forget_leases()
 
     def forget_history(self) -> None:
         """The store has another past: the ids gathered may belong to other messages now."""
-        self._take()
-        self.unsettled -= sum(len(taken.ids) for taken in self._writing)
-        for taken in self._writing:
-            self.health.guard("session", None, taken.refuse)
-        self._writing.clear()
-        self._purged.clear()
-        for queue in self._audited.values():
-            queue.forget_history()
-        self._names = KeyNames()
-
-    def _take(self) -> None:
-        if self._dirty:
-            batches, self._dirty = self._dirty, []
-            self._writing.extend(batch.take() for batch in batches)
+        for lane in self._lanes:
+            lane.forget_history()
+        self._names.forget()
 
     # Writing.
 
@@ -264,37 +239,29 @@ class SettlementWriter:
             if self._rests:
                 self._wake.clear()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._again):
+                    async with asyncio.timeout(BROKEN if self._recording else None):  # a broken chain is tried again
                         await self._wake.wait()
             with contextlib.suppress(TimeoutError):  # not wait_for, which may swallow the cancellation that ends this
                 async with asyncio.timeout(GROWTH):
                     await self._urgent.wait()
             self._urgent.clear()
 
-    @property
-    def _again(self) -> float | None:
-        """Seconds after which a broken chain is tried again."""
-        return BROKEN if self._recording else None
-
     async def write(self, connection: Connection) -> Exception | None:
-        """One round: write everything gathered, each kind even if others fail; returns the error by which the server
-        refuses the rest for now."""
+        """One round: write everything gathered, each lane even if others fail, purges after the records of earlier
+        deliveries; returns the error by which the server refuses the rest for now."""
         round, self.round = self.round, self.round + 1
-        refused = [
-            await self._write_acks(connection),
-            await self._write_returns(connection),
-            await self._write_buried(connection),
-            await self._write_handed_back(connection),
-        ]
-        if not self._handing:
+        refused = await self._write_lane(connection, self._plain)
+        if not self._plain.releasing:
             self.handed_back = round
-        refused.append(await self._write_recorded(connection))
-        await self._write_purged(connection)  # after the records of earlier deliveries
-        error = next((error for error in refused if error is not None), None)
-        if error is None:
+        for lane in (*self._recording, self._purges):
+            if not lane.waits:
+                refused = await self._write_lane(connection, lane) or refused
+            if lane.idle:
+                self._recording.pop(lane, None)
+        if refused is None:
             self._confirm(round)
         self._on_progress()
-        return error
+        return refused
 
     def _confirm(self, round: int) -> None:
         """This round is durable. Settlements given during the round may have been written with it: when nothing is
@@ -304,191 +271,135 @@ class SettlementWriter:
             self.handed_back = round
         self.settled = round
 
-    async def _write_recorded(self, connection: Connection) -> Exception | None:
-        """Write audited queues, one after the other; a queue whose chain is broken delays only itself."""
-        refused = None
-        for queue in tuple(self._recording):
-            if not queue.waits:
-                refused = await queue.write(connection, self._names) or refused
-            if queue.idle:
-                del self._recording[queue]
-        return refused
+    async def _write_lane(self, connection: Connection, lane: Lane) -> Exception | None:
+        if (part := await lane.written_before(connection)) is not None:
+            self._committed(lane, part, Outcome())
+        lane.take()
+        write = partial(self._write_part, connection, lane)
+        refuse = partial(self._not_written, lane)
+        return lane.end_round(
+            await carry_out(lane.writing, write, halve, refuse, connection, in_order=lane.in_order)
+        )
 
-    # Acknowledgements.
+    async def _write_part(self, connection: Connection, lane: Lane, part: Part) -> None:
+        outcome = Outcome()
+        async with lane.transaction(connection, part):
+            for kind, some in groupby(part, attrgetter("kind")):
+                await self._write_kind(kind)(connection, lane, list(some), outcome)
+        try:
+            self._committed(lane, part, outcome)
+        except Exception as error:  # it is durable, and must not be repeated
+            if fault_of(error, connection) is Fault.LOST:
+                raise
+            self.health.isolate("record", error, queue=lane.name)
+        for queue in outcome.overfull:
+            await self.max_length.keep(connection, queue)
+        if outcome.busy:
+            lane.put_off(outcome.busy)
+            await asyncio.sleep(GROWTH)
 
-    async def _write_acks(self, connection: Connection) -> Exception | None:
-        self._take()
-        if not self._writing:
-            return None
-        write = partial(self._settle, connection)
-        return await carry_out(self._writing, write, _halve_taken, self._not_settled, connection, in_order=False)
+    def _committed(self, lane: Lane, part: Part, outcome: Outcome) -> None:
+        lane.committed()
+        done = {kind: sum(len(one.ids) for one in part if one.kind is kind) for kind in FAILED}
+        settled = done[Kind.ACKNOWLEDGE] - sum(len(one.ids) for one in outcome.busy)
+        self.unsettled -= settled
+        self.counts.acknowledged += settled
+        self.counts.returned += done[Kind.RETURN]
+        self.counts.buried += done[Kind.BURY]
+        for queue, low in outcome.ready:
+            self._more_in_store(queue, low)
+        for queue in outcome.dead:
+            self._more_dead(queue)
 
-    async def _settle(self, connection: Connection, taken: Taken) -> None:
-        ids = set(taken.ids)
-        once = taken.only(ids) if len(ids) < len(taken.ids) else taken
-        if taken.late:
-            await self._write_late(connection, once)
-        else:
-            await connection.execute(statement(once.statement), once.parameters(self.clock.offset))
-        self.counts.acknowledged += len(ids)
-        self.unsettled -= len(taken.ids)
-
-    def _not_settled(self, taken: Taken, error: Exception) -> None:
-        """An acknowledged message cannot be removed: it becomes a dead letter, for an operator to look at."""
-        self.health.isolate("settlement", error, message=taken.ids[0], consumer=taken.batch.consumer)
-        self.unsettled -= 1
-        self.health.guard("session", None, taken.refuse)
-        self.set_aside(taken.ids[0], 1, f"acknowledged, and not removed: {told(error)}")
-
-    # Returns.
-
-    async def _write_returns(self, connection: Connection) -> Exception | None:
-        if self._failures and not self._returning:
-            failures, self._failures = self._failures, []
-            self._returning.extend(_in_statements(failures))
-            self.returns.take()
-        if not self._returning:
-            return None
-        write = partial(self._return, connection)
-        refused = await carry_out(self._returning, write, _halve_list, self._not_returned, connection)
-        if not self._returning:
-            self.returns.written()
-        return refused
-
-    async def _write_late(self, connection: Connection, taken: Taken) -> None:
-        """Settle messages that other nodes may lease, claim or return at the same time, without waiting for a lock with
-        rows locked."""
-        while taken.ids:
-            async with connection.transaction():
-                mine, busy = await lock_late(connection, taken.ids, taken.times, self.clock.offset)
-                if mine:
-                    some = taken.only(mine)
-                    await connection.execute(statement(some.statement), some.parameters(self.clock.offset))
-            taken = taken.only(busy)
-            if busy:
-                await asyncio.sleep(GROWTH)
-
-    async def _return(self, connection: Connection, failures: list[Failure]) -> None:
-        parameters = return_arrays(failures) | {"node": self.node.id, "audited": False}
-        cursor = await connection.execute(statement("return"), parameters)
-        self.counts.returned += len(failures)
-        for queue, low, ready, *_, dead in await cursor.fetchall():
-            if ready:
-                self.more_in_store(queue, low)
-            if dead:
-                self.more_dead(queue)
-
-    def _not_returned(self, failures: list[Failure], error: Exception) -> None:
-        [failure] = failures
-        self.health.isolate("return", error, message=failure.id)
-        self.set_aside(failure.id, failure.attempts, f"not returned to its queue: {told(error)}")
-
-    def set_aside(self, id: int, attempts: int, error: str) -> None:
-        """Make a leased message that cannot be settled a dead letter of its own queue."""
-        self._buried[None].append(Failure(id, min(attempts, MOST_ATTEMPTS), error=error))
-        self.hurry()
-
-    # Dead letters.
-
-    async def _write_buried(self, connection: Connection) -> Exception | None:
-        if self._buried:
-            buried, self._buried = self._buried, defaultdict(list)
-            for target, failures in buried.items():
-                self._burying.extend(Buried(target, some) for some in _in_statements(failures))
-        if not self._burying:
-            return None
-        write = partial(self._bury, connection)
-        return await carry_out(self._burying, write, _halve_buried, self._not_buried, connection, in_order=False)
-
-    async def _bury(self, connection: Connection, buried: Buried) -> None:
-        target, failures = buried
-        parameters = failure_arrays(failures) | {"node": self.node.id, "audited": False}
-        moved = 0
-        if target is not None:
-            cursor = await connection.execute(statement("bury_elsewhere"), parameters | {"target": target})
-            if row := await cursor.fetchone():
-                moved = row[1]
-                self.more_in_store(target, row[0])
-                if row[5]:
-                    await self.max_length.keep(connection, target)
-        if moved < len(failures):  # messages that the target refuses stay with their queue
-            cursor = await connection.execute(statement("bury"), parameters)
-            for queue, *_ in await cursor.fetchall():
-                self.more_dead(queue)
-        self.counts.buried += len(failures)
-
-    def _not_buried(self, buried: Buried, error: Exception) -> None:
-        [failure] = buried.failures
-        self.health.isolate("dead letter", error, message=failure.id, target=buried.target)
-        if buried.target is not None:  # otherwise it stays leased until this node ends
-            self.set_aside(failure.id, failure.attempts, f"not moved to the dead-letter queue: {told(error)}")
-
-    # Hand-backs and purges.
-
-    async def _write_handed_back(self, connection: Connection) -> Exception | None:
-        if self._handed_back:
-            taken, self._handed_back = self._handed_back, []
-            self._handing.append(taken)
-        if not self._handing:
-            return None
-        write = partial(self._hand_back, connection)
-        return await carry_out(self._handing, write, _halve_list, self._not_handed_back, connection)
-
-    async def _hand_back(self, connection: Connection, taken: list[Handed]) -> None:
-        parameters = {
-            "node": self.node.id,
-            "ids": array(id for id, _ in taken),
-            "tags": [tag for _, tag in taken],
-            "audited": False,
-        }
-        cursor = await connection.execute(statement("hand_back"), parameters)
-        for queue, low, dead, *_ in await cursor.fetchall():
-            if dead:
-                self.more_dead(queue)
-            else:
-                self.more_in_store(queue, low)
-
-    def _not_handed_back(self, taken: list[Handed], error: Exception) -> None:
-        [(id, _)] = taken
-        self.health.isolate("hand-back", error, message=id)
-        self.set_aside(id, 0, f"not handed back to its queue: {told(error)}")
-
-    async def _write_purged(self, connection: Connection) -> None:
-        if not self._purged:
+    def _not_written(self, lane: Lane, part: Part, error: Exception) -> None:
+        """A single settlement that cannot be written: its message becomes a dead letter, for an operator to look at,
+        without a record if need be."""
+        if not part:
             return
-        purged, self._purged = self._purged, {}
-        parts = deque((by, ids) for by, ids in purged.items())
-        write = partial(self._purge, connection)
-        await carry_out(parts, write, _halve_purged, self._not_purged, connection)
-        for by, ids in parts:
-            self.purge(ids, by)
+        [one] = part
+        [id] = one.ids
+        unit, why = FAILED[one.kind]
+        self.health.isolate(unit, error, message=id, queue=lane.name, consumer=one.consumer, target=one.target)
+        if one.kind is Kind.ACKNOWLEDGE:
+            self.unsettled -= 1
+            self.refuse(one.told)
+        buried = one.kind is Kind.BURY and one.target is None and lane is self._plain
+        if one.kind is not Kind.DELIVER and not buried:  # such a dead letter stays leased until this node ends
+            attempts = one.attempts[0] if one.attempts else int(one.kind is Kind.ACKNOWLEDGE)
+            self.set_aside(id, attempts, f"{why}: {told(error)}")
 
-    async def _purge(self, connection: Connection, purged: tuple[str, list[int]]) -> None:
-        by, ids = purged
-        parameters = {"ids": array(ids), "node": self.node.id, "outcome": PURGED, "by": by}
-        await connection.execute(statement("remove"), parameters)
+    def _write_kind(self, kind: Kind) -> Callable[[Connection, Lane, Part, Outcome], Awaitable[None]]:
+        match kind:
+            case Kind.DELIVER:
+                return self._record
+            case Kind.ACKNOWLEDGE:
+                return self._settle
+            case Kind.BURY:
+                return self._bury
+            case Kind.PURGE:
+                return self._purge
+        return self._return
 
-    def _not_purged(self, purged: tuple[str, list[int]], error: Exception) -> None:
-        by, [id] = purged
-        self.health.isolate("purge", error, message=id, by=by)
-        self.set_aside(id, 0, f"not purged: {told(error)}")
+    async def _record(self, _: Connection, lane: Lane, delivered: Part, outcome: Outcome) -> None:
+        for one in delivered:
+            if lane.recording:
+                lane.record(one)
 
+    async def _settle(self, connection: Connection, lane: Lane, settled: Part, outcome: Outcome) -> None:
+        once = each_once(settled)
+        late = [one for one in once if one.late]
+        if late:
+            mine, busy = await self._lock_late(connection, late)
+            once = [one.only(mine) if one.late else one for one in once]
+            outcome.busy.extend(some for one in late if (some := one.only(busy)).ids)
+        if once := [one for one in once if one.ids]:
+            parameters = settle_parameters(once, self.clock.offset, lane.recording)
+            cursor = await connection.execute(statement("settle"), parameters)
+            if lane.recording:
+                first_ids: dict[int, int] = dict(await cursor.fetchall())
+                for one in once:
+                    lane.record(one, first_ids)
 
-def _in_statements(failures: list[Failure]) -> list[list[Failure]]:
-    return [failures[start : start + ROWS_PER_STATEMENT] for start in range(0, len(failures), ROWS_PER_STATEMENT)]
+    async def _lock_late(self, connection: Connection, late: Part) -> tuple[set[int], set[int]]:
+        """Lock messages that were acknowledged late, which other nodes may lease, claim or return at the same time,
+        without waiting for a lock with rows locked. Returns the ids that the open transaction may settle, and those
+        that another transaction has locked."""
+        parameters = {
+            "ids": array(id for one in late for id in one.ids),
+            "delivered": time_array([time for one in late for time in one.delivered], self.clock.offset),
+        }
+        rows = await (await connection.execute(statement("lock_late"), parameters)).fetchall()
+        return {id for id, locked in rows if locked}, {id for id, locked in rows if not locked}
 
+    async def _return(self, connection: Connection, lane: Lane, returned: Part, outcome: Outcome) -> None:
+        for one in returned:
+            parameters = one.return_parameters(self.node.id, lane.recording)
+            cursor = await connection.execute(statement("return"), parameters)
+            for queue, low, dead, ids, first_ids in await cursor.fetchall():
+                if low is not None:
+                    outcome.ready.append((queue, low))
+                if dead:
+                    outcome.dead.append(queue)
+                if lane.recording:
+                    lane.record(one, dict(zip(ids, first_ids, strict=True)))
 
-def _halve_list(items: list[T], _: Exception) -> list[list[T]]:
-    return halves(items)
+    async def _bury(self, connection: Connection, lane: Lane, buried: Part, outcome: Outcome) -> None:
+        for one in buried:
+            moved = 0
+            if one.target is not None:
+                parameters = one.return_parameters(self.node.id, lane.recording)
+                cursor = await connection.execute(statement("bury_elsewhere"), parameters)
+                if (row := await cursor.fetchone()) is not None:
+                    low, moved, name, ids, first_ids, drops = row
+                    outcome.ready.append((one.target, low))
+                    if drops:
+                        outcome.overfull.append(one.target)
+                    if lane.recording:
+                        lane.record(one, dict(zip(ids, first_ids, strict=True)), name)
+            if moved < len(one.ids):  # messages that the target refuses stay with their queue
+                await self._return(connection, lane, [one], outcome)
 
-
-def _halve_taken(taken: Taken, _: Exception) -> list[Taken]:
-    return [taken.part(some) for some in halves(range(len(taken.ids)))]
-
-
-def _halve_buried(buried: Buried, _: Exception) -> list[Buried]:
-    return [Buried(buried.target, some) for some in halves(buried.failures)]
-
-
-def _halve_purged(purged: tuple[str, list[int]], _: Exception) -> list[tuple[str, list[int]]]:
-    return [(purged[0], some) for some in halves(purged[1])]
+    async def _purge(self, connection: Connection, _: Lane, purged: Part, outcome: Outcome) -> None:
+        for one in purged:
+            parameters = {"ids": array(one.ids), "node": self.node.id, "outcome": PURGED, "by": one.by}
+            await connection.execute(statement("remove"), parameters)

@@ -9,7 +9,7 @@ with head as materialized (
     insert into queues_audit (chain_id, seq, at, event, record_id, sender, recipient, hash)
     select %(chain)s::int, %(seq)s::bigint + n - 1, last_at, event, record_id, sender, recipient,
         substr(%(hashes)s::bytea, (32 * n - 31)::int, 32)
-    from head, unnest(%(events)b::text[], %(ids)b::text[], %(senders)b::text[], %(recipients)b::text[])
+    from head, unnest(%(events)s::text[], %(ids)s::text[], %(senders)s::text[], %(recipients)s::text[])
         with ordinality as given (event, record_id, sender, recipient, n)
     returning 1
 )

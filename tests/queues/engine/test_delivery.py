@@ -265,14 +265,14 @@ async def test_a_purge_removes_messages_that_are_being_handed_back(
     await producer.publish("orders", b"1", b"2", b"3")
     worker.grant(2)
     first, _ = await worker.take(2)
-    handing, go_on, hand_back = asyncio.Event(), asyncio.Event(), engine.settlements._hand_back
+    handing, go_on, hand_back = asyncio.Event(), asyncio.Event(), engine.settlements._return
 
     async def slowly(*arguments: Any) -> None:
         handing.set()
         await go_on.wait()
         await hand_back(*arguments)
 
-    monkeypatch.setattr(engine.settlements, "_hand_back", slowly)
+    monkeypatch.setattr(engine.settlements, "_return", slowly)
     buffer.hand_back(first.tag)
     buffer.return_prefetched()
     await handing.wait()
@@ -282,7 +282,7 @@ async def test_a_purge_removes_messages_that_are_being_handed_back(
         await store.until(lambda: store.counts(queue) == (2, 1, 0, 0), "the hand-back")
     text = json.dumps({"purge": queue, "by": "alice", "high": row["high"]})
     store.rows("select queues_instruct(array[%s], array[null::int])::text", text)
-    await store.until(lambda: engine.settlements._purged or heard == "after it", "the purge is heard of")
+    await store.until(lambda: not engine.settlements._purges.idle or heard == "after it", "the purge is heard of")
     go_on.set()
     await store.until(lambda: store.counts(queue) == (0, 1, 0, 0), "only the one that a consumer has is left")
     assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"2"]

@@ -33,13 +33,16 @@ RUN_BY: dict[Scenario, str] = {
     scenarios.consuming: "claim_alone claim claim_dead add_interest queue_id",
     scenarios.narrowing: "first_ready set_aside",
     scenarios.narrowing_letters: "first_ready set_aside",
-    scenarios.settling: "settle settle_archived settle_jobs settle_audited",
+    scenarios.settling: "settle",
+    scenarios.settling_without_archive: "settle",
+    scenarios.settling_audited: "settle",
+    scenarios.finishing_jobs: "settle",
     scenarios.late: "lock_late",
-    scenarios.returning: "return bury bury_elsewhere hand_back",
+    scenarios.returning: "return bury_elsewhere",
     scenarios.purging: "remove",
     scenarios.subscribing: "count_subscriptions subscribe subscription take_tags find_tags",
     scenarios.peers: "take_mailbox mailbox_ids names_owned connected_names hold_mailboxes store_letters claim_letters"
-    " settle_letters find_letters see_letters publish_routed unsee_letters leave_mailboxes",
+    " settle find_letters see_letters publish_routed unsee_letters leave_mailboxes",
     scenarios.telling: "instruct take_instructions drop_instructions served_elsewhere",
     scenarios.by_the_clock: "promote_due next_due due_ids expire expired_ids fold_tallies tallied_queues"
     " make_partitions drop_partitions drop_old_log_lines drop_idle_subscriptions forget_letters touch_subscriptions"

@@ -53,15 +53,15 @@ PARAMETERS: dict[str, Any] = {
     "version": 1, "node": 1, "producer": None, "queues": "{1}", "wanted": "{t}", "lows": "{0}", "width": 1, "size": 2,
     "max_attempts": None, "bodies": [b"a", b"b"], "keys": [None, None], "headers": [None, None], "delays": "{0,0}",
     "ttls": "{0,0}", "attempts": "{1,1}", "queue": 1, "low": 0, "limit": 100, "count": 10, "ids": "{1,2}",
-    "delivered": "{1,1}", "consumer": None, "full": False, "tags": "{1,2}", "errors": [None, None], "target": 2,
+    "delivered": "{1,1}", "consumer": None, "tags": "{1,2}", "errors": [None, None], "target": 2,
     "outcome": 2, "key": "k", "limited": False, "highs": "{100}", "content": None,
     "priorities": "{0,0}", "intervals": [None, None], "contents": [None, None], "dues": [None, None],
     "results": [None, None], "connection": 1, "room_bytes": 1000, "mailboxes": "{1}", "connections": "{1}",
     "senders": "{1,1}", "recipients": ["a", "b"], "producers": "{1,1}", "broadcasts": True, "locals": "{1}",
     "local_connections": "{1}", "rooms": "{1}", "byte_rooms": "{1}", "consumers": "{1,1}",
-    "kept": "{t,t}", "whole": "{f,f}", "kind": "queue", "name": "q", "exact": True, "audited": False, "by": "",
-    "jobs": [False, False], "error": "", "skip": "{}", "groups": "{0}", "ranks": "{0}", "sizes": "{2}",
-    "places": "{0,1}", "of_groups": "{0,0}",
+    "keep": 1, "keeps": None, "job": None, "jobs": "{f,f}", "archive": True, "whole": False, "kind": "queue",
+    "name": "q", "exact": True, "audited": False, "by": "", "how": 0, "error": "", "skip": "{}", "groups": "{0}",
+    "ranks": "{0}", "sizes": "{2}", "places": "{0,1}", "of_groups": "{0,0}",
 }  # fmt: skip
 
 pytestmark = pytest.mark.django_db  # makes the test database; the plans are made on a connection of their own

@@ -71,11 +71,11 @@ def test_rows_from_before_the_archive_knew_of_transactions_are_exported_by_the_f
 def test_every_statement_that_archives_gives_its_transaction(etl: Etl) -> None:
     queue = etl.queue("orders")
     given = {
-        "ids": "{1,2}", "delivered": "{1,1}", "consumer": None, "full": False, "outcome": 4, "by": "", "queue": queue,
-        "count": 5, "limit": 5, "results": [None, None], "consumers": "{1,1}", "jobs": [False, False],
-        "kept": "{t,t}", "whole": "{f,f}", "since": "-infinity", "skip": "{}",
+        "ids": "{1,2}", "delivered": "{1,1}", "consumer": None, "consumers": None, "keep": 1, "keeps": None,
+        "job": False, "jobs": None, "results": None, "archive": True, "whole": False, "audited": False, "outcome": 4,
+        "by": "", "node": 1, "queue": queue, "count": 5, "limit": 5, "since": "-infinity", "skip": "{}",
     }  # fmt: skip
-    names = ["settle_archived", "settle_jobs", "settle_letters", "settle_audited", "remove", "drop_oldest", "expire"]
+    names = ["settle", "remove", "drop_oldest", "expire"]
     for name in names:
         with etl.connection.transaction():
             etl.sql(

@@ -17,7 +17,7 @@ from django.db import connections, transaction
 from queues import api
 from queues.audit.verify import Verification, verify
 from queues.engine import Destination, Engine, LocalQueue, Outgoing, StoreUnavailable, Unstorable
-from queues.engine.settle.audited_queues import AuditedQueue, Work
+from queues.engine.settle.writer import SettlementWriter
 from queues.models import State
 from queues.operations import queues as queue_operations
 from tests.queues.engine.cluster.test_membership import kill
@@ -578,16 +578,16 @@ async def test_a_commit_of_which_nobody_heard_is_recorded_once(
     store.queue("orders", audited=True)
     buffer = await engine.queue("orders")
     await publish(engine, "orders", b"1")
-    finish, lost = AuditedQueue._finish, asyncio.Event()
+    committed, lost = SettlementWriter._committed, asyncio.Event()
 
-    def lose(self: AuditedQueue, work: Work, outcome: Any) -> None:
+    def lose(self: SettlementWriter, *arguments: Any) -> None:
         if not lost.is_set():
             lost.set()
             engine.connections["settler"].pgconn.finish()
             raise psycopg.OperationalError("the connection was lost at the commit")
-        finish(self, work, outcome)
+        committed(self, *arguments)
 
-    monkeypatch.setattr(AuditedQueue, "_finish", lose)
+    monkeypatch.setattr(SettlementWriter, "_committed", lose)
     assert await Consumer(buffer).bodies(1) == [b"1"]
     await lost.wait()
     await store.until(lambda: engine.available and engine.settlements.idle, "the engine's return")
@@ -603,15 +603,15 @@ async def test_a_transaction_that_failed_is_done_again_with_its_deliveries(
     store.queue("orders", audited=True)
     buffer = await engine.queue("orders")
     await publish(engine, "orders", b"1")
-    settle, failed = AuditedQueue._settle, asyncio.Event()
+    settle, failed = SettlementWriter._settle, asyncio.Event()
 
-    async def fail(self: AuditedQueue, *arguments: Any) -> None:
+    async def fail(self: SettlementWriter, *arguments: Any) -> None:
         if not failed.is_set():
             failed.set()
             raise psycopg.OperationalError("the connection was lost in the middle")
         await settle(self, *arguments)
 
-    monkeypatch.setattr(AuditedQueue, "_settle", fail)
+    monkeypatch.setattr(SettlementWriter, "_settle", fail)
     assert await Consumer(buffer).bodies(1) == [b"1"]
     await failed.wait()
     await until_happened(store, "publish", "deliver", "settle")

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from queues.engine import Engine, LocalQueue
-from tests.queues.engine.conftest import MakeEngine, Producer, Store, Worker
+from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
+from tests.queues.engine.faults import Faults
 
 
 @contextlib.asynccontextmanager
@@ -115,3 +116,31 @@ async def test_after_the_loss_of_the_database_too_a_worker_that_pauses_gets_the_
         await Producer(engine).publish("jobs", b"4")
         assert [push.payload for push in worker.pushed] == [b"1"]
     assert await worker.bodies(2) == [b"1", b"2"]
+
+
+async def test_what_different_queues_and_keys_acknowledge_is_one_statement_and_each_is_archived_as_its_queue_says(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = {name: store.queue(name, retention=name) for name in ("full", "metadata", "none")}
+    engine, faults = await make_engine(), Faults(monkeypatch)
+    taken: list[tuple[LocalQueue, int]] = []
+    for name in queues:
+        await Producer(engine).publish(name, b"1", b"2")
+        buffer = await engine.queue(name)
+        for _ in range(2):
+            delivery = await Consumer(buffer).next()
+            assert delivery is not None
+            taken.append((buffer, delivery[0]))
+    async with settling_held(engine, store):
+        before = faults.runs["settle"]
+        for n, (buffer, tag) in enumerate(taken):
+            assert buffer.ack(tag, 1 + n % 2)
+    await store.until(lambda: engine.settlements.idle, "the settlement")
+    assert faults.runs["settle"] == before + 1
+    assert [store.counts(queue) for queue in queues.values()] == [(0, 0, 0, 0)] * 3
+    kept = {
+        name: [(row["consumer_id"], row["payload"] and bytes(row["payload"])) for row in store.archived(queue)]
+        for name, queue in queues.items()
+    }
+    assert kept == {"full": [(1, b"1"), (2, b"2")], "metadata": [(1, None), (2, None)], "none": []}
+    assert all(row["delivered_at"] and not row["job"] for row in store.archived(queues["full"]))

@@ -1,0 +1,149 @@
+"""A lane: settlements that are written by themselves, whatever becomes of others.
+
+One lane has those of all queues that are not audited, each audited queue has its own (`audited_queues.py`), and one has
+purges. Local queues add to the `Settlements` that `of` gives them; the settlement writer takes all that is gathered as
+parts, and writes these. A part is written as a whole; one that cannot be is halved.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from operator import attrgetter
+from typing import Any, Protocol
+
+from queues.engine.database import Connection
+from queues.engine.settle.batches import Kind, Part, Returns, Settlements
+
+
+class Owner(Protocol):
+    """The settlement writer, as lanes use it."""
+
+    def gather(self, lane: Lane, acks: int) -> None:
+        """A lane has something to write, so many acknowledgements more among it."""
+
+    def refuse(self, told: Iterable[Callable[[], None]]) -> None:
+        """Tell sessions that settlements do not arrive in the store."""
+
+    def give_up(self, acks: int) -> None:
+        """So many acknowledgements are not written."""
+
+
+class Lane:
+    """Settlements of queues that are not audited. Each part is one statement."""
+
+    #: The audited queue; whether what happens to it is recorded; whether its parts are written in order only.
+    name: str | None = None
+    recording = False
+    in_order = False
+
+    def __init__(self, owner: Owner) -> None:
+        self.returns = Returns()
+        #: The parts being written.
+        self.writing: deque[Part] = deque()
+        self._owner = owner
+        self._alike: dict[tuple[Any, ...], Settlements] = {}
+        self._gathered: dict[Settlements, None] = {}
+
+    # Gathering.
+
+    def of(
+        self, kind: Kind, consumer: int | None = None, keep: int = 0, job: bool = False, late: bool = False,
+        target: int | None = None, by: str = "",
+    ) -> Settlements:  # fmt: skip
+        """Where settlements of this kind are gathered."""
+        key = kind, consumer, keep, job, late, target, by
+        if key not in self._alike:
+            self._alike[key] = Settlements(kind, self, consumer, keep, job, late, target, by)
+        return self._alike[key]
+
+    def gather(self, settlements: Settlements, ids: Sequence[int]) -> Iterable[int | None]:
+        """Settlements are about to gather these messages; returns the API key of each in an audited queue."""
+        if not settlements.ids:
+            self._gathered[settlements] = None
+        if settlements.kind is Kind.RETURN:
+            self.returns.add()
+        self._owner.gather(self, len(ids) if settlements.kind is Kind.ACKNOWLEDGE else 0)
+        return ()
+
+    @property
+    def idle(self) -> bool:
+        return not (self._gathered or self.writing)
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing can be written now."""
+        return False
+
+    @property
+    def releasing(self) -> bool:
+        """Whether leases are on their way back to the store."""
+        return any(one.releases for part in self.writing for one in part)
+
+    def forget_leases(self) -> None:
+        """The leases were lost: the node that reaps them returns the messages, and every acknowledgement is late."""
+        parts = [*self.writing, *([[one.take() for one in self._gathered]] if self._gathered else ())]
+        self.writing.clear()
+        self._gathered.clear()
+        for part in parts:
+            for one in part:
+                if one.releases:
+                    self._owner.refuse(one.told)
+                else:
+                    one.lose_leases()
+            self.writing.append([one for one in part if not one.releases])  # if empty, it may have been committed yet
+        self.returns.forget()
+
+    def forget_history(self) -> None:
+        """The store has another past: the ids gathered may belong to other messages now."""
+        for one in [*(one.take() for one in self._gathered), *(one for part in self.writing for one in part)]:
+            if one.kind is Kind.ACKNOWLEDGE:
+                self._owner.give_up(len(one.ids))
+                self._owner.refuse(one.told)
+        self.writing.clear()
+        self._gathered.clear()
+
+    # Writing.
+
+    def take(self) -> None:
+        """Take what is gathered, to write it; of leases that go back none before earlier ones are in the store."""
+        held = self.releasing
+        taken = [one for one in self._gathered if one.ids and not (held and one.releases)]
+        self._gathered = {one: None for one in self._gathered if held and one.releases}
+        if not held:
+            self.returns.take()
+        everything = [some for one in sorted(taken, key=attrgetter("kind")) for some in one.take().chunks]
+        self.writing.extend(self._parts(everything))
+
+    def _parts(self, everything: Part) -> Iterator[Part]:
+        """Acknowledgements together, those with their leases; all others one by one."""
+        together = [one for one in everything if one.kind is Kind.ACKNOWLEDGE and not one.late]
+        if together:
+            yield together
+        yield from ([one] for one in everything if one.kind is not Kind.ACKNOWLEDGE or one.late)
+
+    def transaction(self, connection: Connection, part: Part) -> AbstractAsyncContextManager[Any]:
+        """The transaction in which a part is written."""
+        return connection.transaction() if any(one.late for one in part) else nullcontext()
+
+    def record(self, settlements: Settlements, first_ids: dict[int, int] | None = None, target: str = "") -> None:
+        """Record what has become of messages, by their ids as published (None: `ids` are these): those that were really
+        there. `target`: name of the queue that dead letters went to."""
+
+    def put_off(self, part: Part) -> None:
+        """All but this of the part is written."""
+        self.writing[0] = part
+
+    async def written_before(self, connection: Connection) -> Part | None:
+        """The part whose commit the last connection's end left unknown, if it was committed."""
+        return None
+
+    def committed(self) -> None:
+        """A part is durable."""
+
+    def end_round(self, refused: Exception | None) -> Exception | None:
+        """The parts are written, unless the server refuses the rest for now; returns why."""
+        if not self.releasing:
+            self.returns.written()
+        return refused

@@ -1,0 +1,27 @@
+"""Named statements: what several have in common, and texts as arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from django.db import connection
+
+from queues.sqlfiles import load_statement, text_array
+
+
+def test_a_statement_has_the_text_of_what_it_includes_wherever_that_lies(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "take.sql").write_text("-- Takes.\nwith a as (\n    select 1\n),\n\\ir parts/b.sql\nselect 2\n")
+    (tmp_path / "parts" / "b.sql").write_text("-- Part.\n\\ir c.sql\n")
+    (tmp_path / "parts" / "c.sql").write_text("b as (select 3)\n")
+    assert load_statement(tmp_path / "take.sql") == b"with a as (\n    select 1\n),\nb as (select 3)\nselect 2"
+
+
+@pytest.mark.django_db
+def test_texts_come_out_of_an_array_as_they_went_in() -> None:
+    texts = ["", "plain", 'a "quote"', "back\\slash", "{a,b}", "null", " ", "\n", "é\u2028😀"]
+    with connection.cursor() as cursor:
+        for given in (texts, texts[:1], []):
+            cursor.execute("select %s::text[]", [text_array(given)])
+            assert cursor.fetchone() == (given,)
