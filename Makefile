@@ -30,14 +30,15 @@ help:
 run: $(VENV)/.run
 	@$(PY) manage.py up $(UP)
 
-# Tests wait more than they compute: more processes than processors. A file's tests stay together.
-PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
+# Tests wait more than they compute: more processes than processors. A file's tests stay together. Those of Spark and
+# Chromium, which only test-all demands, compute more.
+PARALLEL := --dist loadfile --no-loadscope-reorder
 
 test: lint
-	$(PY) -m pytest $(PARALLEL) $(PYTEST)
+	$(PY) -m pytest -n 6 $(PARALLEL) $(PYTEST)
 
 test-all: lint
-	$(PY) -m pytest $(PARALLEL) --everything $(PYTEST)
+	$(PY) -m pytest -n 4 $(PARALLEL) --everything $(PYTEST)
 
 soak: $(VENV)/.dev
 	$(PY) -m hydra.simulator --seeds 20000 --jobs 2

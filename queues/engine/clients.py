@@ -53,6 +53,20 @@ class ClientSession(Protocol):
         """An operator ends the connection."""
 
 
+class Ended:
+    """The session of a client whose connection has ended."""
+
+    def holds(self) -> tuple[int, int]:
+        """Nothing."""
+        return 0, 0
+
+    def disconnect(self) -> None:
+        """It has no connection."""
+
+
+ENDED = Ended()
+
+
 class Client:
     """One connection, as its session tells of it."""
 
@@ -169,6 +183,7 @@ class Clients:
         """A client's connection has ended."""
         if self._open.pop(client.number, None) is not None:
             self._ended[client.protocol].add_messages(client.messages_in, client.messages_out)
+        client.session = ENDED  # no circle keeps what the session has read, which may be much, until a collection
 
     # Called by the handlers.
 

@@ -85,6 +85,7 @@ def test_up_prints_where_everything_is_and_ctrl_c_leaves_no_process(
     assert not any(accepts(port) for port in ports.values())
 
 
+@pytest.mark.long
 def test_a_second_up_prints_the_same_key_and_where_the_password_lies(start: StartUp, data_dir: Path) -> None:
     first = start()
     first.wait_ready()
@@ -118,6 +119,7 @@ def test_a_taken_port_is_named_before_anything_starts(start: StartUp, ports: Por
     assert "ready" not in up.lines
 
 
+@pytest.mark.long
 def test_the_children_of_a_killed_up_end(start: StartUp) -> None:
     up = start(celery="on")
     up.wait_ready()

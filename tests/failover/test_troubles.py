@@ -111,6 +111,7 @@ def take_all(server: Server, others: contextlib.ExitStack) -> None:
             others.enter_context(psycopg.connect(**server.parameters))
 
 
+@pytest.mark.long
 def test_a_broker_works_on_while_others_have_all_connections_and_one_that_starts_waits_for_one(
     make_server: MakeServer,
 ) -> None:

@@ -79,6 +79,11 @@ VARIABLE: Final = [route for route in ROUTES if "<" in route]
 FIXED: Final = [route for route in ROUTES if "<" not in route]
 #: Each model's pages, and all others.
 PARTS_OF_THE_SITE: Final = [*MODELS, "others"]
+#: As above; the short run has few of them, and those drawn by chance of all.
+EACH_PART: Final = [
+    part if part in ("queues/queue", "others") else pytest.param(part, marks=pytest.mark.long)
+    for part in PARTS_OF_THE_SITE
+]
 #: Pages with forms; those of an object that is there.
 CHANGED: Final = [f"/admin/{model}/{{}}/change/" for model in MODELS] + ["/admin/auth/user/{}/password/"]
 PAGES: Final = FIXED + CHANGED
@@ -207,7 +212,7 @@ def test_an_action_on_rows_that_cannot_be_is_answered(browser: Browser, model: s
                 is_answered(browser.submit(form, {**chosen, "confirmed": "yes", "post": "yes", "index": "0"}))
 
 
-@pytest.mark.parametrize("part", PARTS_OF_THE_SITE)
+@pytest.mark.parametrize("part", EACH_PART)
 def test_a_kept_value_in_any_parameter_is_answered(browser: Browser, part: str) -> None:
     fields = [field.name for field in MODELS[part]._meta.get_fields()] if part in MODELS else []
     for page in of(part, FIXED):

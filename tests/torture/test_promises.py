@@ -34,12 +34,14 @@ def test_cut_and_frozen_database_connections_lose_nothing(torture: Torture) -> N
     assert report.figures()["confirmed"] >= CONFIRMED
 
 
+@pytest.mark.long
 def test_an_orderly_stop_under_load_loses_nothing_and_repeats_nothing_acknowledged(torture: Torture) -> None:
     report = torture({InjectedFaultKind.STOP: 4})
     assert report.violations == []
     assert report.figures()[InjectedFaultKind.STOP] == 4
 
 
+@pytest.mark.long
 def test_a_listener_that_confirms_before_the_commit_is_caught(torture: Torture) -> None:
     report = torture({InjectedFaultKind.KILL: 6}, program=(str(BROKEN),))
     lost = [violation for violation in report.violations if violation.name == "lost"]
@@ -47,6 +49,7 @@ def test_a_listener_that_confirms_before_the_commit_is_caught(torture: Torture) 
     assert all("p" in name or "s" in name for violation in lost for name in violation.messages)
 
 
+@pytest.mark.long
 def test_two_listeners_on_one_database_share_its_queues_and_either_may_die(torture: Torture) -> None:
     report = torture({InjectedFaultKind.KILL: 8}, listeners=2)
     assert report.violations == []

@@ -51,6 +51,7 @@ def holds_the_chain(store: Database) -> bool:
     return bool(holding)
 
 
+@pytest.mark.long
 def test_a_broker_that_freezes_in_a_transaction_holds_up_others_for_a_moment_only(store: Database) -> None:
     with WebBroker(store) as one, WebBroker(store) as other:
         sink = Peer(other, unique("sink"))

@@ -68,6 +68,7 @@ def consume_watched(peer: Peer, watch: Watch, count: int) -> list[str]:
     return ids
 
 
+@pytest.mark.long
 def test_many_slow_clients_at_once_do_not_hold_up_one_that_reads(
     start: Start, giver: WebBroker, store: Database
 ) -> None:
@@ -91,6 +92,7 @@ def test_many_slow_clients_at_once_do_not_hold_up_one_that_reads(
     reader.close()
 
 
+@pytest.mark.long
 def test_a_client_that_reads_a_little_now_and_then_is_not_closed(start: Start, giver: WebBroker) -> None:
     broker = start(BROKER_PEERBUS_SLOW_TIMEOUT=5, BROKER_PEERBUS_WINDOW_BYTES=65536)
     alice = Peer(giver, "alice")

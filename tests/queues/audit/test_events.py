@@ -101,7 +101,7 @@ def test_a_statement_gets_the_hashes_and_the_place_of_the_head() -> None:
     assert parameters["hashes"].hex() == "".join(hashes)
     assert parameters["last"].hex() == hashes[-1]
     assert (parameters["chain"], parameters["seq"], parameters["count"], parameters["place"]) == (7, 12, 3, "(0,3)")
-    assert parameters["ids"] == ["m1", "m1", "m1"]
+    assert parameters["ids"] == '{"m1","m1","m1"}'
 
 
 @pytest.mark.parametrize("field", Event._fields)

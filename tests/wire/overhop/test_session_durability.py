@@ -174,7 +174,7 @@ def test_jobs_given_while_the_database_is_away_are_kept_when_it_is_back(
     assert worker.do(queue, 4) == [0, 1, 2, 3]
 
 
-def test_a_job_given_while_the_database_is_away_for_too_long_is_refused(store: Database) -> None:
+def test_a_job_given_while_the_database_is_away_for_too_long_is_refused(broker: Broker, store: Database) -> None:
     with Broker(store, BROKER_PUBLISH_TIMEOUT=0.5) as impatient, Peer(impatient.overhop) as worker:
         queue = make_queue(worker, store)
         worker.enqueue(queue, "before")
@@ -187,6 +187,8 @@ def test_a_job_given_while_the_database_is_away_for_too_long_is_refused(store: D
             worker.ask(Type.PING)
         wait_until(lambda: worker.reply(worker.request(Type.ENQUEUE, q=queue, job_payload="after")).t == Type.OK)
         assert worker.do(queue, 2) == ["before", "after"]
+    with Peer(broker.overhop) as peer:  # it was cut off, too, and other tests use it
+        wait_until(lambda: peer.reply(peer.request(Type.LQUEUES)).t == Type.OK)
 
 
 def test_jobs_at_work_when_the_database_goes_away_come_again_and_cost_no_attempt(

@@ -108,6 +108,7 @@ def test_an_audited_queue_is_measured_beside_another(store: Database, broker: Br
     assert_nothing_left(store)
 
 
+@pytest.mark.long
 def test_peerbus_is_measured(store: Database) -> None:
     with WebBroker(store).wait_ready() as web:
         said = json.loads(bench(store, "peerbus", "--address", at(web.address), *SHORT, "--json"))

@@ -13,6 +13,7 @@ from tests.queues.celery.transport.tables import Tables
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.long
 def test_every_kind_of_task_runs_though_a_worker_is_killed(database_url: str, tables: Tables) -> None:
     smoke = "brokersite.rigs.celery.smoke"
     command = [sys.executable, "-W", "ignore", "-m", smoke, "--dsn", database_url, "--tasks", "200"]

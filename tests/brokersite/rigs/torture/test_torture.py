@@ -21,6 +21,7 @@ NOTHING = [f"--{name}=0" for name in ("kills", "database-kills", "cuts", "freeze
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_a_short_run_passes_and_leaves_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "manage.py", "torture", *NOTHING, "--kills=2", "--seed=7"],

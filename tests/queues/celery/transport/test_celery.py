@@ -106,7 +106,7 @@ def test_inspect_and_events_tell_of_the_workers(app: Any, start_worker: StartWor
         listening = threading.Thread(target=lambda: receiver.capture(limit=None, timeout=PATIENCE), daemon=True)
         listening.start()
         inspect = app.control.inspect(timeout=PATIENCE, limit=2)
-        names = {f"{first.name}@here", f"{second.name}@here"}
+        names = {first.name, second.name}
         assert set(inspect.ping()) == names
         assert {name: found["broker"]["transport"] for name, found in inspect.stats().items()} == dict.fromkeys(
             names, "fivewire"
