@@ -79,7 +79,7 @@ class Client:
         self.number = number
         self.protocol = protocol
         self.address = _bounded(address)
-        self.session = session
+        self.session: ClientSession = session
         self.since = time()
         #: The id of its API key, and the name by which the protocol knows it.
         self.key: int | None = None
@@ -102,6 +102,10 @@ class Client:
     def delivered(self, count: int) -> None:
         """So many messages were delivered to it."""
         self.messages_out += count
+
+    def end(self) -> None:
+        """Let go of the session: a circle would keep all that it has read until a collection."""
+        self.session = ENDED
 
     @property
     def rate(self) -> float:
@@ -183,7 +187,7 @@ class Clients:
         """A client's connection has ended."""
         if self._open.pop(client.number, None) is not None:
             self._ended[client.protocol].add_messages(client.messages_in, client.messages_out)
-        client.session = ENDED  # no circle keeps what the session has read, which may be much, until a collection
+        client.end()
 
     # Called by the handlers.
 
