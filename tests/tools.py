@@ -15,8 +15,11 @@ NEEDS = "needs "
 
 
 def is_missing(tool: str) -> bool:
-    """Whether a tool is not installed: Java (with PostgreSQL's JDBC driver), Chromium or Node.js (with npm)."""
-    programs = {"Java": ["java"], "Chromium": ["chromium", "chromedriver"], "Node.js": ["node", "npm"]}[tool]
+    """Whether a tool is not installed: Java (with PostgreSQL's JDBC driver), Chromium, Node.js (with npm), a broker."""
+    programs = {
+        "Java": ["java"], "Chromium": ["chromium", "chromedriver"], "Node.js": ["node", "npm"],
+        "RabbitMQ": ["/usr/lib/rabbitmq/bin/rabbitmq-server"], "NATS": ["nats-server"],
+    }[tool]  # fmt: skip
     return not all(map(shutil.which, programs)) or (tool == "Java" and driver_jar(None) is None)
 
 
