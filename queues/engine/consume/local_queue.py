@@ -557,12 +557,6 @@ class LocalQueue:
         """Return every prefetched message to its place in the store."""
         self._put_back(self.take_all())
 
-    def return_all(self) -> None:
-        """The node stops: return prefetched and delivered messages to their places."""
-        outstanding = [(entry[0], tag) for tag, entry in self.unacked.items()]
-        self._settlements.hand_back(self.take_all())
-        self._settlements.hand_back(outstanding, self.audited)
-
     def purge(self, high: int, by: str) -> None:
         """An operator purged the queue up to this id, without its priority. Prefetched messages, and those that were on
         their way here or back to the store as the purge looked for ready ones, are removed."""
