@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# What only looks at the code needs settings that load, but no database.
+# For targets that only read the code: settings load, but no database is used.
 NO_DATABASE := DATABASE_URL=postgresql://localhost/none
 
 .PHONY: help run test test-all soak peers-suites screenshots lint generate wheel lock stop clean
@@ -30,15 +30,15 @@ help:
 run: $(VENV)/.run
 	@$(PY) manage.py up $(UP)
 
-# Tests wait more than they compute: more processes than processors. A file's tests stay together. Those of Spark and
-# Chromium, which only test-all demands, compute more.
-PARALLEL := --dist loadfile --no-loadscope-reorder
+# Tests wait as much as they compute: more processes than processors, each of which reads all tests. A file's tests
+# stay together. They start hundreds of programs, each of which would compile the code anew without its bytecode.
+PYTEST_PARALLEL := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 test: lint
-	$(PY) -m pytest -n 6 $(PARALLEL) $(PYTEST)
+	$(PYTEST_PARALLEL) $(PYTEST)
 
 test-all: lint
-	$(PY) -m pytest -n 4 $(PARALLEL) --everything $(PYTEST)
+	$(PYTEST_PARALLEL) --everything $(PYTEST)
 
 soak: $(VENV)/.dev
 	$(PY) -m hydra.simulator --seeds 20000 --jobs 2

@@ -4,6 +4,7 @@ import os
 import sys
 
 from channels.routing import ProtocolTypeRouter, URLRouter
+from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.urls import re_path
 
@@ -13,12 +14,16 @@ django = get_asgi_application()  # before the imports below: they need the appli
 
 from prometheus_client import REGISTRY  # noqa: E402
 
+import brokersite.urls  # noqa: E402  # imports the pages before the first request
+from brokersite.admission import Admission  # noqa: E402
+from brokersite.workers import Workers  # noqa: E402
 from peers.metrics import PeersCollector  # noqa: E402
 from peers.server import lifespan  # noqa: E402
 from peers.server.consumer import PeerbusConsumer  # noqa: E402
 from peers.service import PeerbusService, options_from_settings  # noqa: E402
 from peers.session import PeerSession  # noqa: E402
 from queues import extras  # noqa: E402
+from queues.engine import spare_garbage_collector  # noqa: E402
 
 if extras.installed("celery"):
     import brokersite.celery  # noqa: F401  # the application of the tasks that the admin publishes
@@ -33,7 +38,8 @@ if "daphne.server" in sys.modules:
     httplimits.install(httplimits.options_from_settings())
 
 service = PeerbusService(options_from_settings)
-lifespan.on_shutdown.append(service.stop)
+workers = Workers(django, Admission(settings.BROKER_ADMIN_BUSY_PERCENT))
+lifespan.on_shutdown += [service.stop, workers.stop]
 REGISTRY.register(PeersCollector(service))
 
 # Peerbus is at /ws/peerbus, but its clients dial any path, so it gets all that no route before it takes. The Origin is
@@ -42,4 +48,6 @@ REGISTRY.register(PeersCollector(service))
 consumer = PeerbusConsumer.as_asgi(make_session=lambda transport, scope: PeerSession(transport, scope, service))
 websockets = URLRouter([re_path(r"", consumer)])  # type: ignore[arg-type, list-item]
 
-application = ProtocolTypeRouter({"http": django, "websocket": websockets, "lifespan": lifespan.application})
+application = ProtocolTypeRouter({"http": workers, "websocket": websockets, "lifespan": lifespan.application})
+
+spare_garbage_collector()

@@ -38,7 +38,7 @@ class UnfitValues:
         match = request.resolver_match
         if match is None or match.app_name != "admin" or not is_refusal(exception):
             return None
-        logger.warning("a request for %s has a value that cannot be: %s", match.view_name, type(exception).__name__)
+        logger.warning("a request for %s has an invalid value: %s", match.view_name, type(exception).__name__)
         return HttpResponseBadRequest("The request has a value that cannot be stored or looked for.")
 
 

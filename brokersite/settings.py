@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ DATABASES: dict[str, dict[str, Any]] = {
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [
-    "daphne",
+    *(["daphne"] if "runserver" in sys.argv[1:2] else []),  # other commands would import Twisted for nothing
     "channels",
     "queues.control_room.ControlRoomConfig",
     "django.contrib.auth",

@@ -10,7 +10,7 @@ class HydraConfig(AppConfig):
 
     def ready(self) -> None:
         """Show links among the connections of clients."""
-        from hydra.connections import Links
+        from hydra.connections import LinkSource
         from queues.operations.connections import sources
 
-        sources.append(Links())
+        sources.append(LinkSource())

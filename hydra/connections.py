@@ -12,7 +12,7 @@ from queues.operations.audit_log import record
 from queues.operations.connections import ConnectionGone, OtherConnection
 
 
-class Links:
+class LinkSource:
     """The links of nodes that run: a `queues.operations.connections.Source`. An id is `hydra:NODE-LINK`."""
 
     word = "hydra"

@@ -40,7 +40,7 @@ from hydra.protocol.lines import E_RECV, passes
 from hydra.protocol.node import Node
 from hydra.protocol.roles import Role
 from hydra.transports.address import NodeAddress
-from hydra.transports.base import Listener, TransportOptions
+from hydra.transports.base import LinkListener, TransportOptions
 from wire.net.limits import LogThrottle
 
 logger = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class Driver:
         self._throttle = LogThrottle(FAULTS)
 
     @property
-    def listeners(self) -> list[Listener]:
+    def listeners(self) -> list[LinkListener]:
         """The listeners that are open."""
         return self._links.listeners
 

@@ -14,7 +14,7 @@ from typing import Final
 from hydra.protocol.node import Node
 from hydra.transports import dial, listen
 from hydra.transports.address import NodeAddress, parse_node_address
-from hydra.transports.base import Accept, Listener, TransportError, TransportLink, TransportOptions
+from hydra.transports.base import Accept, LinkListener, TransportError, TransportLink, TransportOptions
 
 #: Bytes that the node takes at a time: heartbeats leave in time also while a neighbour floods.
 PIECE: Final = 4096
@@ -48,7 +48,7 @@ class OpenLinks:
         happened: Callable[[str, str], None],
     ) -> None:
         """`tell` and `tell_of` give the node events (`Driver`), `happened` is for operators."""
-        self.listeners: list[Listener] = []
+        self.listeners: list[LinkListener] = []
         self._options = options
         self._node = node
         self._tell = tell

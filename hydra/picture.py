@@ -59,7 +59,7 @@ class PictureLine(NamedTuple):
     direct: bool
 
 
-class Picture(NamedTuple):
+class NetworkPicture(NamedTuple):
     """The template's data."""
 
     width: int
@@ -70,7 +70,7 @@ class Picture(NamedTuple):
     """Number of nodes without room."""
 
 
-def draw(stations: Sequence[Station], links: Collection[Edge], ways: Collection[Edge]) -> Picture:
+def draw(stations: Sequence[Station], links: Collection[Edge], ways: Collection[Edge]) -> NetworkPicture:
     """Place the stations on an ellipse, the first on top, with lines between the shown ones.
 
     A known link replaces a way.
@@ -82,7 +82,7 @@ def draw(stations: Sequence[Station], links: Collection[Edge], ways: Collection[
         if len(edge) == 2 and edge <= dots.keys():
             one, other = (dots[id] for id in sorted(edge))
             lines.append(PictureLine(one.x, one.y, other.x, other.y, edge in links))
-    return Picture(WIDTH, HEIGHT, [*dots.values()], lines, len(stations) - len(shown))
+    return NetworkPicture(WIDTH, HEIGHT, [*dots.values()], lines, len(stations) - len(shown))
 
 
 def _dot(station: Station, n: int, count: int) -> Dot:

@@ -105,7 +105,7 @@ class ClientCore:
         self.inbox: deque[Message] = deque()
         #: Frames that were not handed over nor acknowledged, by reason.
         self.dropped: Counter[str] = Counter()
-        #: Why this client must not connect again.
+        #: The error after which this client must not connect again.
         self.error: ClientError | None = None
         self._token = token
         self._secret = None if secret is None else signing.key_of(secret)

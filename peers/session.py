@@ -32,7 +32,7 @@ from peers.machine import Action, Conversation, Event, State
 from peers.server.transport import INTERNAL_ERROR, Transport
 from peers.service import PeerbusService
 from queues.engine import (
-    Client,
+    ClientConnection,
     Destination,
     Engine,
     EngineError,
@@ -70,7 +70,7 @@ MOST_HELD_BYTES = 4 << 20
 
 
 class PeerSession:
-    """One connection. It is a `Receiver` of its transport, and holds its peer's mailbox."""
+    """One connection. It is a `SessionReceiver` of its transport, and holds its peer's mailbox."""
 
     def __init__(self, transport: Transport, scope: Mapping[str, Any], service: PeerbusService) -> None:
         self._transport = transport
@@ -84,7 +84,7 @@ class PeerSession:
         self._mailbox_service: MailboxService
         self._mailbox: Mailbox | None = None
         self._grant: Grant | None = None
-        self._client: Client | None = None
+        self._client: ClientConnection | None = None
         self._binding: asyncio.Task[None] | None = None
         self._ended = False
         self._sent = 0

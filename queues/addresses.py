@@ -49,13 +49,13 @@ def parse_target(text: str) -> tuple[str, str]:
 
 
 def queue_problem(name: str, protocol: Protocol, operation: Operation) -> str | None:
-    """Why a protocol may not do this with a queue of this name, or None: the name itself, or the table of reach."""
+    """The reason to refuse a protocol's operation on this queue, or None: an invalid name, or no reach."""
     problem = name_problem(name)
     return problem if problem or may_reach(protocol, operation, "queue", name) else SYSTEMS
 
 
 def name_problem(name: str) -> str | None:
-    """Why this cannot be the name of a queue or topic, or None."""
+    """The problem with the name of a queue or topic, or None."""
     if not name:
         return "the name is empty"
     if len(name) > LONGEST_NAME:

@@ -34,7 +34,7 @@ def is_plain(text: str) -> bool:
 
 
 def count_special(text: str) -> int:
-    """How many characters of `text`, which has a UTF-8 form, are spelled otherwise inside a JSON string."""
+    """Count the characters of `text` that a JSON string escapes. `text` must have a UTF-8 form."""
     data = text.encode()
     count = len(data) - len(data.translate(None, _ASCII_SPECIALS))
     return count if text.isascii() else count + text.count("\u2028") + text.count("\u2029")

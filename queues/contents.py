@@ -24,7 +24,7 @@ def canonical_msgpack(body: bytes) -> bytes:
     try:
         value = unpackb(body, ext_hook=_refuse)
     except ValueError as error:
-        raise NoSuchContent(f"it is no such MessagePack: {error}") from error
+        raise NoSuchContent(f"it is not valid MessagePack: {error}") from error
     packed: bytes = packb(_sorted(value, DEEPEST))
     return packed
 

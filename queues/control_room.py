@@ -1,16 +1,19 @@
 """The admin site whose front page is the state of the broker.
 
 A project has it with "queues.control_room.ControlRoomConfig" in INSTALLED_APPS in place of "django.contrib.admin". It
-is no part of `queues.admin`, whose modules register themselves with the site when they are imported.
+is no part of `queues.admin`, whose modules register themselves with the site when they are imported. That is when its
+addresses or checks are asked for: a process that serves no pages, such as most commands, does not import them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from django.apps import AppConfig
 from django.contrib import admin
-from django.contrib.admin.apps import AdminConfig
+from django.contrib.admin.apps import SimpleAdminConfig
+from django.core.checks import CheckMessage
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, URLResolver, path, reverse
@@ -31,7 +34,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 OTHERS = "System"
 
 
-class ControlRoomConfig(AdminConfig):
+class ControlRoomConfig(SimpleAdminConfig):
     """Django's admin with this site."""
 
     default_site = "queues.control_room.ControlRoom"
@@ -44,9 +47,14 @@ class ControlRoom(admin.AdminSite):
     index_title = "Control room"
     index_template = "admin/queues/front.html"
 
+    def check(self, app_configs: Sequence[AppConfig] | None) -> list[CheckMessage]:
+        admin.autodiscover()
+        return super().check(app_configs)
+
     def get_urls(self) -> list[URLPattern | URLResolver]:
         from queues.admin import front
 
+        admin.autodiscover()
         own = [
             path("state/", self.admin_view(front.state_view), name="state"),
             path("backends/<int:pid>/end/", self.admin_view(front.end_backend_view), name="end_backend"),

@@ -43,7 +43,7 @@ def next_run(cron: str, timezone: str, after: datetime) -> datetime:
 
 
 def cron_problem(cron: str) -> str | None:
-    """Why this is no expression of five fields that ever comes true, in words, or None."""
+    """The problem with a cron expression, as a sentence, or None. It must have five fields and come true some day."""
     fields = cron.split()
     if len(fields) != len(FIELDS):
         names = ", ".join(name for name, _ in FIELDS)
@@ -80,7 +80,7 @@ def timezone_names() -> frozenset[str]:
 
 
 def timezone_problem(name: str) -> str | None:
-    """Why this is no time zone, or None."""
+    """The problem with a time zone's name, as a sentence, or None."""
     if name in timezone_names():
         try:
             ZoneInfo(name)

@@ -14,6 +14,9 @@ DJANGO_OPTIONS = {"assume_role", "isolation_level", "pool", "server_side_binding
 #: the admin writes. The settings go as startup options, which no role overrides; a check reads them back.
 DJANGO_SESSION = {"synchronous_commit": "on", "default_transaction_read_only": "off"}
 
+#: Looks at an idle connection whose server may have vanished: it counts as lost after 25 s.
+KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+
 #: Seconds that one host of several may take to answer before the next is tried.
 NEXT_HOST = 3
 

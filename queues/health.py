@@ -32,7 +32,7 @@ _logged = ""
 class Readiness(NamedTuple):
     """The answer of /readyz: sentences without names of hosts and users."""
 
-    #: Why the process should get no work now; empty when it is ready.
+    #: The reasons to give the process no work now; empty when it is ready.
     reasons: list[str]
     #: Warnings for the operator of a process that works.
     notes: list[str]

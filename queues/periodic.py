@@ -1,4 +1,4 @@
-"""Jobs by the clock: the first process that looks publishes those that are due.
+"""Periodic jobs: the first process that looks publishes those that are due.
 
 Any number of nodes may look at once. A due row is locked by one of them and skipped by the others, and its next run
 is written in the transaction that publishes the job, so each run is published once. The clock is the database's.
@@ -179,4 +179,4 @@ class Scheduler:
         if isinstance(error, Error):
             logger.warning("%s wait for the database, next try in %.1f s: %s", self._name, wait, error)
         else:
-            logger.exception("%s were not looked at, next try in %.1f s", self._name, wait)
+            logger.exception("the look for due %s failed, next try in %.1f s", self._name, wait)

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-#: What several statements have in common is included in each.
+#: Includes a fragment that several statements share.
 INCLUDE: Final = b"\\ir "
 
 

@@ -34,7 +34,7 @@ def query(name: str, using: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
 
 
 def query_within(name: str, using: str, milliseconds: int, /, **parameters: Any) -> list[tuple[Any, ...]]:
-    """As `query`, for at most so long (0: no limit). Raises django.db.OperationalError when it takes longer.
+    """Run a query for at most `milliseconds` (0: no limit). Raises django.db.OperationalError when it takes longer.
 
     The limit goes with the statement, which then is a transaction of its own, or lasts to the end of the current one.
     """

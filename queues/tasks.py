@@ -1,4 +1,4 @@
-"""The app's Celery tasks: upkeep by the clock (`queues/celery/beat.py` has the schedule), and runs of the ETL.
+"""The app's Celery tasks: periodic upkeep (`queues/celery/beat.py` has the schedule), and runs of the ETL.
 
 ``app.autodiscover_tasks()`` finds them where `queues` is among INSTALLED_APPS. Each may run twice, on several workers
 at once and beside engines that do the same.

@@ -29,6 +29,6 @@ def relative(moment: datetime, now: datetime) -> str:
 
 
 def local(moment: datetime, timezone: str) -> str:
-    """A moment by the clock of a time zone, or in UTC if there is no such zone."""
+    """A moment in the local time of a zone, or in UTC if there is no such zone."""
     zone: tzinfo = UTC if timezone_problem(timezone) else ZoneInfo(timezone)
     return f"{moment.astimezone(zone):%a %Y-%m-%d %H:%M %Z}"

@@ -1,4 +1,4 @@
-"""The upkeep of the store by the clock: for Celery's tasks; engines do the same by themselves.
+"""The periodic upkeep of the store: for Celery's tasks; engines do the same by themselves.
 
 Each may run beside others. The broker needs Celery for `forget_old` alone, which can wait.
 """
@@ -64,7 +64,7 @@ def _keep_partitions(sql: str, days: int, using: str) -> None:
     except OperationalError as error:
         if not isinstance(error.__cause__, LockNotAvailable):
             raise
-        logger.info("the archive is being read: its partitions are kept later")
+        logger.info("the archive is being read: its partitions are made and dropped later")
 
 
 def return_leases() -> int:

@@ -1,10 +1,11 @@
-"""What every test may use: a PostgreSQL of this run's own, and how other processes reach it."""
+"""Fixtures of every test: a PostgreSQL of this run's own, and its address for other processes."""
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
 import shutil
-import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,18 @@ from urllib.parse import quote, urlencode
 import hypothesis
 import pytest
 from django.conf import settings
-from django.db import connection
+from django.db import connection, connections
 from django.test import TransactionTestCase
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from brokersite import embedded
 from queues.database import connection_parameters
+from tests.process import Process, stop_forge
 from tests.settings import PREFIX
-from tests.tools import summary
+from tests.tools import need, summary
 from tests.wire.broker import create_database, drop_databases, migrate
 
-# How long an example takes says nothing: the machine may be busy with something else.
+# An example's time says nothing: the machine may be busy with something else.
 hypothesis.settings.register_profile(
     "patient",
     hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]),
@@ -47,6 +49,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items[:] = [item for item in items if item not in set(long)]
     ranks = {path: _rank(path) for path in {item.path for item in items}}
     items.sort(key=lambda item: ranks[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Leave what the collection has made, which stays until the end, out of every collection of garbage. Undo what the
+    web server's entry does when a test imports it: threads of tests end with their connections."""
+    gc.freeze()
+    for database in connections.databases.values():
+        database["CONN_MAX_AGE"] = 0
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -77,7 +87,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Leave no server and no file of this run behind."""
+    """Leave no process, no server and no file of this run behind."""
+    stop_forge()
     data_dir: Path = settings.DATA_DIR
     if data_dir.name.startswith(PREFIX):
         embedded.remove(data_dir)
@@ -90,17 +101,25 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show beside a failure the last words of the processes that run at that moment: theirs may be the cause."""
     report = yield
-    module = sys.modules.get("tests.process")
-    for process in tuple(module.Process.RUNNING) if report.failed and module is not None else ():
+    for process in tuple(Process.RUNNING) if report.failed else ():
         report.sections.append((f"{type(process).__name__} {process.process.pid}", process.log[-3000:]))
     return report
 
 
 SPARK = "spark"
 #: Files whose tests share one Spark: to start it takes long, and two take all memory and processors from the others.
-SPARK_FILES = tuple(
-    f"queues/etl/test_{name}.py" for name in ("soak", "process", "export", "rollups", "compaction", "verdict")
-)
+SPARK_FILES = (
+    "queues/etl/test_soak.py", "queues/etl/test_process.py", "browser/test_etl.py",
+    "brokersite/rigs/bench/test_export.py", "queues/etl/test_export.py", "queues/etl/test_rollups.py",
+    "queues/etl/test_compaction.py", "queues/etl/test_verdict.py",
+)  # fmt: skip
+
+#: Compiling what runs once costs more than it saves.
+SPARK_DEFAULTS = """
+spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+spark.sql.codegen.wholeStage false
+spark.sql.codegen.factoryMode NO_CODEGEN
+"""
 
 TESTS = Path(__file__).parent
 #: Directories and files that take longest. They are started first, so that no process is left with one at the end.
@@ -188,3 +207,18 @@ def database_url(transactional_db: None) -> str:
         quote(parameters.pop(key, ""), safe="") for key in ("dbname", "user", "password", "host", "port")
     )
     return f"postgresql://{user}:{password}@{host}:{port}/{name}?{urlencode(parameters, quote_via=quote)}"
+
+
+@pytest.fixture(scope="session")
+def spark_defaults(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Spark's own configuration, as an operator has one, for this process and those that it starts; runs never pause,
+    although the machine is busy with other tests."""
+    need(request.config, "Java")
+    directory = tmp_path_factory.mktemp("spark-conf")
+    (directory / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SPARK_CONF_DIR", str(directory))
+        patched.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patched.setenv("BROKER_ETL_BUSY_PERCENT", "100")
+        yield directory

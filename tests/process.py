@@ -10,13 +10,36 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import IO, Any, ClassVar, Protocol, Self
+from typing import IO, Any, ClassVar, Final, Protocol, Self
 
 import psutil
 
 from brokersite.environment import CHECKOUT
+from tests.forge import Forge
 from tests.waiting import PATIENCE
+
+#: Beginnings of commands that run this project's code, for which the forge has imported most.
+PROJECT: Final = ([sys.executable, "manage.py"], [sys.executable, "-m"], [sys.executable, "-W"])
+
+
+def _for_python(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that Python reads when it starts, which a forked process has behind it."""
+    return {name: value for name, value in environment.items() if name.startswith("PYTHON")}
+
+
+@cache
+def _forge() -> Forge:
+    """The forge of this process, made when the first program starts."""
+    return Forge()
+
+
+def stop_forge() -> None:
+    """End the forge of this process, if there is one."""
+    if _forge.cache_info().currsize:
+        _forge().stop()
+        _forge.cache_clear()
 
 
 class PopenLike(Protocol):
@@ -77,6 +100,9 @@ class Process:
         self._reader.start()
 
     def _launch(self, command: list[str], cwd: Path, environment: dict[str, str]) -> PopenLike:
+        if command[:2] in PROJECT and cwd == CHECKOUT and _for_python(environment) == _for_python(os.environ):
+            stderr = None if self._merged else self._stderr.fileno()
+            return _forge().fork(command[1:], cwd, environment, stderr, leads=self._group)
         return subprocess.Popen(
             command, cwd=cwd, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if self._merged else self._stderr, start_new_session=self._group,

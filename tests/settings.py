@@ -4,6 +4,7 @@ With DATABASE_URL set, a test database is made on that server instead. Each work
 its own. Its files are in memory where the system has a file system for that: no test of these asks what a disk keeps.
 """
 
+import fcntl
 import os
 import shutil
 from pathlib import Path
@@ -26,12 +27,18 @@ def _data_dirs() -> Path:
 
 
 def _own_data_dir() -> Path:
-    """A data directory named after this process; those that killed runs have left are removed."""
+    """A data directory named after this process; those that killed runs have left are removed, by one process."""
     data_dirs = _data_dirs()
-    for left in data_dirs.glob(f"{PREFIX}*"):
-        if left.stat().st_uid == os.getuid() and not psutil.pid_exists(int(left.name.removeprefix(PREFIX))):
-            embedded.remove(left)
-            shutil.rmtree(left, ignore_errors=True)
+    data_dirs.mkdir(exist_ok=True)
+    descriptor = os.open(data_dirs, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        for left in data_dirs.glob(f"{PREFIX}*"):
+            if left.stat().st_uid == os.getuid() and not psutil.pid_exists(int(left.name.removeprefix(PREFIX))):
+                embedded.remove(left)
+                shutil.rmtree(left, ignore_errors=True)
+    finally:
+        os.close(descriptor)
     return data_dirs / f"{PREFIX}{os.getpid()}"
 
 
@@ -41,6 +48,8 @@ os.environ["DATA_DIR"] = str(_own_data_dir())
 os.environ["DEBUG"] = "off"
 # The copies of anchors outlive the tables, which are emptied between tests: an engine that lives long writes none.
 os.environ["BROKER_AUDIT_ANCHOR_INTERVAL"] = "3600"
+# Tests open pages beside each other, faster than people do.
+os.environ["BROKER_ADMIN_BUSY_PERCENT"] = "100"
 
 from brokersite.settings import *  # noqa: E402, F403
 

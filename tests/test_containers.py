@@ -72,7 +72,7 @@ def command(ports: dict[str, str]) -> Callable[[list[str]], list[str]]:
 
 @pytest.fixture
 def environment(database_url: str, tmp_path: Path) -> dict[str, str]:
-    """What compose.yaml gives a service, with this test's database and directory."""
+    """A service's environment in compose.yaml, with this test's database and directory."""
     given = dict(next(iter(OWN.values()))["environment"])
     assert set(given) == {"DATABASE_URL"}
     path = os.pathsep.join([str(PROGRAMS), os.environ["PATH"]])

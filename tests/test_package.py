@@ -182,7 +182,7 @@ def test_an_installation_without_extras_runs_on_a_database_and_says_what_to_inst
     up = Up([program], empty, ports, **OF_ITS_OWN, **database)
     try:
         up.wait_ready()
-        assert f"celery:     none, so no ETL and no upkeep by the clock. {missing('celery', 'celery')}" in up.lines
+        assert f"celery:     none, so no ETL and no periodic upkeep. {missing('celery', 'celery')}" in up.lines
     finally:
         assert up.stop() == 0
 

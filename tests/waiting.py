@@ -1,4 +1,4 @@
-"""How tests wait: for a condition, until it holds or :data:`PATIENCE` is over. The one place for it."""
+"""The tests' one way to wait: for a condition, until it holds or :data:`PATIENCE` is over."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Final
 
 #: Seconds after which a condition counts as never met, on a busy machine too.
 PATIENCE: Final = 60.0
-#: Seconds between two looks at a condition.
-INTERVAL: Final = 0.01
+#: Seconds between the first looks at a condition, and between all others: a look may be a statement.
+FIRST_PAUSES, PAUSE = (0.005, 0.01, 0.02), 0.04
 
 
 def wait_until(
     condition: Callable[[], Any], what: str | Callable[[], object] = "it", patience: float = PATIENCE
 ) -> Any:
     """Return the first true value of `condition`. Raises AssertionError, with `what`, when `patience` is over."""
-    deadline = time.monotonic() + patience
+    deadline, pauses = time.monotonic() + patience, iter(FIRST_PAUSES)
     while not (result := condition()):
         assert time.monotonic() < deadline, f"{what if isinstance(what, str) else what()} has not happened"
-        time.sleep(INTERVAL)
+        time.sleep(next(pauses, PAUSE))
     return result
 
 
@@ -28,10 +28,10 @@ async def until(
     condition: Callable[[], Any], what: str | Callable[[], object] = "it", patience: float = PATIENCE
 ) -> Any:
     """:func:`wait_until` on the event loop."""
-    deadline = time.monotonic() + patience
+    deadline, pauses = time.monotonic() + patience, iter(FIRST_PAUSES)
     while not (result := condition()):
         assert time.monotonic() < deadline, f"{what if isinstance(what, str) else what()} has not happened"
-        await asyncio.sleep(INTERVAL)
+        await asyncio.sleep(next(pauses, PAUSE))
     return result
 
 

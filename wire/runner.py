@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import importlib
 import logging
 import signal
@@ -12,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from queues.engine import Destination, Engine, EngineOptions
+from queues.engine import Destination, Engine, EngineOptions, spare_garbage_collector
 from queues.operations import bulk
 from queues.periodic import Scheduler
 from wire.blipmq.session import BlipMQSession
@@ -50,11 +49,7 @@ class WireOptions:
 
 def run(options: WireOptions, announce: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT. Raises what a start can: EngineError, ListenError, psycopg.OperationalError."""
-    # Nearly all objects are freed by their counts. The objects in flight under load, ten a message, should not be
-    # scanned again and again, and those of the modules never.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(250_000, 50, 50)
+    spare_garbage_collector()
     _run_loop(serve(options, announce))
 
 

@@ -1,4 +1,4 @@
-"""What many queues cost, on a scratch database, by one engine in this process::
+"""The cost of many queues, on a scratch database, by one engine in this process::
 
     python -m brokersite.rigs.many_queues --queues 20000
 
@@ -71,7 +71,7 @@ def _cpu(processes: list[psutil.Process]) -> float:
     return spent
 
 
-class Producer:
+class StrictProducer:
     """Publishes, and fails if anything is refused."""
 
     def __init__(self, engine: Engine) -> None:
@@ -102,7 +102,7 @@ class Producer:
             await self._committed.wait()
 
 
-class Consumer:
+class QueueDrain:
     """Waits for messages of one queue and acknowledges each."""
 
     def __init__(self, queue: LocalQueue, taken: Callable[[], None]) -> None:
@@ -141,7 +141,7 @@ async def measure(count: int, idle: float) -> None:
         for first in range(0, count, 1000):
             database.execute(MAKE, (first, min(first + 1000, count) - 1))
         database.execute("analyze")
-        measured, producer = Measured(database), Producer(engine)
+        measured, producer = Measured(database), StrictProducer(engine)
         for ordinal in ("first", "second"):
             with measured.part():
                 await producer.to_each(count)
@@ -158,7 +158,7 @@ async def measure(count: int, idle: float) -> None:
 
         with measured.part():
             for n in range(count):
-                Consumer(await engine.queue(f"many-{n}"), taken)
+                QueueDrain(await engine.queue(f"many-{n}"), taken)
             await drained.wait()
         measured.rate("consumers get and settle these", 2 * count)
         left = count
@@ -179,7 +179,7 @@ async def measure(count: int, idle: float) -> None:
 def main() -> None:
     """Measure on a scratch database."""
     parser = argparse.ArgumentParser(description="Measure what many queues cost.")
-    parser.add_argument("--queues", type=int, default=20_000, help="how many; default: %(default)s")
+    parser.add_argument("--queues", type=int, default=20_000, help="number of queues; default: %(default)s")
     parser.add_argument("--idle", type=float, default=20.0, help="seconds of which idle CPU is taken")
     given = parser.parse_args()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "brokersite.settings")
@@ -187,7 +187,9 @@ def main() -> None:
     from django.db import DEFAULT_DB_ALIAS, connections
 
     from brokersite.rigs.etl.scratch import scratch_database
+    from queues.engine import spare_garbage_collector
 
+    spare_garbage_collector()  # as listeners do
     with scratch_database(DATABASE) as alias:
         connections[DEFAULT_DB_ALIAS].settings_dict["NAME"] = alias  # for this process, which ends with it
         asyncio.run(measure(given.queues, given.idle))

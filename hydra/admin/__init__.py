@@ -1,6 +1,6 @@
 """Hydra's nodes in the admin."""
 
 from hydra.admin.event import EventAdmin
-from hydra.admin.node import NodeAdmin
+from hydra.admin.node import HydraNodeAdmin
 
-__all__ = ["EventAdmin", "NodeAdmin"]
+__all__ = ["EventAdmin", "HydraNodeAdmin"]

@@ -27,7 +27,7 @@ from queues.times import relative
 
 
 @admin.register(Node)
-class NodeAdmin(FixedAdmin):
+class HydraNodeAdmin(FixedAdmin):
     list_display = (
         "name", "state", "term", "leader_shown", "current_id", "votes", "links", "irc_shown", "lease", "seen",
     )  # fmt: skip
@@ -64,10 +64,6 @@ class NodeAdmin(FixedAdmin):
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Without Django's deletion: it would list every event of a node, and ask for no name."""
         return {name: action for name, action in super().get_actions(request).items() if name != "delete_selected"}
-
-    def has_operate_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may send commands to running nodes."""
-        return request.user.has_perm("hydra.change_node")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Node]:
         links = Link.objects.filter(node=OuterRef("pk"), state=JOINED).values("node")

@@ -1,4 +1,4 @@
-"""Who led, and who held IRC, as a timeline above the list of nodes."""
+"""The timeline above the list of nodes: leaders, and holders of the IRC connection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN = "%Y-%m-%d %H:%M:%S"
 
 
 def timeline_context(request: HttpRequest) -> dict[str, Any]:
-    """What the template shows; one query."""
+    """The template's context. Makes one query."""
     name = asked_span(request)
     return {"timeline": _chart(name), "span": name, "spans": {key: span.label for key, span in SPANS.items()}}
 

@@ -180,7 +180,7 @@ class Attempt:
         if self.state is AttemptState.REGISTERING:
             self._registration_refused(event)
         elif (channel := self.channels.refused([event.target or "", *event.arguments])) is not None:
-            logger.warning("%s does not let us into %s: %s", self._server, channel, event_text(event))
+            logger.warning("%s refuses JOIN %s: %s", self._server, channel, event_text(event))
             self._settle()
 
     def _registration_refused(self, event: Event) -> None:

@@ -35,7 +35,7 @@ class Admission:
         self._ended: dict[str, deque[float]] = {}
 
     def refusal(self, origin: str, links: int, now: float) -> str | None:
-        """Why a link is refused; None: it is accepted. `links` is the number of open links."""
+        """The reason to refuse a link, or None: it is accepted. `links` is the number of open links."""
         if not self._allowed(origin):
             return f"{origin} is not in an allowed network"
         if links >= self._rules.links:

@@ -41,11 +41,11 @@ class Member:
         return self.voter or f"#{self.id}"
 
     def answered(self, now: float) -> None:
-        """It has answered a heartbeat."""
+        """Note an answer to a heartbeat."""
         self.heard = now
 
     def introduce(self, name: str, *, irc: bool) -> None:
-        """It has sent its friendly name, and whether it knows an IRC server."""
+        """Note its friendly name, and whether it knows an IRC server."""
         self.name, self.irc = name, irc
 
     def route(self, link: int, hops: int, *, fresh: bool) -> None:

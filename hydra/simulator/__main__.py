@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m hydra.simulator", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many seeds (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="number of seeds (default: %(default)s)")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the first of them (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
     parser.add_argument("--seed", type=int, metavar="N", help="one seed: show its scenario")

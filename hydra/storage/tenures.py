@@ -29,7 +29,7 @@ class Tenure:
 
 
 class Tenures:
-    """Those of one process."""
+    """The tenures of one process."""
 
     def __init__(self) -> None:
         self._open: dict[str, Tenure] = {}
@@ -51,7 +51,7 @@ class Tenures:
                 tenure.until = max(tenure.began, now if lease_until is None else min(now, lease_until))
 
     def __iter__(self) -> Iterator[Tenure]:
-        """Those that are to be written: the ended ones, and those that go on."""
+        """The tenures to write: the ended ones, and those that go on."""
         yield from self._ended
         yield from self._open.values()
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from hydra.transports.access import check_access
 from hydra.transports.address import FifoAddress, IrcAddress, NodeAddress, TcpAddress, UdpAddress
-from hydra.transports.base import Accept, Listener, TransportOptions
+from hydra.transports.base import Accept, LinkListener, TransportOptions
 from hydra.transports.fifo import dial_fifo, listen_fifo
 from hydra.transports.tcp import dial_tcp, listen_tcp
 from hydra.transports.udp import check_udp, dial_udp, listen_udp
@@ -25,7 +25,7 @@ def check(address: NodeAddress, options: TransportOptions) -> None:
 
 
 async def dial(
-    address: NodeAddress, options: TransportOptions, opened: Accept, *, listeners: Sequence[Listener] = ()
+    address: NodeAddress, options: TransportOptions, opened: Accept, *, listeners: Sequence[LinkListener] = ()
 ) -> None:
     """Open a link; `opened` is called with it once it is ready and the other side has proved the secret.
 
@@ -47,7 +47,7 @@ async def dial(
             await dial_irc(address, options, opened)
 
 
-async def listen(address: NodeAddress, options: TransportOptions, accept: Accept) -> Listener:
+async def listen(address: NodeAddress, options: TransportOptions, accept: Accept) -> LinkListener:
     """Listen; `accept` is called with each open link. Raises TransportError."""
     check_access(address, options)
     match address:

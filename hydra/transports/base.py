@@ -85,7 +85,7 @@ class TransportLink(Protocol):
 Accept = Callable[[TransportLink], Handler | None]
 
 
-class Listener(Protocol):
+class LinkListener(Protocol):
     """An acceptor of links."""
 
     @property

@@ -15,7 +15,7 @@ _TEXTS: Final = {
 
 
 def reason(error: BaseException | None) -> str:
-    """Why a link has ended or could not be opened; None: an orderly end."""
+    """The text for the error that ended a link or kept it from opening; None is an orderly end."""
     if error is None:
         return CLOSED
     if isinstance(error, ssl.SSLCertVerificationError):

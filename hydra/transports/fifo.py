@@ -141,7 +141,7 @@ class FifoListener:
         try:
             self._pipe.keep()
         except TransportError as error:
-            logger.warning("%s; the pipes are made anew", error)
+            logger.warning("%s; the pipes are recreated", error)
             self._reopen()
 
     # The link.

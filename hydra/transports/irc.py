@@ -198,11 +198,11 @@ class IrcListener(_IrcClient):
 
     @property
     def address(self) -> str:
-        """See `Listener`."""
+        """See `LinkListener`."""
         return str(self._address)
 
     async def close(self) -> None:
-        """See `Listener`. The client leaves IRC with its last link."""
+        """See `LinkListener`. The client leaves IRC with its last link."""
         self._accept = None
         if self._timer is not None:
             self._timer.cancel()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from hydra.transports.address import UdpAddress
-from hydra.transports.base import Accept, Listener, TransportError, TransportOptions
+from hydra.transports.base import Accept, LinkListener, TransportError, TransportOptions
 from hydra.transports.error_texts import reason
 from hydra.transports.icmp import ask_for_refusals
 from hydra.transports.udpsocket import UdpSocket
@@ -31,7 +31,7 @@ def check_udp(address: UdpAddress, options: TransportOptions) -> None:
 
 
 async def dial_udp(
-    address: UdpAddress, options: TransportOptions, opened: Accept, *, listeners: Sequence[Listener] = ()
+    address: UdpAddress, options: TransportOptions, opened: Accept, *, listeners: Sequence[LinkListener] = ()
 ) -> None:
     """Open a link, from the socket of one of these listeners if it can reach the address. Raises TransportError.
 

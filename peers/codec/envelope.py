@@ -116,7 +116,7 @@ def build(
     except MalformedJson as error:
         raise InvalidEnvelope(f"the body is no JSON that can be sent: {error}") from None
     if (size := delivered_size(fields["id"], to == BROADCAST, len(text))) > MAX_FRAME:
-        raise MessageTooLarge(f"delivered, the message would have {size} bytes, and {MAX_FRAME} are the most")
+        raise MessageTooLarge(f"delivered, the message would have {size} bytes, over the limit of {MAX_FRAME}")
     return Envelope(fields["id"], sender, to, fields["ts"], source, kind, signature, text)
 
 

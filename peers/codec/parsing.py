@@ -49,7 +49,7 @@ def _loads_leniently(text: bytes) -> Any:
     try:
         return json.loads(_ESCAPE.sub(_paired, text).decode(), parse_int=_integer, parse_constant=_refuse)
     except RecursionError:
-        raise MalformedJson("arrays and objects are too deep in each other") from None
+        raise MalformedJson("arrays and objects are nested too deep") from None
     except ValueError as error:
         raise MalformedJson(str(error)) from None
 

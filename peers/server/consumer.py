@@ -20,7 +20,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 
 from peers.codec.frames import GOING_AWAY, MAX_FRAME, TOO_BIG, Rejection
 from peers.server import transport
-from peers.server.transport import Receiver, ServedTransport, SessionFactory, Transport
+from peers.server.transport import ServedTransport, SessionFactory, SessionReceiver, Transport
 from peers.server.websocket_frames import fitting_reason
 
 logger = logging.getLogger("peers")
@@ -138,7 +138,7 @@ class ChannelsTransport(ServedTransport):
 
     # Called by the consumer
 
-    def open(self, make_receiver: Callable[[Transport], Receiver]) -> None:
+    def open(self, make_receiver: Callable[[Transport], SessionReceiver]) -> None:
         self._writer = asyncio.create_task(self._write(), name="peerbus writer")
         super().open(make_receiver)
 

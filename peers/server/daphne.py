@@ -32,7 +32,7 @@ from twisted.protocols.policies import ProtocolWrapper
 from peers.codec.frames import GOING_AWAY, MAX_FRAME, TOO_BIG
 from peers.server import lifespan
 from peers.server.consumer import TRANSPORT
-from peers.server.transport import LINGER, Receiver, ServedTransport, Transport
+from peers.server.transport import LINGER, ServedTransport, SessionReceiver, Transport
 from peers.server.websocket_frames import fitting_reason, may_close_with, text_frames, whole_texts
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class DaphneTransport(ServedTransport):
 
     # Called by the consumer
 
-    def open(self, make_receiver: Callable[[Transport], Receiver]) -> None:
+    def open(self, make_receiver: Callable[[Transport], SessionReceiver]) -> None:
         if self._protocol.is_established:  # the client may have gone
             self._take_over()
             super().open(make_receiver)

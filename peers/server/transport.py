@@ -23,7 +23,7 @@ LINGER: Final = 60.0
 GOODBYE: Final = 2.0
 
 
-class Receiver(Protocol):
+class SessionReceiver(Protocol):
     """The session's side of a connection; the transport calls it from the event loop, one call at a time.
 
     An exception out of any method closes this connection with 1011 and affects no other.
@@ -78,16 +78,16 @@ class Transport(Protocol):
 class SessionFactory(Protocol):
     """Makes the session of a connection; a class will do whose constructor takes these."""
 
-    def __call__(self, transport: Transport, scope: Mapping[str, Any], /) -> Receiver: ...
+    def __call__(self, transport: Transport, scope: Mapping[str, Any], /) -> SessionReceiver: ...
 
 
 class ServedTransport(Transport):
     """A transport that isolates its receiver: an exception there ends its own connection only."""
 
     def __init__(self) -> None:
-        self._receiver: Receiver | None = None
+        self._receiver: SessionReceiver | None = None
 
-    def open(self, make_receiver: Callable[[Transport], Receiver]) -> None:
+    def open(self, make_receiver: Callable[[Transport], SessionReceiver]) -> None:
         """Begin: the connection is accepted."""
         try:
             self._receiver = make_receiver(self)

@@ -83,5 +83,5 @@ def may_close_with(code: int) -> bool:
 
 
 def fitting_reason(reason: str) -> str:
-    """As much of `reason` as a close frame can carry."""
+    """The part of `reason` that fits into a close frame."""
     return reason.encode()[:CLOSE_REASON_LIMIT].decode(errors="ignore")

@@ -33,7 +33,7 @@ class BulkOperationAdmin(KeysetAdmin):
         return request.user.has_perm("queues.view_message")
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Those who may see messages see what is done to them."""
+        """Viewers of messages may view bulk operations on them."""
         return request.user.has_perm("queues.view_message")
 
     def get_urls(self) -> list[URLPattern]:

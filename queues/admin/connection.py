@@ -17,6 +17,7 @@ from django.utils.safestring import SafeString
 from queues.admin.charts import number, rate, size
 from queues.admin.confirm import GONE, REFUSALS, confirm_page, confirmed
 from queues.admin.keyset import KeysetAdmin, KeysetChangeList
+from queues.admin.links import page_of
 from queues.admin.recorded import operator
 from queues.engine.clients import LATEST, MOST_LISTED
 from queues.models import Connection
@@ -105,10 +106,6 @@ class ConnectionAdmin(KeysetAdmin):
         view = self.admin_site.admin_view(self.disconnect_view)
         return [path("<int:id>/disconnect/", view, name="queues_connection_disconnect"), *super().get_urls()]
 
-    def has_operate_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may end connections."""
-        return request.user.has_perm("queues.change_connection")
-
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
@@ -123,18 +120,12 @@ class ConnectionAdmin(KeysetAdmin):
         }  # fmt: skip
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        context = {**(extra_context or {}), "may_operate": self.has_operate_permission(request)}
-        return super().change_view(request, object_id, form_url, context)
-
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
         """Its page, loading itself again, has found that it is gone."""
         self.message_user(request, "The connection has ended, or is not listed any more.", messages.WARNING)
         return HttpResponseRedirect(reverse(LIST))
 
-    # What is shown.
+    # Columns.
 
     @admin.display(description="connection")
     def number(self, connection: Connection) -> str:
@@ -144,20 +135,20 @@ class ConnectionAdmin(KeysetAdmin):
     def key_shown(self, connection: Connection) -> SafeString:
         if connection.key is None:
             return format_html("{}", "-" if connection.key_id is None else f"deleted ({connection.key_id})")
-        return format_html('<a href="{}">{}</a>', _page("apikey", connection.key.pk), connection.key)
+        return format_html('<a href="{}">{}</a>', page_of("apikey", connection.key.pk), connection.key)
 
     @admin.display(description="worker or peer")
     def name_shown(self, connection: Connection) -> SafeString:
         name = connection.name
         if name and connection.protocol == Protocol.OVERHOP:
-            return format_html('<a href="{}">{}</a>', _page("worker", name), name)
+            return format_html('<a href="{}">{}</a>', page_of("worker", name), name)
         if name and connection.protocol == Protocol.PEERBUS:
             return format_html('<a href="{}?q={}">{}</a>', reverse("admin:queues_mailbox_changelist"), name, name)
         return format_html("{}", name or "-")
 
     @admin.display(description="node")
     def node_shown(self, connection: Connection) -> SafeString:
-        return format_html('<a href="{}">{}</a>', _page("node", connection.node_id), connection.node)
+        return format_html('<a href="{}">{}</a>', page_of("node", connection.node_id), connection.node)
 
     @admin.display(description="since")
     def since(self, connection: Connection) -> str:
@@ -180,7 +171,7 @@ class ConnectionAdmin(KeysetAdmin):
     def holds(self, connection: Connection) -> str:
         return size(connection.held_bytes)
 
-    # What can be done.
+    # Actions.
 
     @admin.action(description="Disconnect", permissions=["operate"])
     def disconnect(self, request: HttpRequest, queryset: QuerySet[Connection]) -> HttpResponse | None:
@@ -223,7 +214,3 @@ def _line(connection: Connection) -> str:
     key = f", key {connection.key}" if connection.key is not None else ""
     name = f", {connection.name}" if connection.name else ""
     return f"{connection}: {connection.protocol} from {connection.address}{key}{name}"
-
-
-def _page(model: str, pk: object) -> str:
-    return reverse(f"admin:queues_{model}_change", args=[pk])

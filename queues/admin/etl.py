@@ -90,12 +90,6 @@ class EtlRunAdmin(RunColumns, ReadOnlyAdmin):
         context = {"may_operate": self.has_operate_permission(request), **(extra_context or {})}
         return super().changelist_view(request, context)
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        context = {"may_operate": self.has_operate_permission(request), **(extra_context or {})}
-        return super().change_view(request, object_id, form_url, context)
-
     # Actions.
 
     @admin.action(description="Cancel", permissions=["operate"])

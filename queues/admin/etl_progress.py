@@ -34,7 +34,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunProgress:
     """A run's progress, for its page and its line in the list; `percent` is that of the stage, None if not known."""
 
     words: str
@@ -44,12 +44,12 @@ class Progress:
     log: str = ""
 
 
-def progress_of(run: EtlRun, log: bool = False) -> Progress:
+def progress_of(run: EtlRun, log: bool = False) -> RunProgress:
     """The progress of a run; with the end of its log if that is asked for."""
     percent = min(100, 100 * run.done // run.total) if run.total else None
     if run.state == EtlState.SUCCEEDED:
         percent = 100
-    return Progress(_words(run), percent, run.is_finished, _stages(run), log_tail(run) if log else "")
+    return RunProgress(_words(run), percent, run.is_finished, _stages(run), log_tail(run) if log else "")
 
 
 def run_seconds(run: EtlRun) -> float | None:

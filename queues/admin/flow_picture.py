@@ -8,16 +8,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from queues.admin.charts import COLOURS, number
-from queues.operations.flows import Edge, Flows, Kind
+from queues.operations.flows import Edge, EdgeKind, Flows
 
 COLUMN, BOX, ROW, BOX_HEIGHT, MARGIN = 228, 174, 46, 34, 34
 LONGEST = 23
 HEADS = ("Topics", "Queues and peers", "Consumers", "Dead letters")
 #: Colour and pattern of each kind of line.
 LOOKS: Mapping[str, tuple[str, str]] = {
-    Kind.SUBSCRIPTION: (COLOURS[0], ""), Kind.ROUTE: (COLOURS[1], "8 3"), Kind.DEAD_LETTERS: (COLOURS[2], "2 3"),
+    EdgeKind.SUBSCRIPTION: (COLOURS[0], ""),
+    EdgeKind.ROUTE: (COLOURS[1], "8 3"),
+    EdgeKind.DEAD_LETTERS: (COLOURS[2], "2 3"),
     "consumption": (COLOURS[3], ""),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Arrow:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FlowRow:
     """A line of the table: from, how, to, and what was carried."""
 
     source: str
@@ -57,11 +59,11 @@ class Step:
 
 
 @dataclass(slots=True)
-class Picture:
-    """What the template draws."""
+class FlowPicture:
+    """The picture's shapes and the table beside it, for the template."""
 
     words: str
-    steps: list[Step]
+    steps: list[FlowRow]
     width: float = 3 * COLUMN + BOX + 8
     height: float = 0
     box_width: int = BOX
@@ -72,7 +74,7 @@ class Picture:
     legend: list[tuple[str, str, str]] = field(default_factory=list)
 
 
-def draw(flows: Flows) -> Picture:
+def draw(flows: Flows) -> FlowPicture:
     """Place everything: queues in rows, topics and targets beside the middle of theirs."""
     columns = _columns(flows)
     queues = {address: float(n) for n, address in enumerate(_in_order(columns[1], flows.edges))}
@@ -84,7 +86,7 @@ def draw(flows: Flows) -> Picture:
         for column, placed in enumerate((topics, queues, consumed, targets))
         for address, row in placed.items()
     }
-    picture = Picture(_words(flows), _steps(flows), boxes=list(boxes.values()))
+    picture = FlowPicture(_words(flows), _steps(flows), boxes=list(boxes.values()))
     rows = max((row for placed in (topics, queues, targets) for row in placed.values()), default=-1.0) + 1
     picture.height = MARGIN + max(rows, 1) * ROW
     picture.heads = [(column * COLUMN + 4, head) for column, head in enumerate(HEADS)]
@@ -106,7 +108,7 @@ def _columns(flows: Flows) -> list[set[str]]:
     """Addresses by column: topics; queues; peers, which consume; queues that only take dead letters."""
     addresses = flows.addresses
     topics = {one for one in addresses if one.startswith("topic:")}
-    dead = {edge.target for edge in flows.edges if edge.kind is Kind.DEAD_LETTERS}
+    dead = {edge.target for edge in flows.edges if edge.kind is EdgeKind.DEAD_LETTERS}
     busy = {end for edge in flows.edges for end in _ends(edge)}
     targets = dead - busy
     return [topics, addresses - topics - targets, set(), targets]
@@ -114,14 +116,14 @@ def _columns(flows: Flows) -> list[set[str]]:
 
 def _ends(edge: Edge) -> tuple[str, ...]:
     """The ends of an edge that make a queue more than a place for dead letters."""
-    return (edge.source,) if edge.kind is Kind.DEAD_LETTERS else (edge.source, edge.target)
+    return (edge.source,) if edge.kind is EdgeKind.DEAD_LETTERS else (edge.source, edge.target)
 
 
 def _in_order(queues: Iterable[str], edges: Iterable[Edge]) -> list[str]:
     """Queues of the same source below each other."""
     first: dict[str, str] = {}
     for edge in sorted(edges):
-        if edge.kind is not Kind.DEAD_LETTERS:
+        if edge.kind is not EdgeKind.DEAD_LETTERS:
             first.setdefault(edge.target, edge.source)
     return sorted(queues, key=lambda one: (first.get(one, "~"), one))
 
@@ -158,7 +160,7 @@ def _arrow(source: Box, target: Box, kind: str, carried: int | None, said: str) 
 
 def _carried(flows: Flows, edge: Edge) -> int | None:
     """Messages that went this way; None where that is not counted."""
-    if edge.kind is Kind.SUBSCRIPTION and (state := flows.queues.get(edge.target)) is not None:
+    if edge.kind is EdgeKind.SUBSCRIPTION and (state := flows.queues.get(edge.target)) is not None:
         return state.counts.published
     return None
 
@@ -193,19 +195,19 @@ def _said(edge: Edge) -> str:
     return f"{edge.source} to {edge.target}, {edge.kind}"
 
 
-def _steps(flows: Flows) -> list[Step]:
+def _steps(flows: Flows) -> list[FlowRow]:
     steps = []
     for edge in sorted(flows.edges):
         carried = _carried(flows, edge)
         shown = "not counted by itself" if carried is None else f"{carried:,}"
-        steps.append(Step(edge.source, str(edge.kind), edge.target, shown))
+        steps.append(FlowRow(edge.source, str(edge.kind), edge.target, shown))
     for address, state in sorted(flows.queues.items()):
         if consumers := _consumers(flows, address):
-            steps.append(Step(address, "consumed by", consumers, f"{state.counts.completed:,}"))
+            steps.append(FlowRow(address, "consumed by", consumers, f"{state.counts.completed:,}"))
     return steps
 
 
 def _words(flows: Flows) -> str:
-    kinds = {kind: sum(edge.kind is kind for edge in flows.edges) for kind in Kind}
+    kinds = {kind: sum(edge.kind is kind for edge in flows.edges) for kind in EdgeKind}
     named = ", ".join(f"{kind}: {count:,}" for kind, count in kinds.items() if count)
     return f"{len(flows.queues):,} queues. {named or 'Nothing leads from one to another'}."

@@ -15,13 +15,18 @@ from queues.engine.uuids import first_id
 from queues.models import Message, Queue
 
 
+def page_of(model: str, pk: object) -> str:
+    """The address of a row's page."""
+    return reverse(f"admin:queues_{model}_change", args=[pk])
+
+
 def message_pages(ids: Iterable[int]) -> dict[int, str]:
     """The addresses of messages' pages by their first ids; those that have left the store are not in it."""
     wanted = set(ids)
     if not wanted:
         return {}
     found = Message.objects.filter(Q(pk__in=wanted) | Q(origin_id__in=wanted)).values_list("pk", "origin_id")
-    return {origin or pk: reverse("admin:queues_message_change", args=[pk]) for pk, origin in found}
+    return {origin or pk: page_of("message", pk) for pk, origin in found}
 
 
 def queue_pages(names: Iterable[str]) -> dict[str, str]:
@@ -30,7 +35,7 @@ def queue_pages(names: Iterable[str]) -> dict[str, str]:
     if not wanted:
         return {}
     found = Queue.objects.filter(name__in=wanted).values_list("name", "pk")
-    return {name: reverse("admin:queues_queue_change", args=[pk]) for name, pk in found}
+    return {name: page_of("queue", pk) for name, pk in found}
 
 
 def job_message(jid: str) -> int | None:

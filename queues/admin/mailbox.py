@@ -19,6 +19,7 @@ from django.utils.safestring import SafeString
 
 from queues.admin.audit_links import rows_address, rows_of_peer
 from queues.admin.confirm import REFUSALS, ConfirmedDeletion, confirm_page, confirmed
+from queues.admin.links import page_of
 from queues.admin.queue import CountedChangeList, messages_link
 from queues.admin.recorded import FixedAdmin
 from queues.admin.worker import html_table
@@ -111,16 +112,6 @@ class MailboxAdmin(FixedAdmin, ConfirmedDeletion):
         ]
         return [*own, *super().get_urls()]
 
-    def has_operate_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may end connections and free names."""
-        return request.user.has_perm("queues.change_mailbox")
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        context = {**(extra_context or {}), "may_operate": self.has_operate_permission(request)}
-        return super().change_view(request, object_id, form_url, context)
-
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
         """Its page, loading itself again, has found that it is gone."""
         self.message_user(request, "There is no such peer any more.", messages.WARNING)
@@ -136,7 +127,7 @@ class MailboxAdmin(FixedAdmin, ConfirmedDeletion):
     def owner_shown(self, mailbox: Mailbox) -> SafeString:
         if mailbox.owner is None:
             return format_html("{}", "none: the next API key to register may have the name")
-        return format_html('<a href="{}">{}</a>', _page("apikey", mailbox.owner.pk), mailbox.owner)
+        return format_html('<a href="{}">{}</a>', page_of("apikey", mailbox.owner.pk), mailbox.owner)
 
     @admin.display(description="connection")
     def connection_shown(self, mailbox: Mailbox) -> str:
@@ -149,7 +140,7 @@ class MailboxAdmin(FixedAdmin, ConfirmedDeletion):
     def node_shown(self, mailbox: Mailbox) -> SafeString:
         if mailbox.node is None:
             return format_html("{}", mailboxes.node_of(mailbox) or "-")
-        return format_html('<a href="{}">{}</a>', _page("node", mailbox.node.pk), mailbox.node)
+        return format_html('<a href="{}">{}</a>', page_of("node", mailbox.node.pk), mailbox.node)
 
     @admin.display
     def pending(self, mailbox: Mailbox) -> str:
@@ -195,7 +186,7 @@ class MailboxAdmin(FixedAdmin, ConfirmedDeletion):
         mailbox = self.get_object(request, str(id))
         if mailbox is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, str(id))
-        return self._act(request, [mailbox], name) or HttpResponseRedirect(_page("mailbox", id))
+        return self._act(request, [mailbox], name) or HttpResponseRedirect(page_of("mailbox", id))
 
     def _act(
         self, request: HttpRequest, peers: Iterable[Mailbox], name: str, action: str = ""
@@ -237,7 +228,3 @@ def _counts(mailbox: Any) -> QueueCounts:
         mailbox.counts = queue_counts(mailbox.queue_id)
     counts: QueueCounts = mailbox.counts
     return counts
-
-
-def _page(model: str, pk: int) -> str:
-    return reverse(f"admin:queues_{model}_change", args=[pk])

@@ -57,7 +57,7 @@ class MessageAdmin(KeysetAdmin):
         return rows.filter(pk=id).first() or rows.filter(origin_id=id).order_by("id").first()
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
-        """It has left the store: its page is in the archive, if that kept something of it."""
+        """Redirect from a finished message to its page in the archive, if that has a row of it."""
         return archived_page(object_id) or super()._get_obj_does_not_exist_redirect(request, opts, object_id)  # type: ignore[misc]
 
     def get_urls(self) -> list[URLPattern]:
@@ -69,10 +69,6 @@ class MessageAdmin(KeysetAdmin):
             path("publish/", view(partial(publish_view, self)), name="queues_message_publish"),
             *super().get_urls(),
         ]
-
-    def has_operate_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may act on messages."""
-        return request.user.has_perm("queues.change_message")
 
     def has_destroy_permission(self, request: HttpRequest) -> bool:
         """Whether the user may delete messages."""

@@ -29,6 +29,11 @@ ACTION, SCOPE, SELECTED, ALL, IDS = "action", "scope", "selected", "all", "ids"
 #: The state of those in a queue that an action is for, if it is for one only.
 STATE: Mapping[str, str] = {BulkAction.PUT_BACK: "dead", BulkAction.DELIVER_NOW: "delayed"}
 
+#: The names of actions on a single message, where those for many do not fit.
+OF_ONE: Mapping[str, str] = {
+    BulkAction.PUT_BACK: "Put it back where it came from", BulkAction.DELIVER_NOW: "Deliver it now",
+}  # fmt: skip
+
 
 class OperateForm(forms.Form):
     """The arguments of an action, beside its messages."""
@@ -65,7 +70,10 @@ def operation_links(request: HttpRequest, id: str, finished: bool = False) -> li
     if not ID.fullmatch(id) or not request.user.has_perm("queues.view_message"):
         return []
     more = {"state": FINISHED} if finished else {}
-    links = [(operate_address(action, [int(id)], **more), name) for action, name in actions_of(request, finished)]
+    links = [
+        (operate_address(action, [int(id)], **more), OF_ONE.get(action, name))
+        for action, name in actions_of(request, finished)
+    ]
     if request.user.has_perm("queues.change_message"):
         source = {"from": id, **({"finished": "1"} if finished else {})}
         links.append((f"{reverse('admin:queues_message_publish')}?{urlencode(source)}", "Edit and publish again"))

@@ -35,18 +35,20 @@ UPCOMING = 5
 
 
 class PayloadField(forms.JSONField):
-    """JSON that may be nested too deep to be read at all."""
+    """JSON that may be nested too deep to be read, or have a number that is too long."""
 
     def to_python(self, value: Any) -> Any:
         try:
             return super().to_python(value)
         except RecursionError as error:
             raise ValidationError("It is nested too deep.") from error
+        except ValueError as error:
+            raise ValidationError("A number in it has too many digits.") from error
 
     def bound_data(self, data: Any, initial: Any) -> Any:
         try:
             return super().bound_data(data, initial)
-        except RecursionError:
+        except (RecursionError, ValueError):
             return InvalidJSONInput(data)
 
 

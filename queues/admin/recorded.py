@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth import get_permission_codename
 from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.forms.widgets import MediaDefiningClass
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 
 from queues.operations import audit_log
 
@@ -68,13 +69,23 @@ class RecordedAdmin(ModelAdmin):
 
 
 class FixedAdmin(RecordedAdmin):
-    """Rows that the broker makes: the admin adds and changes none."""
+    """Rows that the broker makes: the admin adds and changes none. Operators may act on them, on pages of their own."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+    def has_operate_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may act on rows: disconnect, free, move, cancel."""
+        return request.user.has_perm(f"{self.opts.app_label}.{get_permission_codename('change', self.opts)}")
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        context = {"may_operate": self.has_operate_permission(request), **(extra_context or {})}
+        return super().change_view(request, object_id, form_url, context)
 
 
 class ReadOnlyAdmin(FixedAdmin):

@@ -7,7 +7,7 @@
 | `signing.py`, `anchor.py` | the key, what an anchor is |
 | `anchoring.py`, `anchor_file.py` | writing anchors, their copy outside the database |
 | `reading.py`, `diagnosis.py`, `verify.py` | reading a chain fast, diagnosing a wrong row, verifying it all |
-| `retention.py`, `upkeep.py` | dropping old days, and the upkeep by the clock |
+| `retention.py`, `upkeep.py` | dropping old days, and the periodic upkeep |
 
 The engine appends with `queues.engine.audit`.
 """

@@ -61,7 +61,7 @@ def _new_anchors(by: Signer, kind: AnchorKind, older_than: float, using: str) ->
 
 
 def try_anchor(chain_id: int, unsigned: Anchor, by: Signer, using: str) -> Anchor | None:
-    """As `write_anchor`; the fault of one chain is logged, and keeps no other from its anchor."""
+    """Call `write_anchor`; the fault of one chain is logged, and keeps no other from its anchor."""
     try:
         with transaction.atomic(using=using):
             return write_anchor(chain_id, unsigned, by, using)

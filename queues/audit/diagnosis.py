@@ -55,7 +55,7 @@ class Finding:
 
 
 def judge(before: str, rows: Sequence[ChainRow], end: int) -> Finding:
-    """Why `rows[0]` does not follow the hash `before`; `end` is the seq at which the head says the chain ends.
+    """Find out why `rows[0]` does not follow the hash `before`; `end` is the seq where the head says the chain ends.
 
     `rows` are the first wrong one and some after it, in order of seq.
     """

@@ -1,4 +1,4 @@
-"""The upkeep of the audit chains by the clock, and at an orderly stop."""
+"""The upkeep of the audit chains, periodic and at an orderly stop."""
 
 from __future__ import annotations
 

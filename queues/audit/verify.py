@@ -122,7 +122,7 @@ def attempt(
     progress: Callable[[VerificationProgress], None],
     using: str = DEFAULT_DB_ALIAS,
 ) -> Verification | Unread:
-    """As `verify`, for one chain of several, by `verifying` or the like: an unforeseen error costs this chain alone.
+    """Verify one chain of several, by `verifying` or the like: an unforeseen error costs this chain alone.
 
     Raises AuditError or OSError when keys or copies cannot be read, django.db.OperationalError when the database is
     away, and what `progress` raises.
@@ -163,7 +163,7 @@ def _kept(
 def verifying(
     chain: str, copies: Iterable[Anchor] | None = None, using: str = DEFAULT_DB_ALIAS
 ) -> Generator[VerificationProgress, None, Verification]:
-    """As `verify`, step by step: yields after each block of rows, returns the outcome, and keeps nothing.
+    """Verify a chain step by step: yields after each block of rows, returns the outcome, and keeps nothing.
 
     Entries of the journal are moved into their chains first; rows appended later are left out.
     """
@@ -279,7 +279,7 @@ class _Reader:
             self.rows, self.before = self.rows + count, _nth(stored, count - 1).hex()
 
     def _hashes(self, block: Block, count: int) -> bytes:
-        """What the hashes of the first `count` rows must be, each after the one that is stored before it."""
+        """The right hashes of the first `count` rows, each computed from the stored hash before it."""
         if (hashes := hash_block(self.before, block.rows, len(block.seqs))) is not None:
             return hashes[: HASH * count]
         before, found = self.before, []

@@ -6,8 +6,8 @@ publish to, a `LocalQueue` or a `Subscription` to consume from. docs/architectur
 
 from queues.engine.access import ANONYMOUS, NOTHING, Grant
 from queues.engine.backpressure import ReplyHolder
-from queues.engine.clients import Client
-from queues.engine.consume.dispatch import Push, Waiter, Worker
+from queues.engine.clients import ClientConnection
+from queues.engine.consume.dispatch import Push, PushConsumer, Waiter
 from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue
 from queues.engine.consume.subscriptions import Subscription
 from queues.engine.engine import Engine, running
@@ -25,18 +25,21 @@ from queues.engine.errors import (
     Unstorable,
     UnsupportedServer,
 )
+from queues.engine.garbage import spare_garbage_collector
 from queues.engine.mailbox.mailbox import Mailbox, PeerMessage
 from queues.engine.mailbox.service import MailboxService
-from queues.engine.message import Content, Delivery, Detail, Outgoing
+from queues.engine.message import CONTENT_ONLY, Content, Delivery, Detail, Outgoing
 from queues.engine.options import EngineOptions, options_from_settings
 from queues.engine.policies import QueuePolicy
 from queues.engine.publish.destination import Destination
 from queues.engine.publish.publisher import Producer, Publisher
+from queues.engine.uuids import first_id
 
 __all__ = [
     "ANONYMOUS",
+    "CONTENT_ONLY",
     "NOTHING",
-    "Client",
+    "ClientConnection",
     "Content",
     "Delivery",
     "Destination",
@@ -56,6 +59,7 @@ __all__ = [
     "Producer",
     "Publisher",
     "Push",
+    "PushConsumer",
     "QueueFull",
     "QueueNotFound",
     "QueuePolicy",
@@ -69,7 +73,8 @@ __all__ = [
     "Unstorable",
     "UnsupportedServer",
     "Waiter",
-    "Worker",
+    "first_id",
     "options_from_settings",
     "running",
+    "spare_garbage_collector",
 ]

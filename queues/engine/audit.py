@@ -1,7 +1,7 @@
 """The engine's side of the audit chains: rows are appended in the transaction that they record.
 
-A caller with a pipeline of its own puts `statement("audit_head")` at its end and calls `append_at` with the head's
-row. Between the two and the commit no other transaction can append to the chain, so little else belongs there.
+A caller with a pipeline of its own puts `statement("audit_head")` at its end and gives `append` the head's row. Between
+the two and the commit no other transaction can append to the chain, so little else belongs there.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from queues.audit.errors import AuditError, InvalidEvent
-from queues.audit.events import MOST_ROWS, Event, append_parameters, parts
+from queues.audit.events import MOST_ROWS, Event, alike, append_parameters, parts
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, told
 from queues.engine.health import Trouble
 from queues.engine.statements import statement
 
 __all__ = [
-    "MOST_ROWS", "AuditError", "ChainBroken", "Event", "InvalidEvent", "Place", "append", "append_all", "append_at",
+    "MOST_ROWS", "AuditError", "ChainBroken", "ChainPosition", "Event", "InvalidEvent", "alike", "append", "append_all",
     "has", "seal", "trouble",
 ]  # fmt: skip
 
@@ -36,7 +36,7 @@ def trouble(chain: str) -> Trouble:
     return Trouble(f"The audit chain {chain!r} cannot be appended to", "chain")
 
 
-class Place(NamedTuple):
+class ChainPosition(NamedTuple):
     """A row of a chain. If the row exists with this hash, its transaction was committed."""
 
     chain: int
@@ -44,28 +44,29 @@ class Place(NamedTuple):
     hash: bytes
 
 
-async def append(connection: Connection, chain: str, events: Sequence[Event]) -> Place | None:
-    """Append events to a chain in the open transaction, which holds the chain's lock until it ends.
+async def append(connection: Connection, chain: str, events: Sequence[Event], head: Any = None) -> ChainPosition | None:
+    """Append events to a chain in the open transaction, which holds the chain's lock until it ends. `head` is the row
+    of audit_head.sql, if the chain was locked already.
 
     Returns the place of the last row. Raises InvalidEvent; ChainBroken when the chain does not take the rows;
     psycopg.Error when the connection is lost or the server refuses.
     """
     last = None
     for part in parts(events):
-        head = await (await connection.execute(statement("audit_head"), {"chain": chain})).fetchone()
-        last = await append_at(connection, chain, head, part)
+        if head is None:
+            head = await (await connection.execute(statement("audit_head"), {"chain": chain})).fetchone()
+        last, head = await _append_part(connection, chain, head, part), None
     return last
 
 
-async def append_at(connection: Connection, chain: str, head: Any, events: Sequence[Event]) -> Place:
-    """Append up to MOST_ROWS events after a head, the row of audit_head.sql, that was locked in this transaction.
-    Raises as `append`."""
+async def _append_part(connection: Connection, chain: str, head: Any, events: Sequence[Event]) -> ChainPosition:
+    """Append up to MOST_ROWS events after a locked head. Raises as `append`."""
     try:
         parameters = append_parameters(_locked(head, chain), events)
         await connection.execute(statement("audit_append"), parameters)
     except Exception as error:
         raise _of_chain(error, chain, connection) from error
-    return Place(parameters["chain"], parameters["seq"] + len(events) - 1, parameters["last"])
+    return ChainPosition(parameters["chain"], parameters["seq"] + len(events) - 1, parameters["last"])
 
 
 def _locked(head: Any, chain: str) -> Any:
@@ -82,7 +83,7 @@ def _of_chain(error: Exception, chain: str, connection: Connection) -> Exception
     return ChainBroken(chain, told(error))
 
 
-async def has(connection: Connection, chain: str, place: Place) -> bool:
+async def has(connection: Connection, chain: str, place: ChainPosition) -> bool:
     """Whether a row was committed. Waits for other transactions that append, so it needs a transaction of its own."""
     await connection.execute(statement("audit_head"), {"chain": chain})
     row = await (await connection.execute(statement("audit_has"), place._asdict())).fetchone()

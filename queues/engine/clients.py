@@ -1,5 +1,5 @@
-"""The client connections of this process, for operators: each session counts its messages in a `Client`, and the job
-of `Clients` writes a table of them.
+"""The client connections of this process, for operators: each session counts its messages in a
+`ClientConnection`, and the job of `Clients` writes a table of them.
 
 A session adds up whole runs of messages, so a message costs nothing here. Every `LOOK` seconds the job goes over all
 clients, in slices between which others have their turn, and computes rates. One statement then tells the store what has
@@ -61,13 +61,13 @@ class Ended:
         return 0, 0
 
     def disconnect(self) -> None:
-        """It has no connection."""
+        """Nothing: there is no connection."""
 
 
 ENDED = Ended()
 
 
-class Client:
+class ClientConnection:
     """One connection, as its session tells of it."""
 
     __slots__ = (
@@ -96,11 +96,11 @@ class Client:
         self.key, self.name = key, _bounded(name)
 
     def published(self, count: int) -> None:
-        """It has published so many messages."""
+        """Count messages that it has published."""
         self.messages_in += count
 
     def delivered(self, count: int) -> None:
-        """So many messages were delivered to it."""
+        """Count messages that were delivered to it."""
         self.messages_out += count
 
     def end(self) -> None:
@@ -140,7 +140,7 @@ class Total:
     in_rate: float = 0.0
     out_rate: float = 0.0
 
-    def add(self, client: Client) -> None:
+    def add(self, client: ClientConnection) -> None:
         """Add an open connection."""
         self.connections += 1
         self.in_rate += client.in_rate
@@ -159,7 +159,7 @@ class Clients:
     def __init__(self, node: Node, health: Health) -> None:
         self._node = node
         self._health = health
-        self._open: dict[int, Client] = {}
+        self._open: dict[int, ClientConnection] = {}
         self._last = 0
         #: Messages of connections that have ended, by protocol.
         self._ended: defaultdict[str, Total] = defaultdict(Total)
@@ -175,15 +175,15 @@ class Clients:
 
     # Called by sessions.
 
-    def add(self, protocol: str, address: str, session: ClientSession) -> Client:
+    def add(self, protocol: str, address: str, session: ClientSession) -> ClientConnection:
         """A client has connected; `remove` is due at its end."""
         self._last = (self._last + 1) % (1 << NUMBER_BITS)
         while self._last in self._open:
             self._last = (self._last + 1) % (1 << NUMBER_BITS)
-        client = self._open[self._last] = Client(self._last, protocol, address, session)
+        client = self._open[self._last] = ClientConnection(self._last, protocol, address, session)
         return client
 
-    def remove(self, client: Client) -> None:
+    def remove(self, client: ClientConnection) -> None:
         """A client's connection has ended."""
         if self._open.pop(client.number, None) is not None:
             self._ended[client.protocol].add_messages(client.messages_in, client.messages_out)
@@ -243,8 +243,8 @@ class Clients:
         self.totals = totals
         return spent
 
-    def _listed(self) -> list[Client]:
-        """Those that have rows: all, or the busiest and the latest."""
+    def _listed(self) -> list[ClientConnection]:
+        """The clients that have rows: all, or the busiest and the latest."""
         if len(self._open) <= MOST_LISTED:
             return list(self._open.values())
         latest = {client.number: client for client in islice(reversed(self._open.values()), LATEST)}
@@ -262,7 +262,7 @@ def parts_of_id(id: int) -> tuple[int, int]:
     return id >> NUMBER_BITS, id & ((1 << NUMBER_BITS) - 1)
 
 
-def _slices(clients: list[Client], size: int) -> Iterator[list[Client]]:
+def _slices(clients: list[ClientConnection], size: int) -> Iterator[list[ClientConnection]]:
     for start in range(0, len(clients), size):
         yield clients[start : start + size]
 

@@ -20,9 +20,9 @@ from queues.engine.options import EngineOptions
 from queues.engine.statements import statement
 
 PURPOSES = (
-    "writer", "settler", "claimer", "requests", "clockwork", "reaper", "upkeep", "listener", "liveness"
+    "writer", "settlements", "fetcher", "requests", "delays", "reaper", "upkeep", "listener", "liveness"
 )  # fmt: skip
-MAILBOX_PURPOSES = ("mailroom", "lookout")
+MAILBOX_PURPOSES = ("mailboxes", "mailbox-poll")
 #: Purposes of connections that several jobs use.
 SHARED = ("requests", "upkeep", "reaper", "liveness")
 

@@ -12,14 +12,14 @@ from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from queues.database import defaults_for_hosts
+from queues.database import KEEPALIVES, defaults_for_hosts
 from queues.engine.errors import NotMigrated, Pooled, UnsafeServer, UnsupportedServer
 
 Connection = AsyncConnection[TupleRow]
 
 OLDEST_SERVER = 140000
 
-#: Why each: a commit that returned is durable; a plan made when a table was empty must not be a sequential scan, nor a
+#: Reasons: a commit that returned is durable; a plan made when a table was empty must not be a sequential scan, nor a
 #: bitmap of a whole queue that is then sorted, nor a loop over all messages for each id, for ever after; planning anew
 #: costs more than executing; a session that froze inside a transaction lets go of its locks; nothing that a role or a
 #: database is set to ends an engine's sessions or its statements. With these every statement
@@ -61,17 +61,17 @@ CLAIM_SETTINGS = {"synchronous_commit": "off"}
 
 #: Due messages are found in the order of their times. Planned while the table is empty, any index of delayed messages
 #: and a sort seem as good as the index in that order; with many waiting, each look would then read and sort them all.
-CLOCK_SETTINGS = {"enable_sort": "off"}
+DELAY_SETTINGS = {"enable_sort": "off"}
 
 #: Upkeep is done again if a crash of PostgreSQL undoes it. Some of its commits notify, and one that does so and waits
 #: for the disk keeps all others that notify waiting.
 UPKEEP_SETTINGS = {"synchronous_commit": "off"}
 
-_SETTINGS_OF = {"claimer": CLAIM_SETTINGS, "clockwork": CLOCK_SETTINGS, "upkeep": UPKEEP_SETTINGS}
+_SETTINGS_OF = {"fetcher": CLAIM_SETTINGS, "delays": DELAY_SETTINGS, "upkeep": UPKEEP_SETTINGS}
 
 
 def session_settings(purpose: str) -> dict[str, str]:
-    """How PostgreSQL is set for one of the engine's connections."""
+    """PostgreSQL's settings for the connection of this purpose."""
     return SESSION_SETTINGS | _SETTINGS_OF.get(purpose, {})
 
 
@@ -94,7 +94,7 @@ async def connect(conninfo: str, purpose: str, silence: float = SILENCE) -> Conn
     ours: dict[str, Any] = {
         "options": startup_options(settings | tcp, str(given.get("options") or "")),
         "application_name": f"fivewire {purpose}",
-        "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": milliseconds,
+        **KEEPALIVES, "tcp_user_timeout": milliseconds,
         "connect_timeout": given.get("connect_timeout") or 10,
     }  # fmt: skip
     ours |= defaults_for_hosts(given)
@@ -130,7 +130,7 @@ async def _pin(connection: Connection, settings: Mapping[str, str]) -> None:
 
 
 async def _other_settings(connection: Connection, wanted: Mapping[str, str]) -> dict[str, str]:
-    """Those of a session's settings that are not as they should be, as they are."""
+    """The session's settings that differ from `wanted`, with their values."""
     cursor = await connection.execute(
         "select name, current_setting(name) from unnest(%s::text[]) as name", (list(wanted),), prepare=False
     )

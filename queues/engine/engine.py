@@ -21,7 +21,7 @@ from queues.engine.backpressure import Barriers, ReplyHolder, Saturation
 from queues.engine.clients import Clients
 from queues.engine.clock import ServerClock, now
 from queues.engine.cluster import membership, periodic, reaper
-from queues.engine.cluster.notifications.channel import Announcer, Listener
+from queues.engine.cluster.notifications.channel import Announcer, NotificationReader
 from queues.engine.cluster.notifications.formats import CHANNEL
 from queues.engine.cluster.notifications.handlers import Handlers, PolicyReader
 from queues.engine.cluster.tidying import Tidying
@@ -46,7 +46,7 @@ from queues.engine.publish.group_commit import PublishWriter
 from queues.engine.publish.publisher import Publisher
 from queues.engine.publish.routing import Routing
 from queues.engine.settle.writer import SettlementWriter
-from queues.engine.supervisor import Job, Supervisor, Writing
+from queues.engine.supervisor import EngineJob, Supervisor, Writing
 
 #: Below so many unsettled acknowledgements, those that a reply waits for are written at once.
 FEW_UNSETTLED = 64
@@ -74,9 +74,12 @@ class Engine:
         max_length = MaxLength(counts, health)
         self.barriers = Barriers(health)
         self.saturation = Saturation(health, self._overfull)
+        turn = asyncio.Lock()
+        self.maintenance = periodic.Maintenance(options, counts, health, turn, max_length, self._ready)
         self.settlements = SettlementWriter(
-            node, clock, counts, health, max_length, self._ready, self.announcer.dead, self._settled
-        )
+            node, clock, counts, health, max_length, self._ready, self.maintenance.due_in, self.announcer.dead,
+            self._settled,
+        )  # fmt: skip
         self.fetcher = Fetcher(options, node, counts, health, lambda: not self.writer.idle)
         self.local_queues = LocalQueues(policies, connections, self.settlements, self.fetcher)
         self.subscriptions = Subscriptions(
@@ -85,7 +88,7 @@ class Engine:
         )  # fmt: skip
         self.writer = PublishWriter(
             node, policies, self.routing, self.local_queues.queues, self.fetcher, counts, health, max_length,
-            self._ready, self.subscriptions.deliver_transient, self.progress,
+            self._ready, self.maintenance.due_in, self.subscriptions.deliver_transient, self.progress,
         )  # fmt: skip
         #: The letters of named peers; None in a process that serves none.
         self.mailboxes: MailboxService | None = None
@@ -101,48 +104,47 @@ class Engine:
         #: Called when a periodic job may be due earlier than was known, or a bulk operation has begun.
         self.on_periodic_change: list[Callable[[], None]] = []
         self.timeline = Timeline(options.name, counts, node, clock, lambda: self.last_id, self._forget_history)
-        turn = asyncio.Lock()
-        self.maintenance = periodic.Maintenance(options, counts, health, turn, max_length, self._ready)
         self.tidying = Tidying(node, health, self.local_queues, self.fetcher, turn)
         handlers = Handlers(
             node, policies, PolicyReader(policies, self.reread), self.local_queues, self.subscriptions,
             self.settlements, self.grants, self.clients, self.mailboxes, self.on_periodic_change,
         )  # fmt: skip
-        self._listener = Listener(handlers.by_type, counts)
+        self._notifications = NotificationReader(handlers.by_type, counts)
         self._deadlines = DeadlineTimer(
             self.local_queues.schedule, health, lambda: self.saturation.reached or self.behind
         )
-        self.jobs: Sequence[Job] = self._all_jobs()
+        self.jobs: Sequence[EngineJob] = self._all_jobs()
         self.supervisor = Supervisor(self, options, counts, health, node, connections)
 
-    def _all_jobs(self) -> list[Job]:
-        """What runs as long as the connections last."""
+    def _all_jobs(self) -> list[EngineJob]:
+        """The coroutines that run as long as the connections last."""
         node, keep, reaping = self._node, self.maintenance, reaper.Reaper(self.counts, self.health)
         liveness = membership.Liveness(node, self.counts, self.local_queues.queues, reaping)
         jobs = [
-            Job("writer", "writer", self.writer.run),
-            Job("settler", "settler", self.settlements.run),
-            Job("claimer", "claimer", self.fetcher.run),
-            Job("announcer", "requests", self.announcer.run),
-            Job("asking", "requests", lambda connection: self.announcer.ask(connection, node.id)),
-            Job("instructions", "requests", lambda connection: self._listener.obey(connection, node.id)),
-            Job("history", "requests", self.timeline.run),
-            Job("grants", "requests", self.grants.run),
-            Job("clients", "requests", self.clients.run),
-            Job("delays", "clockwork", keep.promote_due),
-            Job("liveness", "liveness", liveness.run),
-            Job("reaper", "reaper", reaping.run),
-            Job("sweep", "upkeep", keep.sweep),
-            Job("tidying", "upkeep", self.tidying.run),
-            Job("partitions", "upkeep", keep.keep_partitions),
-            Job("listener", "listener", self._listener.run),
+            EngineJob("writer", "writer", self.writer.run),
+            EngineJob("settlements", "settlements", self.settlements.run),
+            EngineJob("fetcher", "fetcher", self.fetcher.run),
+            EngineJob("announcer", "requests", self.announcer.run),
+            EngineJob("asking", "requests", lambda connection: self.announcer.ask(connection, node.id)),
+            EngineJob("instructions", "requests", lambda connection: self._notifications.obey(connection, node.id)),
+            EngineJob("history", "requests", self.timeline.run),
+            EngineJob("grants", "requests", self.grants.run),
+            EngineJob("clients", "requests", self.clients.run),
+            EngineJob("delays", "delays", keep.promote_due),
+            EngineJob("liveness", "liveness", liveness.run),
+            EngineJob("reaper", "reaper", reaping.run),
+            EngineJob("sweep", "upkeep", keep.sweep),
+            EngineJob("tidying", "upkeep", self.tidying.run),
+            EngineJob("partitions", "upkeep", keep.keep_partitions),
+            EngineJob("listener", "listener", self._notifications.run),
         ]
         if self.mailboxes is not None:
-            jobs += [Job("mailroom", "mailroom", self.mailboxes.run), Job("lookout", "lookout", self.mailboxes.watch)]
+            jobs.append(EngineJob("mailboxes", "mailboxes", self.mailboxes.run))
+            jobs.append(EngineJob("mailbox-poll", "mailbox-poll", self.mailboxes.watch))
         if self.options.look_after_audit is not None:
-            jobs.append(Job("audit", "requests", keep.keep_audit))
+            jobs.append(EngineJob("audit", "requests", keep.keep_audit))
         if self.options.take_sample is not None:
-            jobs.append(Job("samples", "requests", keep.keep_samples))
+            jobs.append(EngineJob("samples", "requests", keep.keep_samples))
         return jobs
 
     # Used by sessions.
@@ -195,8 +197,8 @@ class Engine:
         return round in self.settlements.unrecorded if round < 0 else round > self.settlements.settled
 
     def settling_of(self, buffer: LocalQueue) -> int:
-        """As `settling`, for the last acknowledgement of this queue: an audited queue is written by itself, and replies
-        to it wait for its chain."""
+        """The round of this queue's last acknowledgement: an audited queue is written by itself, and replies to it wait
+        for its chain."""
         return self.settlements.round if buffer.audited is None else buffer.audited.settling
 
     def hold(self, holder: ReplyHolder) -> None:
@@ -262,17 +264,17 @@ class Engine:
     # Shown to operators.
 
     def notes(self) -> list[str]:
-        """What an operator should know though the engine works, one sentence each."""
+        """Warnings for operators, one sentence each; the engine works in spite of them."""
         rewritten = self.timeline.rewritten
         return [f"Messages that were confirmed may be lost: {rewritten}."] if rewritten else []
 
     def troubles(self) -> dict[str, int]:
-        """How much does not work now, by the kinds of `health.KINDS`."""
+        """The number of present faults, by the kinds of `health.KINDS`."""
         now = dict.fromkeys(KINDS, 0) | self.health.kinds
         return now | {"reconnecting": int(not self.available), "history": int(bool(self.timeline.rewritten))}
 
     def unready_reasons(self) -> list[str]:
-        """Why this process should get no work now, one sentence each, without names of hosts and users."""
+        """The reasons to give this process no work now, one sentence each, without names of hosts and users."""
         away = f"The engine has lost the database and is reconnecting: {self.supervisor.away}."
         return ([] if self.available else [away]) + self.health.reasons()
 

@@ -64,7 +64,7 @@ class Health:
         which = " ".join(f"{name}={value!r}"[:200] for name, value in ids.items() if value is not None)
         text = str(error).strip().split("\n")[0][:500] or type(error).__name__
         unforeseen = None if isinstance(error, psycopg.Error) else error
-        logger.error("a %s failed, and nothing else: %s (%s)", unit, text, which or "no ids", exc_info=unforeseen)
+        logger.error("one %s failed: %s (%s)", unit, text, which or "no ids", exc_info=unforeseen)
 
     def _may_log(self, unit: str) -> bool:
         since, lines = self._lines.get(unit, (0.0, 0))
@@ -108,7 +108,7 @@ class Health:
         return what in self._troubles
 
     def end(self, what: Trouble) -> None:
-        """It works again."""
+        """End a trouble; logged if there was one."""
         if self._troubles and self._troubles.pop(what, None) is not None:
             logger.info("%s: over", what)
 
@@ -122,7 +122,7 @@ class Health:
         self._restart_reason = why
 
     def reasons(self) -> list[str]:
-        """Why this process should get no work now, one sentence each, without names of hosts and users."""
+        """The reasons to give this process no work now, one sentence each, without names of hosts and users."""
         found = [f"{what}: {why}." for what, why in self._troubles.items()]
         if self._restarts_often:
             found.append(
@@ -137,5 +137,5 @@ class Health:
 
     @property
     def kinds(self) -> Counter[str]:
-        """How many troubles of each kind there are now."""
+        """The number of present faults of each kind."""
         return Counter(what.kind for what in self._troubles) + Counter(restarts=int(self._restarts_often))

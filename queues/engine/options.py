@@ -54,7 +54,7 @@ class EngineOptions:
     #: Their anchoring, in a thread, when the engine has written its last row and stops.
     anchor_audit: Callable[[], None] | None = None
     audit_interval: float = 60.0
-    #: What is called once a minute, in a thread, to note what queues hold; None: nothing.
+    #: Called once a minute, in a thread, to record the queues' counts; None: no samples.
     take_sample: Callable[[], None] | None = None
 
 

@@ -43,7 +43,7 @@ SILENCE = Trouble("The database", "silence")
 WAITS_FOR = {"SyncRep": "a synchronous standby has not confirmed it", "Lock": "another transaction holds a lock"}
 
 
-class Job(NamedTuple):
+class EngineJob(NamedTuple):
     """A coroutine that runs as long as its connection; `purpose` is the connection's."""
 
     name: str
@@ -65,7 +65,7 @@ class Writing(Protocol):
 class Supervised(Protocol):
     """The supervised engine."""
 
-    jobs: Sequence[Job]
+    jobs: Sequence[EngineJob]
     writing: Sequence[Writing]
 
     async def begin_life(self) -> None:
@@ -94,10 +94,10 @@ class Supervisor:
         self._health = health
         self._node = node
         self._connections = connections
-        #: Why the database is away, without names of hosts and users.
+        #: The reason for the database's absence, without names of hosts and users.
         self.away = "a connection is lost"
         self._away_since = self._back_at = 0.0
-        #: How much had been written when the database came back last.
+        #: The count of writes when the database last came back.
         self._written_before = 0
         self._patience = Patience()
         self.task: asyncio.Task[None] | None = None
@@ -169,7 +169,7 @@ class Supervisor:
         await _cancel(tasks)
         await connections.close()
 
-    async def _keep_running(self, job: Job) -> None:
+    async def _keep_running(self, job: EngineJob) -> None:
         """Run a job again when something has failed in it, after growing pauses. Raises when its connection is lost."""
         connection = self._connections[job.purpose]
         patience, trouble = Patience(), Trouble(f"The engine's {job.name} does not work", "job")
@@ -211,7 +211,7 @@ class Supervisor:
                 if not isinstance(error, LOST):  # it is being restored, or a standby: it may be fit again
                     unforeseen = not isinstance(error, psycopg.Error | EngineError)
                     text = str(error).strip().split("\n")[0]
-                    logger.warning("the database is not fit for use: %s", text, exc_info=unforeseen)
+                    logger.warning("the database cannot be used: %s", text, exc_info=unforeseen)
                 await self._patience.wait()
             else:
                 logger.info("the database is back; this is node %d now", self._node.id)
@@ -255,7 +255,7 @@ class Supervisor:
         why = ""
         with contextlib.suppress(TimeoutError, StoreUnavailable, psycopg.Error):
             async with asyncio.timeout(PROBE):
-                committing = [at for purpose, at in self._connections.items() if purpose in ("writer", "mailroom")]
+                committing = [at for purpose, at in self._connections.items() if purpose in ("writer", "mailboxes")]
                 pids = [at.info.backend_pid for at in committing]
                 rows = await (await self._connections.request("waits_for", pids=pids)).fetchall()
                 why = next((f": {WAITS_FOR[kind]}" for (kind,) in rows if kind in WAITS_FOR), "")

@@ -1,4 +1,4 @@
-"""ETL runs by the clock and by an operator's hand: what makes a run and its Celery task, in one transaction.
+"""ETL runs, scheduled and by an operator's hand: each is made with its Celery task, in one transaction.
 
 Any number of beats may publish the task that looks at schedules, and any number of workers may look at once. A due row
 is locked by one of them and skipped by the others, and its next run is written in the transaction that makes the run
@@ -162,7 +162,7 @@ def _planned(schedule: EtlSchedule) -> datetime | None:
 
 
 def set_enabled(schedule: EtlSchedule, enabled: bool) -> None:
-    """Let a schedule run by the clock, or no longer. Raises as `save_schedule` does."""
+    """Enable or disable a schedule. Raises as `save_schedule` does."""
     if schedule.enabled != enabled:
         schedule.enabled = enabled
         save_schedule(schedule, ("enabled",))
@@ -192,5 +192,5 @@ def _restart(lost: EtlRun) -> EtlRun | None:
         trigger = f"restart of run {lost.pk}"
         return launch(RunOptions.load(lost.options), trigger, output=lost.output, restart_of=lost)
     except EtlError as error:
-        logger.warning("ETL run %s is not done again: %s", lost.pk, error)
+        logger.warning("ETL run %s is not restarted: %s", lost.pk, error)
         return None

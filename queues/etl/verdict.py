@@ -56,7 +56,7 @@ def verify_chains(
 def _verifying(
     proven: Proven, copies: Sequence[Anchor], using: str
 ) -> Generator[VerificationProgress, None, Verification]:
-    """As `queues.audit.verify.verifying`, for a chain of which the job has proven a part."""
+    """`queues.audit.verify.verifying` for a chain of which the job has proven a part."""
     started = monotonic()
     trusted = trusted_keys()
     with snapshot(using) as connection:

@@ -74,7 +74,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "enabled",
-                    models.BooleanField(db_default=True, default=True, help_text="Whether it runs by the clock."),
+                    models.BooleanField(db_default=True, default=True, help_text="Whether it runs on schedule."),
                 ),
                 (
                     "priority",

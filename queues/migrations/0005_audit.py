@@ -111,7 +111,7 @@ class Migration(migrations.Migration):
                     "kind",
                     models.CharField(
                         choices=[
-                            ("interval", "by the clock"),
+                            ("interval", "periodic"),
                             ("retention", "rows up to it were dropped"),
                             ("manual", "by hand"),
                         ],

@@ -76,7 +76,7 @@ class AuditRow(models.Model):
 class AnchorKind(models.TextChoices):
     """The cause of an anchor."""
 
-    INTERVAL = "interval", "by the clock"
+    INTERVAL = "interval", "periodic"
     RETENTION = "retention", "rows up to it were dropped"
     MANUAL = "manual", "by hand"
 

@@ -1,4 +1,4 @@
-"""The schedule of everything that runs by the clock: cron expression and time zone."""
+"""The schedule of periodic jobs and ETL runs: cron expression and time zone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CronSchedule(models.Model):
         validators=(validate_timezone,),
         help_text="Time zone of the schedule, for example Europe/Berlin.",
     )
-    enabled = models.BooleanField(default=True, db_default=True, help_text="Whether it runs by the clock.")
+    enabled = models.BooleanField(default=True, db_default=True, help_text="Whether it runs on schedule.")
     next_run_at = models.DateTimeField(null=True, editable=False)
     last_run_at = models.DateTimeField(null=True, editable=False)
 

@@ -1,4 +1,4 @@
-"""Runs of the ETL job by the clock."""
+"""Scheduled runs of the ETL job."""
 
 from __future__ import annotations
 

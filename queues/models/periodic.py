@@ -1,4 +1,4 @@
-"""Jobs that are published by the clock."""
+"""Jobs that are published on a schedule."""
 
 from __future__ import annotations
 

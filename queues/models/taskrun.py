@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 
 
 class TaskStatus(models.TextChoices):
-    """As django-tasks names them."""
+    """The states of a task, with django-tasks' names."""
 
     READY = "READY", "ready"
     RUNNING = "RUNNING", "running"

@@ -48,7 +48,7 @@ class OtherConnection:
 class Source(Protocol):
     """Connections of another application."""
 
-    #: What the ids begin with, before the colon.
+    #: The prefix of the ids, before the colon.
     word: str
 
     def connections(self, most: int) -> list[OtherConnection]:

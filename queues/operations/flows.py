@@ -25,8 +25,8 @@ LIMIT, MOST_QUEUES, MOST_EDGES, STEPS = 2000, 40, 200, 3
 TOPICS_PER_PAGE = 100
 
 
-class Kind(StrEnum):
-    """What leads from one address to another."""
+class EdgeKind(StrEnum):
+    """The kind of a connection from one address to another."""
 
     SUBSCRIPTION = "subscription"
     ROUTE = "route"
@@ -39,7 +39,7 @@ class Edge:
 
     source: str
     target: str
-    kind: Kind
+    kind: EdgeKind
 
 
 @dataclass(slots=True)
@@ -133,10 +133,10 @@ def _add_edges(flows: Flows, addresses: Iterable[str], using: str) -> None:
 def _edge(row: dict[str, Any]) -> Edge:
     if "topic" in row:
         topic = bytes.fromhex(row["topic"]).decode("utf-8", "replace")
-        return Edge(f"topic:{topic}", f"queue:{row['queue']}", Kind.SUBSCRIPTION)
+        return Edge(f"topic:{topic}", f"queue:{row['queue']}", EdgeKind.SUBSCRIPTION)
     if "source" in row:
-        return Edge(row["source"], row["target"], Kind.ROUTE)
-    return Edge(f"queue:{row['queue']}", f"queue:{row['target']}", Kind.DEAD_LETTERS)
+        return Edge(row["source"], row["target"], EdgeKind.ROUTE)
+    return Edge(f"queue:{row['queue']}", f"queue:{row['target']}", EdgeKind.DEAD_LETTERS)
 
 
 def _keep(flows: Flows, names: Iterable[str]) -> list[str]:

@@ -81,7 +81,7 @@ def new_key(
     consume: Iterable[str] = ("*",),
     manage: Iterable[str] = (),
 ) -> tuple[ApiKey, str]:
-    """As `create_key`, but the row is not saved."""
+    """Make a key as `create_key` does, without saving its row."""
     if key is not None and not key:
         raise InvalidKey("A key must not be empty.")
     if not 0 < len(name) <= LONGEST_NAME or "\0" in name:

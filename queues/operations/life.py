@@ -107,15 +107,23 @@ def _published(row: Message | ArchivedMessage, keys: dict[int, ApiKey]) -> Step:
     return Step(row.published_at, event, _who(row.producer_id, keys), ", ".join(filter(None, words)))
 
 
+def _counted(count: object, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def _failed(attempts: int) -> str:
+    return f"{_counted(attempts, 'delivery', 'deliveries')} ended without success"
+
+
 def _of_store(message: Message, keys: dict[int, ApiKey]) -> Iterator[Step]:
     """The steps that the row itself records."""
     yield _published(message, keys)
     letter = message.headers.get("dead-letter") if isinstance(message.headers, dict) else None
     if isinstance(letter, dict) and "queue" in letter:
         why = f": {letter['error']}" if letter.get("error") else ""
-        detail = f"left {letter['queue']} after {letter.get('attempts')} attempts{why}"
+        detail = f"left {letter['queue']} after {_counted(letter.get('attempts'), 'attempt', 'attempts')}{why}"
         yield Step(_time(letter.get("at")), "dead-letter", detail=detail)
-    why = f"{message.attempts} deliveries ended without success"
+    why = _failed(message.attempts)
     if message.error:
         why += f"; the last: {message.error}"
     if message.state in (State.DEAD, State.DEAD_LEASED):
@@ -134,7 +142,7 @@ def _of_archive(row: ArchivedMessage, keys: dict[int, ApiKey]) -> Iterator[Step]
     yield _published(row, keys)
     consumer = _who(row.consumer_id, keys)
     if row.attempts:
-        yield Step(None, "return", detail=f"{row.attempts} deliveries ended without success")
+        yield Step(None, "return", detail=_failed(row.attempts))
     if row.delivered_at is not None:
         yield Step(row.delivered_at, "deliver", consumer, "the last delivery", "archive")
     event = "settle" if row.outcome == Outcome.ACKNOWLEDGED else "finished"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -80,6 +80,8 @@ class Overview:
     sampled_at: float | None = None
     #: Connections of clients over every protocol.
     clients: int = 0
+    #: The queues through which nothing goes, by the rows they were read from: most of a large store.
+    idle: Mapping[tuple[Any, ...], QueueState] = field(default_factory=dict, repr=False)
 
     @property
     def in_rate(self) -> float:
@@ -114,6 +116,7 @@ def take_overview(before: Overview | None = None, using: str = DEFAULT_DB_ALIAS,
         None if before is None or passed is None else max(commits - before.commits, 0) / passed,
         standbys, lag, last_node, new_nodes, [HorizonHolder(**holder) for holder in holders],
         rows[0][-1] if rows else None, clients,
+        {row: queue for row, queue in zip(rows, queues, strict=True) if not (queue.in_rate or queue.out_rate)},
     )  # fmt: skip
 
 
@@ -130,8 +133,13 @@ def _queue_states(rows: list[tuple[Any, ...]], at: datetime, before: Overview | 
     if before is None and not 1.0 <= seconds <= STALE_SAMPLE:
         seconds = 0.0
     past = {} if before is None else {queue.id: queue.counts for queue in before.queues}
+    idle = {} if before is None else before.idle
     states = []
-    for id, name, kind, paused, nodes, *figures, _ in rows:
+    for row in rows:
+        if (unchanged := idle.get(row)) is not None:
+            states.append(unchanged)
+            continue
+        id, name, kind, paused, nodes, *figures, _ = row
         *now, published, settled, dead = figures
         counts = QueueCounts(*now)
         if before is not None:

@@ -119,7 +119,7 @@ def remove_periodic(name: str, using: str = DEFAULT_DB_ALIAS) -> None:
 
 
 def set_enabled(job: PeriodicJob, enabled: bool, using: str = DEFAULT_DB_ALIAS) -> None:
-    """Let a periodic job run by the clock, or no longer. Raises as `save_periodic` does."""
+    """Enable or disable a periodic job. Raises as `save_periodic` does."""
     if job.enabled != enabled:
         job.enabled = enabled
         save_periodic(job, ("enabled",), using)

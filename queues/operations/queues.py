@@ -7,10 +7,11 @@ it: the audit chain of an audited queue says so.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from django.core.exceptions import ValidationError
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, OperationalError, connections, transaction
 
 from queues.addresses import queue_problem
@@ -124,6 +125,15 @@ def dead_letter_cycle(queue: Queue) -> list[str]:
     return []
 
 
+def _problems(validate: Callable[[], object]) -> dict[str, list[str]]:
+    """The errors of Django's validation, by field."""
+    try:
+        validate()
+    except ValidationError as error:
+        return {field: list(texts) for field, texts in error.message_dict.items()}
+    return {}
+
+
 def create_queue(name: str, using: str = DEFAULT_DB_ALIAS, by: str = "", **policy: Any) -> Queue:
     """Make a queue. `policy` has fields of `Queue`; times are timedeltas or seconds.
 
@@ -139,20 +149,17 @@ def create_queue(name: str, using: str = DEFAULT_DB_ALIAS, by: str = "", **polic
     problems = policy_problems(queue)
     if problem := queue_problem(name, Protocol.OPERATOR, Operation.CREATE):
         raise InvalidQueue({"name": [problem]})
-    if Queue.objects.using(using).filter(name=name).exists():
-        raise QueueExists(f"There is a queue {name!r} already.")
-    try:
-        queue.full_clean(exclude=problems)
-    except ValidationError as error:
-        problems |= {field: list(texts) for field, texts in error.message_dict.items()}
+    problems |= _problems(lambda: queue.full_clean(problems, validate_unique=False, validate_constraints=False))
     if problems:
         raise InvalidQueue(problems)
     try:
         with transaction.atomic(using=using):
             declare(by, using)
             queue.save(using=using, force_insert=True)
-    except IntegrityError as error:
-        raise QueueExists(f"There is a queue {name!r} already.") from error
+    except IntegrityError as error:  # only now a query for each constraint: which one is it?
+        if Queue.objects.using(using).filter(name=name).exists():
+            raise QueueExists(f"There is a queue {name!r} already.") from error
+        raise InvalidQueue(_problems(queue.full_clean) or {NON_FIELD_ERRORS: [str(error)]}) from error
     queue.refresh_from_db(using=using)
     return queue
 
@@ -225,7 +232,7 @@ def _delete_empty(queue: Queue, most: int, using: str, by: str) -> int:
     """Delete a queue that holds at most this many messages, and these; returns how many. Raises QueueNotEmpty.
 
     Publishes of other transactions are kept out: those on Django connections by the lock on the queue's row, the
-    engine's by the lock on the topology. Locks are taken in the order in which everybody takes them.
+    engine's by the lock on the topology. Locks are taken in the same order everywhere.
     """
     pk = queue.pk
     with transaction.atomic(using=using), connections[using].cursor() as cursor:

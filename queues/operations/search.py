@@ -175,7 +175,7 @@ class Search:
                 return self._look_in_archive(cursor, most, narrower)
             return self._look_in_store(cursor, most, max(1, self.rows // narrower))
         except (ValueError, OverflowError) as error:  # the latter for a time before the first year
-            raise OperationError(f"There is no such place: {cursor or self.criteria.until!r}.") from error
+            raise OperationError(f"There is no such cursor: {cursor or self.criteria.until!r}.") from error
 
     def _look_in_store(self, cursor: str, most: int, rows: int) -> Look:
         walks = self._walks

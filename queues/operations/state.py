@@ -76,7 +76,7 @@ class BrokerState:
     #: The Unix time at which they were read.
     series_at: float = 0.0
     disk: DiskSpace | None = None
-    #: Why this process's engines take no work, and what else they say.
+    #: The reasons why this process's engines take no work, and their warnings.
     unready: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)

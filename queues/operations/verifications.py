@@ -72,7 +72,7 @@ class Verifier:
         return dict.fromkeys(tuple(self._started), Running()) | said(using)
 
     def failure(self, chain: int) -> str:
-        """Why the last verification that this process has started could not be made; empty when it could."""
+        """The error of the last verification that this process has started; empty if it was made."""
         return self._failures.get(chain, "")
 
     def _attend(self, chain: int, process: subprocess.Popen[str]) -> None:

@@ -1,4 +1,4 @@
--- Forget a chain's anchors before the last one by the clock or by hand that vouches for a row that is dropped. Returns
+-- Forget a chain's anchors before the last periodic or manual one that vouches for a row that is dropped. Returns
 -- how many.
 with gone as (
     delete from queues_auditanchor where chain_id = %(chain)s and number < (

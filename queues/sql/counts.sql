@@ -1,4 +1,4 @@
--- How many messages queues hold, by state, and how many ever entered and left them. One row a queue; null asks for all.
+-- Queues' messages by state, and the numbers that ever entered and left them. One row a queue; null asks for all.
 select c.queue_id, c.ready + coalesce(t.ready, 0), c.leased + coalesce(t.leased, 0),
     c.delayed + coalesce(t.delayed, 0), c.dead + coalesce(t.dead, 0),
     c.published + coalesce(t.published, 0), c.settled + coalesce(t.settled, 0),

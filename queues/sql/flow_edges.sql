@@ -1,4 +1,4 @@
--- What is connected with these queues and topics, each kind in one JSON array: the subscriptions, routes and targets of
+-- The connections of these queues and topics, each kind in one JSON array: the subscriptions, routes and targets of
 -- dead letters that begin or end at one of them, the first `most` of each.
 select
     (select coalesce(json_agg(row_to_json(found)), '[]') from (

@@ -1,5 +1,5 @@
 -- Move the oldest messages of a queue in one state to the tail of a queue, which may be the same; with `ids` only those.
--- What has an id above `high`, without the priority in its highest byte, stays.
+-- Messages with an id above `high`, without the priority in its highest byte, stay.
 -- Dead letters become ready with no attempts; delayed ones keep their time, or with `now` become ready. With `home` they come
 -- out of a dead-letter queue: with no attempts either, without the header that says so, and with the key that stands there. A
 -- key that is taken in the target is left behind. What nodes are about to change stays. In the chains of audited queues each

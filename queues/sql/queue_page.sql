@@ -1,4 +1,4 @@
--- What the page of a queue shows beside its counts, as JSON: nodes with consumers, workers with their credits, the peer or
+-- The page of a queue, without its counts, as JSON: nodes with consumers, workers with their credits, the peer or
 -- subscriber it belongs to; and its newest dead letters by reason, how many of them were looked at.
 select
     (select coalesce(json_agg(json_build_object('node', n.id, 'name', n.name, 'host', n.host, 'pid', n.pid,

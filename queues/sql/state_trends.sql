@@ -1,5 +1,5 @@
--- What the samples of the last hour say of each queue: messages that left, dead letters that came; and of its last minutes:
--- how many samples, how many were ready after the first and the last of them and at most, and messages in and out.
+-- The samples of each queue. Over the last hour: messages that left, dead letters that came. Over its last minutes:
+-- samples, messages ready after the first and the last of them and at most, and messages in and out.
 select h.queue, h.settled, h.died, coalesce(l.samples, 0), coalesce(l.first_ready, 0), coalesce(l.last_ready, 0),
     coalesce(l.most_ready, 0), coalesce(l.came, 0), coalesce(l.went, 0)
 from (

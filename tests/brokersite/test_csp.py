@@ -13,15 +13,15 @@ from brokersite.csp import POLICY
 from brokersite.rigs.control_room.pages import admin_pages
 from tests.brokersite.one_of_each import one_of_each
 
-#: What a browser would not run or apply.
+#: Elements that a browser would not run or apply.
 INLINE = re.compile(r"<script(?![^>]*(\bsrc=|application/json))|<style|\sstyle=|\son[a-z]+=\"|javascript:", re.I)
 
 
 @pytest.mark.django_db
 def test_every_page_of_the_admin_has_the_policy_and_keeps_to_it(admin_client: Client, admin_user: User) -> None:
     things = one_of_each()
-    assert {type(thing) for thing in things} == set(admin.site._registry)
     pages = admin_pages(admin_user)
+    assert {type(thing) for thing in things} == set(admin.site._registry)
     shown = {page.name: admin_client.get(page.address) for page in pages if page.form is None}
     shown |= {page.name: admin_client.post(page.address, page.form) for page in pages if page.form is not None}
     shown["login"] = Client().get("/admin/login/")

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -25,13 +25,32 @@ from queues.secretfiles import kept_secret
 from tests.process import has_ended
 
 
-@pytest.fixture
-def data_dir(tmp_path: Path) -> Iterator[Path]:
+@contextmanager
+def private_data_dir(directory: Path) -> Iterator[Path]:
     """A data directory in a place that only its owner can enter; its server is removed at the end."""
-    path = tmp_path / "private" / "data"
+    path = directory / "private" / "data"
     path.parent.mkdir(mode=0o700)
     yield path
     embedded.remove(path)
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Iterator[Path]:
+    """A data directory of the test's own."""
+    with private_data_dir(tmp_path) as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def shared_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The data directory of a server that tests look at and leave as it is."""
+    with private_data_dir(tmp_path_factory.mktemp("shared")) as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def shared(shared_dir: Path) -> EmbeddedServer:
+    return embedded.ensure_running(shared_dir)
 
 
 @pytest.fixture
@@ -72,10 +91,10 @@ def run_in_another_process(code: str, data_dir: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_the_first_call_makes_a_durable_utf8_database(data_dir: Path, database: EmbeddedServer) -> None:
-    assert database.started
-    assert embedded.is_running(data_dir)
-    with connect(database) as connection:
+def test_the_first_call_makes_a_durable_utf8_database(shared_dir: Path, shared: EmbeddedServer) -> None:
+    assert shared.started
+    assert embedded.is_running(shared_dir)
+    with connect(shared) as connection:
         for name in ("fsync", "full_page_writes", "synchronous_commit"):
             assert connection.execute(f"SHOW {name}").fetchone() == ("on",)
         assert connection.execute("SHOW server_encoding").fetchone() == ("UTF8",)
@@ -83,25 +102,25 @@ def test_the_first_call_makes_a_durable_utf8_database(data_dir: Path, database: 
         assert connection.execute("SELECT current_database()").fetchone() == ("fivewire",)
 
 
-def test_a_second_call_joins(data_dir: Path, database: EmbeddedServer) -> None:
-    again = embedded.ensure_running(data_dir)
+def test_a_second_call_joins(shared_dir: Path, shared: EmbeddedServer) -> None:
+    again = embedded.ensure_running(shared_dir)
     assert not again.started
-    assert (again.port, again.password) == (database.port, database.password)
+    assert (again.port, again.password) == (shared.port, shared.password)
 
 
-def test_a_connection_without_the_password_is_refused(database: EmbeddedServer) -> None:
-    assert len(database.password) >= 32
+def test_a_connection_without_the_password_is_refused(shared: EmbeddedServer) -> None:
+    assert len(shared.password) >= 32
     for attempt in ({"password": ""}, {"password": "fivewire"}):
         with pytest.raises(psycopg.OperationalError, match="password"):
-            connect(database, **attempt)
-    assert database.socket_directory is not None
+            connect(shared, **attempt)
+    assert shared.socket_directory is not None
     with pytest.raises(psycopg.OperationalError, match="password"):
-        connect(database, host=str(database.socket_directory), password="wrong")
-    connect(database, host=str(database.socket_directory)).close()
+        connect(shared, host=str(shared.socket_directory), password="wrong")
+    connect(shared, host=str(shared.socket_directory)).close()
 
 
-def test_the_project_is_no_superuser_and_may_still_do_its_work(data_dir: Path, database: EmbeddedServer) -> None:
-    with connect(database) as connection, connect(database) as other:
+def test_the_project_is_no_superuser_and_may_still_do_its_work(shared_dir: Path, shared: EmbeddedServer) -> None:
+    with connect(shared) as connection, connect(shared) as other:
         assert connection.execute(
             "select rolsuper, rolcreaterole, rolcreatedb, rolbypassrls from pg_roles where rolname = current_user"
         ).fetchone() == (False, False, True, False)
@@ -115,8 +134,8 @@ def test_the_project_is_no_superuser_and_may_still_do_its_work(data_dir: Path, d
         connection.execute("create table kept (id int)")
         connection.execute("create database scratch")
         connection.execute("drop database scratch with (force)")
-    password = (embedded_home.link(data_dir) / "superuser_password").read_text().strip()
-    with connect(database, user=embedded.SUPERUSER, password=password) as connection:
+    password = (embedded_home.link(shared_dir) / "superuser_password").read_text().strip()
+    with connect(shared, user=embedded.SUPERUSER, password=password) as connection:
         assert connection.execute("show is_superuser").fetchone() == ("on",)
 
 
@@ -134,11 +153,11 @@ def test_a_server_that_an_earlier_version_made_goes_on_working(data_dir: Path) -
         assert connection.execute("show is_superuser").fetchone() == ("on",)
 
 
-def test_only_the_owner_reads_the_password(data_dir: Path, database: EmbeddedServer) -> None:
-    password = embedded_home.link(data_dir) / "password"
-    assert password.read_text().strip() == database.password
+def test_only_the_owner_reads_the_password(shared_dir: Path, shared: EmbeddedServer) -> None:
+    password = embedded_home.link(shared_dir) / "password"
+    assert password.read_text().strip() == shared.password
     assert stat.S_IMODE(password.stat().st_mode) == 0o600
-    assert database.password not in repr(database)
+    assert shared.password not in repr(shared)
 
 
 def test_processes_that_come_at_once_share_one_server(data_dir: Path) -> None:

@@ -1,4 +1,4 @@
-"""What an HTTP client may take of the site, over real sockets of daphne."""
+"""Limits of the site for HTTP clients, over real sockets of daphne."""
 
 from __future__ import annotations
 

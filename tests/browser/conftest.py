@@ -40,6 +40,7 @@ def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[webdrive
         options.add_argument(flag)
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
     driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": LISTEN})
+    driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})  # no desktop makes it active
     yield driver
     said = [entry["message"] for entry in cast(Any, driver).get_log("browser")]
     driver.quit()

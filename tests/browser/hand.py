@@ -1,4 +1,4 @@
-"""How the browser tests use pages, which may change in place or load themselves again at any moment."""
+"""Helpers of the browser tests for pages that may change in place or reload at any moment."""
 
 from __future__ import annotations
 

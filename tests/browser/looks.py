@@ -1,4 +1,4 @@
-"""What each page is judged by: axe-core in light and in dark, and whether it fits a phone."""
+"""Checks of each page: axe-core in light and in dark, and the width of a phone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.javascript import packages
 THEMES: Final = ("light", "dark")
 #: Pixels of a desk and of a phone.
 DESK, PHONE = (1280, 900), (375, 800)
-#: What axe-core calls a hindrance for those who use a keyboard, a screen reader or little contrast.
+#: axe-core's impacts that hinder users of a keyboard or a screen reader, or with low vision.
 GRAVE: Final = ("serious", "critical")
 
 #: Colours change at once, so that they can be measured.
@@ -36,7 +36,7 @@ axe.run(document, options).then((result) => done(result.violations
     + " | " + node.html.slice(0, 160)))),
   (error) => done([String(error)]));
 """
-#: What is wider than the window: the page, or a control that nothing scrolls to.
+#: Elements wider than the window: the page, or a control that nothing scrolls to.
 OUTSIDE = """
 const width = document.documentElement.clientWidth;
 const found = [];
@@ -80,7 +80,7 @@ def axe_source(config: pytest.Config) -> str:
 
 
 def faults(browser: webdriver.Chrome, axe: str) -> list[str]:
-    """What is wrong with the page that the browser shows: findings of axe-core in light and dark, what a phone cuts."""
+    """Faults of the page in the browser: findings of axe-core in light and dark, and elements cut off on a phone."""
     found: list[str] = []
     browser.execute_script(AT_ONCE)
     for theme in THEMES:

@@ -19,7 +19,6 @@ from selenium.webdriver.support.ui import WebDriverWait
 from queues.models import EtlRun, EtlSchedule, EtlState
 from tests.queues.etl.workers import EtlWorker, forget_connections
 from tests.queues.store import make_queue
-from tests.tools import need
 
 #: Messages that were acknowledged in the last hours.
 ARCHIVED = 500
@@ -28,12 +27,10 @@ PATIENCE = 900
 
 
 @pytest.fixture
-def worker(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> Iterator[EtlWorker]:
-    """A Celery worker with the real job, which never pauses, its heap small enough for any machine."""
-    need(request.config, "Java")
-    environment = {"SPARK_MASTER": "local[2]", "SPARK_LOCAL_IP": "127.0.0.1", "BROKER_ETL_BUSY_PERCENT": "100"}
+def worker(spark_defaults: Path, database_url: str, tmp_path: Path) -> Iterator[EtlWorker]:
+    """A Celery worker with the real job."""
     forget_connections()
-    started = EtlWorker("worker", database_url, tmp_path, **environment)
+    started = EtlWorker("worker", database_url, tmp_path, SPARK_MASTER="local[2]")
     yield started
     started.stop()
     forget_connections()

@@ -1,4 +1,4 @@
-"""What an operator does most is done by the keyboard alone: focus is seen, and no page keeps it."""
+"""Operators' most frequent work by keyboard alone: focus is visible, and no page traps it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ const one = document.activeElement, style = getComputedStyle(one);
 return [one.matches(arguments[0]), style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2,
         one.outerHTML.slice(0, 100)];
 """
-#: How many places the focus has at most.
+#: The largest number of elements that can have the focus.
 PLACES = "return document.querySelectorAll('a, button, input, select, textarea, summary, [tabindex]').length"
 
 

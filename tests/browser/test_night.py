@@ -71,7 +71,7 @@ class Night:
     pictures: Path | None
     #: The key that was made, once it was.
     key: str = ""
-    #: What the consumer was given.
+    #: The consumer's messages.
     consumed: list[bytes] = field(default_factory=list)
 
     def open(self, path: str = "") -> None:

@@ -9,7 +9,7 @@ from typing import Self, cast
 
 from brokersite.rigs.torture.database import KEY
 from brokersite.rigs.torture.listeners import ListenerProcess
-from brokersite.rigs.torture.workload import BlipConsumer, BlipProducer, SharedLoad
+from brokersite.rigs.torture.workload import SharedLoad, SubscriptionConsumer, TopicProducer
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import Broker
 from wire.blipmq.client import Client
@@ -31,8 +31,8 @@ class Load:
         self._stage = SharedLoad([cast(ListenerProcess, SimpleNamespace(number=0, blipmq=broker.blipmq[1]))])
         with Client(host, broker.blipmq[1], KEY) as client:
             subscription = client.subscribe(TOPIC)
-        self._producer = BlipProducer("p", self._stage, 1, TOPIC, RATE)
-        self._consumer = BlipConsumer("c", self._stage, 1, TOPIC, subscription)
+        self._producer = TopicProducer("p", self._stage, 1, TOPIC, RATE)
+        self._consumer = SubscriptionConsumer("c", self._stage, 1, TOPIC, subscription)
         with Overhop(host, self._overhop) as given:
             given.create_queue(QUEUE)
         self._worker = Worker(host, self._overhop, queue=QUEUE, handler=self._do, timeout=PATIENCE)

@@ -63,7 +63,7 @@ class Server:
 
     @property
     def log(self) -> str:
-        """What it has written in its log."""
+        """The server's log so far."""
         return self.home.log.read_text(errors="replace") if self.home.log.exists() else ""
 
     @property

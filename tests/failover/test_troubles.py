@@ -1,4 +1,4 @@
-"""What a database suffers though it lives: the broker waits, says so, and goes on by itself."""
+"""A database that runs but is impaired: the broker waits, says so, and goes on by itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STATUS = ("--status", "127.0.0.1:0")
 SIZE, BODY = "64m", 4000
 WAITING = 20
 END_SESSIONS = "select pg_terminate_backend(pid) from pg_stat_activity where usename = %s"
-#: What would end the engine's statements and sessions, and Django's, if it held for them.
+#: Limits that would end the engine's statements and sessions, and Django's, if they held for them.
 LIMITS = {
     "statement_timeout": "300ms", "lock_timeout": "10ms", "idle_session_timeout": "300ms",
     "idle_in_transaction_session_timeout": "300ms",

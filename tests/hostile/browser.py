@@ -41,7 +41,7 @@ class Form:
         return [name for name in self.fields if name not in OWN]
 
     def filled(self, given: Mapping[str, str | bytes]) -> list[tuple[str, str | bytes]]:
-        """What is sent when these fields are changed."""
+        """The form's data after these fields are changed."""
         untouched = [(name, value) for name, values in self.fields.items() if name not in given for value in values]
         return [*untouched, *given.items()]
 

@@ -51,7 +51,7 @@ SESSIONS = st.builds(
     st.just(b"") | WRONG,
 )
 
-#: What has done harm once, or might.
+#: Inputs that once did harm, or might.
 CASES = {
     "the first PUBLISH begins with 0xff": frame(codec.PUBLISH, 7, b"\xff\0\1ax"),
     "the first PUBLISH is empty": frame(codec.PUBLISH, 7, b""),

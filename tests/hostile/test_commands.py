@@ -17,7 +17,7 @@ from tests.hostile.values import INTEGERS, texts
 from tests.wire.broker import Database
 
 COMMANDS = ("queue", "apikey", "route", "audit", "periodic", "etl")
-#: What takes a file's name, which is not this test's, and what starts a Spark.
+#: Arguments that take a file's name, and commands that start a Spark: not for this test.
 FILES = {"file", "key_file", "anchors", "body_schema"}
 SPARK = {("etl", "run")}
 #: Numbers, texts and bytes that have done harm once, or might.
@@ -29,7 +29,7 @@ TEXTS = texts(2000) | st.sampled_from(VALUES) | st.sampled_from(INTEGERS).map(st
 
 
 class Sub(NamedTuple):
-    """What one of the commands can be told to do."""
+    """A subcommand and its arguments."""
 
     words: tuple[str, str]
     positional: list[argparse.Action]

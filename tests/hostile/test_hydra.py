@@ -62,7 +62,7 @@ IRC_LINES: Final = st.builds(
     st.sampled_from((b"\r\n", b"\n", b"\r")),
 )
 
-#: What has done harm once, or might.
+#: Inputs that once did harm, or might.
 CASES: Final = {
     "a POST of a web page": b"POST / HTTP/1.1\r\nHost: a\r\n\r\nKNOCK 1 page\r\nSEND 1 PRIVMSG #c :from a page\r\n",
     "a TLS hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),

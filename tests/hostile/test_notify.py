@@ -40,7 +40,7 @@ def many(word: str, **members: object) -> list[str]:
     return [json.dumps({word: number, **members}) for number in range(5000)]
 
 
-#: What has done harm once, or might.
+#: Inputs that once did harm, or might.
 CASES: dict[str, list[str]] = {
     "a number where an object belongs": ['{"ready": 5}'],
     "no JSON": ["", " ", "{", "\ufeff{}", "NaN", "[" * LONGEST, '{"a":' * 1500, "9" * LONGEST, "'; drop table x; --"],

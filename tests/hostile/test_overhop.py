@@ -44,7 +44,7 @@ PAYLOADS = st.fixed_dictionaries({}, optional=FITTING) | st.dictionaries(
 
 @st.composite
 def sessions(draw: st.DrawFn) -> bytes:
-    """What a client sends on one connection."""
+    """The bytes that a client sends on one connection."""
     sent = [draw(st.sampled_from((GREETING, GREETING, GREETING, b"")))]
     for _ in range(draw(st.integers(0, 6))):
         envelope = {"v": 2, "t": draw(st.integers(1, 24) | integers()), "rid": draw(texts(300)), "p": draw(PAYLOADS)}
@@ -63,7 +63,7 @@ def framed(body: bytes) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-#: What has done harm once, or might.
+#: Inputs that once did harm, or might.
 CASES = {
     "ADDQUEUE of every extreme limit": b"".join(
         asked(Type.ADDQUEUE, name=f"limit{n}", config={"concurrency_limit": value})

@@ -22,7 +22,7 @@ from tests.peers.vectors import SECRET
 from tests.peers.web.serving import BINARY, CLOSE, CONTINUATION, TEXT, Raw, frame
 from tests.wire.broker import Database
 
-#: What half of a surrogate pair is in JSON, and what a NUL is.
+#: Characters that JSON must escape: halves of surrogate pairs, and NULs.
 ESCAPES = ("\ud800", "\udfff\ud800", "\0", "x\0y")
 #: Numbers of characters around every limit.
 LENGTHS = sorted(
@@ -73,7 +73,7 @@ MESSAGES = st.one_of(
 
 @st.composite
 def sessions(draw: st.DrawFn) -> list[bytes]:
-    """What a client sends on one connection; most begin with a register."""
+    """The frames that a client sends on one connection; most begin with a register."""
     sent = [frame(register("hostile"))] if draw(st.integers(0, 4)) else []
     for _ in range(draw(st.integers(0, 6))):
         message = draw(MESSAGES)
@@ -85,7 +85,7 @@ def after_register(*messages: bytes) -> list[bytes]:
     return [frame(register("hostile")), *map(frame, messages), frame(PEERS)]
 
 
-#: What has done harm once, or might.
+#: Inputs that once did harm, or might.
 CASES: dict[str, Callable[[], Sequence[bytes]]] = {
     "an ack whose key is long in bytes": lambda: after_register(ack("😀" * 753)),
     "acks at and past the limit": lambda: after_register(

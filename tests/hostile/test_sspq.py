@@ -27,7 +27,7 @@ SESSIONS = st.builds(
     lambda packets, end: b"".join(packets) + end, st.lists(PACKETS, max_size=6), CLAIMED | octets(1000) | st.just(b"")
 )
 
-#: What has done harm once, or might.
+#: Inputs that once did harm, or might.
 CASES = {
     "a SEND of the largest size": codec.encode_send(bytes(codec.MAX_PAYLOAD), 0),
     "a SEND one byte over the largest": struct.pack(">HBBI", codec.MAGIC, codec.SEND, 0, codec.MAX_PAYLOAD + 1),

@@ -1,4 +1,4 @@
-"""What a hostile client must not harm: the node, the log, and a neighbour. To be used around what it does."""
+"""A check around a hostile client's actions: the node, the log and a neighbour are as before."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def exchange(address: Address, data: bytes) -> bytes:
         connection.setblocking(False)
         selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
         left = memoryview(data)
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(OSError):  # also ENOTCONN, where the end comes before the shutdown
             while True:
                 events = selector.select(PATIENCE)
                 assert events, f"neither read from nor answered, with {len(left)} bytes to send"

@@ -38,5 +38,5 @@ def integers(least: int = -(2**63), most: int = 2**63 - 1) -> st.SearchStrategy[
     return st.sampled_from([value for value in INTEGERS if least <= value <= most]) | st.integers(least, most)
 
 
-#: How often the same thing is sent in a row.
+#: Repetitions of the same input in a row.
 TIMES = st.sampled_from((1, 1, 1, 2, 50, 2000))

@@ -51,7 +51,7 @@ async def open_store(name: str = "alpha", **options: Any) -> Opened:
 
 
 def rows(sql: str, *parameters: Any) -> list[dict[str, Any]]:
-    """What another session sees, or does."""
+    """Run a statement in a session of its own, and return its rows."""
     session = psycopg.connect(conninfo_from_settings(), autocommit=True, row_factory=dict_row)
     with contextlib.closing(session):
         cursor = session.execute(sql.encode(), parameters)

@@ -176,7 +176,7 @@ def test_nothing_can_be_added_or_changed(admin_client: Client) -> None:
     assert admin_client.get(reverse("admin:hydra_event_add")).status_code == 403
 
 
-# What can be done.
+# Actions.
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_who_may_only_look_is_offered_nothing(unprivileged: Client) -> None:
     assert Node.objects.exists()
 
 
-# Who led and held IRC when.
+# Tenures.
 
 
 def test_the_list_draws_who_led_and_held_irc_also_of_nodes_that_are_forgotten(admin_client: Client) -> None:

@@ -105,7 +105,7 @@ class World:
         self.dialling.append(str(address))
         raise TransportError(f"{address}: refused")
 
-    # What tests do.
+    # Actions of tests.
 
     def link(self) -> FakeLink:
         """A link was accepted."""

@@ -1,4 +1,4 @@
-"""What operators ask of nodes, as it goes through the database."""
+"""Operators' requests to nodes, through the database."""
 
 from __future__ import annotations
 

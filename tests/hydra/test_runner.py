@@ -1,4 +1,4 @@
-"""What a node does when its database goes and comes back, without the database."""
+"""A node whose database goes away and comes back, with a double in place of the database."""
 
 from __future__ import annotations
 

@@ -71,10 +71,10 @@ class Surroundings:
         self.submitted: list[tuple[str, str]] = []
         self.happened: list[tuple[str, str]] = []
         self.troubles: list[Exception] = []
-        """What the next claims raise."""
+        """Errors of the next claims."""
         self.before_claim: Callable[[], None] = lambda: None
         self.slow: asyncio.Event | None = None
-        """What a claim that is committed waits for before it is answered."""
+        """Holds back the answer to a committed claim until it is set."""
         fake = cast(Any, self)
         self.sender = Sender(fake, "hydra.send", fake, fake, self._submit, lambda *what: self.happened.append(what))
 

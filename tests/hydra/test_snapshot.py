@@ -1,4 +1,4 @@
-"""What a node shows of itself, and what has happened between two looks."""
+"""Snapshots of a node, and the events between two of them."""
 
 from __future__ import annotations
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import re
 import socket
-import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -22,7 +20,6 @@ from django.conf import settings
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from brokersite.environment import CHECKOUT
 from queues.audit.events import GENESIS, Event, hash_after
 from tests.peers.web.serving import CLOSE, TEXT, Raw, frame
 from tests.process import Process
@@ -319,7 +316,7 @@ def closed_after(broker: WebBroker, *messages: bytes | str, path: str = "/ws/pee
     return close_of(caught.value)
 
 
-# What the store has.
+# The store.
 
 MAILBOX = "select queue_id from queues_mailbox where name = %s"
 
@@ -368,12 +365,17 @@ Join = Callable[..., Peer]
 Launch = Callable[..., WebBroker]
 
 
-def manage(store: Database | str, *arguments: str) -> subprocess.CompletedProcess[str]:
+class Done(NamedTuple):
+    """A program that has ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def manage(store: Database | str, *arguments: str) -> Done:
     """Run a management command on a database."""
     url = store if isinstance(store, str) else store.url
-    return subprocess.run(
-        [sys.executable, "manage.py", *arguments],
-        cwd=CHECKOUT,
-        env={**os.environ, "DATABASE_URL": url, "DATA_DIR": home(url), "SECRET_KEY": settings.SECRET_KEY},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    environment = {"DATABASE_URL": url, "DATA_DIR": home(url), "SECRET_KEY": settings.SECRET_KEY}
+    status, lines, log = Process(sys.executable, "manage.py", *arguments, environment=environment).finish()
+    return Done(status, "\n".join(lines), log)

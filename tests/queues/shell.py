@@ -14,7 +14,7 @@ from django.core.management import ManagementUtility
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command wrote, and the status it ended with."""
+    """A command's output and exit status."""
 
     status: int
     out: str

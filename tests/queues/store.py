@@ -1,4 +1,4 @@
-"""What the tests of this directory share: messages in given states, exact counts, notifications."""
+"""Common helpers of this directory: messages in given states, exact counts, notifications."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def assert_counts_are_exact(queue: Queue) -> QueueCounts:
 
 
 class Notifications:
-    """What nodes would hear."""
+    """The notifications and instructions sent to nodes."""
 
     def __init__(self, listener: psycopg.Connection[Any]) -> None:
         self._listener = listener

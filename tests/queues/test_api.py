@@ -41,7 +41,7 @@ def subscribe(topic: str, qos: int = 1) -> Subscription:
     return Subscription.objects.create(topic=topic.encode(), qos=qos, queue=queue)
 
 
-# What is stored.
+# Stored messages.
 
 
 def test_a_message_is_stored_as_it_was_given_under_the_id_that_is_returned() -> None:
@@ -362,7 +362,7 @@ def test_outside_a_transaction_two_publishers_cannot_both_take_the_last_place() 
     publish("orders", b"x")
 
 
-# What is refused.
+# Refusals.
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ def test_maps_are_sorted_and_everything_is_as_short_as_it_goes() -> None:
         (msgpack.packb({"a": {1: 2}}), "int is not allowed for map key"),
         (msgpack.packb({b"a": 2}), "keys that are no text"),
         (msgpack.packb(msgpack.ExtType(5, b"x")), "extension value"),
-        (b"\x01\x02", "no such MessagePack"),
-        (b"", "no such MessagePack"),
+        (b"\x01\x02", "not valid MessagePack"),
+        (b"", "not valid MessagePack"),
         (b"\x91" * 70 + b"\x01", "nested more than 62 deep"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the tables themselves refuse, and what they keep."""
+"""The tables' own constraints, and the rows they keep."""
 
 from __future__ import annotations
 

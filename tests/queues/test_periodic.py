@@ -1,4 +1,4 @@
-"""Jobs by the clock."""
+"""Periodic jobs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def due_job(name: str = "nightly", queue: str = "reports", cron: str = RARE, **f
     return make_due(add_periodic(name, cron, queue, **fields))
 
 
-# What a run does.
+# Runs.
 
 
 @pytest.mark.django_db
@@ -137,7 +137,7 @@ def test_a_row_enabled_by_hand_is_planned_before_it_runs() -> None:
     assert not Message.objects.exists()
 
 
-# What prevents a run.
+# Obstacles to a run.
 
 
 @pytest.mark.django_db

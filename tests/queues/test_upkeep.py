@@ -1,4 +1,4 @@
-"""What happens by the clock outside the engines: the same as in them, and safe beside them."""
+"""Periodic work outside the engines: the same as in them, and safe beside them."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ DOCUMENT = CHECKOUT / "docs" / "celery.md"
 TEST_TIMEOUT = 90
 #: Seconds that an interrupted suite has to write its report.
 LAST_WORDS = 30
-#: What a suite's pytest must not load: plugins of this project's own tests.
+#: Plugins of this project's own tests, which a suite's pytest must not load.
 WITHOUT = ("django", "asyncio", "xdist", "hypothesispytest", "cacheprovider")
 #: Where a file of ours goes in a source package.
 OWN = "t/integration/own_common.py"

@@ -1,4 +1,4 @@
-"""What clients are promised, while the listener and the database are killed, cut off and stopped under them."""
+"""The promises to clients, while the listener and the database are killed, cut off and stopped under them."""
 
 from __future__ import annotations
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import struct
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote, urlencode
@@ -19,7 +16,6 @@ import psycopg
 from django.conf import settings
 from psycopg import sql
 
-from brokersite.environment import CHECKOUT
 from queues.database import connection_parameters
 from queues.engine.access import key_digest
 from tests.process import Process
@@ -96,12 +92,12 @@ class Database:
         self.connection.execute(statement, (*columns.values(), queue))
 
     def states(self, queue: int) -> Counter[int]:
-        """How many messages a queue has, by state."""
+        """A queue's messages, counted by state."""
         rows = self.rows("select state, count(*) from queues_message where queue_id = %s group by state", queue)
         return Counter(dict(rows))
 
     def payloads(self, queue: int) -> list[bytes]:
-        """What a queue holds, in order."""
+        """The payloads in a queue, in order."""
         rows = self.rows("select payload from queues_message where queue_id = %s order by id", queue)
         return [bytes(payload) for (payload,) in rows]
 
@@ -480,9 +476,7 @@ def create_database(parameters: dict[str, Any], name: str, template: str | None 
 
 def migrate(parameters: dict[str, Any]) -> None:
     """Apply every migration to a database, in a process of its own."""
-    subprocess.run(
-        [sys.executable, "manage.py", "migrate", "--verbosity=0"],
-        cwd=Path(CHECKOUT),
-        env={**os.environ, "DATABASE_URL": make_url(parameters)},
-        check=True,
-    )
+    status, _, log = Process(
+        sys.executable, "manage.py", "migrate", "--verbosity=0", environment={"DATABASE_URL": make_url(parameters)}
+    ).finish()
+    assert status == 0, log

@@ -20,7 +20,7 @@ def broker(store: Database) -> Iterator[Broker]:
 
 
 def rows(store: Database, queue: str) -> list[Row]:
-    """What happened in a queue, without that it is audited: event, from, to."""
+    """A queue's audit events, without the one that audit was switched on: event, from, to."""
     return store.rows(
         "select event, sender, recipient from queues_audit join queues_auditchain c on c.id = chain_id"
         " where c.name = %s and event <> 'audit-on' order by seq", f"queue:{queue}",

@@ -149,14 +149,14 @@ def stranger(tmp_path: Path) -> Authority:
 
 
 def trusting(authority: Authority, identity: tuple[Path, Path] | None = None) -> ssl.SSLContext:
-    """What a client gives as `tls`."""
+    """A client's `tls` argument."""
     context = ssl.create_default_context(cafile=str(authority.file))
     if identity is not None:
         context.load_cert_chain(*identity)
     return context
 
 
-# Who is trusted.
+# Trust.
 
 
 @pytest.mark.parametrize("event_loop", EVENT_LOOPS)
@@ -267,7 +267,7 @@ def version(request: pytest.FixtureRequest) -> ssl.TLSVersion:
 def not_welcome(
     request: pytest.FixtureRequest, authority: Authority, stranger: Authority, version: ssl.TLSVersion
 ) -> ssl.SSLContext:
-    """What a client has that a broker with client certificates does not let in."""
+    """The TLS context of a client that a broker with client certificates refuses."""
     context = trusting(authority, stranger.issue("worker-7") if request.param else None)
     context.maximum_version = version
     return context

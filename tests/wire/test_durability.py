@@ -1,4 +1,4 @@
-"""What survives: restarts, kills, and a database that goes away under traffic."""
+"""Durability over restarts, kills, and a database that goes away under traffic."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ class Traffic:
             raise self.failure
 
 
-@pytest.mark.parametrize("purposes", [(), ("writer",), ("settler",), ("claimer",), ("listener",), ("requests",)])
+@pytest.mark.parametrize("purposes", [(), ("writer",), ("settlements",), ("fetcher",), ("listener",), ("requests",)])
 def test_nothing_confirmed_is_lost_when_the_databases_connections_are_cut(
     broker: Restartable, store: Database, purposes: tuple[str, ...]
 ) -> None:

@@ -36,7 +36,7 @@ def server() -> Server:
 
 
 def samples(server: Server) -> Samples:
-    """What is shown of a server: value by name and labels."""
+    """A server's metrics: value by name and labels."""
     registry = CollectorRegistry()
     registry.register(WireCollector(server))
     return {

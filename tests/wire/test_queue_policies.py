@@ -1,4 +1,4 @@
-"""What an operator sets on a queue or a route, as clients of a running broker see it."""
+"""Policies of queues and routes, as clients of a running broker see them."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_a_qos_0_publish_is_kept_by_a_queue_that_a_route_feeds(broker: Broker, c
         worker.hang_up()
 
 
-# What an operator removes.
+# Removals by operators.
 
 
 def test_a_removed_subscription_is_unknown_at_once(client: Blip, store: Database) -> None:

@@ -1,4 +1,4 @@
-"""What one client may have: who asks for more is told so, and others are served."""
+"""Quotas of one client: a request for more is refused with a reason, and others are served."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def pour(connection: Raw, frame: bytes, enough: Callable[[], bool]) -> int:
 
 @pytest.fixture(scope="module")
 def subscribed(broker: Broker) -> None:
-    """What is published to `flood` is stored."""
+    """A subscriber of `flood`, so that its messages are stored."""
     with Blip(broker.blipmq) as client:
         client.subscribe(b"flood")
 

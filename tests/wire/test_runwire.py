@@ -257,7 +257,7 @@ def test_while_commits_wait_a_producer_is_held_back_and_then_goes_on(broker: Bro
         wait_until(lambda: len(store.payloads(store.queue_of(subscription))) == sent)
 
 
-# What SSPQ serves.
+# SSPQ's queues.
 
 
 def test_dead_letters_that_are_switched_off_are_declined_and_the_queue_is_named(store: Database) -> None:
@@ -332,7 +332,7 @@ def ask_over_tls(broker: Broker, context: ssl.SSLContext) -> Packet:
 
 
 def nodes_of(store: Database, processes: list[psutil.Process]) -> int:
-    """How many of these processes are nodes."""
+    """The number of nodes among these processes."""
     return int(
         store.value("select count(*) from queues_node where pid = any(%s)", [process.pid for process in processes])
     )

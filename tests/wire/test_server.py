@@ -1,4 +1,4 @@
-"""What the sessions of one process share: a changed API key ends each of its sessions, whatever one of them does."""
+"""The state that one process's sessions share: a changed API key ends all its sessions, whatever one of them does."""
 
 from __future__ import annotations
 

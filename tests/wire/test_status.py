@@ -71,7 +71,7 @@ def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def reasons(*found: str) -> Callable[[], Coroutine[Any, Any, list[str]]]:
-    """What is the matter with the database."""
+    """A stub for the look-up of the database's faults."""
 
     async def looked_up() -> list[str]:
         return list(found)

@@ -30,7 +30,7 @@ HALF = codec.encode_hello(1) + struct.pack(">IBQH", 9 + 2 + 65_535, codec.AUTH, 
 
 @pytest.fixture(scope="module")
 def descriptors() -> Iterator[int]:
-    """How many descriptors this process, and the brokers it starts, may have."""
+    """Raise the limit of descriptors, for this process and the brokers it starts, and yield it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield hard if hard != resource.RLIM_INFINITY else MOST * 2
@@ -82,7 +82,7 @@ def test_ten_thousand_strangers_with_half_a_frame_each_take_no_more_memory_than_
         known.publish(b"before", b"still served")
         assert known.consume(subscription, 1) == [b"still served"]
         assert count * len(HALF) > 2 * BUDGET or count < 1000
-        # What is held, once over while it grows; and 4 KiB for each connection that the broker has had.
+        # The held bytes, twice while a buffer grows; and 4 KiB for each connection that the broker has had.
         assert process.memory_info().rss - before < 2 * BUDGET + 32 * MIB + count * 4096
     assert "(partial_bytes)" in broker.log
 

@@ -1,4 +1,4 @@
-"""What a client has published and is not durable: when it is paused, and when it is read again."""
+"""Clients with published messages that are not durable yet: paused, and read again."""
 
 from __future__ import annotations
 

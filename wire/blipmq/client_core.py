@@ -184,7 +184,7 @@ class ClientCore:
 
     def _take_delivery(self, correlation_id: int, payload: bytes) -> None:
         if not self._bursts:
-            raise ProtocolViolation("a delivery that no POLL asked for")
+            raise ProtocolViolation("a delivery without a POLL")
         burst = self._bursts[0]
         qos, topic, body = codec.parse_delivery(payload)
         tag = correlation_id if qos else None

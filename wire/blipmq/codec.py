@@ -136,7 +136,7 @@ class Decoder:
 
     @property
     def correlation_id(self) -> int:
-        """That of the frame which is not complete; 0 when there is none, or it has not come."""
+        """The correlation id of the incomplete frame; 0 when there is none, or it has not come."""
         return _read_header(self._rest)[2] if len(self._rest) >= HEADER_SIZE else 0
 
     def feed(self, data: bytes) -> list[Frame]:

@@ -164,7 +164,7 @@ class BlipMQSession:
         self.connection.abort(Closure.OPERATOR)
 
     def holds(self) -> tuple[int, int]:
-        """What waits for an acknowledgement of the subscriptions that it polls, the first `MOST_LOOKED` of them. Other
+        """Unacknowledged messages of the first `MOST_LOOKED` subscriptions that it polls, and bytes held. Other
         clients of the key may have polled some of it."""
         polled = islice(self._polled.values(), MOST_LOOKED)
         return sum(len(known.buffer.unacked) for known in polled), self.connection.held_bytes

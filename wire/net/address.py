@@ -51,7 +51,7 @@ def _parse_host(host: str, text: str) -> str:
         try:
             ipaddress.IPv6Address(host[1:-1])
         except ValueError as error:
-            raise AddressError(f"{text!r}: what stands in brackets is no IPv6 address ({error})") from None
+            raise AddressError(f"{text!r}: the text in brackets is no IPv6 address ({error})") from None
         return host[1:-1]
     if not host:
         raise AddressError(f"{text!r} has no host: write 0.0.0.0 or [::] before it to listen everywhere")

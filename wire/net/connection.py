@@ -66,7 +66,7 @@ class Failing(Protocol):
     """A connection that can be ended for an exception."""
 
     def failed(self, where: str) -> None:
-        """As `Connection.failed`."""
+        """End the connection for the exception being handled; see `Connection.failed`."""
 
 
 class Contained(Protocol):

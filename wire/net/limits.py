@@ -98,7 +98,7 @@ class LimitedConnection(Protocol):
         """Whether its handshake is not complete."""
 
     def evict(self, closure: Closure) -> None:
-        """It is over a limit: end it."""
+        """End the connection, which is over a limit."""
 
 
 #: A stranger that holds fewer bytes goes no sooner than others.

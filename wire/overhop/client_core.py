@@ -33,7 +33,7 @@ class Reply(Generic[T]):
         self.rid = rid
         self.frame = frame
         self.submitted_at = 0.0
-        #: Why there is no result.
+        #: The error in place of a result.
         self.error: ClientError | None = None
         #: Called when it is done.
         self.wake: Callable[[], object] | None = None

@@ -3,46 +3,54 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import repeat
 from time import monotonic, time
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from uuid import uuid4
 
-from queues.engine import Content, LocalQueue, Push, Worker
+from queues.engine import CONTENT_ONLY, Content, LocalQueue, Push, PushConsumer
 from wire.net.connection import Connection, contained
 from wire.overhop.codec.encoder import Unencodable
-from wire.overhop.codec.hot_frames import JOB_PAYLOAD, QuestWriter
+from wire.overhop.codec.hot_frames import QuestWriter
 from wire.overhop.codec.timestamps import format_timestamp
-from wire.overhop.payloads import DIGITS, HEX, JobNames, payload_value
+from wire.overhop.payloads import JobNames, payload_value
 
 logger = logging.getLogger(__name__)
 
 MSGPACK = int(Content.MSGPACK)
-_new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
+#: The detail of a job that is as most are.
+_ENQUEUED = CONTENT_ONLY[Content.MSGPACK]
 
 
-class Assignment(NamedTuple):
-    """A job that a worker has: its consumer, the delivery's tag, the job's first id, and since when (Unix time)."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Pushed:
+    """The common facts of jobs pushed together: their consumer, attempt, and since when a worker has them and until
+    when it may (Unix times)."""
 
     consumer: Consumer
-    tag: int
-    id: int
     attempt: int
     since: float
     deadline: float | None
+
+
+#: A job that a worker has: with which it was pushed, and its delivery's tag.
+Assignment = tuple[Pushed, int]
 
 
 class ConsumerOwner(Protocol):
     """The deliveries of the connection that a consumer belongs to."""
 
     connection: Connection
-    assignments: dict[str, Assignment]
+    assignments: dict[bytes, Assignment]
 
-    def send_quests(self, frames: list[bytes]) -> None:
-        """Send frames at once."""
+    def send_quests(self, frames: bytes, count: int) -> None:
+        """Send so many frames at once."""
 
 
-class Consumer(Worker):
+class Consumer(PushConsumer):
     """A subscription: a consumer that is pushed to."""
 
     __slots__ = (
@@ -70,66 +78,67 @@ class Consumer(Worker):
     @contained
     def push(self, messages: list[Push], deadline: float | None) -> None:
         """Send jobs to the worker."""
-        assign, largest = self._owner.assignments, self.largest
-        limit = self.buffer.policy.max_attempts
         since = time()
         due = None if deadline is None else since + deadline - monotonic()
         text = None if due is None else format_timestamp(datetime.fromtimestamp(due, UTC))
-        burst = self._writer.burst(text, limit)
-        first, usual, rest = burst.first, burst.usual, burst.rest
-        block, start, packed, size = -1, "", b"", 0
-        frames = []
-        for tag, id, payload, attempts, detail in messages:
-            if id >> 12 != block:
-                block, start = id >> 12, self._names.start(id)
-                packed = self._names.pack(start)
-                size = rest + len(packed)
-            jid = start + HEX[id & 4095]
-            most = limit if detail is None or detail.max_attempts is None else detail.max_attempts
-            content = None if detail is None else detail.content
-            if content != MSGPACK:
-                value = self._value(tag, id, payload, content)
-                if value is None:
-                    continue
-                payload = value
-            if len(payload) > largest:
-                self.buffer.bury(tag, f"its payload of {len(payload)} bytes does not fit into a frame")
-                continue
-            if attempts == 0 and most == limit:
-                head = (size + len(payload)).to_bytes(4, "big")
-                frames.append(b"".join((head, first, packed, DIGITS[id & 4095], JOB_PAYLOAD, payload, usual)))
-            else:
-                frames.append(burst.write(packed + DIGITS[id & 4095], payload, attempts + 1, most))
-            assign[jid] = _new(Assignment, (self, tag, id, attempts + 1, since, due))
-        if frames:
-            self.active += len(frames)
-            self._owner.send_quests(frames)
+        usual = self.buffer.policy.max_attempts
+        tags, ids, payloads, attempts, details = zip(*messages, strict=True)
+        if attempts.count(0) == details.count(_ENQUEUED) == len(messages) and max(map(len, payloads)) <= self.largest:
+            frames = [self._push_alike(Pushed(self, 1, since, due), text, usual, tags, ids, payloads)]
+            count = len(messages)
+        else:
+            frames = []
+            for tag, id, payload, failed, detail in messages:
+                value = self._value(tag, id, payload, None if detail is None else detail.content)
+                if value is not None:
+                    own = None if detail is None else detail.max_attempts
+                    most = usual if own is None else own
+                    pushed = Pushed(self, failed + 1, since, due)
+                    frames.append(self._push_alike(pushed, text, most, (tag,), (id,), (value,)))
+            count = len(frames)
+        if count:
+            self.active += count
+            self._owner.send_quests(b"".join(frames), count)
+
+    def _push_alike(
+        self, pushed: Pushed, deadline: str | None, most: int, tags: Sequence[int], ids: Sequence[int],
+        payloads: Sequence[bytes],
+    ) -> bytes:  # fmt: skip
+        """Assign jobs that have all but their payloads in common; returns their QUESTs."""
+        names, jids = self._names, self._names.jids(ids)
+        self._owner.assignments.update(zip(jids, zip(repeat(pushed), tags), strict=True))
+        return self._writer.write(deadline, pushed.attempt, most, names.head, jids, payloads)
 
     def _value(self, tag: int, id: int, payload: bytes, content: int | None) -> bytes | None:
-        """A payload from elsewhere as a frame has it; None for one that no frame can have, which is a dead letter."""
+        """A payload as a frame has it; None for one that no frame can have, which is a dead letter."""
         try:
-            return payload_value(payload, content)
+            value = payload if content == MSGPACK else payload_value(payload, content)
         except Unencodable as error:
             self.buffer.bury(tag, str(error))
+            return None
         except Exception as error:  # this message costs itself only, and is not tried again
             self.connection.listener.session_failed()
             logger.exception("%s: message %d of %s cannot be delivered", self.connection.name, id, self.queue)
             self.buffer.bury(tag, f"it cannot be delivered: {type(error).__name__}")
-        return None
+            return None
+        if len(value) > self.largest:
+            self.buffer.bury(tag, f"its payload of {len(value)} bytes does not fit into a frame")
+            return None
+        return value
 
     @contained
     def expired(self, tags: list[int]) -> None:
-        """These jobs have been taken away, unless they were finished."""
+        """Jobs have been taken away, unless they were finished."""
         gone = set(tags)
         assignments = self._owner.assignments
-        for jid in [jid for jid, job in assignments.items() if job.consumer is self and job.tag in gone]:
+        for jid in [jid for jid, (pushed, tag) in assignments.items() if pushed.consumer is self and tag in gone]:
             del assignments[jid]
             self.active -= 1
 
     # Called by the session.
 
     def finished(self, count: int) -> None:
-        """So many of its jobs are the worker's no more."""
+        """Count jobs as no longer the worker's."""
         self.active -= count
 
     @staticmethod

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
-from queues.engine import Client, LocalQueue, QueueNotFound
+from queues.engine import ClientConnection, LocalQueue, QueueNotFound, first_id
 from queues.reach import Operation
 from wire.net.connection import Connection
-from wire.overhop.codec.decoder import OverhopEnvelope
 from wire.overhop.codec.encoder import Unencodable, encode_value, err
 from wire.overhop.codec.fields import DomainError, forbidden
-from wire.overhop.codec.hot_frames import OkWriter
-from wire.overhop.codec.messages import Log, Subscribe, credit, done, fail, job_id, subscription_id
-from wire.overhop.codec.names import Code, Type
+from wire.overhop.codec.hot_frames import empty_ok, empty_oks
+from wire.overhop.codec.messages import Log, Subscribe, credit, done, fail, job_id, split_job_id, subscription_id
+from wire.overhop.codec.names import Code
+from wire.overhop.codec.runs import DoneRun
 from wire.overhop.consumer import Assignment, Consumer
 from wire.overhop.service import OverhopService
 from wire.replies import Replies
 
 Payload = dict[str, Any]
-DONE = int(Type.DONE)
 #: Jobs that a snapshot lists for each worker, at most: the oldest.
 MOST_JOBS = 100
 NOT_SETTLED = "the store cannot settle this job: an operator has to see to it"
@@ -34,7 +35,7 @@ class Answers:
 
     __slots__ = ("_at", "_parts", "_reason", "_rids", "_tags")
 
-    def __init__(self, tags: list[int], rids: list[str], reason: str = NOT_SETTLED) -> None:
+    def __init__(self, tags: Sequence[int], rids: Sequence[bytes], reason: str = NOT_SETTLED) -> None:
         self._tags = tags
         self._rids = rids
         self._reason = reason
@@ -42,30 +43,29 @@ class Answers:
         self._at = 0
 
     def put(self, out: list[bytes], parts: list[bytes]) -> None:
-        """These are the answers, one a job, and go here."""
+        """Append the answers, one a job, to `out`."""
         self._parts, self._at = out, len(out)
         out += parts
 
     def refuse(self, tag: int) -> None:
         """The end of the job with this tag is not stored."""
         n = self._tags.index(tag)
-        self._parts[self._at + n] = err(self._rids[n], Code.UNAVAILABLE, self._reason)
+        self._parts[self._at + n] = err(self._rids[n].decode(), Code.UNAVAILABLE, self._reason)
 
 
 class Deliveries:
-    """Consumers by their sids, assignments by their jids; the oldest assignment comes first."""
+    """Consumers by their sids, assignments by their jids as UTF-8; the oldest assignment comes first."""
 
     def __init__(
-        self, connection: Connection, service: OverhopService, replies: Replies, oks: OkWriter, client: Client
+        self, connection: Connection, service: OverhopService, replies: Replies, client: ClientConnection
     ) -> None:
         self.connection = connection
         self._client = client
         self.consumers: dict[str, Consumer] = {}
-        self.assignments: dict[str, Assignment] = {}
+        self.assignments: dict[bytes, Assignment] = {}
         self._service = service
         self._engine = service.engine
         self._replies = replies
-        self._oks = oks
 
     # Subscriptions.
 
@@ -118,47 +118,36 @@ class Deliveries:
         except Unencodable as error:
             raise DomainError(Code.INVALID_JOB_PAYLOAD, str(error)) from error
         buffer, tag = self._take(jid)
-        answers = Answers([tag], [rid])
+        answers = Answers([tag], [rid.encode()])
         if not buffer.complete(tag, kept, answers.refuse):
             raise _not_found(jid)
         self._replies.follow_round(self._engine.settling_of(buffer))
-        answers.put(self._replies.begin(), [self._oks.empty(rid)])
+        answers.put(self._replies.begin(), [empty_ok(rid)])
 
-    def done_run(self, received: Sequence[OverhopEnvelope], at: int) -> int:
-        """DONE for the jobs of one consumer that begin at `at`, without results; how many there are, perhaps none.
-
-        Every other DONE is left to `done`.
-        """
-        assignments = self.assignments
-        consumer: Consumer | None = None
-        tags: list[int] = []
-        rids: list[str] = []
-        for t, rid, p in received[at:]:
-            jid = p.get("jid")
-            if t != DONE or len(p) != 1 or type(jid) is not str:
-                break
-            job = assignments.get(jid)
-            if job is None or (consumer is not None and job[0] is not consumer):
-                break
-            consumer = job[0]
-            del assignments[jid]
-            tags.append(job[1])
-            rids.append(rid)
-        if consumer is None:
-            return 0
+    def done_run(self, run: DoneRun) -> bool:
+        """Finish the jobs of a run; False if they are not all of one consumer, and this worker's: they are left to
+        `done`."""
+        jids, rids = run.jids, run.rids
+        jobs = list(map(self.assignments.get, jids))
+        if None in jobs or len(set(jids)) < len(jids):
+            return False
+        pushes, tags = zip(*cast(list[Assignment], jobs), strict=True)
+        consumer = pushes[0].consumer
+        if any(pushed.consumer is not consumer for pushed in set(pushes)):
+            return False
+        for jid in jids:
+            del self.assignments[jid]
         consumer.finished(len(tags))
         answers = Answers(tags, rids)
         late = set(consumer.buffer.complete_many(tags, answers.refuse))
         self._replies.follow_round(self._engine.settling_of(consumer.buffer))
-        empty = self._oks.empty
+        oks = empty_oks(rids)
         if late:
             gone = "this worker no longer has the job"
-            parts = [err(rid, Code.JOB_NOT_FOUND, gone) if tag in late else empty(rid)
-                     for tag, rid in zip(tags, rids, strict=True)]  # fmt: skip
-        else:
-            parts = [empty(rid) for rid in rids]
-        answers.put(self._replies.begin(), parts)
-        return len(tags)
+            oks = [err(rid.decode(), Code.JOB_NOT_FOUND, gone) if tag in late else ok
+                   for tag, rid, ok in zip(tags, rids, oks, strict=True)]  # fmt: skip
+        answers.put(self._replies.begin(), oks)
+        return True
 
     def fail(self, rid: str, p: Payload) -> None:
         """FAIL: another attempt after the backoff, or none if it was the last."""
@@ -167,11 +156,11 @@ class Deliveries:
         if tag not in buffer.unacked:
             raise _not_found(jid)
         delay = None if retry_in_ms is None else retry_in_ms / 1000
-        answers = Answers([tag], [rid], NOT_COUNTED)
+        answers = Answers([tag], [rid.encode()], NOT_COUNTED)
         text = (error or "failed without a word").replace("\0", "\ufffd")
         buffer.give_back(tag, delay=delay, error=text, refuse=partial(answers.refuse, tag))
         self._replies.follow_round(self._engine.settling_of(buffer))
-        answers.put(self._replies.begin(), [self._oks.empty(rid)])
+        answers.put(self._replies.begin(), [empty_ok(rid)])
 
     def ack(self, rid: str, p: Payload) -> None:
         """ACK: the worker has it."""
@@ -181,28 +170,29 @@ class Deliveries:
     def beat(self, rid: str, p: Payload) -> None:
         """BEAT: the worker is still at it."""
         jid = job_id(p)
-        job = self._assignment(jid)
+        pushed, tag = self._assignment(jid)
         try:
-            moved = job.consumer.buffer.dispatcher().beat(job.tag)
+            moved = pushed.consumer.buffer.dispatcher().beat(tag)
         except KeyError:
             raise _not_found(jid) from None
         if moved is not None:
-            self.assignments[jid] = job._replace(deadline=job.consumer.wall_time(moved))
+            later = replace(pushed, deadline=pushed.consumer.wall_time(moved))
+            self.assignments[jid.encode()] = later, tag
         self._ok(rid)
 
     async def log(self, wanted: Log) -> Payload:
         """LOG: a line is kept with the job."""
-        job = self._assignment(wanted.jid)
+        pushed, _ = self._assignment(wanted.jid)
         line = wanted.line.replace("\0", "\ufffd")
-        return await self._service.queries.log(job.consumer.buffer.id, job.id, line)
+        return await self._service.queries.log(pushed.consumer.buffer.id, _id_of(wanted.jid), line)
 
     # The connection.
 
-    def send_quests(self, frames: list[bytes]) -> None:
+    def send_quests(self, frames: bytes, count: int) -> None:
         """Push jobs; a worker that does not read gets no more of them until it does."""
         connection = self.connection
-        connection.write(b"".join(frames))
-        self._client.delivered(len(frames))
+        connection.write(frames)
+        self._client.delivered(count)
         if connection.is_choked:
             for consumer in self.consumers.values():
                 consumer.set_aside()
@@ -220,18 +210,18 @@ class Deliveries:
     def hand_back(self) -> None:
         """Every job goes back to its place, as if it had not been pushed. The next reply waits for all of that."""
         jobs, self.assignments = self.assignments, {}
-        for job in jobs.values():
-            job.consumer.finished(1)
-            job.consumer.buffer.hand_back(job.tag)
-        for buffer in {job.consumer.buffer for job in jobs.values()}:
+        for pushed, tag in jobs.values():
+            pushed.consumer.finished(1)
+            pushed.consumer.buffer.hand_back(tag)
+        for buffer in {pushed.consumer.buffer for pushed, _ in jobs.values()}:
             self._replies.follow_round(self._engine.settling_of(buffer))
             self._replies.begin()  # what follows waits for this too
 
     def lose(self) -> None:
         """The worker is gone: another attempt for each of its jobs, after the backoff."""
         jobs, self.assignments = self.assignments, {}
-        for job in jobs.values():
-            job.consumer.buffer.give_back(job.tag, error="the worker disconnected")
+        for pushed, tag in jobs.values():
+            pushed.consumer.buffer.give_back(tag, error="the worker disconnected")
 
     def snapshot(self) -> dict[str, Any]:
         """Describe the subscriptions and the jobs, for the admin."""
@@ -245,30 +235,36 @@ class Deliveries:
             ],
             "jobs": [
                 {
-                    "jid": jid, "queue": job.consumer.queue, "message": job.id, "attempt": job.attempt,
-                    "since": round(job.since, 3),
-                    "deadline": None if job.deadline is None else round(job.deadline, 3),
+                    "jid": jid.decode(), "queue": pushed.consumer.queue, "message": _id_of(jid.decode()),
+                    "attempt": pushed.attempt, "since": round(pushed.since, 3),
+                    "deadline": None if pushed.deadline is None else round(pushed.deadline, 3),
                 }
-                for jid, job in islice(self.assignments.items(), MOST_JOBS)
+                for jid, (pushed, _) in islice(self.assignments.items(), MOST_JOBS)
             ],
             "active": len(self.assignments),
         }  # fmt: skip
 
     def _assignment(self, jid: str) -> Assignment:
-        job = self.assignments.get(jid)
+        job = self.assignments.get(jid.encode())
         if job is None:
             raise _not_found(jid)
         return job
 
     def _take(self, jid: str) -> tuple[LocalQueue, int]:
-        job = self.assignments.pop(jid, None)
+        job = self.assignments.pop(jid.encode(), None)
         if job is None:
             raise _not_found(jid)
-        job.consumer.finished(1)
-        return job.consumer.buffer, job.tag
+        pushed, tag = job
+        pushed.consumer.finished(1)
+        return pushed.consumer.buffer, tag
 
     def _ok(self, rid: str) -> None:
-        self._replies.begin().append(self._oks.empty(rid))
+        self._replies.begin().append(empty_ok(rid))
+
+
+def _id_of(jid: str) -> int:
+    """The first id of a job."""
+    return first_id(UUID(split_job_id(jid)[1]))
 
 
 def _not_found(jid: str) -> DomainError:

@@ -1,18 +1,16 @@
 """ENQUEUE on one connection: publishes jobs, and answers when they are stored.
 
-Plain jobs for one queue are published together (`publish_run`). A job with a key may not be stored because another
-job has the key: the answer then names that job, which has to be asked for.
+Plain jobs for one queue are published and answered together (`publish_run`). A job with a key may not be stored because
+another job has the key: the answer then names that job, which has to be asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NamedTuple
-
-from msgpack import Packer  # type: ignore[import-untyped]
+from typing import Any, NamedTuple, cast
 
 from queues.engine import (
-    Client,
+    ClientConnection,
     Content,
     EngineError,
     Outgoing,
@@ -22,18 +20,17 @@ from queues.engine import (
     Unstorable,
 )
 from wire.net.connection import Connection, contained
-from wire.overhop.codec.decoder import OverhopEnvelope
-from wire.overhop.codec.encoder import Unencodable, encode_value, err, is_simple
+from wire.overhop.codec.encoder import Unencodable, encode_value, enqueued, err
 from wire.overhop.codec.fields import DomainError, forbidden
-from wire.overhop.codec.hot_frames import OkWriter
+from wire.overhop.codec.hot_frames import jid_oks
 from wire.overhop.codec.messages import Enqueue
-from wire.overhop.codec.names import Code, Type
-from wire.overhop.payloads import DIGITS, JobNames
+from wire.overhop.codec.names import Code
+from wire.overhop.codec.runs import JobRun
+from wire.overhop.payloads import JobNames
 from wire.overhop.service import OverhopService, Target
 from wire.replies import HeldReplies, Replies
 
 NIL = b"\xc0"
-ENQUEUE = int(Type.ENQUEUE)
 #: The number of times that a job whose key has just become free is given to the store again.
 ROUNDS = 5
 
@@ -45,8 +42,33 @@ CODES: tuple[tuple[type[EngineError], Code], ...] = (
 )
 
 
-#: The place of an answer: a slot of a list of replies; with the request's id and the queue's names.
-Place = tuple[list[bytes], int, str, JobNames]
+class Places:
+    """The places of answers in a list of replies, from `slot` on: request ids of one length, jobs of one queue."""
+
+    __slots__ = ("_names", "_parts", "_rids", "_slot")
+
+    def __init__(self, parts: list[bytes], rids: Sequence[bytes], names: JobNames) -> None:
+        self._parts = parts
+        self._slot = len(parts)
+        self._rids = rids
+        self._names = names
+        parts += [b""] * len(rids)
+
+    def __len__(self) -> int:
+        return len(self._rids)
+
+    def fill(self, n: int, ids: Sequence[int]) -> None:
+        """The jobs from the `n`th on have these ids."""
+        at = self._slot + n
+        self._parts[at : at + len(ids)] = jid_oks(self._rids[n : n + len(ids)], self._names.head, self._names.jids(ids))
+
+    def refuse(self, n: int, code: Code, text: str) -> None:
+        """The `n`th job was not stored."""
+        self._parts[self._slot + n] = err(self._rids[n].decode(), code, text)
+
+
+#: A job's token: the places of its run's answers, and which of these is its own.
+ReplyPlace = tuple[Places, int]
 
 
 class Keyed(NamedTuple):
@@ -60,28 +82,24 @@ class Keyed(NamedTuple):
 
 
 class Enqueuer:
-    """Publishes jobs; an `AnsweredProducer` to the engine, to which each job's token is the place of its answer."""
+    """Publishes jobs; an `AnsweredProducer` to the engine: a job's token is the place of its answer, or `Keyed`."""
 
     def __init__(
         self,
         connection: Connection,
         service: OverhopService,
         replies: Replies,
-        oks: OkWriter,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
-        client: Client,
+        client: ClientConnection,
     ) -> None:
         """`spawn` runs a coroutine in the background, no longer than the connection lives."""
         self.connection = connection
         self._service = service
         self._engine = service.engine
         self._replies = replies
-        self._oks = oks
         self._spawn = spawn
         self._client = client
         self._gone = False
-        #: `encode_value` of simple maps; a packer that is kept is faster than `packb`, which makes one each time.
-        self._pack: Callable[[Any], bytes] = Packer(buf_size=4096).pack
 
     async def find(self, q: str) -> Target:
         """Look up a queue that is not known yet. Raises DomainError or StoreUnavailable."""
@@ -112,50 +130,30 @@ class Enqueuer:
             keyed = Keyed(replies.begin_pending(), rid, target, message, ROUNDS)
             target.publisher.publish_detailed(message, self, keyed, True)
             return
-        parts = replies.begin()
-        place: Place = (parts, len(parts), rid, target.names)
-        parts.append(b"")
+        place: ReplyPlace = Places(replies.begin(), [rid.encode()], target.names), 0
         if scheduled_at is None and interval is None and not priority:
             target.publisher.publish_answered(payload, Content.MSGPACK, self, place, max_attempts)
         else:
             target.publisher.publish_detailed(message, self, place, True)
 
-    def publish_run(self, received: Sequence[OverhopEnvelope], at: int) -> int:
-        """Publish the plain jobs for one queue that begin at `at`; how many there are, perhaps none.
-
-        Every other ENQUEUE, a wrong one too, is left to `publish`.
-        """
-        pack = self._pack
-        q = received[at][2].get("q")
-        target = self._service.target(q) if type(q) is str else None
-        if target is None:
-            return 0
-        largest = self._service.largest_payload
-        bodies: list[bytes] = []
-        rids: list[str] = []
-        for t, rid, p in received[at:]:
-            value = p.get("job_payload")
-            if t != ENQUEUE or type(value) is not dict or len(p) != 2 or p.get("q") != q or not is_simple(value):
-                break
-            body = pack(value)
-            if len(body) > largest:
-                break
-            bodies.append(body)
-            rids.append(rid)
-        if bodies:
-            self._client.published(len(bodies))
-            replies, names = self._replies, target.names
-            replies.follow_batch(self._engine.open_batch)
-            parts = replies.begin()
-            start = len(parts)
-            parts += [b""] * len(bodies)
-            places: list[Place] = [(parts, start + n, rid, names) for n, rid in enumerate(rids)]
-            target.publisher.publish_many_answered(bodies, Content.MSGPACK, self, places)
-        return len(bodies)
+    def publish_run(self, run: JobRun) -> bool:
+        """Publish the jobs of a run; False if its queue has to be looked up, or a job is too large: they are left to
+        `publish`."""
+        target = self._service.target(run.q)
+        if target is None or max(map(len, run.payloads)) > self._service.largest_payload:
+            return False
+        count = len(run)
+        self._client.published(count)
+        replies = self._replies
+        replies.follow_batch(self._engine.open_batch)
+        places = Places(replies.begin(), run.rids, target.names)
+        tokens: list[ReplyPlace] = [(places, n) for n in range(count)]
+        target.publisher.publish_many_answered(run.payloads, Content.MSGPACK, self, tokens)
+        return True
 
     def _payload(self, value: Any) -> bytes:
         try:
-            payload = self._pack(value) if type(value) is dict and is_simple(value) else encode_value(value)
+            payload = encode_value(value)
         except Unencodable as error:
             raise DomainError(Code.INVALID_JOB_PAYLOAD, str(error)) from error
         if len(payload) > self._service.largest_payload:
@@ -170,18 +168,19 @@ class Enqueuer:
     @contained
     def published(self, tokens: list[Any], ids: Sequence[int | None]) -> None:
         """The jobs are durable; without an id a job's key is another's."""
-        oks = self._oks
-        known: tuple[str, JobNames, int] | None = None
-        start = end = b""
-        for token, id in zip(tokens, ids, strict=True):
+        at = 0
+        while at < len(tokens):
+            token = tokens[at]
             if type(token) is Keyed:
-                self._published_keyed(token, id)
-            elif id is not None:
-                parts, slot, rid, names = token
-                if (rid, names, id >> 12) != known:
-                    known = rid, names, id >> 12
-                    start, end = oks.around_jid(rid, names.pack(names.start(id)))
-                parts[slot] = start + DIGITS[id & 4095] + end
+                self._published_keyed(token, ids[at])
+                at += 1
+                continue
+            places, n = token
+            end = min(at + len(places) - n, len(tokens))
+            if tokens[end - 1] != (places, n + end - 1 - at):  # not all of the rest of the run
+                end = at + 1
+            places.fill(n, cast(Sequence[int], ids[at:end]))
+            at = end
 
     def _published_keyed(self, keyed: Keyed, id: int | None) -> None:
         if id is not None:
@@ -196,8 +195,8 @@ class Enqueuer:
         if isinstance(token, Keyed):
             self._say(token, err(token.rid, code, str(error)))
         else:
-            parts, slot, rid, _ = token
-            parts[slot] = err(rid, code, str(error))
+            places, n = token
+            places.refuse(n, code, str(error))
 
     def forget(self) -> None:
         """The connection is gone: answers are not needed any more."""
@@ -206,7 +205,7 @@ class Enqueuer:
     # Keys.
 
     def _answer(self, keyed: Keyed, id: int) -> None:
-        self._say(keyed, self._oks.jid(keyed.rid, keyed.target.names.packed(id)))
+        self._say(keyed, enqueued(keyed.rid, keyed.target.names.jid(id)))
 
     def _say(self, keyed: Keyed, frame: bytes) -> None:
         keyed.held.fill(frame)

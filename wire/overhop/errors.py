@@ -163,7 +163,7 @@ class JobNotRemovable(OverhopError, code=Code.JOB_STATUS_NOT_REMOVABLE):
 
 
 class Forbidden(OverhopError, code=Code.FORBIDDEN):
-    """The broker does not let us do this."""
+    """The broker forbids this operation."""
 
 
 class Unavailable(OverhopError, code=Code.UNAVAILABLE):

@@ -3,43 +3,48 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from queues.engine import Content
 from wire.overhop.codec.decoder import CodecError, decode_value
 from wire.overhop.codec.encoder import Unencodable, encode_value
+from wire.overhop.codec.hot_frames import text_head
 
-#: The last three hexadecimal digits of a jid, as text and as bytes: ids come in blocks of 4096.
-HEX = [f"{n:03x}" for n in range(4096)]
-DIGITS = [digits.encode() for digits in HEX]
+#: The last three hexadecimal digits of a jid: ids come in blocks of 4096.
+_DIGITS = [f"{n:03x}".encode() for n in range(4096)]
 
 
 class JobNames:
     """Makes the jids of one queue: `<queue>:<uuid>`, as `queues.engine.uuids.message_uuid` has them."""
 
-    __slots__ = ("_head", "_prefix")
+    __slots__ = ("_prefix", "head")
 
     def __init__(self, queue: str, queue_uuid: str) -> None:
         self._prefix = f"{queue}:{queue_uuid[:13]}-8000-"
-        size = len(self.jid(0).encode())
-        self._head = bytes((0xD9, size)) if size < 256 else bytes((0xDA, size >> 8, size & 255))
+        #: The beginning of each jid as MessagePack.
+        self.head = text_head(len(self.jid(0).encode()))
 
-    def start(self, id: int) -> str:
-        """Return the beginning of the jids of a block of 4096 ids; the last three digits follow, as in `HEX`."""
-        block = id >> 12
+    def _block(self, block: int) -> str:
+        """The beginning of the jids of a block of ids; three digits follow."""
         return f"{self._prefix}{0x8000 | block >> 36:04x}-{block & 0xFFFFFFFFF:09x}"
 
     def jid(self, id: int) -> str:
         """The jid of the job with this first id."""
-        return self.start(id) + HEX[id & 4095]
+        return f"{self._block(id >> 12)}{id & 4095:03x}"
 
-    def pack(self, start: str) -> bytes:
-        """Return the beginning that `start` gives as MessagePack; `DIGITS` follow."""
-        return self._head + start.encode()
+    def jids(self, ids: Sequence[int]) -> list[bytes]:
+        """The jids of the jobs with these first ids, of which there is one at least, as UTF-8."""
+        block = min(ids) >> 12
+        if block == max(ids) >> 12:
+            start = self._block(block).encode()
+            return [start + _DIGITS[id & 4095] for id in ids]
+        return [jid for _, some in groupby(ids, _block_of) for jid in self.jids(list(some))]
 
-    def packed(self, id: int) -> bytes:
-        """The jid of the job with this first id as MessagePack."""
-        return self.pack(self.start(id)) + DIGITS[id & 4095]
+
+def _block_of(id: int) -> int:
+    return id >> 12
 
 
 def payload_value(payload: bytes, content: int | None) -> bytes:

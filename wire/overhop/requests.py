@@ -57,7 +57,7 @@ class Job:
     created_at: datetime | None
     #: The worker's result; None also while there is none, or if the broker does not keep it.
     result: Any = None
-    #: Why its last attempt failed, if the broker tells.
+    #: The error of its last attempt, if the broker gives it.
     error: str | None = None
     #: The broker's whole record of it.
     record: Payload = field(default_factory=dict, repr=False, compare=False)
@@ -230,7 +230,7 @@ def start_time(scheduled_at: datetime | None, delay: float | None, now: datetime
     try:
         return now + timedelta(seconds=delay)
     except OverflowError:
-        raise ValueError(f"delay is {delay}: no calendar reaches so far") from None
+        raise ValueError(f"delay is {delay}: the date is out of range") from None
 
 
 def enqueue(queue: str, payload: Any, options: Payload) -> Request[str]:

@@ -52,7 +52,7 @@ class Target:
     names: JobNames
 
 
-class Peer(Protocol):
+class ServedSession(Protocol):
     """A session as the service sees it."""
 
     def heartbeat(self, now: float) -> None:
@@ -74,9 +74,10 @@ class OverhopService:
         self.options = options
         self.queries = Queries(engine, self.largest_payload, options.most_queues)
         self.grant: Grant | None = None
-        self._anonymous: set[Peer] = set()
-        self._workers: dict[str, Peer] = {}
+        self._anonymous: set[ServedSession] = set()
+        self._workers: dict[str, ServedSession] = {}
         self._targets: dict[str, Target] = {}
+        self._looking_up = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._written: dict[str, str] = {}
         self._stale_grant = True
@@ -109,16 +110,16 @@ class OverhopService:
 
     # Sessions.
 
-    def connected(self, session: Peer) -> None:
+    def connected(self, session: ServedSession) -> None:
         """A connection has been accepted; it is anonymous until it registers."""
         self._anonymous.add(session)
 
-    def registered(self, session: Peer, wid: str) -> None:
+    def registered(self, session: ServedSession, wid: str) -> None:
         """A connection has become a worker."""
         self._anonymous.discard(session)
         self._workers[wid] = session
 
-    def disconnected(self, session: Peer, wid: str) -> None:
+    def disconnected(self, session: ServedSession, wid: str) -> None:
         """A connection has ended; `wid` is empty if it was no worker."""
         self._anonymous.discard(session)
         self._workers.pop(wid, None)
@@ -170,6 +171,10 @@ class OverhopService:
         """Look a queue up; None when jobs may not be given to it. Raises QueueNotFound or StoreUnavailable."""
         if not await self.may(Operation.PUBLISH, name):
             return None
+        async with self._looking_up:  # many connections begin with the same queue: the first one's look is enough
+            return self.target(name) or await self._look_up(name)
+
+    async def _look_up(self, name: str) -> Target:
         policy = await self.engine.policy(name)
         if len(self._targets) > 100_000:
             self._targets.clear()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from time import time
 from typing import Any
@@ -21,9 +21,9 @@ from queues.reach import Operation, Protocol
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure
 from wire.overhop.codec import decoder, messages
-from wire.overhop.codec.decoder import PUSH_RID, Code, Decoder, OverhopEnvelope, Type, format_timestamp
+from wire.overhop.codec.decoder import PUSH_RID, Code, OverhopEnvelope, Type, format_timestamp
 from wire.overhop.codec.fields import DomainError, ShapeError, forbidden
-from wire.overhop.codec.hot_frames import OkWriter
+from wire.overhop.codec.runs import DoneRun, JobRun, Received, Run, RunDecoder
 from wire.overhop.delivery import Deliveries
 from wire.overhop.enqueue import Enqueuer
 from wire.overhop.machine import Action, Conversation, State
@@ -33,10 +33,8 @@ from wire.replies import Replies
 logger = logging.getLogger(__name__)
 
 BLOCKED, BEHIND = "request", "messages"
-#: Messages of one connection that are handled before the others have a turn.
+#: Messages and runs of one connection that are handled before the others have a turn.
 TURN = 200
-#: The same for a worker, whose messages cost less and end with the credits it waits for.
-TURN_OF_DONE = 2000
 Payload = dict[str, Any]
 Answer = Coroutine[Any, Any, Payload | None]
 
@@ -50,15 +48,14 @@ class OverhopSession:
         self._engine = service.engine
         self._replies = Replies(service.engine, connection)
         self._unconfirmed = service.unconfirmed.of(connection.peer[0])
-        oks = OkWriter()
         self._client = client = service.engine.clients.add(Protocol.OVERHOP, connection.address, self)
-        self._enqueuer = Enqueuer(connection, service, self._replies, oks, self._spawn, client)
-        self._deliveries = Deliveries(connection, service, self._replies, oks, client)
+        self._enqueuer = Enqueuer(connection, service, self._replies, self._spawn, client)
+        self._deliveries = Deliveries(connection, service, self._replies, client)
         self._wid = ""
         self._loop = asyncio.get_running_loop()
         self._conversation = Conversation(service.options.limits, self._loop.time())
-        self._decoder = Decoder(service.options.max_envelope)
-        self._behind: list[OverhopEnvelope] = []
+        self._decoder = RunDecoder(service.options.max_envelope)
+        self._behind: list[Received] = []
         #: Bytes of the reads that these came in.
         self._behind_bytes = 0
         self._task: asyncio.Task[None] | None = None
@@ -74,8 +71,8 @@ class OverhopSession:
         self._requests = 0
         #: Requests that need not look into the store, once this is a worker.
         self._fast: dict[int, Callable[[str, Payload], None]] = {}
-        #: Handlers of several messages of a kind: given all and the index of the first, one returns how many it took.
-        self._runs: dict[int, Callable[[Sequence[OverhopEnvelope], int], int]] = {}
+        #: Handlers of runs, once this is a worker; one returns False when its messages are to be handled one by one.
+        self._runs: dict[type[Run], Callable[[Any], bool]] = {}
         service.connected(self)
         connection.leave_handshake_to_session()
 
@@ -154,17 +151,21 @@ class OverhopSession:
         """Whether messages that arrive now wait behind earlier ones."""
         return self._task is not None or self._later is not None
 
-    def _run(self, received: list[OverhopEnvelope]) -> None:
+    def _run(self, received: list[Received]) -> None:
         """Handle messages until all are done, one blocks, or it is time to let others have a turn."""
-        most = TURN if not received or received[0][0] != Type.DONE else TURN_OF_DONE
-        at, turn = 0, received if len(received) <= most else received[:most]
-        while at < len(turn) and self._task is None and not self._finishing:
-            run = self._runs.get(turn[at][0])
-            count = 0 if run is None else run(turn, at)
-            self._requests += count or 1
-            if not count:
-                self._handle(*turn[at])
-            at += count or 1
+        at, left = 0, TURN
+        while at < len(received) and left and self._task is None and not self._finishing:
+            left -= 1
+            message = received[at]
+            if isinstance(message, OverhopEnvelope):
+                self._requests += 1
+                self._handle(*message)
+                at += 1
+            elif (handle := self._runs.get(type(message))) is not None and handle(message):
+                self._requests += len(message)
+                at += 1
+            else:
+                received[at : at + 1] = message.envelopes()
         if self._finishing:
             pass
         elif self._task is not None:
@@ -253,7 +254,7 @@ class OverhopSession:
             Type.CREDIT: deliveries.credit, Type.UNSUBSCRIBE: deliveries.unsubscribe, Type.ACK: deliveries.ack,
             Type.DONE: deliveries.done, Type.FAIL: deliveries.fail, Type.BEAT: deliveries.beat,
         }  # fmt: skip
-        self._runs = {Type.ENQUEUE: self._enqueuer.publish_run, Type.DONE: deliveries.done_run}
+        self._runs = {JobRun: self._enqueuer.publish_run, DoneRun: deliveries.done_run}
         self._replies.begin().append(decoder.ok(rid, {"wid": self._wid}))
 
     # Requests that do not block.

@@ -95,7 +95,7 @@ class AsyncWorker:
         """Nothing happens yet: `run`. Arguments as for `Worker`."""
         self._lanes = [_Lane(*each) for each in _handlers(handlers, queue, handler).items()]
         if concurrency < 1:
-            raise ValueError(f"concurrency is {concurrency}: 1 is the least")
+            raise ValueError(f"concurrency is {concurrency}: it must be 1 or more")
         if heartbeat is not None and not heartbeat > 0:
             raise ValueError(f"heartbeat is {heartbeat}: give seconds, or None")
         self._concurrency = concurrency

@@ -53,7 +53,7 @@ class ClientCore:
         """Take bytes as they arrived; raise ProtocolViolation for what a broker never sends."""
         for kind, retries, payload in self._decoder.feed(data):
             if kind not in (codec.SEND, codec.NO_RECEIVE) or self._slot is not _SlotState.WAITING:
-                raise ProtocolViolation(f"packet type 0x{kind:02x} that nothing asked for")
+                raise ProtocolViolation(f"unexpected packet type 0x{kind:02x}")
             if kind == codec.SEND:
                 self._slot, self._arrived = _SlotState.HOLDING, Message(payload, retries)
             else:

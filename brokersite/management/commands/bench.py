@@ -18,9 +18,9 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from brokersite.rigs.bench.errors import BenchError
-from brokersite.rigs.bench.measures import MEASURES, Plan
+from brokersite.rigs.bench.measures import MEASURES, MeasurementPlan
 from brokersite.rigs.bench.report import Rounds
-from brokersite.rigs.bench.systems import ADDRESSES, AUDITED, OTHERS, PROTOCOLS, SMALLEST, Load, Options, System
+from brokersite.rigs.bench.systems import ADDRESSES, AUDITED, OTHERS, PROTOCOLS, SMALLEST, Deployment, Load, System
 from brokersite.rigs.bench.systems import open_system as open_one
 from queues import extras
 from queues.management.shell import REFUSED, SubcommandCommand, number
@@ -61,15 +61,16 @@ class Command(SubcommandCommand):
     do_overhop = do_sspq = do_peerbus = do_blipmq
 
     def _wire(self, options: dict[str, Any]) -> None:
-        plan = Plan(
+        plan = MeasurementPlan(
             options["seconds"], options["producers"], options["consumers"], options["window"],
             min(100, options["window"]), options["rate"],
         )  # fmt: skip
         load = Load(plan, options["size"], options["prefetch"], options["subscribers"], options["connections"])
         first, address = options["do"], options["address"]
-        reach = Options({first: address} if address else {}, options["key"], options["tls_ca"], options["sspq_queue"])
+        addresses = {first: address} if address else {}
+        deployment = Deployment(addresses, options["key"], options["tls_ca"], options["sspq_queue"])
         with self._run(options) as (rounds, scratch, stack):
-            systems = [open_one(stack, words, load, reach, scratch) for words in (first, *options["compare"])]
+            systems = [open_one(stack, words, load, deployment, scratch) for words in (first, *options["compare"])]
             self._play(systems, load, options, rounds)
             notes = [note for system in systems for note in system.notes]
         text = f"{plan.seconds:g} s each, {load.size} B, {plan.producers} producers, {plan.consumers} consumers, "

@@ -16,7 +16,7 @@ class Command(EtlCommand):
 
     def add_subcommands(self, do: Any) -> None:
         super().add_subcommands(do)
-        soak = do.add_parser("soak", help="prove it exact and harmless, with runs under load, some of them killed")
+        soak = do.add_parser("soak", help="test that it is exact and harmless: runs under load, some of them killed")
         soak.add_argument("--messages", type=number(1), default=200_000, metavar="N", help="default: %(default)s")
         soak.add_argument("--runs", type=number(1), default=20, metavar="N", help="whole runs; default: %(default)s")
         soak.add_argument("--kills", type=number(0), default=2, metavar="N", help="of each stage; default: %(default)s")
@@ -46,4 +46,4 @@ class Command(EtlCommand):
         else:
             self.say("\n".join(report.lines()))
         if not report.passed:
-            raise CommandError("The output is not what the archive is.", returncode=REFUSED)
+            raise CommandError("The output differs from the archive.", returncode=REFUSED)

@@ -47,7 +47,7 @@ class Command(BaseCommand):
             )  # fmt: skip
         parser.add_argument(
             "--seconds", type=float, default=900.0, metavar="S",
-            help="longest time for load and faults; with no faults, how long the load lasts (default: %(default)s)",
+            help="longest time for load and faults; with no faults, the duration of the load (default: %(default)s)",
         )  # fmt: skip
         parser.add_argument("--seed", type=int, metavar="S", help="repeat the faults of an earlier run")
         parser.add_argument(

@@ -50,20 +50,20 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "--http", type=address, default="127.0.0.1:8000", metavar="HOST:PORT",
-            help="where the site listens: admin, health, metrics (default: %(default)s)",
+            help="the address of the site: admin, health, metrics (default: %(default)s)",
         )  # fmt: skip
         for name, default in LISTENERS.items():
             parser.add_argument(
                 f"--{name}", type=address_or_off, default=default, metavar="HOST:PORT|off",
-                help=f"where the {name} listener listens (default: %(default)s)",
+                help=f"the address of the {name} listener (default: %(default)s)",
             )  # fmt: skip
         parser.add_argument(
             "--celery", choices=("on", "off"), default="on",
-            help="whether a Celery worker runs, with the beat, for ETL and upkeep by the clock (default: %(default)s)",
+            help="a Celery worker with the beat, for ETL and periodic upkeep (default: %(default)s)",
         )  # fmt: skip
         parser.add_argument(
             "--hydra", type=address_or_off, default=HYDRA, metavar="HOST:PORT|off",
-            help="where the Hydra node listens (default: %(default)s)",
+            help="the address of the Hydra node (default: %(default)s)",
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -195,7 +195,7 @@ def _programs(http: HostPort, listeners: dict[str, HostPort], hydra: HostPort | 
 def _celery_worker(programs: list[Program]) -> str:
     """Add the Celery worker to the programs and describe it, or say why there is none."""
     if problem := extras.problem("celery"):
-        return f"none, so no ETL and no upkeep by the clock. {problem}"
+        return f"none, so no ETL and no periodic upkeep. {problem}"
     from brokersite import celery_worker
 
     programs.append(celery_worker.program())

@@ -75,7 +75,7 @@ class Records:
 
 
 class Verified(NamedTuple):
-    """What is wrong with the messages that were received; all 0 when nothing is."""
+    """The counts of faulty messages, by the kind of fault."""
 
     lost: int
     duplicates: int
@@ -86,7 +86,7 @@ class Verified(NamedTuple):
 def verify(run: int, sent: Sequence[int], received: Iterable[bytes]) -> Verified:
     """Compare what each producer has sent, a count, with the columns of what each consumer has received.
 
-    Messages are out of order where a consumer got one behind a later one of the same producer.
+    Messages are out of order where a consumer first got one behind a later one of the same producer.
     """
     counts = [bytearray(count) for count in sent]
     foreign = unordered = 0
@@ -95,7 +95,8 @@ def verify(run: int, sent: Sequence[int], received: Iterable[bytes]) -> Verified
         for producer, count in enumerate(counts):
             low = run << 48 | producer << 32
             mine = array("Q", [value for value in values if low <= value <= low + _POSITION])
-            unordered += sum(map(operator.gt, mine, islice(mine, 1, None)))
+            firsts = dict.fromkeys(mine)
+            unordered += sum(map(operator.gt, firsts, islice(firsts, 1, None)))
             for value in mine:
                 position = value - low
                 if position >= len(count):

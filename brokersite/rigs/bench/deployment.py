@@ -65,7 +65,7 @@ def temporary_subscriptions(driver: BlipMQ, count: int, audited: bool) -> Iterat
         mine = _of_topic(driver.topic)
         if set(ids) != {one.pk for one in mine}:
             raise BenchError(
-                f"The broker at {driver.place} does not use this command's database: run it with the broker's"
+                f"The broker at {driver.endpoint} does not use this command's database: run it with the broker's"
                 f" DATABASE_URL. Its subscriptions of {driver.topic!r} stay, for its operator to delete."
             )
         if audited:

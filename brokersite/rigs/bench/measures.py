@@ -1,4 +1,4 @@
-"""What is measured of a broker, over any driver. Load processes run `produce`, `consume` and the like.
+"""The measurements of a broker, over any driver. Load processes run `produce`, `consume` and the like.
 
 Nothing is measured twice over: a rate runs from the first publish to the broker's word that it has taken the last
 acknowledgement; latency at a rate is counted from the moment at which a message was due, not from when it was sent, so
@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from brokersite.rigs.bench.columns import Verified, positions, verify
-from brokersite.rigs.bench.drivers import Driver, Producer
+from brokersite.rigs.bench.drivers import BenchProducer, BrokerDriver
 from brokersite.rigs.bench.errors import BenchError
-from brokersite.rigs.bench.processes import Ending, Job, Progress, run
+from brokersite.rigs.bench.processes import LoadProcess, LoadProgress, StopCondition, run
 from brokersite.rigs.bench.stream import PATIENCE
 
 #: Figures by name; times are microseconds.
@@ -33,8 +33,8 @@ _WARM_ALONE: Final = 20
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How a measurement is made: publish for so many seconds, in chunks, no more than `window` ahead."""
+class MeasurementPlan:
+    """The parameters of a measurement: publish for `seconds`, in chunks, at most `window` messages ahead."""
 
     seconds: float
     producers: int = 1
@@ -51,7 +51,7 @@ class Plan:
 
 
 class Produced(NamedTuple):
-    """What a producer did: `confirms` has times and how many were confirmed then."""
+    """A producer's result: `confirms` has times and the messages confirmed by each."""
 
     sent: int
     started: float
@@ -61,7 +61,7 @@ class Produced(NamedTuple):
 
 
 class Consumed(NamedTuple):
-    """What a consumer did: `times` and `counts` say when how many numbers of the column came."""
+    """A consumer's result: at each of `times`, the next of `counts` numbers of the column came."""
 
     column: bytes
     started: float
@@ -74,7 +74,7 @@ class Consumed(NamedTuple):
 # In load processes.
 
 
-def produce(driver: Driver, index: int, plan: Plan, progress: Progress, free: bool) -> Produced:
+def produce(driver: BrokerDriver, index: int, plan: MeasurementPlan, progress: LoadProgress, free: bool) -> Produced:
     """Publish as fast as consumers take it; `free`: as fast as the broker confirms."""
     producer = driver.producer(index)
     progress.begin()
@@ -97,7 +97,7 @@ def produce(driver: Driver, index: int, plan: Plan, progress: Progress, free: bo
     return Produced(sent, started, ended, time.process_time() - used, ([], []))
 
 
-def _hear(producer: Producer, before: int) -> int:
+def _hear(producer: BenchProducer, before: int) -> int:
     """Wait until more than `before` are confirmed. Raises BenchError."""
     deadline = time.monotonic() + PATIENCE
     while (now := producer.confirmed(_WAIT)) == before:
@@ -106,11 +106,11 @@ def _hear(producer: Producer, before: int) -> int:
     return now
 
 
-def consume(driver: Driver, index: int, progress: Progress) -> Consumed:
+def consume(driver: BrokerDriver, index: int, progress: LoadProgress) -> Consumed:
     """Take and acknowledge until all is there."""
     consumer = driver.consumer(index)
     progress.begin()
-    ending, columns, times, counts = Ending(progress), [], [], []
+    ending, columns, times, counts = StopCondition(progress), [], [], []
     used = time.process_time()
     started = settled = time.monotonic()
     dirty = False
@@ -130,7 +130,7 @@ def consume(driver: Driver, index: int, progress: Progress) -> Consumed:
             return Consumed(b"".join(columns), started, settled, time.process_time() - used, times, counts)
 
 
-def produce_at_rate(driver: Driver, index: int, plan: Plan, progress: Progress) -> Produced:
+def produce_at_rate(driver: BrokerDriver, index: int, plan: MeasurementPlan, progress: LoadProgress) -> Produced:
     """Publish each message when it is due, whatever the broker does, and note when each is confirmed."""
     producer = driver.producer(index)
     rate = plan.rate / plan.producers
@@ -161,7 +161,7 @@ def produce_at_rate(driver: Driver, index: int, plan: Plan, progress: Progress) 
     return Produced(sent, started, time.monotonic(), time.process_time() - used, (times, counts))
 
 
-def one_in_flight(driver: Driver, plan: Plan) -> tuple[list[float], list[float]]:
+def one_in_flight(driver: BrokerDriver, plan: MeasurementPlan) -> tuple[list[float], list[float]]:
     """Seconds from publish to confirm, and to delivery, one message at a time; both ends in one process."""
     # A producer that no other measurement has, and whose messages consumer 0 gets, by any division among consumers.
     consumer, producer = driver.consumer(0), driver.producer(plan.producers * plan.consumers)
@@ -189,7 +189,7 @@ def one_in_flight(driver: Driver, plan: Plan) -> tuple[list[float], list[float]]
     return confirm[_WARM_ALONE:], deliver[_WARM_ALONE:]
 
 
-def many_connections(driver: Driver, plan: Plan, count: int) -> tuple[Figures, list[int], bytes]:
+def many_connections(driver: BrokerDriver, plan: MeasurementPlan, count: int) -> tuple[Figures, list[int], bytes]:
     """Open so many connections, publish on all of them with one message in flight on each, and take it all back.
 
     Returns the figures, what each has sent, and the numbers received.
@@ -229,7 +229,7 @@ def many_connections(driver: Driver, plan: Plan, count: int) -> tuple[Figures, l
     return figures, sent, _take_back(driver, sum(sent))
 
 
-def _take_back(driver: Driver, count: int) -> bytes:
+def _take_back(driver: BrokerDriver, count: int) -> bytes:
     consumer = driver.consumer(0)
     columns, last = [], time.monotonic()
     while count > 0 and time.monotonic() - last < PATIENCE:
@@ -244,20 +244,20 @@ def _take_back(driver: Driver, count: int) -> bytes:
 # In the command.
 
 
-def throughput(driver: Driver, plan: Plan) -> Figures:
+def throughput(driver: BrokerDriver, plan: MeasurementPlan) -> Figures:
     """Producers and consumers at full pace."""
     return _at_once(driver, plan, fanout=False)
 
 
-def fanout(driver: Driver, plan: Plan) -> Figures:
+def fanout(driver: BrokerDriver, plan: MeasurementPlan) -> Figures:
     """Every consumer gets every message."""
     return _at_once(driver, plan, fanout=True)
 
 
-def _at_once(driver: Driver, plan: Plan, fanout: bool) -> Figures:
-    progress = Progress(plan.producers, plan.consumers, fanout)
-    produces: list[Job] = [(produce, (driver, index, plan, progress, False)) for index in range(plan.producers)]
-    consumes: list[Job] = [(consume, (driver, index, progress)) for index in range(plan.consumers)]
+def _at_once(driver: BrokerDriver, plan: MeasurementPlan, fanout: bool) -> Figures:
+    progress = LoadProgress(plan.producers, plan.consumers, fanout)
+    produces: list[LoadProcess] = [(produce, (driver, index, plan, progress, False)) for index in range(plan.producers)]
+    consumes: list[LoadProcess] = [(consume, (driver, index, progress)) for index in range(plan.consumers)]
     results = run(produces + consumes, plan.limit)
     produced, consumed = results[: plan.producers], results[plan.producers :]
     sent = [one.sent for one in produced]
@@ -274,7 +274,7 @@ def _at_once(driver: Driver, plan: Plan, fanout: bool) -> Figures:
     return figures | _wrong(driver, sent, groups)
 
 
-def backlog(driver: Driver, plan: Plan) -> Figures:
+def backlog(driver: BrokerDriver, plan: MeasurementPlan) -> Figures:
     """Publish with no consumer, as fast as is confirmed; then drain it.
 
     Where nothing is confirmed a producer would run ahead of the broker without end: it publishes what the plan's rate
@@ -282,12 +282,12 @@ def backlog(driver: Driver, plan: Plan) -> Figures:
     """
     if not driver.confirms:
         plan = replace(plan, most=int(plan.rate * plan.seconds))
-    filling = Progress(plan.producers, 0)
+    filling = LoadProgress(plan.producers, 0)
     filled: list[Produced] = run(
         [(produce, (driver, index, plan, filling, True)) for index in range(plan.producers)], plan.limit
     )
     sent = [one.sent for one in filled]
-    draining = Progress.after(sent, plan.consumers)
+    draining = LoadProgress.after(sent, plan.consumers)
     drained: list[Consumed] = run(
         [(consume, (driver, index, draining)) for index in range(plan.consumers)], plan.limit
     )
@@ -299,15 +299,15 @@ def backlog(driver: Driver, plan: Plan) -> Figures:
     return figures | _wrong(driver, sent, [[one.column for one in drained]])
 
 
-def latency(driver: Driver, plan: Plan) -> Figures:
+def latency(driver: BrokerDriver, plan: MeasurementPlan) -> Figures:
     """Percentiles at the plan's rate, and with one message in flight."""
     confirm, deliver = run([(one_in_flight, (driver, replace(plan, seconds=plan.seconds / 2)))], plan.limit)[0]
     figures: Figures = {"deliver_alone_p50_us": 1e6 * statistics.median(deliver)}
     if driver.confirms:
         figures["confirm_alone_p50_us"] = 1e6 * statistics.median(confirm)
-    progress = Progress(plan.producers, plan.consumers)
-    produces: list[Job] = [(produce_at_rate, (driver, index, plan, progress)) for index in range(plan.producers)]
-    consumes: list[Job] = [(consume, (driver, index, progress)) for index in range(plan.consumers)]
+    progress = LoadProgress(plan.producers, plan.consumers)
+    produces: list[LoadProcess] = [(produce_at_rate, (driver, n, plan, progress)) for n in range(plan.producers)]
+    consumes: list[LoadProcess] = [(consume, (driver, index, progress)) for index in range(plan.consumers)]
     results = run(produces + consumes, plan.limit)
     produced: list[Produced] = results[: plan.producers]
     consumed: list[Consumed] = results[plan.producers :]
@@ -319,16 +319,16 @@ def latency(driver: Driver, plan: Plan) -> Figures:
     return figures | {"messages": sum(sent)} | _wrong(driver, sent, [[one.column for one in consumed]])
 
 
-def connections(driver: Driver, plan: Plan, count: int) -> Figures:
+def connections(driver: BrokerDriver, plan: MeasurementPlan, count: int) -> Figures:
     """Many connections, each with one message in flight."""
     figures, sent, column = run([(many_connections, (driver, plan, count))], plan.limit)[0]
     return dict(figures) | {"messages": sum(sent)} | _wrong(driver, sent, [[column]])
 
 
 def _delivered(
-    driver: Driver, produced: Sequence[Produced], consumed: Iterable[Consumed], rate: float
+    driver: BrokerDriver, produced: Sequence[Produced], consumed: Iterable[Consumed], rate: float
 ) -> list[float]:
-    """How late each message was that is counted."""
+    """The latency of each message that counts, in seconds."""
     late = []
     for one in consumed:
         values = iter(positions(one.column))
@@ -360,13 +360,13 @@ def _places(name: str, seconds: Iterable[float]) -> Figures:
     }
 
 
-def _wrong(driver: Driver, sent: Sequence[int], groups: Iterable[list[bytes]]) -> Figures:
+def _wrong(driver: BrokerDriver, sent: Sequence[int], groups: Iterable[list[bytes]]) -> Figures:
     checks = [verify(driver.run, sent, group) for group in groups]
     names = Verified._fields if driver.ordered else Verified._fields[:-1]
     return {name: sum(getattr(check, name) for check in checks) for name in names}
 
 
-#: What can be measured, in the order in which it is done.
+#: The measurements, in their order.
 MEASURES: Final[dict[str, Any]] = {
     "latency": latency,
     "throughput": throughput,

@@ -31,11 +31,11 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["brokersite.rigs.bench.measures"])
 
 #: A function that can be imported, and its arguments.
-Job = tuple[Callable[..., Any], tuple[Any, ...]]
+LoadProcess = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-class Progress:
-    """What each producer has sent and each consumer has received; each counter has one writer.
+class LoadProgress:
+    """Counters of sent messages by producer and received ones by consumer; each counter has one writer.
 
     With `fanout` every consumer receives every message, so the slowest counts; otherwise they share them.
     """
@@ -48,7 +48,7 @@ class Progress:
         self.barrier: Barrier = _context.Barrier(producers + consumers)
 
     @classmethod
-    def after(cls, sent: Sequence[int], consumers: int) -> Progress:
+    def after(cls, sent: Sequence[int], consumers: int) -> LoadProgress:
         """The progress of consumers that begin when producers have ended."""
         progress = cls(0, consumers)
         progress.sent = RawArray("q", list(sent))
@@ -82,10 +82,10 @@ class Progress:
         return all(self.finished) and self.consumed() >= sum(self.sent)
 
 
-class Ending:
+class StopCondition:
     """Tells a consumer when to stop: all is received and LINGER over, or nothing has come for PATIENCE."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: LoadProgress) -> None:
         self._progress = progress
         self._last = time.monotonic()
 
@@ -98,7 +98,7 @@ class Ending:
         return now - self._last > (LINGER if self._progress.is_complete() else PATIENCE)
 
 
-def run(jobs: Sequence[Job], seconds: float) -> list[Any]:
+def run(jobs: Sequence[LoadProcess], seconds: float) -> list[Any]:
     """Run each job in a process of its own; the results, in order.
 
     When one fails, `seconds` are over or the caller is interrupted, all are ended. Raises BenchError.

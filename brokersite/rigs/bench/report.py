@@ -60,7 +60,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, Column]]] = {
 
 
 class Rounds:
-    """What each system has measured in each round, and against which system its ratios are."""
+    """The figures of each system in each round, and the system that its ratios refer to."""
 
     def __init__(self) -> None:
         self._played: dict[str, dict[str, list[Figures]]] = {}
@@ -83,7 +83,7 @@ class Rounds:
         return counts
 
     def verdict(self) -> str | None:
-        """What no broker may do, or None. A repetition is allowed, and a repeated message comes out of order."""
+        """The fault that fails the run, or None. A repetition is allowed, and a repeated message comes out of order."""
         for system, counts in self.verified().items():
             if counts["lost"] or counts["foreign"] or (counts["unordered"] and not counts["duplicates"]):
                 return f"Messages were lost, foreign or out of order: {system}, {counts}."

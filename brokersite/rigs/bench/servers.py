@@ -24,7 +24,7 @@ NATS_SYNC_ALWAYS: Final = (2, 10)
 _PATIENCE: Final = 60.0
 
 
-class Server(NamedTuple):
+class PrivateServer(NamedTuple):
     """A running server: its port, and its version as it prints it."""
 
     port: int
@@ -32,7 +32,7 @@ class Server(NamedTuple):
 
 
 @contextlib.contextmanager
-def private_rabbitmq(scratch: Path) -> Iterator[Server | None]:
+def private_rabbitmq(scratch: Path) -> Iterator[PrivateServer | None]:
     """Run a RabbitMQ (user and password guest); None where it is not installed. Raises BenchError."""
     program = _RABBITMQ if os.path.exists(_RABBITMQ) else shutil.which("rabbitmq-server")
     if program is None or shutil.which("epmd") is None:
@@ -60,11 +60,11 @@ def private_rabbitmq(scratch: Path) -> Iterator[Server | None]:
         }
         output = _start(stack, [program], home, environment, port)
         version = re.search(r"RabbitMQ (\d[\d.]*)", output.read_text(errors="replace"))
-        yield Server(port, version[1] if version else "?")
+        yield PrivateServer(port, version[1] if version else "?")
 
 
 @contextlib.contextmanager
-def private_nats(scratch: Path) -> Iterator[Server | None]:
+def private_nats(scratch: Path) -> Iterator[PrivateServer | None]:
     """Run a NATS server with JetStream, which syncs each message if it can; None where it is not installed."""
     if shutil.which(_NATS) is None:
         yield None
@@ -80,7 +80,7 @@ def private_nats(scratch: Path) -> Iterator[Server | None]:
     configuration.write_text(f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{home / "data"}"\n{sync} }}\n')
     with contextlib.ExitStack() as stack:
         _start(stack, [_NATS, "-c", str(configuration)], home, {}, port)
-        yield Server(port, version)
+        yield PrivateServer(port, version)
 
 
 def syncs_always(version: str) -> bool:

@@ -14,8 +14,8 @@ PATIENCE = 20.0
 _MOST_READ = 1 << 18
 
 
-class Place(NamedTuple):
-    """Where a broker listens. `authority` is the file (PEM) that signs its certificate: TLS is spoken then."""
+class Endpoint(NamedTuple):
+    """A broker's address. `authority` is the file (PEM) that signs its certificate: TLS is spoken then."""
 
     host: str
     port: int
@@ -28,29 +28,29 @@ class Place(NamedTuple):
 class Stream:
     """A connection. `rest` are the bytes that were read and not yet used. Raises BenchError when it is gone."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
         self.rest = bytearray()
         try:
-            self.socket = socket.create_connection((place.host, place.port), timeout=PATIENCE)
+            self.socket = socket.create_connection((endpoint.host, endpoint.port), timeout=PATIENCE)
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if place.authority is not None:
-                context = ssl.create_default_context(cafile=place.authority)
-                self.socket = context.wrap_socket(self.socket, server_hostname=place.host)
+            if endpoint.authority is not None:
+                context = ssl.create_default_context(cafile=endpoint.authority)
+                self.socket = context.wrap_socket(self.socket, server_hostname=endpoint.host)
         except ConnectionRefusedError:
             raise BenchError(
-                f"Nothing listens on {place}. Start the broker (`fivewire up`, in a checkout `make run`), or say where"
-                " it is with --address."
+                f"Nothing listens on {endpoint}. Start the broker (`fivewire up`, in a checkout `make run`), or"
+                " give its address with --address."
             ) from None
         except OSError as error:
-            raise BenchError(f"No connection to {place}: {error}") from error
+            raise BenchError(f"No connection to {endpoint}: {error}") from error
 
     def send(self, data: bytes | bytearray) -> None:
         """Send all of it."""
         try:
             self.socket.sendall(data)
         except TimeoutError:
-            raise BenchError(f"{self.place} has read nothing for {PATIENCE:g} s.") from None
+            raise BenchError(f"{self.endpoint} has read nothing for {PATIENCE:g} s.") from None
         except OSError as error:
             self._explain(error)
 
@@ -59,11 +59,11 @@ class Stream:
         try:
             data = self.socket.recv(_MOST_READ)
         except TimeoutError:
-            raise BenchError(f"{self.place} has said nothing for {PATIENCE:g} s.") from None
+            raise BenchError(f"{self.endpoint} has said nothing for {PATIENCE:g} s.") from None
         except OSError as error:
-            raise BenchError(f"{self.place} has closed the connection: {error}") from error
+            raise BenchError(f"{self.endpoint} has closed the connection: {error}") from error
         if not data:
-            raise BenchError(f"{self.place} has closed the connection.")
+            raise BenchError(f"{self.endpoint} has closed the connection.")
         self.rest += data
 
     def read_within(self, seconds: float = 0.0) -> bool:
@@ -89,4 +89,4 @@ class Stream:
     def _explain(self, error: OSError) -> None:
         """The connection broke while sending: there may be a last word of the broker to be read."""
         self.read_within(0.2)
-        raise BenchError(f"{self.place} has closed the connection: {error}") from error
+        raise BenchError(f"{self.endpoint} has closed the connection: {error}") from error

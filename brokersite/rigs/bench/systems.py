@@ -13,15 +13,15 @@ from urllib.parse import unquote, urlsplit
 from django.conf import settings
 
 from brokersite.rigs.bench import deployment
-from brokersite.rigs.bench.drivers import Driver, amqp, jetstream
+from brokersite.rigs.bench.drivers import BrokerDriver, amqp, jetstream
 from brokersite.rigs.bench.drivers.blipmq import BlipMQ
 from brokersite.rigs.bench.drivers.overhop import Overhop
 from brokersite.rigs.bench.drivers.peerbus import Peer, Peerbus
 from brokersite.rigs.bench.drivers.sspq import Sspq
 from brokersite.rigs.bench.errors import BenchError
-from brokersite.rigs.bench.measures import MEASURES, Figures, Plan
+from brokersite.rigs.bench.measures import MEASURES, Figures, MeasurementPlan
 from brokersite.rigs.bench.servers import private_nats, private_rabbitmq, syncs_always
-from brokersite.rigs.bench.stream import Place
+from brokersite.rigs.bench.stream import Endpoint
 from brokersite.rigs.bench.usage import CpuMeter
 from wire.net.address import AddressError, parse_address
 
@@ -40,7 +40,7 @@ SMALLEST: Final = 8
 class Load:
     """The load that all systems of a run are given."""
 
-    plan: Plan
+    plan: MeasurementPlan
     size: int
     prefetch: int
     subscribers: int
@@ -48,8 +48,8 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to reach the deployment; `addresses` are those of its protocols that are not the usual ones."""
+class Deployment:
+    """Access to the deployment under test; `addresses` are those of its protocols that are not the usual ones."""
 
     addresses: Mapping[str, str] = field(default_factory=dict)
     key: str | None = None
@@ -57,7 +57,7 @@ class Options:
     sspq_queue: str | None = None
 
 
-Drive = Callable[[int], AbstractContextManager[Driver]]
+Drive = Callable[[int], AbstractContextManager[BrokerDriver]]
 
 
 class System(NamedTuple):
@@ -94,7 +94,7 @@ def new_run() -> int:
     return 1 + secrets.randbelow((1 << 15) - 1)
 
 
-def open_system(stack: ExitStack, words: str, load: Load, options: Options, scratch: Path) -> System:
+def open_system(stack: ExitStack, words: str, load: Load, reach: Deployment, scratch: Path) -> System:
     """The system that the user means: a protocol, rabbitmq or nats, and after = where it is. Raises BenchError.
 
     What is made for it, a key or a server, is gone when the stack ends.
@@ -109,73 +109,73 @@ def open_system(stack: ExitStack, words: str, load: Load, options: Options, scra
         kind = "blipmq"
     if kind not in ADDRESSES:
         raise BenchError(f"{words!r} is nothing to compare with: {', '.join((*PROTOCOLS, AUDITED, *OTHERS))}.")
-    place = _place(where or options.addresses.get(kind) or ADDRESSES[kind], options.authority)
-    name = f"{kind}{', audited' if audited else ''}{f' at {place}' if where else ''}"
+    endpoint = _endpoint(where or reach.addresses.get(kind) or ADDRESSES[kind], reach.authority)
+    name = f"{kind}{', audited' if audited else ''}{f' at {endpoint}' if where else ''}"
     if kind == "blipmq":
-        return _blipmq(stack, name, place, load, options, audited)
+        return _blipmq(stack, name, endpoint, load, reach, audited)
     if kind == "overhop":
-        return _overhop(name, place, load)
+        return _overhop(name, endpoint, load)
     if kind == "sspq":
-        return _sspq(name, place, load, options)
-    return _peerbus(stack, name, place, load, options)
+        return _sspq(name, endpoint, load, reach)
+    return _peerbus(stack, name, endpoint, load, reach)
 
 
-def _place(text: str, authority: str | None) -> Place:
+def _endpoint(text: str, authority: str | None) -> Endpoint:
     try:
         address = parse_address(text)
     except AddressError as error:
         raise BenchError(str(error)) from error
-    return Place(address.host, address.port, authority)
+    return Endpoint(address.host, address.port, authority)
 
 
-def _blipmq(stack: ExitStack, name: str, place: Place, load: Load, options: Options, audited: bool) -> System:
+def _blipmq(stack: ExitStack, name: str, endpoint: Endpoint, load: Load, reach: Deployment, audited: bool) -> System:
     own = deployment.own_name()
-    key = options.key or stack.enter_context(deployment.temporary_key(own, "blipmq"))
+    key = reach.key or stack.enter_context(deployment.temporary_key(own, "blipmq"))
 
     @contextmanager
-    def drive(copies: int) -> Iterator[Driver]:
+    def drive(copies: int) -> Iterator[BrokerDriver]:
         topic = f"{own}-{secrets.token_hex(3)}"
-        driver = BlipMQ(place, key, topic, new_run(), load.size, load.prefetch)
+        driver = BlipMQ(endpoint, key, topic, new_run(), load.size, load.prefetch)
         with deployment.temporary_subscriptions(driver, copies, audited) as ids:
             yield replace(driver, subscriptions=ids)
 
     measures = ("latency", "throughput", "backlog", "fanout", "connections")
-    return System(name, measures, CpuMeter(place, with_postgres=True), drive)
+    return System(name, measures, CpuMeter(endpoint, with_postgres=True), drive)
 
 
-def _overhop(name: str, place: Place, load: Load) -> System:
+def _overhop(name: str, endpoint: Endpoint, load: Load) -> System:
     @contextmanager
-    def drive(copies: int) -> Iterator[Driver]:
+    def drive(copies: int) -> Iterator[BrokerDriver]:
         queue = deployment.own_name()
         with deployment.temporary_queue(queue, audited=False):
-            yield Overhop(place, queue, new_run(), load.size, load.prefetch)
+            yield Overhop(endpoint, queue, new_run(), load.size, load.prefetch)
 
     measures = ("latency", "throughput", "backlog", "connections")
-    return System(name, measures, CpuMeter(place, with_postgres=True), drive)
+    return System(name, measures, CpuMeter(endpoint, with_postgres=True), drive)
 
 
-def _sspq(name: str, place: Place, load: Load, options: Options) -> System:
-    queue = deployment.unused_queue(options.sspq_queue or settings.BROKER_SSPQ_QUEUE)
+def _sspq(name: str, endpoint: Endpoint, load: Load, reach: Deployment) -> System:
+    queue = deployment.unused_queue(reach.sspq_queue or settings.BROKER_SSPQ_QUEUE)
 
     @contextmanager
-    def drive(copies: int) -> Iterator[Driver]:
-        driver = Sspq(place, new_run(), load.size, load.prefetch)
+    def drive(copies: int) -> Iterator[BrokerDriver]:
+        driver = Sspq(endpoint, new_run(), load.size, load.prefetch)
         with deployment.removed_messages(queue, driver.run, load.size):
             yield driver
 
     note = "SSPQ answers neither SEND nor CONFIRM: its rate ends with the last CONFIRM sent."
-    return System(name, ("latency", "throughput", "backlog"), CpuMeter(place, with_postgres=True), drive, (note,))
+    return System(name, ("latency", "throughput", "backlog"), CpuMeter(endpoint, with_postgres=True), drive, (note,))
 
 
-def _peerbus(stack: ExitStack, name: str, place: Place, load: Load, options: Options) -> System:
+def _peerbus(stack: ExitStack, name: str, endpoint: Endpoint, load: Load, reach: Deployment) -> System:
     own = deployment.own_name()
-    key = options.key or stack.enter_context(deployment.temporary_key(own, "peerbus"))
+    key = reach.key or stack.enter_context(deployment.temporary_key(own, "peerbus"))
 
     @contextmanager
-    def drive(copies: int) -> Iterator[Driver]:
+    def drive(copies: int) -> Iterator[BrokerDriver]:
         plan = load.plan
         one = f"{own}-{secrets.token_hex(3)}"
-        driver = Peerbus(place, PEERBUS_PATH, key, one, new_run(), load.size, plan.consumers)
+        driver = Peerbus(endpoint, PEERBUS_PATH, key, one, new_run(), load.size, plan.consumers)
         recipients = [driver.recipient(index) for index in range(plan.consumers)]
         senders = [driver.sender(index) for index in range(max(plan.producers * plan.consumers + 1, load.connections))]
         with deployment.temporary_peers([*recipients, *senders]):
@@ -185,16 +185,16 @@ def _peerbus(stack: ExitStack, name: str, place: Place, load: Load, options: Opt
 
     note = "peerbus: every letter is signed, and recorded in the audit chain, whose rows stay."
     measures = ("latency", "throughput", "backlog", "connections")
-    return System(name, measures, CpuMeter(place, with_postgres=True), drive, (note,))
+    return System(name, measures, CpuMeter(endpoint, with_postgres=True), drive, (note,))
 
 
 def _rabbitmq(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
     name = "RabbitMQ quorum"
     if url:
         parts = urlsplit(url)
-        place = Place(parts.hostname or "127.0.0.1", parts.port or 5672)
+        endpoint = Endpoint(parts.hostname or "127.0.0.1", parts.port or 5672)
         login = amqp.Login(
-            place, unquote(parts.username or "guest"), unquote(parts.password or "guest"),
+            endpoint, unquote(parts.username or "guest"), unquote(parts.password or "guest"),
             unquote(parts.path[1:]) or "/",
         )  # fmt: skip
     else:
@@ -202,10 +202,10 @@ def _rabbitmq(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
         if server is None:
             raise BenchError("RabbitMQ is not installed here. Compare with one that runs: rabbitmq=amqp://HOST:5672")
         name = f"RabbitMQ {server.version} quorum"
-        login = amqp.Login(Place("127.0.0.1", server.port))
+        login = amqp.Login(Endpoint("127.0.0.1", server.port))
 
     @contextmanager
-    def drive(copies: int) -> Iterator[Driver]:
+    def drive(copies: int) -> Iterator[BrokerDriver]:
         own = deployment.own_name()
         queues = tuple(f"{own}-{copy}" for copy in range(copies))
         exchange = own if copies > 1 else ""
@@ -220,20 +220,20 @@ def _rabbitmq(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
             keeper.delete(queues, exchange)
             keeper.close()
 
-    return System(name, tuple(MEASURES), CpuMeter(login.place, with_postgres=False), drive)
+    return System(name, tuple(MEASURES), CpuMeter(login.endpoint, with_postgres=False), drive)
 
 
 def _nats(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
     if url:
         parts = urlsplit(url)
-        place = Place(parts.hostname or "127.0.0.1", parts.port or 4222)
-        login = jetstream.Login(place, unquote(parts.username or ""), unquote(parts.password or ""))
+        endpoint = Endpoint(parts.hostname or "127.0.0.1", parts.port or 4222)
+        login = jetstream.Login(endpoint, unquote(parts.username or ""), unquote(parts.password or ""))
         note = "JetStream's durability is what that server's sync_interval says; by default it syncs every two minutes."
     else:
         server = stack.enter_context(private_nats(scratch))
         if server is None:
             raise BenchError("NATS is not installed here. Compare with one that runs: nats=nats://HOST:4222")
-        login = jetstream.Login(Place("127.0.0.1", server.port))
+        login = jetstream.Login(Endpoint("127.0.0.1", server.port))
         note = (
             "JetStream syncs each message before it answers (sync_interval: always)."
             if syncs_always(server.version)
@@ -241,7 +241,7 @@ def _nats(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
         )
 
     @contextmanager
-    def drive(copies: int) -> Iterator[Driver]:
+    def drive(copies: int) -> Iterator[BrokerDriver]:
         driver = jetstream.JetStream(login, deployment.own_name(), new_run(), load.size, load.prefetch, copies)
         keeper = jetstream.NatsConnection(login)
         keeper.create(driver, load.prefetch)
@@ -252,5 +252,5 @@ def _nats(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
             keeper.close()
 
     version = jetstream.NatsConnection(login).server.get("version", "?")
-    meter = CpuMeter(login.place, with_postgres=False)
+    meter = CpuMeter(login.endpoint, with_postgres=False)
     return System(f"NATS {version} JetStream", tuple(MEASURES), meter, drive, (note,))

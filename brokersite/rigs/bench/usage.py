@@ -7,14 +7,14 @@ from collections.abc import Iterable
 import psutil
 from django.db import connection
 
-from brokersite.rigs.bench.stream import Place
+from brokersite.rigs.bench.stream import Endpoint
 
 
 class CpuMeter:
     """Processor time of a broker's processes and of PostgreSQL's."""
 
-    def __init__(self, place: Place, with_postgres: bool) -> None:
-        self._broker = _listening(place)
+    def __init__(self, endpoint: Endpoint, with_postgres: bool) -> None:
+        self._broker = _listening(endpoint)
         self._postgres = _postmaster() if with_postgres else None
 
     def read(self) -> dict[str, float]:
@@ -35,16 +35,16 @@ def _seconds(processes: Iterable[psutil.Process]) -> float:
     return total
 
 
-def _listening(place: Place) -> list[psutil.Process]:
+def _listening(endpoint: Endpoint) -> list[psutil.Process]:
     """The processes that listen on a port of this machine."""
-    if place.host not in ("localhost", "127.0.0.1", "::1"):
+    if endpoint.host not in ("localhost", "127.0.0.1", "::1"):
         return []
     try:
         found = psutil.net_connections("tcp")
     except psutil.Error:
         return []
     listening = [one for one in found if one.status == psutil.CONN_LISTEN and one.pid]
-    pids = {one.pid for one in listening if one.laddr and one.laddr.port == place.port}
+    pids = {one.pid for one in listening if one.laddr and one.laddr.port == endpoint.port}
     return [psutil.Process(pid) for pid in pids if pid is not None]
 
 

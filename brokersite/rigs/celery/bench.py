@@ -36,7 +36,7 @@ PATIENCE = 180.0
 WARM_UP = 100
 
 
-class System:
+class CelerySystem:
     """A broker with one promise; `against` is the name of Fivewire with the same."""
 
     def __init__(self, name: str, broker: str, confirm: bool, queue: str, scratch: Path) -> None:
@@ -78,7 +78,7 @@ class System:
         return figures
 
 
-def open_systems(stack: contextlib.ExitStack, compare: Sequence[str], scratch: Path) -> list[System]:
+def open_systems(stack: contextlib.ExitStack, compare: Sequence[str], scratch: Path) -> list[CelerySystem]:
     """Fivewire's store, and what it is compared with: `rabbitmq`, one of the benchmark's own, or `rabbitmq=amqp://…`.
 
     Its queue has a name of its own, and is removed when the stack ends. Raises BenchError.
@@ -99,7 +99,8 @@ def open_systems(stack: contextlib.ExitStack, compare: Sequence[str], scratch: P
         else:
             stack.callback(_remove_elsewhere, url, queue)
         brokers["RabbitMQ"] = url
-    return [System(name, url, confirm, queue, scratch) for confirm in (True, False) for name, url in brokers.items()]
+    promised = ((confirm, name, url) for confirm in (True, False) for name, url in brokers.items())
+    return [CelerySystem(name, url, confirm, queue, scratch) for confirm, name, url in promised]
 
 
 def _remove(queue: str) -> None:

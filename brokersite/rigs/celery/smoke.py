@@ -227,7 +227,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--dsn", required=True, help="the database")
-    parser.add_argument("--tasks", type=int, default=10_000, help="how many, at least 100; default 10000")
+    parser.add_argument("--tasks", type=int, default=10_000, help="number of tasks, at least 100; default 10000")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="celery-smoke-") as scratch:
         os.environ |= {

@@ -25,7 +25,7 @@ Effect = tuple[str, int, str]
 
 
 class SmokePlan:
-    """So many tasks of all kinds. `expected` is every effect that they must have, `tasks` how many have results."""
+    """Calls of all kinds of tasks. `expected`: every effect that they must have; `tasks`: those with results."""
 
     def __init__(self, tasks: int) -> None:
         self.expected: set[Effect] = {("held", 0, "-")}

@@ -11,74 +11,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Final
 
-import django
-import psycopg
+from brokersite.rigs.control_room.prepared import filled_database, parser_of, tell
 
 NAME: Final = "fivewire_control_room_bench"
 
 
-@contextmanager
-def as_default(alias: str) -> Iterator[None]:
-    """Have this thread's default connection lead to another database."""
-    from django.db import DEFAULT_DB_ALIAS, connections
-
-    before = connections.databases[DEFAULT_DB_ALIAS]
-    connections[DEFAULT_DB_ALIAS].close()
-    connections.databases[DEFAULT_DB_ALIAS] = connections.databases[alias]
-    del connections[DEFAULT_DB_ALIAS]
-    try:
-        yield
-    finally:
-        connections[DEFAULT_DB_ALIAS].close()
-        connections.databases[DEFAULT_DB_ALIAS] = before
-        del connections[DEFAULT_DB_ALIAS]
-
-
 def main() -> None:
     """Fill, visit, and print a table."""
-    parser = argparse.ArgumentParser(description="Measure every page of the admin in a large store.")
-    add_size(parser, messages=2_000_000)
+    parser = parser_of("Measure every page of the admin in a large store.", messages=2_000_000)
     parser.add_argument("--visits", type=int, default=5, help="of each page, by the clock; the median counts")
     parser.add_argument("--only", default="", metavar="WORDS", help="pages whose name has these words")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "brokersite.settings")
-    django.setup()
-    from brokersite.rigs.etl.scratch import scratch_database
-
-    def tell(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    with scratch_database(NAME) as alias:
-        make_store(alias, given, tell)
-        with as_default(alias):
-            tell("visiting")
-            sys.exit(_visit(given))
-
-
-def add_size(parser: argparse.ArgumentParser, messages: int) -> None:
-    """The options that say how large the store is."""
-    parser.add_argument("--messages", type=int, default=messages)
-    parser.add_argument("--queues", type=int, default=2_000)
-    parser.add_argument("--connections", type=int, default=500, help="and as many workers, peers, subscribers")
-
-
-def make_store(alias: str, given: argparse.Namespace, tell: Callable[[str], None]) -> None:
-    """Fill the database of an alias, as large as was asked for."""
-    from brokersite.rigs.control_room.store import Size, fill
-    from queues.database import connection_parameters
-
-    with psycopg.connect(**connection_parameters(alias), autocommit=True) as connection:
-        connection.execute("set synchronous_commit = off")
-        fill(connection.cursor(), Size(given.messages, given.queues, given.connections), tell)
-        tell("vacuum")
-        connection.execute("vacuum analyze")
+    with filled_database(NAME, given):
+        tell("visiting")
+        sys.exit(_visit(given))
 
 
 def _visit(given: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What looking at the admin costs a broker at full pace::
+"""The cost of an open admin to a broker under full load::
 
     python -m brokersite.rigs.control_room.beside_load --rounds 7 --seconds 8
 
@@ -10,25 +10,22 @@ itself. Each phase with browsers is compared with the mean of those alone before
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import itertools
 import json
 import os
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-import django
 import psutil
 import psycopg
 
-from brokersite.rigs.control_room.bench import add_size, as_default, make_store
+from brokersite.rigs.control_room.prepared import filled_database, parser_of, tell
 
 NAME: Final = "fivewire_beside_load"
 KEY: Final = "the key of the load"
@@ -90,7 +87,7 @@ def watch_front(browser: Browser, ended: threading.Event) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class LoadPhase:
     """Messages settled and requests answered a second, and the share of a processor that the web server had."""
 
     messages: float
@@ -99,14 +96,16 @@ class Phase:
 
 
 @dataclass(slots=True)
-class Stage:
-    """What runs: the site's port and process, a session of its user, and how many messages were ever settled."""
+class SiteUnderLoad:
+    """The site and the load under test: its port and process, a user's session, the processor seconds of a page in the
+    web server and in PostgreSQL, a count of settled messages."""
 
     port: int
     site: psutil.Process
     session: str
+    cost: tuple[float, float]
     settled: Callable[[], int]
-    phases: dict[str, list[Phase]] = field(default_factory=lambda: {kind: [] for kind in ROUND})
+    phases: dict[str, list[LoadPhase]] = field(default_factory=lambda: {kind: [] for kind in ROUND})
 
     def measure(self, kind: str, visits: list[Visit], seconds: float) -> None:
         """A phase of so many seconds, beside a browser for each visit."""
@@ -121,19 +120,16 @@ class Stage:
         for thread in threads:
             thread.start()
         time.sleep(BEGIN)
-        used, settled, began = self._processor_time(), self.settled(), time.monotonic()
+        used, settled, began = processor_time(self.site), self.settled(), time.monotonic()
         time.sleep(seconds)
         passed = time.monotonic() - began
-        messages, processor = (self.settled() - settled) / passed, (self._processor_time() - used) / passed
+        messages, processor = (self.settled() - settled) / passed, (processor_time(self.site) - used) / passed
         ended.set()
         for thread in threads:
             thread.join()
         if not all(counts):
             raise SystemExit("The site has refused a browser.")
-        self.phases[kind].append(Phase(messages, sum(counts) / (time.monotonic() - opened), processor))
-
-    def _processor_time(self) -> float:
-        return float(sum(self.site.cpu_times()[:2]))
+        self.phases[kind].append(LoadPhase(messages, sum(counts) / (time.monotonic() - opened), processor))
 
     def ratios(self, kind: str) -> list[float]:
         """The pace of each phase of a kind, to that of the load alone before and after it."""
@@ -145,7 +141,7 @@ class Stage:
 
 
 @contextmanager
-def stage(alias: str, session: str) -> Iterator[Stage]:
+def stage(alias: str, session: str, addresses: list[str]) -> Iterator[SiteUnderLoad]:
     """A listener under load, and the site."""
     from brokersite.rigs.control_room.serving import serving
     from brokersite.rigs.etl.scratch import environment, scratch_directory
@@ -163,12 +159,42 @@ def stage(alias: str, session: str) -> Iterator[Stage]:
                            given, directory)  # fmt: skip
         stack.callback(load.end)
         load.line()
-        load.tell("full")
-        daphne = ["daphne", "-b", "127.0.0.1", "-v", "0", "--access-log", os.devnull, "brokersite.asgi:application"]
-        port, site = stack.enter_context(serving(daphne, given))
+
         database = stack.enter_context(psycopg.connect(**connection_parameters(alias), autocommit=True))
+        backend = database.info.backend_pid
+        server = psutil.Process(backend).parent() if psutil.pid_exists(backend) else None
+        daphne = ["daphne", "-b", "127.0.0.1", "-v", "0", "--access-log", os.devnull, "brokersite.asgi:application"]
+        with serving(daphne, given | {"BROKER_ADMIN_BUSY_PERCENT": "100"}) as (port, site):
+            cost = _cost(addresses, session, port, site, server)
+        port, site = stack.enter_context(serving(daphne, given))
+        load.tell("full")
         time.sleep(WARM)
-        yield Stage(port, site, session, lambda: _settled(database))
+        yield SiteUnderLoad(port, site, session, cost, lambda: _settled(database))
+
+
+def _cost(
+    addresses: list[str], session: str, port: int, site: psutil.Process, server: psutil.Process | None
+) -> tuple[float, float]:
+    """The mean of all pages; the server's sessions are its children, also those that have ended."""
+    with closing(Browser(port, session)) as browser:
+        for address in addresses:  # templates are compiled, connections opened
+            browser.get(address)
+        before = processor_time(site), processor_time(server)
+        for address in addresses:
+            browser.get(address)
+    used = processor_time(site) - before[0], processor_time(server) - before[1]
+    return used[0] / len(addresses), used[1] / len(addresses)
+
+
+def processor_time(process: psutil.Process | None) -> float:
+    """Processor seconds of a process, and of its children."""
+    if process is None:
+        return 0.0
+    used = sum(process.cpu_times()[:4])
+    for child in process.children():
+        with suppress(psutil.NoSuchProcess):
+            used += sum(child.cpu_times()[:2])
+    return float(used)
 
 
 def _settled(database: psycopg.Connection[tuple[int]]) -> int:
@@ -181,31 +207,21 @@ def _settled(database: psycopg.Connection[tuple[int]]) -> int:
 
 def main() -> None:
     """Measure, and print the ratios."""
-    parser = argparse.ArgumentParser(description="Measure what looking at the admin costs a load.")
-    add_size(parser, messages=200_000)
+    parser = parser_of("Measure what looking at the admin costs a load.", messages=200_000)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each phase")
     given = parser.parse_args()
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "brokersite.settings")
-    django.setup()
-    from brokersite.rigs.etl.scratch import scratch_database
-
-    def tell(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    with scratch_database(NAME) as alias:
-        make_store(alias, given, tell)
-        with as_default(alias):
-            session, addresses = _log_in()
-            with stage(alias, session) as run:
-                visits: dict[str, list[Visit]] = {
-                    "alone": [], "pages": [open_all(addresses)], "fronts": [watch_front] * BROWSERS
-                }
-                for turn in range(given.rounds):
-                    tell(f"round {turn + 1} of {given.rounds}")
-                    for kind in ROUND:
-                        run.measure(kind, visits[kind], given.seconds)
-                run.measure("alone", [], given.seconds)
+    with filled_database(NAME, given) as alias:
+        session, addresses = _log_in()
+        with stage(alias, session, addresses) as run:
+            visits: dict[str, list[Visit]] = {
+                "alone": [], "pages": [open_all(addresses)], "fronts": [watch_front] * BROWSERS
+            }
+            for turn in range(given.rounds):
+                tell(f"round {turn + 1} of {given.rounds}")
+                for kind in ROUND:
+                    run.measure(kind, visits[kind], given.seconds)
+            run.measure("alone", [], given.seconds)
     _report(run, len(addresses))
 
 
@@ -222,7 +238,9 @@ def _log_in() -> tuple[str, list[str]]:
     return client.cookies["sessionid"].value, addresses
 
 
-def _report(run: Stage, pages: int) -> None:
+def _report(run: SiteUnderLoad, pages: int) -> None:
+    here, database = (f"{1000 * seconds:.1f} ms" for seconds in run.cost)
+    print(f"a page: {here} of processor time in the web server, {database} in PostgreSQL")
     alone = [phase.messages for phase in run.phases["alone"]]
     print(f"alone: {statistics.median(alone):,.0f} messages/s ({min(alone):,.0f} to {max(alone):,.0f})")
     for kind, words in {"pages": f"every one of {pages} pages in a loop", "fronts": "ten front pages"}.items():

@@ -114,7 +114,7 @@ def _of_model(model: type[Model], model_admin: admin.ModelAdmin[Any], request: H
         yield Page(f"{name} delete", _address(f"{name}_delete", pks[0]))
     for action in ASKING & set(model_admin.get_actions(request)):
         asked = {"action": action, ACTION_CHECKBOX_NAME: pks}
-        # What is done to messages is asked for on a page of its own, which is below.
+        # Actions on messages have a page of their own for the question, which is below.
         yield Page(f"{name} action {action}", address(), asked, 302 if model is Message else 200)
 
 

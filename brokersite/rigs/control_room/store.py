@@ -15,7 +15,7 @@ BATCH: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much there is. Half of the messages are in the first queue, the others spread over all."""
+    """The size of the store. Half of the messages are in the first queue, the others spread over all."""
 
     messages: int = 2_000_000
     queues: int = 2_000
@@ -31,7 +31,7 @@ FIRST: Final[Mapping[str, tuple[str, str]]] = {
     "audit chains": ("chain", "select min(id) from queues_auditchain where name like 'chain-%%'"),
     "Hydra": ("hydra", "select min(id) from hydra_node where name like 'node-%%'"),
 }
-#: What is made in one statement each, in this order.
+#: The rows to make, one statement each, in this order.
 FILL: Final[Mapping[str, str]] = {
     "API keys": """
         insert into queues_apikey (name, digest, hint, protocols, publish, consume, manage)
@@ -97,7 +97,7 @@ FILL: Final[Mapping[str, str]] = {
         insert into queues_queuesample (queue, at, seconds, ready, leased, delayed, dead, peak, published, settled,
             died)
         select q.id, date_trunc('minute', now()) - n * interval '1 minute', 60, 500 + n, 1, 2, 3, 500, 100, 90, 0
-        from queues_queue q, generate_series(120, 1500) n where q.id < %(queue)s + 50""",
+        from queues_queue q, generate_series(130, 1500) n where q.id < %(queue)s + 50""",
     "samples of a month": """
         insert into queues_queuesample (queue, at, hourly, seconds, ready, leased, delayed, dead, peak, published,
             settled, died)

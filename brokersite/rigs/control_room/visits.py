@@ -17,7 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from brokersite.rigs.control_room.pages import Page
 from queues.operations.monitor import reader
 
-#: What no page exceeds: seconds of time and of a snapshot, and queries, those for the session and the user included.
+#: A page's limits: seconds of time and of a snapshot, and queries, those for the session and the user included.
 MOST_SECONDS, MOST_SNAPSHOT, MOST_QUERIES = 0.3, 1.0, 12
 
 
@@ -37,7 +37,7 @@ class Visited:
 
     @property
     def faults(self) -> list[str]:
-        """What it exceeds."""
+        """The limits that the visit exceeds."""
         found = {
             f"status {self.status}": self.status != self.page.status, "time": self.seconds > MOST_SECONDS,
             "queries": self.queries > MOST_QUERIES, "snapshot": self.snapshot > MOST_SNAPSHOT,
@@ -78,7 +78,7 @@ class Visitor:
 
 
 class _Statements:
-    """How long statements take. Those that follow each other within transactions count as one."""
+    """A timer of statements, in seconds. Those that follow each other within a transaction count as one."""
 
     def __init__(self) -> None:
         self.total = self.longest = 0.0

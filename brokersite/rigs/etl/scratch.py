@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import psycopg
@@ -34,7 +35,7 @@ def scratch_database(name: str) -> Iterator[str]:
         held = connection.execute("select pg_try_advisory_lock(%s, hashtext(%s))", (LOCK, name)).fetchone()
         if held != (True,):
             raise ScratchBusy(name)
-        connection.execute(sql.SQL("drop database if exists {} with (force)").format(database))
+        _drop(connection, name)
         connection.execute(sql.SQL("create database {}").format(database))
         connections.databases[name] = {**connections[DEFAULT_DB_ALIAS].settings_dict, "NAME": name}
         try:
@@ -42,8 +43,17 @@ def scratch_database(name: str) -> Iterator[str]:
             yield name
         finally:
             connections[name].close()
-            connection.execute(sql.SQL("drop database if exists {} with (force)").format(database))
+            _drop(connection, name)
             del connections.databases[name]
+
+
+def _drop(connection: psycopg.Connection[Any], name: str) -> None:
+    """Drop a database with the sessions of its owner. PostgreSQL ends autovacuum there, but not by WITH (FORCE) for a
+    role that is no superuser."""
+    connection.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s and usename = current_user", (name,)
+    )
+    connection.execute(sql.SQL("drop database if exists {}").format(sql.Identifier(name)))
 
 
 @contextmanager

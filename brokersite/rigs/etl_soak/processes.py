@@ -119,14 +119,14 @@ class LoadProcesses:
         self.forgetful = [subscriptions[1] for subscriptions in ready[1:]]
 
     def pace(self, rate: float) -> None:
-        """So many messages a second in all, about; each one of a topic is stored twice."""
+        """Set the rate of all producers, in messages a second, about; each one of a topic is stored twice."""
         mixed, *fast = self.children
         mixed.tell(str(0.4 * rate))
         for child in fast:
             child.tell(str(0.3 * rate / len(fast)))
 
     def full(self) -> None:
-        """As many as the broker takes, of BlipMQ's; the others stay at their pace."""
+        """Let BlipMQ's producers go as fast as the broker takes; the others stay at their pace."""
         for child in self.children[1:]:
             child.tell("full")
 
@@ -141,7 +141,7 @@ class LoadProcesses:
 
 @contextmanager
 def ending(child: Broker | LoadProcesses) -> Iterator[None]:
-    """It ends with this context."""
+    """End `child` with this context."""
     try:
         yield
     finally:

@@ -21,14 +21,14 @@ STALLED = 0.4
 LONGEST_STALL = 0.3
 LONGEST_FREEZE = 1.5
 PURPOSES = (
-    "writer", "settler", "claimer", "requests", "clockwork", "reaper", "upkeep", "listener", "liveness"
+    "writer", "settlements", "fetcher", "requests", "delays", "reaper", "upkeep", "listener", "liveness"
 )  # fmt: skip
 #: Starts of a listener that may fail while the database is on its way back.
 STARTS = 5
 
 
 def schedule(counts: Mapping[InjectedFaultKind, int], source: random.Random) -> list[InjectedFaultKind]:
-    """So many faults of each kind, shuffled."""
+    """The faults of each kind by `counts`, shuffled."""
     kinds = [kind for kind, count in counts.items() for _ in range(count)]
     source.shuffle(kinds)
     return kinds

@@ -99,7 +99,7 @@ class InjectedFaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
-    """It happened somewhen between `begin` and `end`, to one listener or to the database (None)."""
+    """A fault between `begin` and `end`, of one listener or of the database (None)."""
 
     kind: InjectedFaultKind
     begin: float

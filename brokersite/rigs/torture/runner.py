@@ -18,7 +18,7 @@ from brokersite.rigs.torture.faults import Tormentor, schedule
 from brokersite.rigs.torture.history import InjectedFaultKind, QueueRules, RunHistory, Store
 from brokersite.rigs.torture.listeners import HOST, PREFETCH, ListenerProcess
 from brokersite.rigs.torture.store import count_waiting, read_store
-from brokersite.rigs.torture.workload import BlipConsumer, BlipProducer, LoadClient, SharedLoad, SspqPeer
+from brokersite.rigs.torture.workload import LoadClient, SharedLoad, SspqPeer, SubscriptionConsumer, TopicProducer
 from wire.blipmq import client as blipmq
 
 #: Seconds that clients have to take all that is left, once the faults are over.
@@ -142,12 +142,12 @@ class Run:
             steady_queue = _tune(connection, "s.id = %s", steady, retention="full")
             other_queue = _tune(connection, "s.id = %s", other, max_attempts=4, retry_backoff="250 ms")
             _tune(connection, "q.name = %s", self._name, retention="full")
-        producers: list[LoadClient] = [BlipProducer(f"p{n}", stage, seed, self._name, RATE) for n in range(3)]
+        producers: list[LoadClient] = [TopicProducer(f"p{n}", stage, seed, self._name, RATE) for n in range(3)]
         peers: list[LoadClient] = [SspqPeer(f"s{n}", stage, seed, self._name, True) for n in range(3)]
         self._clients = [
             *producers,
-            *(BlipConsumer(f"c{n}", stage, seed, steady_queue, steady) for n in range(2)),
-            *(BlipConsumer(f"f{n}", stage, seed, other_queue, other, forgetful=True) for n in range(1)),
+            *(SubscriptionConsumer(f"c{n}", stage, seed, steady_queue, steady) for n in range(2)),
+            *(SubscriptionConsumer(f"f{n}", stage, seed, other_queue, other, forgetful=True) for n in range(1)),
             *peers,
             SspqPeer("r0", stage, seed, self._name, False),
         ]

@@ -98,7 +98,7 @@ class LoadClient(ABC):
         self.confirmed += len(publishes)
 
 
-class BlipProducer(LoadClient):
+class TopicProducer(LoadClient):
     """Publishes bursts to a topic, each confirmed by a PONG."""
 
     def __init__(self, name: str, stage: SharedLoad, seed: int, topic: str, rate: float) -> None:
@@ -129,7 +129,7 @@ class BlipProducer(LoadClient):
         self.confirm(list(sent.values()))
 
 
-class BlipConsumer(LoadClient):
+class SubscriptionConsumer(LoadClient):
     """Polls a subscription and acknowledges what it gets, or most of it when it is forgetful."""
 
     def __init__(

@@ -1,4 +1,4 @@
--- What a node has promised: a term never goes back, and there is one pledge in each.
+-- A node's promises: a term never goes back, and there is one pledge in each.
 create function hydra_node_keeps_promises() returns trigger
 language plpgsql as $$
 begin
@@ -10,7 +10,7 @@ begin
             using errcode = 'check_violation', constraint = 'hydra_node_promises';
     elsif new.term = old.term and old.pledge is not null and new.pledge is distinct from old.pledge then
         raise exception 'node % has pledged to % in term %, and was to pledge to %', old.name, old.pledge, old.term,
-            coalesce(new.pledge::text, 'nobody')
+            coalesce(new.pledge::text, 'none')
             using errcode = 'check_violation', constraint = 'hydra_node_promises';
     end if;
     return new;

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
-from queues.engine import LocalQueue, Push, Worker
+from queues.engine import LocalQueue, Push, PushConsumer
 
 #: A prefetch count of 0 is no limit. What a worker has in its memory has one all the same.
 WITHOUT_LIMIT = 10_000
@@ -51,7 +51,7 @@ def acknowledge(buffer: LocalQueue, tag: int) -> None:
     buffer.ack(tag)
 
 
-class QueueConsumer(Worker):
+class QueueConsumer(PushConsumer):
     """A consumer of one queue, without an API key."""
 
     def __init__(self, channel: ChannelConsumer, tag: str, queue: str) -> None:
@@ -158,7 +158,7 @@ class ChannelConsumer:
                 self.settle(received, LocalQueue.hand_back)
 
     def closed(self) -> list[QueueConsumer]:
-        """Those whose queue was deleted; there may be another one of the name by now."""
+        """The consumers of deleted queues; there may be another queue of the name by now."""
         return [consumer for consumer in self._consumers if consumer.buffer is None or consumer.buffer.closed]
 
     def reattach(self, consumer: QueueConsumer, buffer: LocalQueue) -> None:
@@ -177,7 +177,7 @@ class ChannelConsumer:
             self._grant_in(PAUSE)
 
     def freed(self, count: int) -> None:
-        """So many places are free again."""
+        """Free `count` places."""
         self._outstanding -= count
         self._done += count
         if self._pace is None and self._ahead_buffer is not None:

@@ -66,7 +66,7 @@ class EngineThread:
 
     def __init__(self, conninfo: str, name: str) -> None:
         self.loop = asyncio.new_event_loop()
-        # How long things are kept is for the broker's own processes to say: this one drops and forgets nothing.
+        # Retention is enforced by the broker's own processes: this one drops nothing.
         options = EngineOptions(
             conninfo=conninfo, name=name, prefetch=READ_AHEAD, archive_days=0, dedupe_window=FOR_EVER
         )
@@ -74,7 +74,7 @@ class EngineThread:
         self.ended = False
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._gathering = False
-        #: The settler's round in which the last message that goes back is written.
+        #: The settlement writer's round in which the last message that goes back is written.
         self._returning = 0
         self._channels: set[ChannelConsumer] = set()
         self._idle_since = time.monotonic()
@@ -115,7 +115,7 @@ class EngineThread:
         try:
             self.loop.run_forever()
         except BaseException:
-            logger.exception("the engine's thread ended; whatever consumes by it is told")
+            logger.exception("the engine's thread ended; its consumers are notified")
         finally:
             self._leave()
 
@@ -126,7 +126,7 @@ class EngineThread:
             try:
                 self.loop.run_until_complete(self.engine.stop(STOP))
             except Exception:
-                logger.exception("the engine could not hand back what it had")
+                logger.exception("the engine could not hand back its messages")
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()

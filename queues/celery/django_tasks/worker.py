@@ -112,7 +112,7 @@ class TaskWorker:
         try:
             ending, why = run_task(id, self.name, last, self._using)
         except Exception:
-            logger.exception("the task %s could not be noted: it goes back to its queue", id)
+            logger.exception("the state of the task %s could not be stored: it goes back to its queue", id)
             received.settle(_return)
             return
         finally:

@@ -22,7 +22,7 @@ from psycopg.rows import TupleRow
 from queues.celery.consumers.fork_safety import watch
 from queues.celery.transport.errors import DatabaseUnavailable, connection_errors, raise_unavailable
 from queues.celery.transport.statements import statement
-from queues.database import defaults_for_hosts
+from queues.database import KEEPALIVES, defaults_for_hosts
 from queues.engine.cluster.notifications.formats import SendableHint
 from queues.engine.database import SESSION_SETTINGS, startup_options
 from queues.engine.statements import array
@@ -91,7 +91,7 @@ def _until(generator: Generator[Any, Any, T], deadline: float) -> Generator[Any,
         while True:
             ready = yield wanted
             if not ready and time.monotonic() > deadline:
-                raise DatabaseUnavailable("the database did not answer in time; whether it did as asked is not known")
+                raise DatabaseUnavailable("the database did not answer in time; the outcome is unknown")
             wanted = generator.send(ready)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
@@ -179,16 +179,13 @@ class StoreConnection:
     @staticmethod
     def _connect(conninfo: str, timeout: float, settings: dict[str, str]) -> BoundedConnection:
         given = conninfo_to_dict(conninfo)
-        ours: dict[str, Any] = {"connect_timeout": max(2, int(timeout))} | defaults_for_hosts(given)
+        ours: dict[str, Any] = KEEPALIVES | {"connect_timeout": max(2, int(timeout))} | defaults_for_hosts(given)
         return BoundedConnection.connect(
             conninfo,
             autocommit=True,
             prepare_threshold=0,
             application_name="fivewire celery",
             options=startup_options(settings, str(given.get("options") or "")),
-            keepalives_idle=10,
-            keepalives_interval=5,
-            keepalives_count=3,
             **ours,
         )
 

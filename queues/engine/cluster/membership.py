@@ -24,7 +24,7 @@ LIVENESS = 0.25
 #: old already, since it had to wait for a lock; and the connections that make them.
 FROZEN = 10.0
 HELD = 2.0
-WRITING = ["fivewire writer", "fivewire settler", "fivewire claimer", "fivewire clockwork", "fivewire mailroom"]
+WRITING = ["fivewire writer", "fivewire settlements", "fivewire fetcher", "fivewire delays", "fivewire mailboxes"]
 #: Seconds without a word from a node's connection that holds its lock, after which others end that connection: the
 #: process is frozen, and its leases go to those that work.
 SILENCE = 10.0

@@ -1,4 +1,4 @@
-"""Work by the clock: delays end, messages expire, counts are folded, the archive's partitions are kept.
+"""Periodic work: delays end, messages expire, counts are folded, the archive's partitions are kept.
 
 Any node may do each of these at any time: the statements lock what they change, and skip what others have locked.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from psycopg.errors import LockNotAvailable
@@ -27,8 +29,8 @@ from queues.engine.statements import statement
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between looks at each thing.
-DUE = 0.05
+#: Seconds between looks at each thing. What this node delays itself is looked for when it becomes due.
+DUE = 0.25
 SWEEP = 1.0
 #: Seconds between looks at everything that is due, or expired: a transaction that is longer may commit some late.
 ALL_DUE = 5.0
@@ -71,6 +73,9 @@ class Maintenance:
         self.max_length = max_length
         self.ready_everywhere = ready_everywhere
         self._turn = turn
+        #: When to look at delayed messages next; set when that is sooner.
+        self._next_look = 0.0
+        self._sooner = asyncio.Event()
         self._due = Rowwise("due_ids", "delayed message", health)
         self._expired = Rowwise("expired_ids", "message that outlived its time", health)
         self._tallies = Rowwise("tallied_queues", "count of a queue", health, letters=False)
@@ -83,12 +88,28 @@ class Maintenance:
             if now() - sealed >= SEAL:
                 await self._seal(connection)
                 sealed = now()
+            self._next_look = math.inf
             parameters = {"since": since, "skip": self._due.parameters["skip"]}
             [(left, mark)] = await (await connection.execute(statement("next_due"), parameters)).fetchall()
             rows = await self._promote(connection, since) if left is not None and left <= 0 else []
             if not rows:
                 looked, since = _next_look(looked, mark, ALL_DUE)
-                await asyncio.sleep(DUE if left is None else min(DUE, max(0.002, left)))
+                await self._until_due(DUE if left is None else min(DUE, max(0.002, left)))
+
+    def due_in(self, delay: float) -> None:
+        """This node has stored a message that becomes due after so many seconds."""
+        if (at := now() + delay) < self._next_look:
+            self._next_look = at
+            self._sooner.set()
+
+    async def _until_due(self, seconds: float) -> None:
+        """Wait so long, or until a message is due that was stored since the last look."""
+        self._next_look = min(self._next_look, now() + seconds)
+        while (left := self._next_look - now()) > 0:
+            self._sooner.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._sooner.wait()
 
     async def _promote(self, connection: Connection, since: str) -> Rows:
         """Make due messages ready, unless another node is doing it."""
@@ -115,7 +136,7 @@ class Maintenance:
             try:
                 await asyncio.to_thread(look_after)
             except Exception as error:  # the next turn does the rest
-                logger.error("the audit chains were not looked after: %s", error)
+                logger.error("maintenance of the audit chains failed: %s", error)
 
     async def keep_samples(self, _: Connection) -> None:
         """Have the queues' history noted at the beginning of each minute, in a thread."""

@@ -38,7 +38,7 @@ class Reaper:
         self._found: set[int] = set()
 
     def found(self, nodes: Iterable[int]) -> None:
-        """These nodes are dead, and to be reaped."""
+        """Queue dead nodes, to be reaped."""
         for node in nodes:
             if node not in self._found:
                 self._found.add(node)

@@ -133,8 +133,8 @@ class Tidying:
                 if (buffer := self._local_queues.queues.get(queue)) is not None:  # it may have been removed meanwhile
                     buffer.more_in_store(FIRST)
 
-        served = [buffer for buffer in self._local_queues.queues.values() if buffer.interested]
-        quiet = [buffer for buffer in served if not buffer.backlog.unclaimed]
+        served = self._local_queues.queues.values()
+        quiet = [buffer for buffer in served if buffer.interested and not buffer.backlog.unclaimed]
         await self._each(connection, "look for messages", quiet, look, max(1, len(quiet)))
 
     def _look_for_dead_letters(self) -> None:

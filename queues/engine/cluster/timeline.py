@@ -77,13 +77,13 @@ class History:
         self.saw(reading.last_id)
 
     def check(self, reading: Reading) -> str | None:
-        """As `broken_by`, but a first finding is the answer until `know`: the work that follows hides the reason,
+        """Call `broken_by`, whose first finding is the answer until `know`: the work that follows hides the reason,
         and may be cut off."""
         self._broken_by = self._broken_by or self.broken_by(reading)
         return self._broken_by
 
     def broken_by(self, reading: Reading) -> str | None:
-        """Why the store has another past than the known one; None when it is the same, as far as can be seen."""
+        """The sign that the store has another history than the known one, or None: none was found."""
         known = self._known
         if known is None:
             return None

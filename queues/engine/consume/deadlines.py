@@ -69,7 +69,7 @@ class BurstDeadlines:
         self._bursts.setdefault(attempts, deque()).append((deadline, self._open))
 
     def join(self, tags: Sequence[int]) -> None:
-        """These belong to the open burst."""
+        """Add deliveries to the open burst."""
         self._open.append(tags)
 
     def expired(self, now: float) -> Iterator[int]:
@@ -84,10 +84,10 @@ class BurstDeadlines:
 
 
 class Holder(Protocol):
-    """Who holds deliveries that have a deadline."""
+    """The owner of deliveries that have a deadline."""
 
     def expired(self, tags: list[int]) -> None:
-        """These were not finished in time and have been taken back."""
+        """Deliveries were not finished in time and have been taken back."""
 
 
 class MovableDeadlines:
@@ -106,15 +106,15 @@ class MovableDeadlines:
         return self._due[0][0] if self._due else None
 
     def add(self, deadline: float, tags: Sequence[int], holder: Holder) -> None:
-        """These are due back at `deadline`."""
+        """Set the deadline of these deliveries."""
         heapq.heappush(self._due, (deadline, next(self._number), tags, holder))
 
     def move(self, tag: int, deadline: float) -> None:
-        """It is due at another time; never before the one it had."""
+        """Move a deadline, never to an earlier time."""
         self.moved[tag] = deadline
 
     def drop(self, tag: int) -> None:
-        """It is finished."""
+        """Drop the deadline of a finished delivery."""
         self.moved.pop(tag, None)
 
     def expired(self, now: float) -> Iterator[tuple[list[int], Holder]]:

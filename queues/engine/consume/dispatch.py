@@ -1,8 +1,9 @@
 """Hands the messages of one local queue to its consumers.
 
 Two kinds of consumers wait. A `Waiter` takes one message; waiters are served in the order of their arrival, before
-workers. A `Worker` grants credits: while it has some, messages are pushed to it as they come, in turns with the other
-workers of the queue, and each push takes a credit. A message that a worker does not finish by its deadline is returned.
+workers. A worker, a `PushConsumer`, grants credits: while it has some, messages are pushed to it as they come, in turns
+with the other workers of the queue, and each push takes a credit. A message that a worker does not finish by its
+deadline is returned.
 
 The local queue calls `dispatch` when it has messages. `Dispatched` lists the members of a queue that a dispatcher uses.
 """
@@ -22,7 +23,7 @@ from queues.engine.health import Health
 from queues.engine.message import Delivery, Detail
 from queues.engine.policies import QueuePolicy
 
-#: Most messages and bytes pushed to one worker before the next one's turn.
+#: Most messages pushed to one worker before the next one's turn, and most bytes pushed at once.
 TURN = 100
 TURN_BYTES = 256 * 1024
 MOST_CREDITS = 2**32 - 1
@@ -48,7 +49,7 @@ class Waiter(Protocol):
         """Nothing will come: the queue is paused and refuses, or the node is stopping."""
 
 
-class Worker(ABC):
+class PushConsumer(ABC):
     """A consumer that is pushed to. `key` is its API key; `credits` are granted by `Dispatcher.grant`."""
 
     __slots__ = ("credits", "key")
@@ -63,7 +64,7 @@ class Worker(ABC):
 
     @abstractmethod
     def expired(self, tags: list[int]) -> None:
-        """These were not finished in time: they are no longer this worker's."""
+        """Deliveries were not finished in time: they are no longer this worker's."""
 
     def add_credits(self, count: int) -> None:
         """The dispatcher may push so many more messages, or fewer when `count` is negative."""
@@ -74,8 +75,11 @@ class Dispatched(Protocol):
     """The queue of a dispatcher."""
 
     policy: QueuePolicy
-    health: Health
     backlog: Backlog
+
+    @property
+    def health(self) -> Health:
+        """Where faults of consumers are counted."""
 
     @property
     def ready(self) -> Sequence[object]:
@@ -114,7 +118,7 @@ class Dispatcher:
         self._queue = queue
         self._waiters: deque[Waiter] = deque()
         #: Workers with credits, in the order of their turns.
-        self._workers: deque[Worker] = deque()
+        self._workers: deque[PushConsumer] = deque()
         self._credits = 0
         self._deadlines = MovableDeadlines()
 
@@ -172,7 +176,7 @@ class Dispatcher:
 
     # Workers.
 
-    def grant(self, worker: Worker, credits: int) -> None:
+    def grant(self, worker: PushConsumer, credits: int) -> None:
         """Let so many more messages be pushed to a worker, up to 2³²-1 in all; push the prefetched ones."""
         credits = min(credits, MOST_CREDITS - worker.credits)
         if not credits:
@@ -186,7 +190,7 @@ class Dispatcher:
         if self._credits and self._queue.backlog.unclaimed:
             self._queue.want()
 
-    def withdraw(self, worker: Worker) -> None:
+    def withdraw(self, worker: PushConsumer) -> None:
         """Push nothing more to a worker."""
         if worker.credits:
             self._workers.remove(worker)
@@ -204,7 +208,8 @@ class Dispatcher:
         share = -(-len(queue.ready) // max(1, len(workers)))
         while workers and queue.ready and not queue.policy.paused:
             worker = workers[0]
-            messages = queue.push(time, min(worker.credits, share, TURN), worker.key)
+            turn = TURN if len(workers) > 1 else share
+            messages = queue.push(time, min(worker.credits, share, turn), worker.key)
             if not messages:
                 break
             worker.add_credits(-len(messages))
@@ -221,7 +226,7 @@ class Dispatcher:
                 for message in messages:
                     queue.give_back(message.tag, error=told(error))
 
-    def _add_deadline(self, worker: Worker, messages: list[Push], time: float) -> float | None:
+    def _add_deadline(self, worker: PushConsumer, messages: list[Push], time: float) -> float | None:
         timeout = self._queue.policy.ack_timeout
         if timeout is None:
             return None
@@ -243,7 +248,7 @@ class Dispatcher:
         return deadline
 
     def completed(self, tags: Iterable[int]) -> None:
-        """These deliveries are finished."""
+        """Remove finished deliveries."""
         if self._deadlines.moved:
             for tag in tags:
                 self._deadlines.drop(tag)

@@ -9,6 +9,7 @@ writes (`finish`), where no new message can slip in.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, is_idle, told
 from queues.engine.health import Health, Trouble
 from queues.engine.isolation import Patience
-from queues.engine.message import CONTENT_ONLY, POSITION, Content, Counts, Detail, Message
+from queues.engine.message import CONTENT_ONLY, POSITION, Counts, Detail, Message
 from queues.engine.node import Node
 from queues.engine.options import EngineOptions
 from queues.engine.rowwise import first_ready, set_aside
@@ -33,6 +34,8 @@ FINISHING_CLAIMS = 4
 CLAIMING = Trouble("Messages are not taken from the store", "claims")
 #: Most queues that this node begins to serve in one statement.
 STARTING = 500
+#: Details of messages that have a content type and nothing else, as claims give them.
+_OFTEN = {str(int(content)): detail for content, detail in CONTENT_ONLY.items()}
 
 
 class Fetcher:
@@ -227,15 +230,14 @@ class Fetcher:
         cursor = await connection.execute(statement(name), parameters, binary=True)
         (_, snapshot, more, _), *rows = await cursor.fetchall()
         # A row without a detail is a complete message.
-        messages = [row if row[3] is None else (row[0], row[1], row[2], _detail(row[3])) for row in rows]
+        messages = [row if row[3] is None else (*row[:3], _OFTEN.get(row[3]) or _detail(row[3])) for row in rows]
         last_id = messages[-1][0] if messages else None
         return ClaimResult(snapshot.decode(), bool(more), last_id, len(messages)), messages
 
 
-def _detail(row: dict[str, Any] | int) -> Detail:
+def _detail(text: str) -> Detail:
     """`expires_in` is the rest by the server's clock: this host's may be ahead of it or behind."""
-    if isinstance(row, int):
-        return CONTENT_ONLY[Content(row)]
+    row = json.loads(text)
     left, size = row.pop("expires_in", None), row.pop("weight", 0)
     expires_at = None if left is None else now() + left
     return Detail(**row, expires_at=expires_at, weight=detail_weight(size, row.get("key")))

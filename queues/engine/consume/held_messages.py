@@ -23,7 +23,7 @@ from queues.engine.message import POSITION, Delivery, Detail, Message
 #: Bytes of a message before the first claim: that claim takes few messages, in case they are large.
 UNKNOWN_BYTES = 1 << 16
 
-#: Messages handed back that a purge looks for.
+#: Messages handed back that a purge looks for; messages acknowledged late that are not delivered again.
 REMEMBERED = 10_000
 
 #: A delivered message: id, attempts that failed before, time of delivery (monotonic), detail.
@@ -53,8 +53,8 @@ class HeldMessages:
         self._handed_back: deque[int] = deque(maxlen=REMEMBERED)
         #: Prefetched messages that keep the tag of an earlier delivery.
         self._tagged: dict[int, Message] = {}
-        #: Ids of prefetched messages that were acknowledged by such a tag.
-        self._settled: set[int] = set()
+        #: Ids of messages that are being settled, though prefetched or still to be claimed: they are not delivered.
+        self._settled: dict[int, None] = {}
         self.bytes = 0
         #: Mean bytes of a message of the last claim.
         self.mean_bytes = UNKNOWN_BYTES
@@ -73,7 +73,6 @@ class HeldMessages:
             tag = self.next_tag
             if detail is not None:
                 if id in self._settled:
-                    self._settled.discard(id)
                     continue
                 if detail.expires_at is not None and detail.expires_at <= time.monotonic():
                     self._on_expired(id)
@@ -139,27 +138,38 @@ class HeldMessages:
         message = self._tagged.pop(tag, None)
         if message is None:
             return None
-        self._settled.add(message[0])
+        self.settle_undelivered(message[0])
         return message[0]
+
+    def settle_undelivered(self, id: int) -> None:
+        """A message that is not out is being settled: it is not delivered again, also if a claim brings it before the
+        settlement is written. The last ones are remembered."""
+        self._settled[id] = None
+        if len(self._settled) > REMEMBERED:
+            del self._settled[next(iter(self._settled))]
 
     # Prefetching.
 
     def add(self, messages: Iterable[Message], size: int) -> None:
-        """Take messages of `size` bytes together, which follow those here."""
-        self.ready.extend(messages)
+        """Take messages of `size` bytes together, in order of id; they may belong before those here."""
+        ready, count = self.ready, len(self.ready)
+        ready.extend(messages)
+        if 0 < count < len(ready) and ready[count][0] < ready[count - 1][0]:  # those here have a lower priority
+            in_order = sorted(ready, key=itemgetter(0))
+            ready.clear()
+            ready.extend(in_order)
         self._hold(size)
 
     def add_claimed(self, messages: list[Message]) -> None:
         """Take messages in order of id; they may carry the tag of an earlier delivery, or belong before those here."""
+        if self._settled:
+            messages = [message for message in messages if message[0] not in self._settled]
         size = sum(map(weight, messages))
         if messages:
             self.mean_bytes = size // len(messages)
         for message in messages:
             if message[3] is not None and message[3].tag is not None:
                 self._tagged[message[3].tag] = message
-        if messages and self.ready and messages[0][0] < self.ready[-1][0]:
-            messages = sorted([*self.ready, *messages], key=itemgetter(0))
-            self.ready.clear()
         self.add(messages, size)
 
     def take_back(self, pushes: Sequence[Push]) -> None:
@@ -178,7 +188,6 @@ class HeldMessages:
         self.ready.clear()
         self._hold(-self.bytes)
         self._tagged.clear()
-        self._settled.clear()
         return taken
 
     def purge(self, high: int) -> list[int]:
@@ -190,7 +199,7 @@ class HeldMessages:
         return gone
 
     def remember_handed_back(self, ids: Iterable[int]) -> None:
-        """These are on their way back to their places in the store."""
+        """Note messages that are on their way back to their places in the store."""
         self._handed_back.extend(ids)
 
     def find_handed_back(self, high: int) -> list[int]:
@@ -212,6 +221,7 @@ class HeldMessages:
     def forget_stale(self) -> None:
         """The store has another past: ids of earlier deliveries may belong to other messages."""
         self._stale.clear()
+        self._settled.clear()
 
     def _hold(self, size: int) -> None:
         self.bytes += size

@@ -26,9 +26,11 @@ from queues.engine.consume.dispatch import TURN_BYTES, Dispatcher, Push, Waiter
 from queues.engine.consume.held_messages import HeldMessages, Unacked
 from queues.engine.consume.limits import BATCH, FlowLimits
 from queues.engine.consume.low_watermark import LOWEST
+from queues.engine.health import Health
 from queues.engine.message import Delivery, Detail, Failure, Message
 from queues.engine.node import Node
 from queues.engine.policies import QueuePolicy
+from queues.engine.settle.audited_queues import AuditedQueue
 from queues.engine.settle.batches import Completion, Settlements
 from queues.engine.settle.writer import SettlementWriter
 
@@ -45,6 +47,8 @@ FEW = 100
 OVERTAKING = 100
 #: Most messages of one claim from a queue that other nodes serve too, so that all of them are busy.
 SHARED_BATCH = 200
+#: More messages than any transaction stores.
+UNLIMITED = 2**31
 
 
 class QueueSchedule:
@@ -76,7 +80,6 @@ class LocalQueue:
     ) -> None:  # fmt: skip
         self.policy = policy
         self.id = policy.id
-        self.health = settlements.health
         self.backlog = Backlog()
         self.held = HeldMessages(fetcher.limits.memory, first_tag, self._return_expired)
         #: Prefetched messages; delivered messages by tag. Both are views.
@@ -106,13 +109,21 @@ class LocalQueue:
         self._with_workers = False
         #: The settlement writer's round that returns messages of this queue to the store.
         self._returned_in = 0
-        #: A purge during the claim under way: it is for the claimed messages too.
-        self._purged: tuple[int, str] | None = None
+        #: A purge during the claim under way: it is for the claimed messages too. When that claim has failed (third),
+        #: it is for those of the next ones, until one brings none.
+        self._purged: tuple[int, str, bool] | None = None
         #: Messages that a consumer asked for since the last claim and did not get.
         self._shortage = 0
+        #: Messages that a consumer asks for at once: of each larger burst at once, of smaller ones by and by.
+        self._burst = 1
         self._on_refill: list[Callable[[], None]] = []
         self._deadlines = BurstDeadlines()
         self._batches: dict[int | None, Settlements] = {}
+
+    @property
+    def health(self) -> Health:
+        """Where faults of its consumers are counted."""
+        return self._settlements.health
 
     # Delivering to consumers that ask.
 
@@ -131,7 +142,8 @@ class LocalQueue:
             delivery = held.deliver(now)
             if delivery is not None:
                 if self.audited is not None:
-                    self.audited.delivered(held.unacked[delivery[0]][0], delivery[3], consumer)
+                    id = held.unacked[delivery[0]][0]
+                    self.audited.delivered([id], [_published_id(id, delivery[3])], consumer)
                 if timed:
                     self._add_deadline((delivery[0],), delivery[2], now)
                 if self.backlog.unclaimed and (self.overtaken or len(held.ready) < self._limits.low_water):
@@ -145,6 +157,7 @@ class LocalQueue:
     def deliver_many(self, now: float, count: int, consumer: int | None = None) -> list[Delivery]:
         """Up to `count` messages, each with a deadline as `deliver` gives it with `timed`."""
         held = self.held
+        self._burst = max(count, self._burst // 2)
         tags, messages = range(0), list[Message]()
         if (
             held.ready and not self.overtaken and not self.policy.paused
@@ -160,8 +173,8 @@ class LocalQueue:
         self.last_demand = now
         self._add_deadline(tags, 0, now)
         if self.audited is not None:
-            for message in messages:
-                self.audited.delivered(message[0], None, consumer)
+            ids = [message[0] for message in messages]
+            self.audited.delivered(ids, ids, consumer)
         if self.backlog.unclaimed and len(held.ready) < self._limits.low_water:
             self._fetcher.want(self)
         taken: list[Delivery] = [(tag, message[1], 0, None) for tag, message in zip(tags, messages, strict=True)]
@@ -221,8 +234,8 @@ class LocalQueue:
             most = sum(1 for _ in takewhile(lambda message: message[0] < first, islice(held.ready, most)))
         taken = held.push(now, most, TURN_BYTES)
         if self.audited is not None:
-            for push in taken:
-                self.audited.delivered(held.unacked[push.tag][0], push.detail, key)
+            ids = [held.unacked[push.tag][0] for push in taken]
+            self.audited.delivered(ids, [push.id for push in taken], key)
         if self.backlog.unclaimed and (self.overtaken or len(held.ready) < self._limits.low_water):
             self._fetcher.want(self)
         return taken
@@ -248,12 +261,14 @@ class LocalQueue:
         if entry is None:
             return False
         completion = None if refuse is None else Completion((entry[0],), (tag,), refuse)
-        self._settlements.job_batch(self.policy, late).add_jobs([entry[0]], [entry[2]], completion, [result])
+        self._settlements.job_batch(self.policy, late).add_jobs(
+            [entry[0]], [entry[2]], completion, None if result is None else [result]
+        )
         self._completed((tag,))
         return True
 
-    def complete_many(self, tags: list[int], refuse: Callable[[int], None] | None = None) -> list[int]:
-        """As `complete` for several, without results; returns the tags that are no longer the worker's."""
+    def complete_many(self, tags: Sequence[int], refuse: Callable[[int], None] | None = None) -> list[int]:
+        """Complete several deliveries, without results; returns the tags that are no longer the worker's."""
         release = self.held.release
         entries = [release(tag, None) for tag in tags]
         known = [entry for entry in entries if entry is not None]
@@ -302,14 +317,16 @@ class LocalQueue:
         """Settle by a tag that is not outstanding: its message is prefetched again, or its lease was lost."""
         if (id := self.held.settle_prefetched(tag)) is not None:
             self._settlements.batch(self.policy, consumer).add(id, time.monotonic())
-        elif (entry := self.held.release_stale(tag)) is not None:
-            self.settle_late(entry[0], entry[2], consumer)
+        elif (entry := self.held.release_stale(tag)) is not None:  # the id may be another message's by now
+            self._settlements.batch(self.policy, consumer, late=True).add(entry[0], entry[2])
         else:
             return False
         return True
 
     def settle_late(self, id: int, delivered: float, consumer: int | None) -> None:
-        """Settle a message whose lease may no longer be this node's; it was delivered then, or must be there now."""
+        """Settle a message that the store has and that was delivered then, though its lease may not be this node's. It
+        is not delivered again, even if this node claims it before the settlement is written."""
+        self.held.settle_undelivered(id)
         self._settlements.batch(self.policy, consumer, late=True).add(id, delivered)
 
     def give_back(
@@ -352,7 +369,7 @@ class LocalQueue:
         entry = self.held.release(tag, None)
         if entry is not None:
             if self.audited is not None:
-                self.audited.not_delivered(entry[0], entry[3])
+                self.audited.not_delivered(_published_id(entry[0], entry[3]))
             self._bury(Failure(entry[0], entry[1] + 1, error=error))
 
     def _bury(self, failure: Failure) -> None:
@@ -363,13 +380,8 @@ class LocalQueue:
     def hand_back(self, tag: int) -> None:
         """Return a delivery to its place, as if it had never been made: it is the next one again."""
         entry = self.held.release(tag, None)
-        if entry is None:
-            return
-        if self.audited is None:
-            self._put_back([(entry[0], None)])
-        else:  # recorded by itself: consumers of later messages do not wait for that
-            self.held.remember_handed_back([entry[0]])
-            self._settlements.hand_back([(entry[0], None)], self.audited)
+        if entry is not None:
+            self._put_back([(entry[0], None)], self.audited)
 
     def undeliver(self, pushes: Sequence[Push]) -> None:
         """Prefetch again messages that were pushed and that no consumer has seen."""
@@ -383,16 +395,15 @@ class LocalQueue:
 
     # Prefetching.
 
-    def wants(self, now: float) -> bool:
-        """Whether new messages should be leased to this node as they are stored."""
-        return (
-            not self.backlog.unclaimed
-            and not self.claiming
-            and not self.shared
-            and (bool(self.demand) or now - self.last_demand < (COLD_SHARED if self._with_workers else WARM))
-            and self.room > 0
-            and self.policy.may_lease_on_publish
-        )
+    def wanted(self, now: float) -> int:
+        """The number of new messages that may be leased to this node as they are stored: any while memory has room, but
+        of a queue that other nodes serve too no more than its own consumers ask for."""
+        if self.backlog.unclaimed or self.claiming or self.room <= 0 or not self.policy.may_lease_on_publish:
+            return 0
+        recent = now - self.last_demand < (COLD_SHARED if self._with_workers or self.shared else WARM)
+        if not self.shared:
+            return UNLIMITED if self.demand or recent else 0
+        return max(0, min(self.room, max(self.demand, self._burst if recent else 0) - len(self.held.ready)))
 
     def begin_storing(self) -> None:
         """A transaction begins that may lease new messages to this node: no claim may begin before `end_storing`, or
@@ -405,11 +416,15 @@ class LocalQueue:
     @property
     def in_transit(self) -> bool:
         """Whether messages are on their way into memory or back to the store, and a claim would break the order."""
-        return self.storing > 0 or self._settlements.handed_back < self._returned_in
+        return (
+            self.storing > 0
+            or self._settlements.handed_back < self._returned_in
+            or (self.audited is not None and self.audited.handing_back)
+        )
 
     @property
     def room(self) -> int:
-        """How many more messages memory may take."""
+        """Free room in memory, in messages."""
         limits, held = self._limits, self.held
         if held.bytes >= limits.queue_bytes or not limits.memory.room(held.bytes):
             return 0
@@ -438,9 +453,10 @@ class LocalQueue:
         return self.backlog.begin_claim()
 
     def abort_claim(self) -> None:
-        """The claim under way has failed."""
+        """The claim under way has failed. A purge passed over its messages, which are ready in the store again."""
         self.claiming = False
-        self._purged = None
+        if self._purged is not None:
+            self._purged = *self._purged[:2], True
 
     def end_claim(self, result: ClaimResult, limit: int, news: int, horizon: int) -> None:
         """The claim under way has come back."""
@@ -463,8 +479,11 @@ class LocalQueue:
         """Take messages in order of id; they may carry the tag of an earlier delivery, or belong before those here."""
         self.held.add_claimed(messages)
         if self._purged is not None:
-            (high, by), self._purged = self._purged, None
-            self._settlements.purge(self.held.purge(high), by)
+            high, by, failed = self._purged
+            gone = self.held.purge(high)
+            self._settlements.purge(gone, by)
+            if not (gone and failed):
+                self._purged = None
         self._added()
 
     def _added(self) -> None:
@@ -563,7 +582,7 @@ class LocalQueue:
         self.backlog.returned()
         self._settlements.purge(self.held.purge(high) + self.held.find_handed_back(high), by)
         if self.claiming:
-            self._purged = high, by
+            self._purged = high, by, False
         self._added()
 
     def change_policy(self, policy: QueuePolicy | None) -> None:
@@ -588,11 +607,11 @@ class LocalQueue:
         self._put_back([(id, None if detail is None else detail.tag) for id, _, _, detail in messages])
         self.backlog.returned()
 
-    def _put_back(self, taken: list[tuple[int, int | None]]) -> None:
+    def _put_back(self, taken: list[tuple[int, int | None]], audited: AuditedQueue | None = None) -> None:
         if taken:
             ids = [id for id, _ in taken]
             self.held.remember_handed_back(ids)
-            self._settlements.hand_back(taken)
+            self._settlements.hand_back(taken, audited)
             self._returned_in = self._settlements.round
             self.backlog.arrived(min(ids))
             self._compare()
@@ -663,8 +682,8 @@ class LocalDeadLetters(LocalQueue):
     def room(self) -> int:
         return self._dispatcher.waiting
 
-    def wants(self, now: float) -> bool:
-        return False
+    def wanted(self, now: float) -> int:
+        return 0
 
     def return_unwanted(self) -> None:
         """Return dead letters whose consumers left while they were claimed."""

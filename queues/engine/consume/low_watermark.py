@@ -66,7 +66,7 @@ class LowWatermark:
 
     @property
     def highest(self) -> int:
-        """How far claims have gone."""
+        """The highest id that a claim has reached."""
         return max([self.value, *(claim.id for claim in self._claims)])
 
     def looked(self, snapshot: str, up_to: int | None) -> None:

@@ -28,7 +28,7 @@ class Memory:
         self.used += size
 
     def room(self, held: int) -> int:
-        """How many more bytes a queue may take that holds so many; 0 or less is none."""
+        """The bytes that a queue which holds `held` bytes may add; 0 or less is none."""
         return max(0, self.total - self.used - held) // 2 if held else max(1, (self.total - self.used) // 2)
 
 

@@ -47,7 +47,7 @@ class LocalQueues:
         return self.queues[id]
 
     async def named(self, name: str) -> LocalQueue:
-        """As `open`, by name."""
+        """Open a queue by its name; errors as of `open`."""
         return await self.open(await self._id_of(name))
 
     async def dead_letters_of(self, name: str) -> LocalDeadLetters:

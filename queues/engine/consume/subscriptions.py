@@ -121,7 +121,7 @@ class Subscriptions:
         #: Subscriptions to make, and the task that makes them.
         self._wanted: list[_Wanted] = []
         self._making: asyncio.Task[None] | None = None
-        #: How many subscriptions an API key has made, as of the last count and those made here since.
+        #: Subscriptions of each API key: the last count, and those made here since.
         self._owned: dict[int, int] = {}
 
     def get(self, id: int) -> Subscription | None:
@@ -236,7 +236,7 @@ class Subscriptions:
         return self._by_id[id]
 
     def forget(self, id: int) -> None:
-        """It was made or removed elsewhere: look it up again when it is asked for."""
+        """Forget a subscription that was made or removed elsewhere: the next use looks it up."""
         self._unknown.pop(id, None)
         known = self._by_id.get(id)
         if known is not None and known.buffer.closed:
@@ -301,11 +301,9 @@ class Subscriptions:
         rows = await (await self._request("find_tags", queue=queue, tags=array(asked))).fetchall()
         found = {row[0] for row in rows}
         for tag, id, state, node in rows:
-            if state in (State.READY, State.DELAYED):
-                subscription.buffer.settle_late(id, now(), consumer)
-            elif node != self._node.id:
+            if state not in (State.READY, State.DELAYED) and node != self._node.id:
                 self._forwarding.forward_acks(queue, (tag,), consumer)
-            elif not subscription.buffer.ack(tag, consumer):  # claimed meanwhile and on its way here
+            elif not subscription.buffer.ack(tag, consumer):  # unless it was claimed meanwhile, or will be
                 subscription.buffer.settle_late(id, now(), consumer)
         missing = set(tags) - found
         if missing and self._policies.is_shared(queue):

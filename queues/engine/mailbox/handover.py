@@ -73,7 +73,7 @@ async def in_order(connection: Connection, taking: Iterable[Take], most_names: i
 
 
 async def _beyond(connection: Connection, new: Iterable[Take], most_names: int) -> list[Take]:
-    """Those of the new names that are one too many. Names that another node makes at this moment are not seen."""
+    """The new names over their key's limit. Names that another node makes at this moment are not seen."""
     parameters = {"keys": array({move.mailbox.key for move in new})}
     cursor = await connection.execute(statement("names_owned"), parameters)
     owned: Counter[int] = Counter(dict(await cursor.fetchall()))

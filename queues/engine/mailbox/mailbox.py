@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from queues.engine.consume.backlog import Backlog, ClaimResult
@@ -13,7 +13,7 @@ from queues.engine.policies import QueuePolicy
 FIRST_LOOKS = (0.25, 1.0)
 LOOK = 5.0
 #: Letters for one mailbox in one transaction.
-MOST_CLAIMED = 500
+MOST_CLAIMED = 4000
 
 
 class PeerMessage(NamedTuple):
@@ -40,7 +40,7 @@ class MailboxHolder(Protocol):
         """The mailbox is its own; `names` are all that are connected. Letters follow."""
 
     def refused(self, error: EngineError) -> None:
-        """It does not get the mailbox: MailboxClaimed or StoreUnavailable."""
+        """The mailbox was refused: MailboxClaimed or StoreUnavailable."""
 
     def displaced(self) -> None:
         """Another connection has the mailbox now."""
@@ -110,12 +110,12 @@ class Mailbox:
     # Sending.
 
     def add_pending(self, size: int) -> None:
-        """Its connection has sent an item of so many bytes."""
+        """Add an item of `size` bytes that its connection has sent."""
         self.pending += 1
         self.pending_bytes += size
 
     def remove_pending(self, items: int, size: int) -> None:
-        """So many items that its connection has sent, of so many bytes, are written."""
+        """Take off written items of its connection, and their bytes."""
         self.pending -= items
         self.pending_bytes -= size
 
@@ -147,20 +147,18 @@ class Mailbox:
         """Letters from `first_id` on became ready in the store."""
         self.backlog.arrived(first_id)
 
-    def deliver(self, messages: Iterable[tuple[int, PeerMessage]], now: float) -> None:
+    def deliver(self, messages: Sequence[tuple[int, PeerMessage]], now: float) -> None:
         """Give the holder messages, with their ids, that are leased to it. Those that were out when the database was
         lost are out still, since the connection is the same."""
-        fresh = []
-        for id, message in messages:
-            if message.key not in self.unacked:
-                fresh.append(message)
-            self.unacked[message.key] = (id, now)
+        fresh = [message for _, message in messages if message.key not in self.unacked]
+        self.unacked.update((message.key, (id, now)) for id, message in messages)
         if fresh and not self.gone:
             self.holder.deliver(fresh)
 
-    def acknowledge(self, key: str) -> tuple[int, float] | None:
-        """A letter is out no more; returns its id and the time of its delivery (monotonic), or None if it was not."""
-        return self.unacked.pop(key, None)
+    def acknowledge(self, keys: Iterable[str]) -> list[tuple[int, float] | None]:
+        """Letters are out no more; returns of each its id and the time of its delivery (monotonic), or None if it was
+        not out."""
+        return [self.unacked.pop(key, None) for key in keys]
 
     def forget_deliveries(self) -> None:
         """The store has another past: ids of letters mean nothing any more."""

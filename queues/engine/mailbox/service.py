@@ -18,7 +18,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain, islice
-from typing import NamedTuple
 
 from queues.engine import audit
 from queues.engine.clock import now
@@ -65,22 +64,6 @@ MOST_PENDING_BYTES = 4 << 20
 SERVING = Trouble("Peers are not served", "peers")
 
 
-class Ack(NamedTuple):
-    """A letter was acknowledged by its key."""
-
-    mailbox: Mailbox
-    key: str
-
-
-class NamesRequest(NamedTuple):
-    """A connection asks for the names of connected peers."""
-
-    mailbox: Mailbox
-
-
-Item = Posting | Forward | Ack | NamesRequest | Move
-
-
 class MailboxService:
     """The mailboxes that are connected to this node. Sessions use the methods of the first section only."""
 
@@ -98,7 +81,8 @@ class MailboxService:
         self.node = node
         self.on_commit = on_commit
         self.waiting_bytes = 0
-        self._items: deque[Item] = deque()
+        #: The waiting work, in order: rounds, the last of which is open to new items, and moves.
+        self._items: deque[Round | Move] = deque()
         #: Mailboxes to be taken again before anything else, since the database was lost.
         self._again: deque[Move] = deque()
         self._wake = asyncio.Event()
@@ -108,9 +92,8 @@ class MailboxService:
         self._hungry: dict[Mailbox, None] = {}
         #: The round being written, in parts: one, unless an item cannot be written.
         self._rounds: deque[Round] = deque()
-        self._round_bytes = 0
-        #: Items and bytes being written, by sender; bytes that wait, by API key.
-        self._round_load: dict[Mailbox, tuple[int, int]] = {}
+        #: The round that `_rounds` began as; bytes that wait, by API key.
+        self._round = Round()
         self._key_bytes: Counter[int] = Counter()
         self._crowded: dict[Mailbox, None] = {}
         #: Mailboxes whose letters could not be fetched, and why.
@@ -136,19 +119,19 @@ class MailboxService:
 
     def post(self, sender: Mailbox, id: str, recipient: str | None, body: bytes) -> None:
         """Send a letter to a peer; None: to everyone else who is connected. `id` has 1 to 512 bytes and no NUL."""
-        self._take_in(sender, len(body), Posting(sender, id, recipient, body))
+        self._take_in(sender, len(body)).post(Posting(sender, id, recipient, body))
 
     def forward(self, sender: Mailbox, id: str, destination: Destination, body: bytes) -> None:
         """Publish a letter to a queue or topic."""
-        self._take_in(sender, len(body), Forward(sender, id, destination, body))
+        self._take_in(sender, len(body)).forward(Forward(sender, id, destination, body))
 
     def acknowledge(self, mailbox: Mailbox, key: str) -> None:
         """The recipient has consumed a letter. A key that is not its own, or any more, changes nothing."""
-        self._take_in(mailbox, len(key), Ack(mailbox, key))
+        self._take_in(mailbox, len(key)).acknowledge(mailbox, key)
 
     def ask(self, mailbox: Mailbox) -> None:
         """Have `holder.answer` called with the names of all connected peers, once everything before is durable."""
-        self._take_in(mailbox, 0, NamesRequest(mailbox))
+        self._take_in(mailbox, 0).ask(mailbox)
 
     def drained(self, mailbox: Mailbox) -> None:
         """The holder has room again."""
@@ -210,11 +193,13 @@ class MailboxService:
         items, self._items = self._items, deque()
         self._again = deque()
         self._rounds.clear()
-        self._round_bytes = self.waiting_bytes = 0
-        self._round_load, self._key_bytes = {}, Counter()
+        self.waiting_bytes = 0
+        self._round, self._key_bytes = Round(), Counter()
         self._crowded.clear()
-        mailboxes = {item.mailbox if not isinstance(item, Posting | Forward) else item.sender for item in items}
-        for mailbox in mailboxes.union(self._by_name.values()):
+        mailboxes = set(self._by_name.values())
+        for item in items:
+            mailboxes.update(item.load if isinstance(item, Round) else (item.mailbox,))
+        for mailbox in mailboxes:
             mailbox.end()
             self._tell(mailbox, mailbox.holder.refused, error)
         self._by_name.clear()
@@ -228,7 +213,7 @@ class MailboxService:
                 self.waiting_since = self.waiting_since or now()
             if self._again:
                 await self._move(connection, self._again)
-            elif not self._rounds and self._items and isinstance(self._items[0], Take | Leave):
+            elif not self._rounds and self._items and not isinstance(self._items[0], Round):
                 await self._move(connection, self._items)
             else:
                 if not self._rounds and self._items:
@@ -252,15 +237,21 @@ class MailboxService:
 
     # Rounds.
 
-    def _take_in(self, mailbox: Mailbox, size: int, item: Item) -> None:
-        """Something that a connection has sent. One that sends faster than it is written slows itself."""
+    def _take_in(self, mailbox: Mailbox, size: int) -> Round:
+        """Count something that a connection has sent; returns its round. One that sends faster than it is written slows
+        itself."""
         self.waiting_bytes += size
         self._key_bytes[mailbox.key] += size
         mailbox.add_pending(size)
         if not mailbox.crowded and self._is_over(mailbox, 1.0):
             self._crowded[mailbox] = None
             mailbox.crowd(True)
-        self._put(item)
+        last = self._items[-1] if self._items else None
+        if not isinstance(last, Round) or last.full:
+            last = Round()
+            self._put(last)
+        last.count(mailbox, size)
+        return last
 
     def _is_over(self, mailbox: Mailbox, share: float) -> bool:
         return (
@@ -271,10 +262,9 @@ class MailboxService:
 
     def _unload(self) -> None:
         """The round is done: who has sent it may send more."""
-        self.waiting_bytes -= self._round_bytes
-        self._round_bytes = 0
-        load, self._round_load = self._round_load, {}
-        for mailbox, (items, size) in load.items():
+        done, self._round = self._round, Round()
+        self.waiting_bytes -= done.size
+        for mailbox, (items, size) in done.load.items():
             mailbox.remove_pending(items, size)
             self._key_bytes[mailbox.key] -= size
         for mailbox in tuple(self._crowded):
@@ -283,7 +273,7 @@ class MailboxService:
                 if not mailbox.gone:
                     self._tell(mailbox, mailbox.crowd, False)
 
-    def _put(self, item: Item) -> None:
+    def _put(self, item: Round | Move) -> None:
         self._items.append(item)
         self._wake.set()
 
@@ -294,42 +284,15 @@ class MailboxService:
             self._wake.set()
 
     def _next_round(self) -> None:
-        """Take the items that wait, up to the next move, as one transaction's work."""
-        round, items, size, concerned = Round(), self._items, 0, set[Mailbox]()
-        count = 0
-        load = self._round_load
-        while items and count < MOST_ITEMS and size < MOST_BYTES and len(concerned) < MOST_MAILBOXES:
-            item = items[0]
-            own = 0
-            if isinstance(item, Posting):
-                round.post(item)
-                mailbox, own = item.sender, len(item.body)
-                concerned.add(mailbox)
-            elif isinstance(item, Ack):
-                mailbox, own = item.mailbox, len(item.key)
-                self._settle(round, mailbox, item.key)
-            elif isinstance(item, NamesRequest):
-                mailbox = item.mailbox
-                round.ask(mailbox)
-            elif isinstance(item, Forward):
-                round.forward(item)
-                mailbox, own = item.sender, len(item.body)
-                concerned.add(mailbox)
-            else:
-                break
-            some, sizes = load.get(mailbox, (0, 0))
-            load[mailbox] = some + 1, sizes + own
-            items.popleft()
-            count += 1
-            size += own
-        self._round_bytes = size
-        self._rounds.append(round)
-
-    def _settle(self, round: Round, mailbox: Mailbox, key: str) -> None:
-        out = mailbox.acknowledge(key)
-        round.acknowledge(mailbox, key, out)
-        if out is not None:
-            self._want(mailbox)  # there was no room, perhaps
+        """Take what waits, up to the next move, as one transaction's work."""
+        item = self._items.popleft()
+        assert isinstance(item, Round)
+        item.begin()
+        self._round = item
+        self._rounds.append(item)
+        for mailbox, _, out in item.acks:
+            if any(out):
+                self._want(mailbox)  # there was no room, perhaps
 
     async def _exchange(self, connection: Connection) -> None:
         if not self._rounds:
@@ -388,8 +351,8 @@ class MailboxService:
         for sender, id, *_ in (*round.postings, *round.forwards):
             self.counts.dropped += 1
             self._broken(sender, "letter", error, id)
-        for mailbox, key, _ in round.acks:
-            self._broken(mailbox, "acknowledgement of a letter", error, key)
+        for mailbox, keys, _ in round.acks:
+            self._broken(mailbox, "acknowledgement of a letter", error, keys[0])
         for mailbox in round.claims:
             self._blamed[mailbox] = error
         for mailbox in round.asking:
@@ -448,10 +411,10 @@ class MailboxService:
         time = now()
         for mailbox, letters in exchange.deliveries.items():
             self._tell(mailbox, mailbox.deliver, letters, time)
-        for queue, id, node in exchange.left:
+        for queue, (id, node) in exchange.left.items():
             if node == self.node.id:
                 self.more_in_store(queue, id)
-            elif node is not None:
+            else:
                 self.announce(queue, id)
         for mailbox, failure in exchange.undeliverable:
             if mailbox.policy is not None:
@@ -461,14 +424,16 @@ class MailboxService:
 
     # Moves.
 
-    async def _move(self, connection: Connection, items: deque[Item] | deque[Move]) -> None:
+    async def _move(self, connection: Connection, items: deque[Round | Move] | deque[Move]) -> None:
         """Take and leave some mailboxes; of the same name one at a time."""
         parts = deque([first_moves(items)])
         write = partial(self._move_some, connection, items)
         refuse = partial(self._refuse_move, items)
         await self._go_on(await carry_out(parts, write, lambda moves, _: halves(moves), refuse, connection))
 
-    async def _move_some(self, connection: Connection, items: deque[Item] | deque[Move], moves: list[Move]) -> None:
+    async def _move_some(
+        self, connection: Connection, items: deque[Round | Move] | deque[Move], moves: list[Move]
+    ) -> None:
         leaving = [move.mailbox for move in moves if isinstance(move, Leave) and move.mailbox.connection]
         taking = [move for move in moves if isinstance(move, Take) and not move.mailbox.gone]
         beyond: list[Take] = []
@@ -489,7 +454,7 @@ class MailboxService:
             self._forget(move.mailbox)
             self._tell(move.mailbox, move.mailbox.holder.refused, TooManyNames(move.mailbox.name))
 
-    def _refuse_move(self, items: deque[Item] | deque[Move], moves: list[Move], error: Exception) -> None:
+    def _refuse_move(self, items: deque[Round | Move] | deque[Move], moves: list[Move], error: Exception) -> None:
         [move] = moves
         items.popleft()
         mailbox = move.mailbox

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from queues.audit.events import Event, parts
+from queues.audit.events import Event
 from queues.canonical import json_string
 from queues.engine import audit
 from queues.engine.clock import wall_offset
@@ -20,21 +22,29 @@ from queues.engine.database import Connection
 from queues.engine.errors import Later, Undeliverable
 from queues.engine.faults import told
 from queues.engine.isolation import halves
-from queues.engine.mailbox.mailbox import Mailbox, PeerMessage
+from queues.engine.mailbox.mailbox import MOST_CLAIMED, Mailbox, PeerMessage
 from queues.engine.message import Content, Failure
 from queues.engine.publish.destination import Destination
 from queues.engine.settle.batches import KEPT, Kind, Settlements, settle_parameters
 from queues.engine.statements import array, statement
 from queues.engine.uuids import message_uuid
+from queues.sqlfiles import text_array
 
 #: The audit chain of letters between peers.
 CHAIN = "peerbus"
+LETTER = int(Content.LETTER)
 #: The sender of messages that came over a route.
 GATEWAY = "fivewire"
 #: Mailboxes of this node that a broadcast is leased to as it is stored; others fetch it from the store.
-MOST_LOCALS = 128
-#: Mailboxes that are filled from the store in one transaction.
-MOST_CLAIMS = 16
+MOST_LOCALS = 256
+#: Mailboxes that are filled from the store in one transaction, and how much they are given together.
+MOST_CLAIMS = 128
+MOST_CLAIMED_BYTES = 32 << 20
+
+#: Items and bytes of one transaction, and the connections that it may concern: locks are not without end.
+MOST_ITEMS = 4000
+MOST_BYTES = 8 << 20
+MOST_MAILBOXES = 256
 
 STORED_ROW = tuple[int, int, int, bool, str | None, int | None]
 
@@ -57,43 +67,68 @@ class Forward(NamedTuple):
     body: bytes
 
 
-class Acked(NamedTuple):
-    """A letter was acknowledged by its key. `out`: its id and when it was delivered (monotonic), if it was out."""
+class Acks(NamedTuple):
+    """Letters that a connection has acknowledged by their keys. `out`: of each its id and when it was delivered
+    (monotonic), if it was out."""
 
     mailbox: Mailbox
-    key: str
-    out: tuple[int, float] | None
+    keys: list[str]
+    out: list[tuple[int, float] | None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Round:
     """The input of one transaction for peers. It is done again, whole, when the connection is lost in the middle."""
 
     postings: list[Posting] = field(default_factory=list)
     forwards: list[Forward] = field(default_factory=list)
-    acks: list[Acked] = field(default_factory=list)
+    #: Keys that were acknowledged since the round was opened, by mailbox; then what `begin` made of them.
+    acked: dict[Mailbox, list[str]] = field(default_factory=dict)
+    acks: list[Acks] = field(default_factory=list)
     asking: list[Mailbox] = field(default_factory=list)
     claims: list[Mailbox] = field(default_factory=list)
+    #: The number and the bytes of all items, and of those of each connection; connections that send letters.
+    items: int = 0
+    size: int = 0
+    load: dict[Mailbox, list[int]] = field(default_factory=dict)
+    senders: set[Mailbox] = field(default_factory=set)
 
     def __bool__(self) -> bool:
         return bool(self.postings or self.forwards or self.acks or self.asking or self.claims)
 
     @property
-    def settled(self) -> dict[int, tuple[float | None, Mailbox]]:
-        """Acknowledged letters that were out: by id, when each was delivered (monotonic), and its mailbox."""
-        return {one.out[0]: (one.out[1], one.mailbox) for one in self.acks if one.out is not None}
+    def full(self) -> bool:
+        """Whether the next item has to wait for another round."""
+        return self.items >= MOST_ITEMS or self.size >= MOST_BYTES or len(self.senders) >= MOST_MAILBOXES
+
+    def count(self, mailbox: Mailbox, size: int) -> None:
+        """Another item of this connection belongs to the round."""
+        self.items += 1
+        self.size += size
+        load = self.load.get(mailbox)
+        if load is None:
+            load = self.load[mailbox] = [0, 0]
+        load[0] += 1
+        load[1] += size
 
     def post(self, posting: Posting) -> None:
         self.postings.append(posting)
+        self.senders.add(posting.sender)
 
     def forward(self, forward: Forward) -> None:
         self.forwards.append(forward)
+        self.senders.add(forward.sender)
 
-    def acknowledge(self, mailbox: Mailbox, key: str, out: tuple[int, float] | None) -> None:
-        self.acks.append(Acked(mailbox, key, out))
+    def acknowledge(self, mailbox: Mailbox, key: str) -> None:
+        self.acked.setdefault(mailbox, []).append(key)
 
     def ask(self, mailbox: Mailbox) -> None:
         self.asking.append(mailbox)
+
+    def begin(self) -> None:
+        """Everything before is durable and delivered: see which of the letters that were acknowledged are out."""
+        self.acks = [Acks(mailbox, keys, mailbox.acknowledge(keys)) for mailbox, keys in self.acked.items()]
+        self.acked = {}
 
     def claim(self, mailbox: Mailbox) -> None:
         self.claims.append(mailbox)
@@ -104,16 +139,22 @@ class Round:
 
     def forget_ids(self) -> None:
         """The store has another past: acknowledged letters are found by their keys alone."""
-        self.acks = [one._replace(out=None) for one in self.acks]
+        self.acks = [one._replace(out=[None] * len(one.keys)) for one in self.acks]
 
     def apart(self) -> list[Round]:
         """The same work in two rounds, in the order in which one does it; nothing of a single item."""
+        acks = [
+            Acks(mailbox, [key], [one]) for mailbox, keys, out in self.acks for key, one in zip(keys, out, strict=True)
+        ]
         items: list[tuple[str, Any]] = []
-        for kind in ("forwards", "acks", "postings", "claims", "asking"):
-            items += [(kind, one) for one in getattr(self, kind)]
+        for kind, some in (
+            ("forwards", self.forwards), ("acks", acks), ("postings", self.postings), ("claims", self.claims),
+            ("asking", self.asking),
+        ):  # fmt: skip
+            items += [(kind, one) for one in some]
         rounds = [Round() for _ in halves(items)]
-        for round, some in zip(rounds, halves(items), strict=True):
-            for kind, one in some:
+        for round, half in zip(rounds, halves(items), strict=True):
+            for kind, one in half:
                 getattr(round, kind).append(one)
         return rounds
 
@@ -136,8 +177,9 @@ class Exchange:
         self.deliveries: dict[Mailbox, list[tuple[int, PeerMessage]]] = {}
         #: Mailbox, the backlog's news from before, and the claim.
         self.claims: list[tuple[Mailbox, int, ClaimResult]] = []
-        #: Left in the store: queue, id, the node that serves it.
-        self.left: list[tuple[int, int, int | None]] = []
+        self._news: list[int] = []
+        #: Queues that letters were left in, and not claimed: the first id, and the node that serves the queue.
+        self.left: dict[int, tuple[int, int]] = {}
         self.names: list[str] = []
         self.undeliverable: list[tuple[Mailbox, Failure]] = []
         #: Key, mailbox and error of letters that raised an unforeseen error.
@@ -158,43 +200,29 @@ class Exchange:
             await self._hold(connection)
             if round.forwards:
                 await self._forward(connection)
-            settled = round.settled
-            if round.acks:
-                settled = await self._acknowledge(connection) | settled
-            storing = naming = head = None
-            if settled:
-                parameters = settle_parameters(_settlements(settled), wall_offset())
-                await connection.execute(statement("settle"), parameters)
-                self.settled = len(settled)
+            storing = claiming = naming = head = None
+            if round.acks and (settled := await self._acknowledge(connection)):
+                await connection.execute(statement("settle"), settle_parameters(settled, wall_offset()))
+                self.settled = sum(len(one.ids) for one in settled)
             if round.postings:
                 storing = await self._store(connection)
-            claiming = [
-                (mailbox, mailbox.backlog.news, await self._claim(connection, mailbox)) for mailbox in round.claims
-            ]
+            if round.claims:
+                claiming = await self._claim(connection)
             if round.asking:
                 naming = await connection.execute(statement("connected_names"))
-            if self.audited and (self.events or storing is not None or claiming):
+            if self.audited and (self.events or storing is not None or claiming is not None):
                 head = await connection.execute(statement("audit_head"), {"chain": CHAIN})
             if storing is not None:
                 self._stored(await storing.fetchall())
-            for mailbox, news, cursor in claiming:
-                self._claimed(mailbox, news, await cursor.fetchall())
+            if claiming is not None:
+                self._claimed(await claiming.fetchall())
             if naming is not None and (row := await naming.fetchone()) is not None:
                 self.names = sorted(row[0])
             if head is not None:
-                at = await head.fetchone()
-                await self._record(connection, at)
-
-    async def _record(self, connection: Connection, head: Any) -> None:
-        """Append the events to the audit chain, whose head is locked."""
-        for n, part in enumerate(parts(self.events)):
-            try:
-                if n:
-                    await audit.append(connection, CHAIN, part)
-                else:
-                    await audit.append_at(connection, CHAIN, head, part)
-            except audit.ChainBroken as error:
-                raise Later(error.why) from error
+                try:
+                    await audit.append(connection, CHAIN, self.events, await head.fetchone())
+                except audit.ChainBroken as error:
+                    raise Later(error.why) from error
 
     async def _hold(self, connection: Connection) -> None:
         """Senders and recipients keep their mailboxes until the commit."""
@@ -212,20 +240,22 @@ class Exchange:
 
     async def _store(self, connection: Connection) -> Any:
         postings, locals = self.round.postings, self.locals
-        senders = list({posting.sender for posting in postings})
-        headers = {sender: headers_of(sender.name) for sender in senders}
+        senders, keys, recipients, bodies = zip(*postings, strict=True)
+        sizes = list(map(len, bodies))
+        known = list(dict.fromkeys(senders))
         parameters = {
             "node": self.node,
-            "mailboxes": array(sender.queue for sender in senders),
-            "connections": array(sender.connection for sender in senders),
-            "senders": array(posting.sender.queue for posting in postings),
-            "ids": [posting.id.encode() for posting in postings],
-            "recipients": [posting.recipient for posting in postings],
-            "keys": [posting.id for posting in postings],
-            "headers": [headers[posting.sender] for posting in postings],
-            "producers": array(posting.sender.key for posting in postings),
-            "bodies": [posting.body for posting in postings],
-            "broadcasts": any(posting.recipient is None for posting in postings),
+            "mailboxes": array(sender.queue for sender in known),
+            "connections": array(sender.connection for sender in known),
+            "producers": array(sender.key for sender in known),
+            "headers": text_array(headers_of(sender.name) for sender in known),
+            "senders": array(sender.queue for sender in senders),
+            "keys": text_array(keys),
+            "recipients": text_array(recipient or "" for recipient in recipients),
+            "payloads": b"".join(bodies),
+            "sizes": array(sizes),
+            "starts": array(accumulate(sizes[:-1], initial=1)),
+            "broadcasts": None in recipients,
             "locals": array(mailbox.queue for mailbox in locals),
             "local_connections": array(mailbox.connection for mailbox in locals),
             "lows": array(mailbox.backlog.watermark.value for mailbox in locals),
@@ -234,40 +264,54 @@ class Exchange:
         }
         return await connection.execute(statement("store_letters"), parameters, binary=True)
 
-    def _stored(self, rows: Iterable[STORED_ROW]) -> None:
-        postings, sent, delivered = self.round.postings, set(), []
+    def _stored(self, rows: Sequence[STORED_ROW]) -> None:
+        postings, events = self.round.postings, self.events
+        delivered = []
         by_queue = {mailbox.queue: mailbox for mailbox in self.locals}
+        claimed = {mailbox.queue for mailbox in self.round.claims}
         for n, id, queue, leased, copy_of, node in rows:
             sender, key, recipient, body = postings[n - 1]
-            sent.add(n)
-            self.stored += 1
             if copy_of is not None:
                 key, recipient = f"{key}|{copy_of}", copy_of
-            self.events.append(Event("send", key, sender.name, recipient or ""))
+            events.append(Event("send", key, sender.name, recipient or ""))
             if leased:
-                delivered.append((by_queue[queue], id, PeerMessage(key, body, Content.LETTER, sender.name, 0.0)))
-            else:
-                self.left.append((queue, id, node))
-        for mailbox, id, letter in delivered:
-            self._deliver(mailbox, id, letter)
-        self.dropped += len(postings) - len(sent)
+                mailbox = by_queue[queue]
+                self.deliveries.setdefault(mailbox, []).append((id, PeerMessage(key, body, LETTER, sender.name, 0.0)))
+                delivered.append(Event("deliver", key, sender.name, mailbox.name))
+            elif node is not None and queue not in claimed:
+                self.left.setdefault(queue, (id, node))
+        events += delivered
+        self.stored += len(rows)
+        self.dropped += len(postings) - len({row[0] for row in rows})
 
     # Delivering.
 
-    async def _claim(self, connection: Connection, mailbox: Mailbox) -> Any:
+    async def _claim(self, connection: Connection) -> Any:
+        claims = self.round.claims
+        self._news = [mailbox.backlog.news for mailbox in claims]
+        most, room = max(1, MOST_CLAIMED // len(claims)), MOST_CLAIMED_BYTES // len(claims)
         parameters = {
-            "queue": mailbox.queue, "connection": mailbox.connection, "node": self.node,
-            "low": mailbox.backlog.watermark.value,
-            "limit": min(mailbox.most, mailbox.room), "room_bytes": mailbox.holder.room_bytes,
-        }  # fmt: skip
+            "node": self.node,
+            "queues": array(mailbox.queue for mailbox in claims),
+            "connections": array(mailbox.connection for mailbox in claims),
+            "lows": array(mailbox.backlog.watermark.value for mailbox in claims),
+            "most": array(min(mailbox.most, mailbox.room, most) for mailbox in claims),
+            "byte_rooms": array(min(mailbox.holder.room_bytes, room) for mailbox in claims),
+        }
         return await connection.execute(statement("claim_letters"), parameters, binary=True)
 
-    def _claimed(self, mailbox: Mailbox, news: int, rows: Sequence[tuple[Any, ...]]) -> None:
-        (_, _, snapshot, _, more, *_), *letters = rows
-        last_id = letters[-1][0] if letters else None
-        self.claims.append((mailbox, news, ClaimResult(snapshot, bool(more), last_id, len(letters))))
-        for id, payload, key, attempts, content, first_id, sender, published in letters:
-            if content == Content.LETTER and key is not None:
+    def _claimed(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        found = {queue: list(some) for queue, some in groupby(rows, itemgetter(0))}
+        for mailbox, news in zip(self.round.claims, self._news, strict=True):
+            (_, _, _, snapshot, _, more, *_), *letters = found[mailbox.queue]
+            last_id = letters[-1][1] if letters else None
+            self.claims.append((mailbox, news, ClaimResult(snapshot, bool(more), last_id, len(letters))))
+            self._take(mailbox, letters)
+
+    def _take(self, mailbox: Mailbox, letters: Iterable[tuple[Any, ...]]) -> None:
+        """Letters were fetched for a mailbox; what a route has brought becomes one."""
+        for _, id, payload, key, attempts, content, first_id, sender, published in letters:
+            if content == LETTER and key is not None:
                 letter = PeerMessage(key, payload, content, sender or "", published)
             else:
                 assert mailbox.policy is not None
@@ -275,7 +319,7 @@ class Exchange:
                     str(message_uuid(UUID(mailbox.policy.uuid), first_id)), payload, content, GATEWAY, published
                 )
                 try:
-                    letter = raw._replace(payload=mailbox.holder.wrap(raw), content=Content.LETTER)
+                    letter = raw._replace(payload=mailbox.holder.wrap(raw), content=LETTER)
                 except Undeliverable as error:
                     self.undeliverable.append((mailbox, Failure(id, attempts + 1, error=str(error))))
                     continue
@@ -285,41 +329,41 @@ class Exchange:
                     continue
                 if not attempts:
                     self.events.append(Event("send", letter.key, GATEWAY, mailbox.name))
-            self._deliver(mailbox, id, letter)
-
-    def _deliver(self, mailbox: Mailbox, id: int, message: PeerMessage) -> None:
-        """Note a letter for a mailbox, and the record of it, unless it is out since before the database was lost."""
-        self.deliveries.setdefault(mailbox, []).append((id, message))
-        if message.key not in mailbox.unacked:
-            self.events.append(Event("deliver", message.key, message.sender, mailbox.name))
+            self.deliveries.setdefault(mailbox, []).append((id, letter))
+            if letter.key not in mailbox.unacked:  # it may be out since before the database was lost
+                self.events.append(Event("deliver", letter.key, letter.sender, mailbox.name))
 
     # Acknowledging.
 
-    async def _acknowledge(self, connection: Connection) -> dict[int, tuple[float | None, Mailbox]]:
-        """Note the events of acknowledgements; returns those of letters that are in the store, but not out."""
-        found = await self._find(connection)
-        here = {(mailbox, key) for mailbox, key in found.values()}
-        for mailbox, key, out in self.round.acks:
-            if out is not None or (mailbox, key) in here or self.may_record(mailbox.key):
+    async def _acknowledge(self, connection: Connection) -> list[Settlements]:
+        """Note the events of acknowledgements; returns the settlements of letters that are out, or in the store."""
+        settled: list[Settlements] = []
+        taken: set[int] = set()
+        for mailbox, keys, out in self.round.acks:
+            absent = [key for key, one in zip(keys, out, strict=True) if one is None]
+            found = await self._find(connection, mailbox, absent) if absent else {}
+            id: int | None
+            delivered: float | None
+            keep = KEPT[mailbox.policy.retention if mailbox.policy else "metadata"]
+            settlements = Settlements(Kind.ACKNOWLEDGE, consumer=mailbox.key, keep=keep)
+            for key, one in zip(keys, out, strict=True):
+                id, delivered = one if one is not None else (found.pop(key, None), None)
+                if id is None and not self.may_record(mailbox.key):
+                    self.stray += 1
+                    continue
                 self.events.append(Event("ack", key, mailbox.name, ""))
-                if out is None:
-                    here.discard((mailbox, key))
-            else:
-                self.stray += 1
-        return {id: (None, mailbox) for id, (mailbox, _) in found.items()}
+                if id is not None and id not in taken:
+                    taken.add(id)
+                    settlements.ids.append(id)
+                    settlements.delivered.append(delivered)
+            settled.append(settlements)
+        return [one for one in settled if one.ids]
 
-    async def _find(self, connection: Connection) -> dict[int, tuple[Mailbox, str]]:
-        """Letters that were acknowledged and are not out on this connection, but are in the store."""
-        found: dict[int, tuple[Mailbox, str]] = {}
-        keys: dict[Mailbox, dict[str, None]] = {}
-        for mailbox, key, out in self.round.acks:
-            if out is None:
-                keys.setdefault(mailbox, {})[key] = None
-        for mailbox, some in keys.items():
-            parameters = {"queue": None if self.relaxed else mailbox.queue, "keys": list(some)}
-            cursor = await connection.execute(statement("find_letters"), parameters)
-            found |= {id: (mailbox, key) for id, key in await cursor.fetchall()}
-        return found
+    async def _find(self, connection: Connection, mailbox: Mailbox, keys: list[str]) -> dict[str, int]:
+        """The ids of letters that are not out on this connection, but are in the store."""
+        parameters = {"queue": None if self.relaxed else mailbox.queue, "keys": keys}
+        cursor = await connection.execute(statement("find_letters"), parameters)
+        return {key: id for id, key in await cursor.fetchall()}
 
     # To queues and topics.
 
@@ -351,7 +395,7 @@ class Exchange:
             "bodies": [forward.body for forward in some], "keys": nothing,
             "headers": [headers_of(forward.sender.name) for forward in some],
             "delays": array([0] * count), "ttls": nothing, "attempts": nothing, "priorities": array([0] * count),
-            "contents": array([int(Content.LETTER)] * count),
+            "contents": array([LETTER] * count),
         }  # fmt: skip
         cursor = await connection.execute(statement("publish_routed"), parameters)
         row = await cursor.fetchone()
@@ -373,14 +417,3 @@ class Exchange:
 def headers_of(sender: str) -> str:
     """The headers of a stored letter: the name of its sender's connection."""
     return '{"from":' + json_string(sender) + "}"
-
-
-def _settlements(settled: dict[int, tuple[float | None, Mailbox]]) -> list[Settlements]:
-    """Acknowledged letters, by their mailboxes."""
-    found: dict[Mailbox, Settlements] = {}
-    for id, (delivered, mailbox) in settled.items():
-        if mailbox not in found:
-            keep = KEPT[mailbox.policy.retention if mailbox.policy else "metadata"]
-            found[mailbox] = Settlements(Kind.ACKNOWLEDGE, consumer=mailbox.key, keep=keep)
-        found[mailbox].add_many([id], [delivered])
-    return list(found.values())

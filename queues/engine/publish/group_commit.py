@@ -53,7 +53,7 @@ NO_KEY_TIMEOUT = b"set local lock_timeout to default"
 #: Seconds between two tries, and for which a batch is tried in all while keys of it are held.
 KEY_PAUSE = 0.02
 KEY_PATIENCE = 0.3
-#: How many times as long as the writer has waited for held keys it then does not wait for any.
+#: After a wait for held keys the writer waits for none for this many times as long.
 KEY_REST = 10
 #: Publishers that are remembered, and bytes of their destinations' names. Connections hold those that they use.
 MOST_PUBLISHERS = 100_000
@@ -69,8 +69,8 @@ class KeyIsHeld(Exception):
 class PublishWriter:
     """Takes open batches and writes them.
 
-    `more_in_store(queue id, lowest id)` is told of messages left ready; `deliver_transient(queue id, bodies)` hands
-    QoS 0 messages on; `on_commit()` is called after each batch.
+    `more_in_store(queue id, lowest id)` is told of messages left ready, `due_in(seconds)` of delayed ones;
+    `deliver_transient(queue id, bodies)` hands QoS 0 messages on; `on_commit()` is called after each batch.
     """
 
     duty = STORING
@@ -78,7 +78,7 @@ class PublishWriter:
     def __init__(
         self, node: Node, policies: Policies, routing: Routing, local_queues: Mapping[int, LocalQueue],
         fetcher: Fetcher, counts: Counts, health: Health, max_length: MaxLength,
-        more_in_store: Callable[[int, int], None],
+        more_in_store: Callable[[int, int], None], due_in: Callable[[float], None],
         deliver_transient: Callable[[int, list[bytes]], None], on_commit: Callable[[], None],
     ) -> None:  # fmt: skip
         self.routing = routing
@@ -89,6 +89,7 @@ class PublishWriter:
         self.health = health
         self.max_length = max_length
         self.more_in_store = more_in_store
+        self.due_in = due_in
         self.deliver_transient = deliver_transient
         self.on_commit = on_commit
         self.node = node
@@ -341,13 +342,12 @@ class PublishWriter:
         """The messages stored in audited queues, by chain."""
         events: dict[str, list[audit.Event]] = {}
         for write in plan.writes:
-            producer = self._names[write.key]
+            [producer] = self._names.of([write.key])
             for queue in write.queues:
                 if (name := plan.audited.get(queue)) is not None:
-                    events.setdefault(queue_chain(name), []).extend(
-                        audit.Event("publish", str(id), producer, name)
-                        for id in write.first_ids(queue) if id is not None
-                    )  # fmt: skip
+                    stored = (id for id in write.first_ids(queue) if id is not None)
+                    told = audit.alike("publish", stored, repeat(producer), repeat(name))
+                    events.setdefault(queue_chain(name), []).extend(told)
         return events
 
     async def _check_version(self, connection: Connection) -> None:
@@ -422,6 +422,9 @@ class PublishWriter:
         count = len(write.segment.bodies)
         self.counts.published += count * len(write.queues)
         self.last_id = write.first + count * write.width - 1
+        if write.delayed:
+            for delay in {message.delay for message in write.segment.outgoing if message.delay > 0}:
+                self.due_in(delay)
         size = sum(map(len, write.segment.bodies)) + OVERHEAD * count
         for k, (queue, leased) in enumerate(zip(write.queues, write.leased, strict=True)):
             buffer = self.local_queues.get(queue)
@@ -462,7 +465,7 @@ def _runs(segment: Segment) -> list[tuple[int, int]]:
 
 
 def _reason(error: Exception) -> str:
-    """Why a message is not stored, for its publisher: PostgreSQL's words on bad data, or the kind of the error."""
+    """The error text for a refused message's publisher: PostgreSQL's on bad data, else the kind of the error."""
     if isinstance(error, psycopg.DataError | psycopg.IntegrityError | psycopg.ProgrammingError | audit.AuditError):
         return str(error)
     return told(error)

@@ -7,9 +7,9 @@ one transaction, and each `Write` keeps its part of the result until the message
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby, islice
+from itertools import accumulate, groupby, islice, pairwise
 from operator import itemgetter
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from queues.engine.health import Health
 from queues.engine.message import CONTENT_ONLY, ROWS_PER_STATEMENT, Content, Detail, Message, Outgoing
 from queues.engine.policies import QueuePolicy
 from queues.engine.publish.destination import Destination
-from queues.engine.publish.publisher import AnsweredProducer, Segment
+from queues.engine.publish.publisher import AnsweredProducer, Producer, Segment
 from queues.engine.publish.routing import Targets
 from queues.engine.statements import array
 
@@ -110,9 +110,12 @@ class Write:
     def answer(self, queue: int, health: Health) -> None:
         """Tell each producer the id that its message has in the queue which it was published to."""
         segment, known = self.segment, self.first_ids(queue)
-        at = 0
-        for producer, group in groupby(segment.producers):
-            end = at + sum(1 for _ in group)
+        producers, at = segment.producers, 0
+        runs: Iterable[tuple[Producer, int]] = ((one, sum(1 for _ in group)) for one, group in groupby(producers))
+        if producers and producers.count(producers[0]) == len(producers):  # nearly always: counting is cheaper
+            runs = [(producers[0], len(producers))]
+        for producer, count in runs:
+            end = at + count
             published = cast(AnsweredProducer, producer).published
             health.guard("session", producer, published, segment.tokens[at:end], known[at:end])
             at = end
@@ -195,7 +198,7 @@ class Insert:
         }
 
     def _offsets(self) -> Iterator[int]:
-        """How far the first id of each write lies behind that of all."""
+        """The offset of each write's first id from the first id of all."""
         return accumulate((write.rows for write in self.writes[:-1]), initial=0)
 
     def store(self, row: tuple[Any, ...] | None) -> None:
@@ -234,13 +237,15 @@ class Plan:
     #: Audited queues and their names.
     audited: dict[int, str] = field(default_factory=dict)
     limited_segments: list[tuple[Segment, list[Write]]] = field(default_factory=list)
-    #: How many of the writes come before, the queue, the bodies.
+    #: The number of writes before, the queue, the bodies.
     transient: list[tuple[int, int, list[bytes]]] = field(default_factory=list)
     rejected: list[tuple[Segment, EngineError]] = field(default_factory=list)
     unroutable: int = 0
     #: Writes whose producers want to know the ids, in the queue which they published to.
     answers: list[tuple[Write, int]] = field(default_factory=list)
     storing: list[LocalQueue] = field(default_factory=list)
+    #: The messages that may still be leased to this node, by queue. Those that expire wait in the store, for the sweep.
+    _leasable: dict[int, int] = field(default_factory=dict)
 
     def add(
         self, segment: Segment, destination: Destination, targets: Targets, key: int | None,
@@ -267,21 +272,32 @@ class Plan:
         limited = {policy.id for policy in known if policy.max_length is not None}
         self.limited |= limited
         self.drop_oldest |= {policy.id for policy in known if policy.id in limited and policy.overflow == "drop-oldest"}
-        for part in _parts(segment, max((len(queues) for queues, _ in groups), default=1)):
+        for queue in plain:
+            if queue in buffers and queue not in self._leasable:
+                self._leasable[queue] = buffers[queue].wanted(now)
+        width = max((len(queues) for queues, _ in groups), default=1)
+        for part in _parts(segment, width, [self._leasable.get(queue, 0) for queue in plain]):
             writes = []
             for queues, ttl in groups:
                 for start in range(0, len(queues), ROWS_PER_STATEMENT):
                     some = queues[start : start + ROWS_PER_STATEMENT]
-                    wanting = tuple(_wanting(buffers.get(queue), now, bool(ttl)) for queue in some)
-                    writes.append(Write(part, key, some, wanting, ttl))
+                    leased = [queue for queue in some if not ttl and self._lease(queue, len(part.bodies))]
+                    takers = {queue: buffers[queue] for queue in leased}
+                    writes.append(Write(part, key, some, tuple(map(takers.get, some)), ttl))
             self.writes += writes
             if part.answered and targets.own is not None:
                 self.answers += [(write, targets.own) for write in writes if targets.own in write.queues]
             if limited:
                 self.limited_segments.append((part, writes))
 
+    def _lease(self, queue: int, count: int) -> bool:
+        """Whether the next messages of a queue are to be leased to this node. None is behind one that is not."""
+        left = self._leasable.get(queue, 0)
+        self._leasable[queue] = left - count if left >= count else 0
+        return left >= count
+
     def reject(self, segment: Segment, error: EngineError) -> None:
-        """These messages are not stored."""
+        """Reject the messages of a segment."""
         self.rejected.append((segment, error))
 
     def drop_empty(self) -> None:
@@ -317,15 +333,13 @@ class Plan:
         self.rejected.clear()
 
 
-def _parts(segment: Segment, width: int) -> list[Segment]:
-    """A segment in parts small enough for one statement."""
-    most = max(1, ROWS_PER_STATEMENT // width)
+def _parts(segment: Segment, width: int, leasable: Iterable[int]) -> list[Segment]:
+    """A segment in parts small enough for one statement; the first one ends where the messages of one of the queues do
+    that may be leased."""
     count = len(segment.bodies)
-    if count <= most:
+    first = min((most for most in leasable if 0 < most < count), default=0)
+    most = max(1, ROWS_PER_STATEMENT // width)
+    if not first and count <= most:
         return [segment]
-    return [segment.cut(start, start + most) for start in range(0, count, most)]
-
-
-def _wanting(buffer: LocalQueue | None, now: float, expires: bool) -> LocalQueue | None:
-    """The buffer, if new messages should be leased to it. Messages that expire wait in the store, for the sweep."""
-    return buffer if buffer is not None and not expires and buffer.wants(now) else None
+    cuts = [*range(0, first, most), *range(first, count, most), count]
+    return [segment.cut(start, stop) for start, stop in pairwise(cuts)]

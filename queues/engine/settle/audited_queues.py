@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from itertools import count
+from itertools import chain, compress, count, repeat
 from typing import Protocol
 
 from queues.engine import audit
@@ -19,7 +19,6 @@ from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.errors import Later
 from queues.engine.health import Health
-from queues.engine.message import Detail
 from queues.engine.policies import QueuePolicy
 from queues.engine.settle.batches import Kind, Part, Settlements
 from queues.engine.settle.lane import Lane, Owner
@@ -41,8 +40,9 @@ class KeyNames:
     def __init__(self) -> None:
         self._names: dict[int | None, str] = {None: ""}
 
-    def __getitem__(self, key: int | None) -> str:
-        return self._names[key]
+    def of(self, keys: Iterable[int | None]) -> Iterator[str]:
+        """The names of known keys."""
+        return map(self._names.__getitem__, keys)
 
     async def learn(self, connection: Connection, keys: Iterable[int | None]) -> None:
         """Read the names of these keys; a deleted key has an empty name."""
@@ -56,7 +56,7 @@ class KeyNames:
         self._names = {None: ""}
 
 
-class Recorder(Owner, Protocol):
+class AuditedOwner(Owner, Protocol):
     """The settlement writer, as audited queues use it."""
 
     health: Health
@@ -73,7 +73,7 @@ class AuditedQueue(Lane):
 
     in_order = True
 
-    def __init__(self, writer: Recorder, names: KeyNames, policy: QueuePolicy) -> None:
+    def __init__(self, writer: AuditedOwner, names: KeyNames, policy: QueuePolicy) -> None:
         super().__init__(writer)
         self.obey(policy)
         self._writer = writer
@@ -84,7 +84,7 @@ class AuditedQueue(Lane):
         self._mark = 0
         self._marks: list[int] = []
         self._events: list[Event] = []
-        self._proof: audit.Place | None = None
+        self._proof: audit.ChainPosition | None = None
         #: The API key that each outstanding message was delivered to, by its id.
         self._consumers: dict[int, int | None] = {}
 
@@ -95,14 +95,14 @@ class AuditedQueue(Lane):
 
     # Gathering.
 
-    def delivered(self, id: int, detail: Detail | None, consumer: int | None) -> None:
-        """A message was handed to a consumer."""
-        self._deliveries.add_delivery(_first_id(id, detail), consumer)
-        self._consumers[id] = consumer
+    def delivered(self, ids: Sequence[int], first_ids: Sequence[int], consumer: int | None) -> None:
+        """Messages were handed to a consumer."""
+        self._deliveries.add_deliveries(first_ids, consumer)
+        self._consumers.update(dict.fromkeys(ids, consumer))
 
-    def not_delivered(self, id: int, detail: Detail | None) -> None:
+    def not_delivered(self, first_id: int) -> None:
         """The message that was handed out a moment ago cannot be sent."""
-        self._deliveries.remove_delivery(_first_id(id, detail))
+        self._deliveries.remove_delivery(first_id)
 
     def gather(self, settlements: Settlements, ids: Sequence[int]) -> Iterable[int | None]:
         super().gather(settlements, ids)
@@ -128,6 +128,11 @@ class AuditedQueue(Lane):
     def forget_history(self) -> None:
         super().forget_history()
         self._proof = None
+
+    @property
+    def handing_back(self) -> bool:
+        """Whether messages that were delivered are on their way back to their places."""
+        return any(one.kind is Kind.HAND_BACK for one in (*self._gathered, *chain.from_iterable(self.writing)))
 
     @property
     def idle(self) -> bool:
@@ -166,21 +171,20 @@ class AuditedQueue(Lane):
             raise Later(error.why) from error
 
     def record(self, settlements: Settlements, first_ids: dict[int, int] | None = None, target: str = "") -> None:
-        kind, queue, names = settlements.kind, str(self.name), self._names
-        ids = zip(settlements.ids, settlements.consumers, strict=True)
-        there = (
-            ((str(id), names[key]) for id, key in ids)
-            if first_ids is None
-            else ((str(first_ids[id]), names[key]) for id, key in ids if id in first_ids)
-        )
+        kind, ids, consumers, queue = settlements.kind, settlements.ids, settlements.consumers, repeat(str(self.name))
+        if first_ids is not None:
+            there = [id in first_ids for id in ids]
+            consumers = list(compress(consumers, there))
+            ids = [first_ids[id] for id in compress(ids, there)]
+        names = self._names.of(consumers)
         if kind is Kind.DELIVER:
-            self._events += (Event("deliver", id, queue, consumer) for id, consumer in there)
+            self._events += audit.alike("deliver", ids, queue, names)
         elif kind is Kind.ACKNOWLEDGE:
-            self._events += (Event("settle", id, consumer, "") for id, consumer in there)
+            self._events += audit.alike("settle", ids, names, repeat(""))
         elif kind is Kind.BURY:
-            self._events += (Event("dead-letter", id, queue, target) for id, _ in there)
+            self._events += audit.alike("dead-letter", ids, queue, repeat(target))
         else:
-            self._events += (Event("return", id, consumer, queue) for id, consumer in there)
+            self._events += audit.alike("return", ids, names, queue)
 
     async def written_before(self, connection: Connection) -> Part | None:
         proof, self._proof = self._proof, None
@@ -204,7 +208,3 @@ class AuditedQueue(Lane):
             self._writer.end_records(self._marks)
             self._marks = []
         return super().end_round(refused)
-
-
-def _first_id(id: int, detail: Detail | None) -> int:
-    return id if detail is None or detail.origin is None else detail.origin

@@ -18,12 +18,12 @@ from queues.engine.isolation import halves
 from queues.engine.message import MOST_ATTEMPTS, ROWS_PER_STATEMENT, Failure
 from queues.engine.statements import array
 
-#: What settle.sql keeps in the archive, by the queue's retention.
+#: settle.sql's `keep`, by the queue's retention.
 KEPT = {"none": 0, "metadata": 1, "full": 2}
 
 
 class Kind(enum.IntEnum):
-    """What has become of messages; in this order they are written and recorded. The first three are those of
+    """The kind of a settlement. Kinds are written and recorded in this order. The first three are those of
     return.sql."""
 
     #: To the tail of their queue, at once or after a delay.
@@ -142,8 +142,10 @@ class Settlements:
         results: list[bytes | None] | None = None,
     ) -> None:  # fmt: skip
         """Finish several jobs."""
+        if results or self.results:
+            self.results += [None] * (len(self.ids) - len(self.results))
+            self.results += results or [None] * len(ids)
         self.add_many(ids, delivered)
-        self.results += results or [None] * len(ids)
         if completion is not None:
             self.completions.append(completion)
 
@@ -161,10 +163,10 @@ class Settlements:
         self._gather(ids)
         self.tags += tags
 
-    def add_delivery(self, id: int, consumer: int | None) -> None:
-        """Note that a message was handed to a consumer."""
-        self._gather([id])
-        self.consumers.append(consumer)
+    def add_deliveries(self, ids: Sequence[int], consumer: int | None) -> None:
+        """Note that messages were handed to a consumer."""
+        self._gather(ids)
+        self.consumers += [consumer] * len(ids)
 
     def remove_delivery(self, id: int) -> None:
         """The last delivery of this message was not made."""
@@ -248,7 +250,8 @@ def halve(part: Part, _: Exception) -> list[Part]:
 
 def each_once(settled: Part) -> Part:
     """Each message once, as acknowledged last: it may be acknowledged late, and again after another delivery."""
-    if len({id for one in settled for id in one.ids}) == sum(len(one.ids) for one in settled):
+    ids = _all_ids(settled)
+    if len(set(ids)) == len(ids):
         return settled
     seen: set[int] = set()
     last: Part = []
@@ -263,9 +266,9 @@ def settle_parameters(settled: Part, clock: float, audited: bool = False) -> dic
     """Parameters of settle.sql for acknowledgements of at least one message; `clock` added to a monotonic time makes a
     Unix time. What is the same for all is given once."""
     kept = any(one.keep for one in settled)
-    results = any(result is not None for one in settled for result in one.results)
+    results = any(one.results for one in settled)
     parameters: dict[str, object] = {
-        "ids": array(id for one in settled for id in one.ids),
+        "ids": array(_all_ids(settled)),
         "delivered": time_array([time for one in settled for time in one.delivered], clock) if kept else None,
         "results": [result for one in settled for result in one.results or [None] * len(one.ids)] if results else None,
         "audited": audited, "archive": kept, "whole": any(one.keep == KEPT["full"] for one in settled),
@@ -276,6 +279,10 @@ def settle_parameters(settled: Part, clock: float, audited: bool = False) -> dic
         parameters[name] = None if varies else same.pop()
         parameters[f"{name}s"] = _varying(settled, name, column) if varies else None
     return parameters
+
+
+def _all_ids(settled: Part) -> list[int]:
+    return settled[0].ids if len(settled) == 1 else [id for one in settled for id in one.ids]
 
 
 def _varying(settled: Part, name: str, column: str) -> str:

@@ -27,7 +27,7 @@ class Owner(Protocol):
         """Tell sessions that settlements do not arrive in the store."""
 
     def give_up(self, acks: int) -> None:
-        """So many acknowledgements are not written."""
+        """Count acknowledgements as not written."""
 
 
 class Lane:

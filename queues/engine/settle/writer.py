@@ -63,7 +63,7 @@ FAILED = {
 
 
 @dataclass(slots=True)
-class Outcome:
+class PartEffects:
     """The effects of a part, published once it is committed."""
 
     #: Late acknowledgements of messages that another transaction has locked.
@@ -77,11 +77,12 @@ class Outcome:
 
 class SettlementWriter:
     """The settlements of this node. `more_in_store(queue id, lowest id)` is called for messages that became ready,
-    `more_dead(queue id)` for dead letters, `on_progress()` after each round."""
+    `due_in(seconds)` for delayed ones, `more_dead(queue id)` for dead letters, `on_progress()` after each round."""
 
     def __init__(
         self, node: Node, clock: ServerClock, counts: Counts, health: Health, max_length: MaxLength,
-        more_in_store: Callable[[int, int], None], more_dead: Callable[[int], None], on_progress: Callable[[], None],
+        more_in_store: Callable[[int, int], None], due_in: Callable[[float], None], more_dead: Callable[[int], None],
+        on_progress: Callable[[], None],
     ) -> None:  # fmt: skip
         self.counts = counts
         self.health = health
@@ -91,6 +92,7 @@ class SettlementWriter:
         #: Acknowledgements taken and not yet committed.
         self.unsettled = 0
         self._more_in_store = more_in_store
+        self._due_in = due_in
         self._more_dead = more_dead
         self._on_progress = on_progress
         self._wake = asyncio.Event()
@@ -181,7 +183,7 @@ class SettlementWriter:
         self._wake.set()
 
     def give_up(self, acks: int) -> None:
-        """So many acknowledgements are not written."""
+        """Count acknowledgements as not written."""
         self.unsettled -= acks
 
     def refuse(self, told: Iterable[Callable[[], None]]) -> None:
@@ -254,7 +256,8 @@ class SettlementWriter:
         if not self._plain.releasing:
             self.handed_back = round
         for lane in (*self._recording, self._purges):
-            if not lane.waits:
+            if not (lane.waits or lane.idle):
+                self._on_progress()  # replies do not wait for other lanes, while deliveries come due
                 refused = await self._write_lane(connection, lane) or refused
             if lane.idle:
                 self._recording.pop(lane, None)
@@ -273,7 +276,7 @@ class SettlementWriter:
 
     async def _write_lane(self, connection: Connection, lane: Lane) -> Exception | None:
         if (part := await lane.written_before(connection)) is not None:
-            self._committed(lane, part, Outcome())
+            self._committed(lane, part, PartEffects())
         lane.take()
         write = partial(self._write_part, connection, lane)
         refuse = partial(self._not_written, lane)
@@ -282,33 +285,35 @@ class SettlementWriter:
         )
 
     async def _write_part(self, connection: Connection, lane: Lane, part: Part) -> None:
-        outcome = Outcome()
+        effects = PartEffects()
         async with lane.transaction(connection, part):
             for kind, some in groupby(part, attrgetter("kind")):
-                await self._write_kind(kind)(connection, lane, list(some), outcome)
+                await self._write_kind(kind)(connection, lane, list(some), effects)
         try:
-            self._committed(lane, part, outcome)
+            self._committed(lane, part, effects)
         except Exception as error:  # it is durable, and must not be repeated
             if fault_of(error, connection) is Fault.LOST:
                 raise
             self.health.isolate("record", error, queue=lane.name)
-        for queue in outcome.overfull:
+        for queue in effects.overfull:
             await self.max_length.keep(connection, queue)
-        if outcome.busy:
-            lane.put_off(outcome.busy)
+        if effects.busy:
+            lane.put_off(effects.busy)
             await asyncio.sleep(GROWTH)
 
-    def _committed(self, lane: Lane, part: Part, outcome: Outcome) -> None:
+    def _committed(self, lane: Lane, part: Part, effects: PartEffects) -> None:
         lane.committed()
         done = {kind: sum(len(one.ids) for one in part if one.kind is kind) for kind in FAILED}
-        settled = done[Kind.ACKNOWLEDGE] - sum(len(one.ids) for one in outcome.busy)
+        settled = done[Kind.ACKNOWLEDGE] - sum(len(one.ids) for one in effects.busy)
         self.unsettled -= settled
         self.counts.acknowledged += settled
         self.counts.returned += done[Kind.RETURN]
         self.counts.buried += done[Kind.BURY]
-        for queue, low in outcome.ready:
+        for queue, low in effects.ready:
             self._more_in_store(queue, low)
-        for queue in outcome.dead:
+        for delay in {delay for one in part for delay in one.delays if delay > 0}:
+            self._due_in(delay)
+        for queue in effects.dead:
             self._more_dead(queue)
 
     def _not_written(self, lane: Lane, part: Part, error: Exception) -> None:
@@ -328,7 +333,7 @@ class SettlementWriter:
             attempts = one.attempts[0] if one.attempts else int(one.kind is Kind.ACKNOWLEDGE)
             self.set_aside(id, attempts, f"{why}: {told(error)}")
 
-    def _write_kind(self, kind: Kind) -> Callable[[Connection, Lane, Part, Outcome], Awaitable[None]]:
+    def _write_kind(self, kind: Kind) -> Callable[[Connection, Lane, Part, PartEffects], Awaitable[None]]:
         match kind:
             case Kind.DELIVER:
                 return self._record
@@ -340,23 +345,24 @@ class SettlementWriter:
                 return self._purge
         return self._return
 
-    async def _record(self, _: Connection, lane: Lane, delivered: Part, outcome: Outcome) -> None:
+    async def _record(self, _: Connection, lane: Lane, delivered: Part, effects: PartEffects) -> None:
         for one in delivered:
             if lane.recording:
                 lane.record(one)
 
-    async def _settle(self, connection: Connection, lane: Lane, settled: Part, outcome: Outcome) -> None:
+    async def _settle(self, connection: Connection, lane: Lane, settled: Part, effects: PartEffects) -> None:
         once = each_once(settled)
         late = [one for one in once if one.late]
         if late:
             mine, busy = await self._lock_late(connection, late)
             once = [one.only(mine) if one.late else one for one in once]
-            outcome.busy.extend(some for one in late if (some := one.only(busy)).ids)
+            effects.busy.extend(some for one in late if (some := one.only(busy)).ids)
         if once := [one for one in once if one.ids]:
             parameters = settle_parameters(once, self.clock.offset, lane.recording)
-            cursor = await connection.execute(statement("settle"), parameters)
+            cursor = await connection.execute(statement("settle"), parameters, binary=True)
             if lane.recording:
-                first_ids: dict[int, int] = dict(await cursor.fetchall())
+                [(ids, published)] = await cursor.fetchall()
+                first_ids: dict[int, int] = dict(zip(ids or (), published or (), strict=True))
                 for one in once:
                     lane.record(one, first_ids)
 
@@ -371,19 +377,21 @@ class SettlementWriter:
         rows = await (await connection.execute(statement("lock_late"), parameters)).fetchall()
         return {id for id, locked in rows if locked}, {id for id, locked in rows if not locked}
 
-    async def _return(self, connection: Connection, lane: Lane, returned: Part, outcome: Outcome) -> None:
+    async def _return(self, connection: Connection, lane: Lane, returned: Part, effects: PartEffects) -> None:
         for one in returned:
             parameters = one.return_parameters(self.node.id, lane.recording)
             cursor = await connection.execute(statement("return"), parameters)
-            for queue, low, dead, ids, first_ids in await cursor.fetchall():
+            for queue, low, dead, ids, first_ids, drops in await cursor.fetchall():
                 if low is not None:
-                    outcome.ready.append((queue, low))
+                    effects.ready.append((queue, low))
+                    if drops:  # while consumers had them, there may have been none that could be dropped
+                        effects.overfull.append(queue)
                 if dead:
-                    outcome.dead.append(queue)
+                    effects.dead.append(queue)
                 if lane.recording:
                     lane.record(one, dict(zip(ids, first_ids, strict=True)))
 
-    async def _bury(self, connection: Connection, lane: Lane, buried: Part, outcome: Outcome) -> None:
+    async def _bury(self, connection: Connection, lane: Lane, buried: Part, effects: PartEffects) -> None:
         for one in buried:
             moved = 0
             if one.target is not None:
@@ -391,15 +399,15 @@ class SettlementWriter:
                 cursor = await connection.execute(statement("bury_elsewhere"), parameters)
                 if (row := await cursor.fetchone()) is not None:
                     low, moved, name, ids, first_ids, drops = row
-                    outcome.ready.append((one.target, low))
+                    effects.ready.append((one.target, low))
                     if drops:
-                        outcome.overfull.append(one.target)
+                        effects.overfull.append(one.target)
                     if lane.recording:
                         lane.record(one, dict(zip(ids, first_ids, strict=True)), name)
             if moved < len(one.ids):  # messages that the target refuses stay with their queue
-                await self._return(connection, lane, [one], outcome)
+                await self._return(connection, lane, [one], effects)
 
-    async def _purge(self, connection: Connection, _: Lane, purged: Part, outcome: Outcome) -> None:
+    async def _purge(self, connection: Connection, _: Lane, purged: Part, effects: PartEffects) -> None:
         for one in purged:
             parameters = {"ids": array(one.ids), "node": self.node.id, "outcome": PURGED, "by": one.by}
             await connection.execute(statement("remove"), parameters)

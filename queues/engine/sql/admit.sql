@@ -1,4 +1,4 @@
--- How many more messages each of these queues with a maximum length may take; locks their counts until commit,
+-- The free places of each of these queues with a maximum length; locks their counts until commit,
 -- so that two writers cannot both take the last place. One row a queue: id, room.
 with locked as materialized (
     select queue_id from queues_queuecount where queue_id = any(%(queues)s::int[]) order by queue_id for update

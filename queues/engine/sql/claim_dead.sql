@@ -10,9 +10,9 @@ with picked as materialized (
     update queues_message set state = 4, node_id = %(node)s
     where ctid = any(array(select ctid from picked))
     returning id, payload, attempts,
-        case when origin_id is not null then jsonb_build_object('origin', origin_id) end as detail
+        case when origin_id is not null then jsonb_build_object('origin', origin_id)::text end as detail
 )
 select -1 as id, convert_to(pg_current_snapshot()::text, 'UTF8') as payload,
-    case when (select count(*) from picked) < %(limit)s then 0 else 1 end as attempts, null::jsonb as detail
+    case when (select count(*) from picked) < %(limit)s then 0 else 1 end as attempts, null::text as detail
 union all
 (select * from leased order by id)

@@ -1,2 +1,2 @@
--- How many subscriptions an API key has made.
+-- The number of subscriptions of an API key.
 select count(*) from queues_subscription where owner_id = %(owner)s

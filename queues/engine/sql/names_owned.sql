@@ -1,2 +1,2 @@
--- How many mailboxes each of these API keys has. One row a key that has some: key, count.
+-- The number of mailboxes of each of these API keys. One row a key that has some: key, count.
 select owner_id, count(*) from queues_mailbox where owner_id = any(%(keys)s::bigint[]) group by owner_id

@@ -2,7 +2,8 @@
 -- letters behind the others (0); become dead letters of their queues, behind those that are there (1); or are what they
 -- were, where they were, as this node did not use them (2). At the tail a message gets a new id and keeps its first one.
 -- An array that is null changes nothing. One row a queue: id, lowest id that is ready or null, how many are dead letters;
--- with `audited` also the ids that they had, and their first ones in the same order.
+-- with `audited` also the ids that they had, and their first ones in the same order; whether the queue drops its oldest
+-- when it holds too many.
 with block as materialized (
     select nextval('queues_message_id') as first where pg_current_xact_id() is not null
 ), given as materialized (
@@ -33,4 +34,6 @@ with block as materialized (
     insert into queues_queuetally (queue_id, ready, leased, delayed, dead)
     select queue_id, ready, -(ready + delayed + buried), delayed, buried from counted where ready + delayed + buried > 0
 )
-select queue_id, low, dead, ids, first_ids from counted
+select queue_id, low, dead, ids, first_ids,
+    (select max_length is not null and overflow = 'drop-oldest' from queues_queue where id = queue_id) as drops
+from counted

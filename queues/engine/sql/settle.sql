@@ -1,8 +1,8 @@
 -- Remove acknowledged messages, each once, and archive those of queues that keep something of theirs (`archive`: there
 -- are such; `whole`: some with their payload). The arrays are in the order of the ids; `delivered` are Unix times. What is
 -- the same for all messages is given once, and its array is null: the API key of the consumer; whether the archive keeps
--- nothing (0), metadata (1) or the whole message (2); whether it was a job. With `audited` one row a message that was
--- there: its id, and its first one.
+-- nothing (0), metadata (1) or the whole message (2); whether it was a job. One row: with `audited` the ids that were
+-- there, and their first ones in the same order.
 with recursive cause as (
     select 0 as outcome, %(whole)s::bool as whole
 ), picked as (
@@ -18,4 +18,4 @@ with recursive cause as (
     where %(archive)s
 ),
 \ir parts/finish.sql
-select id, coalesce(origin_id, id) from gone where %(audited)s
+select array_agg(id), array_agg(coalesce(origin_id, id)) from gone where %(audited)s

@@ -16,7 +16,8 @@ with recursive topology as materialized (
     union
     select 'topic', topic from queues_subscription where queue_id = any(array(select queue_id from change))
 ), reached as (
-    select kind, name, case when position('\x00'::bytea in name) = 0 then convert_from(name, 'UTF8') end as text
+    select kind, name,
+        case when position('\x00'::bytea in name) = 0 then convert_from(name, 'UTF8') collate "default" end as text
     from moved where not (select everything.all from everything)
     union
     select split_part(source, ':', 1), convert_to(substr(source, strpos(source, ':') + 1), 'UTF8'),

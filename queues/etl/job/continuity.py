@@ -46,7 +46,7 @@ def _another_database(last: ExportState, moment: Moment) -> str:
 def _earlier_state(
     database: JobConnection, last: ExportState, before: TransactionSnapshot, after: TransactionSnapshot, output: str
 ) -> str:
-    """Why the database is an earlier state; empty: it has the last run's token, and so all that its window saw."""
+    """The sign that the database was set back; empty: it has the last run's token, and so all that its window saw."""
     if after.xmax >= before.xmax and database.knows(output, last.token):
         return ""
     return "The database does not know of the last run: it was set back to an earlier state."

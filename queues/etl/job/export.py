@@ -85,7 +85,7 @@ class Export:
             return self.writer.write(rows, MESSAGES_LAYOUT, cuts.rows, self.queues)
 
     def _unknown(self, rows: DataFrame, table: str, identity: list[str], columns: Sequence[schema.Column]) -> DataFrame:
-        """Those of the rows that the output does not have."""
+        """The rows that the output does not have."""
         if not self.files.names(table):
             return rows
         known = self.spark.read.schema(schema.struct(columns)).parquet(self.files.url(table))

@@ -36,7 +36,7 @@ class Files:
             raise OutputUnusable(f"{output}: {_reason(error)}") from error
 
     def url(self, path: str) -> str:
-        """As Spark takes it."""
+        """A path's URL for Spark."""
         return f"{self.output}/{path}"
 
     def _path(self, path: str) -> Any:

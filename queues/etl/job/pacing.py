@@ -17,47 +17,20 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from types import FrameType
 
 import psutil
 
-#: The share of the machine's processor time that others use when they want most of it.
-BUSY = 0.5
+from queues.processors import BUSY, usage
+
 #: Seconds of a turn, of which a paced job works a part; and between two looks at what others use.
 TURN = 0.1
 LOOK = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Processor seconds since the start: of the machine, of these idle, and of some processes."""
-
-    total: float
-    idle: float
-    own: float
-
-    def share_of_others(self, earlier: Usage) -> float:
-        """The processors' use by others since an earlier look, from 0 to 1."""
-        total = self.total - earlier.total
-        used = total - (self.idle - earlier.idle) - (self.own - earlier.own)
-        return min(1.0, max(0.0, used / total)) if total > 0 else 0.0
-
-
-def usage(processes: Sequence[psutil.Process]) -> Usage:
-    """As it is now."""
-    times = psutil.cpu_times()
-    own = 0.0
-    for process in processes:
-        with suppress(psutil.Error):
-            spent = process.cpu_times()
-            own += spent.user + spent.system
-    return Usage(sum(times), times.idle + getattr(times, "iowait", 0.0), own)
-
-
 @contextmanager
 def stopped(processes: Sequence[psutil.Process]) -> Iterator[None]:
-    """They stand still while the context lasts."""
+    """Stop these processes while the context lasts."""
     with ExitStack() as stack:
         for process in processes:
             stack.callback(_go_on, process)  # first: a signal may come between the two

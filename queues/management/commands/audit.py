@@ -37,7 +37,7 @@ class Command(SubcommandCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         do = parser.add_subparsers(dest="do", required=True, metavar="verify|show|export|anchor|key")
-        check = do.add_parser("verify", help="read the chains from beginning to end; say the first seq that is wrong")
+        check = do.add_parser("verify", help="read the chains from beginning to end; report the first broken seq")
         check.add_argument(
             "--anchors", metavar="FILE", action="append", default=[],
             help="a copy of anchors.jsonl that was kept elsewhere; several",
@@ -77,7 +77,7 @@ class Command(SubcommandCommand):
                 if not options["json"]:
                     self.say(_outcome_text(outcomes[-1]))
         except KeyboardInterrupt:
-            raise CommandError("Interrupted; nothing was kept of what was not finished.", returncode=REFUSED) from None
+            raise CommandError("Interrupted; unfinished results are discarded.", returncode=REFUSED) from None
         if options["json"]:
             self.say_json([_outcome_json(outcome) for outcome in outcomes])
         elif not names:

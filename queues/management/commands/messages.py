@@ -41,7 +41,7 @@ class Command(SubcommandCommand):
         find = do.add_parser("find", help="show messages that fit; all that is given has to fit")
         _add_criteria(find)
         find.add_argument("--limit", type=number(1), default=50, metavar="N", help="default: %(default)s")
-        find.add_argument("--after", default="", metavar="CURSOR", help="go on where a search has stopped")
+        find.add_argument("--after", default="", metavar="CURSOR", help="continue an earlier search")
         for verb, action in VERBS.items():
             one = do.add_parser(verb, help=str(action.label))
             one.set_defaults(do="operate", verb=verb)
@@ -49,7 +49,7 @@ class Command(SubcommandCommand):
             if action in NEED_TARGET:
                 one.add_argument("--to", required=True, metavar="QUEUE", help="the queue to which they go")
             if action == BulkAction.DELAY:
-                one.add_argument("--for", dest="delay", type=seconds, required=True, metavar="SECONDS", help="how long")
+                one.add_argument("--for", dest="delay", type=seconds, required=True, metavar="SECONDS", help="delay")
             one.add_argument("--yes", action="store_true", help="do not ask")
         operations = do.add_parser("operations", help="the newest bulk operations")
         cancel = do.add_parser("cancel", help="end a bulk operation; changes made so far stay")

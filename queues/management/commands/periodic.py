@@ -1,4 +1,4 @@
-"""``manage.py periodic``: jobs that are published by the clock."""
+"""``manage.py periodic``: jobs that are published at the times of a cron expression."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Command(SubcommandCommand):
     """Add, list, remove, run, enable and disable periodic jobs."""
 
     help = (
-        "Periodic jobs: at the times of a cron expression a job is published to a queue, by whichever listener "
-        "process (manage.py runwire) looks first, and once only. Runs missed while none was running are made up for "
+        "Periodic jobs: at the times of a cron expression a job is published to a queue, once, by the first "
+        "listener process (manage.py runwire) that looks. Runs missed while none was running are made up for "
         "by a single one. Exit status: 0 done, 1 refused or not found, 2 usage."
     )
 
@@ -45,8 +45,8 @@ class Command(SubcommandCommand):
         )
         remove = do.add_parser("remove", help="forget a periodic job; jobs already published stay")
         run = do.add_parser("run", help="publish the job once, now; its schedule stays as it is")
-        enable = do.add_parser("enable", help="run by the clock again, from the next time on")
-        disable = do.add_parser("disable", help="do not run by the clock")
+        enable = do.add_parser("enable", help="follow the schedule again, from its next time on")
+        disable = do.add_parser("disable", help="do not follow the schedule")
         for one in (remove, run, enable, disable):
             one.add_argument("name", metavar="NAME")
 
@@ -96,7 +96,7 @@ def _add_add(add: CommandParser) -> None:
         "cron", metavar="SCHEDULE",
         help='five fields in quotes, "minute hour day-of-month month day-of-week", such as "*/15 * * * *"',
     )  # fmt: skip
-    add.add_argument("queue", metavar="QUEUE", help="where the jobs go; the queue must exist")
+    add.add_argument("queue", metavar="QUEUE", help="the queue for the jobs; it must exist")
     add.add_argument(
         "--timezone", default=default_timezone(), metavar="ZONE",
         help="the time zone of the schedule, such as Europe/Berlin (default: %(default)s)",
@@ -108,7 +108,7 @@ def _add_add(add: CommandParser) -> None:
         help="deliveries before it is a dead letter; 0: no limit (default: the queue's)",
     )  # fmt: skip
     add.add_argument("--unique", action="store_true", help="skip a run while the job of the last one is unfinished")
-    add.add_argument("--disabled", action="store_true", help="do not run it by the clock yet")
+    add.add_argument("--disabled", action="store_true", help="add it without following its schedule")
 
 
 def _payload(text: str) -> Any:

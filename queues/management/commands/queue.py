@@ -27,11 +27,11 @@ STATES = {
 }
 #: The policy that `create` takes: option, field, type, what it means.
 POLICY = (
-    ("--ack-timeout", "ack_timeout", seconds, "SECONDS", "how long a consumer may hold a message; 0: no limit"),
+    ("--ack-timeout", "ack_timeout", seconds, "SECONDS", "time for a consumer to acknowledge; 0: no limit"),
     ("--max-attempts", "max_attempts", number(0), "N", "deliveries before a message is a dead letter; 0: no limit"),
     ("--retry-backoff", "retry_backoff", seconds, "SECONDS", "wait before the second delivery; doubles each time"),
     ("--retry-backoff-cap", "retry_backoff_cap", seconds, "SECONDS", "longest wait between two deliveries"),
-    ("--ttl", "message_ttl", seconds, "SECONDS", "how long a message may wait before it expires"),
+    ("--ttl", "message_ttl", seconds, "SECONDS", "time until a waiting message expires"),
     ("--max-length", "max_length", number(1), "N", "most messages held, dead letters not counted"),
     ("--concurrency-limit", "concurrency_limit", number(1), "N", "most messages being worked on at a time"),
 )
@@ -196,7 +196,7 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overflow", choices=Overflow.values, help="the policy for publishes to a full queue")
     parser.add_argument("--retention", choices=Retention.values, help="the part of a finished message that is kept")
     parser.add_argument(
-        "--dead-letter-queue", metavar="QUEUE", help="where dead letters go (default: they stay with the queue)"
+        "--dead-letter-queue", metavar="QUEUE", help="the target of dead letters (default: they stay with the queue)"
     )
 
 

@@ -1,4 +1,4 @@
--- What the engine needs beyond Django's models: the sequence of message ids, the partitioned archive,
+-- The engine's schema beyond Django's models: the sequence of message ids, the partitioned archive,
 -- functions that its statements call, and triggers that tell running nodes of every change.
 
 -- A statement takes one value and uses it and the next 4095 as ids: no block is held between statements, so
@@ -118,7 +118,7 @@ begin
     return null;
 end $$;
 
--- What a publish must obey at once counts as topology too: the rest of a policy reaches nodes by notification.
+-- Policies that a publish must obey at once count as topology too: the others reach nodes by notification.
 create constraint trigger queue_changes_topology
     after insert or delete or update of name, max_length, overflow, message_ttl, concurrency_limit on queues_queue
     deferrable initially deferred for each row execute function queues_topology_changed();
@@ -149,7 +149,7 @@ $$;
 
 create function queues_room(queue integer) returns bigint
 language plpgsql volatile as $$
--- How many more messages a queue with a maximum length may take.
+-- The free places of a queue with a maximum length.
 begin
     return (select q.max_length - h.ready - h.leased - h.delayed
         from queues_queue q, queues_held(q.id) h where q.id = queue);
@@ -157,7 +157,7 @@ end $$;
 
 create function queues_concurrency_left(queue integer) returns bigint
 language plpgsql volatile as $$
--- How many more messages of a queue with a concurrency limit may be leased; others that ask wait until commit.
+-- The free leases of a queue with a concurrency limit; others that ask wait until commit.
 begin
     perform 1 from queues_queuecount where queue_id = queue for update;
     return (select q.concurrency_limit - h.leased from queues_queue q, queues_held(q.id) h where q.id = queue);

@@ -1,4 +1,4 @@
--- What a node is to do, and not only to look at: any role may send a notification, but only the broker's own may write
+-- Instructions to nodes. They are no notifications: any role may send these, but only the broker's own may write
 -- here. Unlogged: a node that lives through a crash of the server comes back as another one, without its memory.
 create unlogged table queues_instruction (
     node_id integer not null,

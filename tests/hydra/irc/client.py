@@ -117,5 +117,5 @@ class Client:
 
     @property
     def told(self) -> tuple[int, int, int]:
-        """How much was called."""
+        """Counts of the callbacks made: lines, losses, connections."""
         return len(self.lines), len(self.losses), self.connections

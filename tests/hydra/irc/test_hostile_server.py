@@ -140,7 +140,7 @@ async def test_tls_is_spoken_with_a_server_that_is_who_it_says(tmp_path: Path) -
         client.connection.leave("bye")
 
 
-# What comes.
+# Received lines.
 
 
 async def test_a_line_is_heard_unaltered_whatever_it_is(scripted: ScriptedServer) -> None:
@@ -224,7 +224,7 @@ async def test_a_silent_server_is_asked_and_then_taken_for_dead(
     assert "says nothing for 400 s" in await client.lost()
 
 
-# What goes.
+# Sent lines.
 
 
 @pytest.mark.parametrize("length", [510, 511, 1900])

@@ -69,7 +69,7 @@ def test_with_nothing_on_its_way_the_reason_is_said(event_loop: str) -> None:
 
 
 def test_what_the_server_has_not_taken_yet_is_thrown_away(event_loop: str) -> None:
-    """What the kernel holds for a server that does not read must not arrive minutes later."""
+    """Bytes in the kernel's buffer for a server that does not read must not arrive minutes later."""
 
     async def scenario() -> None:
         async with ScriptedServer(buffer=4096) as server:

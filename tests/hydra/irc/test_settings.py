@@ -1,4 +1,4 @@
-"""What may be a nick, a channel and the rest."""
+"""Validation of nick, channel and the other settings of IRC."""
 
 from __future__ import annotations
 

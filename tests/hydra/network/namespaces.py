@@ -78,7 +78,7 @@ class Namespaces:
         return f"{self.prefix}{kind}"
 
     def name(self, number: int) -> str:
-        """What `ip netns` calls it."""
+        """A namespace's name for `ip netns`."""
         return f"{self.prefix}n{number}"
 
     def links(self, number: int) -> str:
@@ -109,7 +109,7 @@ class Namespaces:
         ip("-n", self.name(number), "neigh", "replace", address, *where)
 
     def deliver(self, number: int, address: str) -> None:
-        """What it sends to this address arrives again."""
+        """Let its packets to this address arrive again."""
         ip("-n", self.name(number), "neigh", "del", address, "dev", "netr")
 
 

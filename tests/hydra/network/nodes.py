@@ -14,7 +14,6 @@ import socket
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final, Self
 
 from django.conf import settings
@@ -22,8 +21,7 @@ from django.conf import settings
 from hydra.locks import LOCK_CLASS
 from hydra.protocol.times import Times
 from tests.hydra.irc.server import IrcServerProcess
-from tests.hydra.network.forge import Forge
-from tests.process import PopenLike, Process
+from tests.process import Process
 from tests.waiting import wait_until
 from tests.wire.broker import Database
 
@@ -67,19 +65,11 @@ def free_ports(count: int) -> list[int]:
 class RunHydra(Process):
     """A `manage.py runhydra` process."""
 
-    def __init__(
-        self, url: str, *arguments: str, inside: Iterable[str] = (), forge: Forge | None = None, **environment: Any
-    ) -> None:
-        """`inside` is a command that it is run by; `environment` overrides settings, if no `forge` has them already."""
-        self._forge = forge
+    def __init__(self, url: str, *arguments: str, inside: Iterable[str] = (), **environment: Any) -> None:
+        """`inside` is a command that it is run by; `environment` overrides settings."""
         super().__init__(
             *inside, sys.executable, "manage.py", "runhydra", *arguments, environment=full_environment(url, environment)
         )
-
-    def _launch(self, command: list[str], cwd: Path, environment: dict[str, str]) -> PopenLike:
-        if self._forge is None:
-            return super()._launch(command, cwd, environment)
-        return self._forge.fork(command[command.index("runhydra") :], self._stderr.fileno())
 
     @property
     def addresses(self) -> list[str]:
@@ -109,8 +99,6 @@ class Node(RunHydra):
         self.more = arguments
         self.options = options
         where = () if "--listen" in arguments else ("--listen", f"127.0.0.1:{port}")
-        if not options:  # it is like the others
-            options = {"forge": network.forge}
         super().__init__(
             options.pop("url", network.store.url), "--name", name, *where, *network.irc_arguments(), *arguments,
             **(network.environment | options),
@@ -145,17 +133,9 @@ class Network:
         self.send = send
         self.environment = settings_for(times, **environment)
         self.nodes: dict[str, Node] = {}
-        self._forge: Forge | None = None
-
-    @property
-    def forge(self) -> Forge:
-        """Makes the nodes that are like each other."""
-        if self._forge is None:
-            self._forge = Forge(full_environment(self.store.url, self.environment))
-        return self._forge
 
     def irc_arguments(self) -> tuple[str, ...]:
-        """What every node is told of IRC and of the queues."""
+        """Every node's arguments for IRC and the queues."""
         queues = ("--recv", self.recv, "--send", self.send)
         if self.irc is None:
             return queues
@@ -179,7 +159,7 @@ class Network:
         for name in links:
             self.nodes[name].wait_ready()
 
-    # What the database says.
+    # The database.
 
     def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """The rows of a query."""
@@ -208,7 +188,7 @@ class Network:
         return dict(self.rows("select name, term from hydra_node where name = any(%s)", list(self.nodes)))
 
     def voters(self) -> int:
-        """How many votes there are, in the newest electorate of all."""
+        """The number of voters in the newest electorate of all nodes."""
         rows = self.rows("select electorate from hydra_node where name = any(%s)", list(self.nodes))
         known = [electorate.split(":") for (electorate,) in rows if electorate]
         stamped = [([int(part) for part in stamp.split(".")], voters) for stamp, voters in known]
@@ -243,7 +223,7 @@ class Network:
         return len(others) > len(keys) // 2
 
     def received(self, term: int | None = None) -> list[tuple[int, int, str]]:
-        """What lies in the queue of lines from IRC, in its order: term, index, line."""
+        """The queue of lines from IRC, in its order: term, index, line."""
         rows = self.rows(
             "select (headers->>'hydra.term')::bigint, (headers->>'hydra.idx')::bigint, payload from queues_message"
             " where queue_id = (select id from queues_queue where name = %s) order by id",
@@ -252,7 +232,7 @@ class Network:
         return [(at, idx, bytes(line).decode()) for at, idx, line in rows if term is None or at == term]
 
     def waiting(self) -> int:
-        """How many lines for IRC are in their queue, dead letters aside."""
+        """The number of queued lines for IRC, without dead letters."""
         query = "select count(*) from queues_message where queue_id = any(select id from queues_queue where name = %s)"
         return int(self.store.value(query + " and state < 3", self.send))
 
@@ -261,7 +241,7 @@ class Network:
         return {message for (message,) in self.rows("select message from hydra_sentline")}
 
     def events(self, kind: str) -> list[str]:
-        """What nodes have noted for operators."""
+        """The texts of events of this kind, of all nodes."""
         return [text for (text,) in self.rows("select text from hydra_event where kind = %s order by id", kind)]
 
     # The end.
@@ -274,5 +254,3 @@ class Network:
         for node in self.nodes.values():
             node.end()
             sys.stderr.write(f"--- {node.name}\n{node.log}")
-        if self._forge is not None:
-            self._forge.stop()

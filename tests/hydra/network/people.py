@@ -22,7 +22,7 @@ class Heard(NamedTuple):
 
     @property
     def nick(self) -> str:
-        """Who is the reason for it."""
+        """The nick of the line's sender."""
         return self.line.removeprefix(":").partition(" ")[0].partition("!")[0]
 
     @property
@@ -31,7 +31,7 @@ class Heard(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What was said."""
+        """The text of a PRIVMSG."""
         return self.line.split(" ", 3)[3].removeprefix(":")
 
 
@@ -68,7 +68,7 @@ class Person:
         except OSError:
             return b""
 
-    # What it does.
+    # Actions.
 
     def send(self, *lines: str) -> None:
         """Send lines as they are."""
@@ -81,7 +81,7 @@ class Person:
         self.send(f"PRIVMSG {self.channel} :{text}")
         return at
 
-    # What it has heard.
+    # Received lines.
 
     def lines(self, command: str = "") -> list[Heard]:
         """The lines with a command."""
@@ -89,7 +89,7 @@ class Person:
 
     @property
     def texts(self) -> list[str]:
-        """What others have said in the channel."""
+        """The others' texts in the channel."""
         return [each.text for each in self.lines("PRIVMSG")]
 
     def wait_for(self, condition: Callable[[], Any], what: str = "it", patience: float = PATIENCE) -> Any:

@@ -99,7 +99,7 @@ class Talk:
         wait_until(lambda: f"{self._name}, said {END}" in self.received(), "the last line in the queue")
 
     def received(self, term: int | None = None) -> list[str]:
-        """What the person has said, as it is in the queue: all of it, or that of one term."""
+        """The person's texts in the queue: all of them, or those of one term."""
         head = f" PRIVMSG {self.network.channel} "
         texts = [line.partition(head)[2].removeprefix(":") for _, _, line in self.network.received(term)]
         return [text for text in texts if text.startswith(f"{self._name}, said ")]
@@ -118,11 +118,11 @@ class Talk:
             assert numbers == sorted(numbers)
 
     def lost_published(self) -> list[str]:
-        """What was published and was not heard."""
+        """Published texts that the person has not received."""
         return [text for text in self.published if text not in set(self.person.texts)]
 
     def lost_said(self, listened: list[tuple[float, float]]) -> list[str]:
-        """What was said while a node listened, and is not in the queue."""
+        """Texts said while a node listened that are not in the queue."""
         stored = set(self.received())
         return [
             text

@@ -42,7 +42,7 @@ def network(store: Database, irc: IrcServerProcess) -> Iterator[Network]:
 
 
 def line_of(person: Person, text: str) -> str:
-    """What the server tells others when a person says this."""
+    """The server's line to the others for a person's text."""
     return f":{person.nick}!{person.nick}@{SERVER} PRIVMSG {CHANNEL} :{text}"
 
 

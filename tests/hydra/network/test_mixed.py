@@ -95,13 +95,13 @@ def test_nodes_that_are_linked_by_four_transports_are_one_network(
 
 
 def events_of(store: Database, name: str, kinds: str) -> list[str]:
-    """What has happened to a node."""
+    """The texts of a node's events of these kinds."""
     query = "select text from hydra_event event join hydra_node node on node.id = node_id where name = %s"
     return [text for (text,) in store.rows(query + " and kind = any(%s)", name, kinds.split(","))]
 
 
 def link_states(store: Database, *nodes: str) -> list[str]:
-    """How the links of these nodes stand."""
+    """The states of these nodes' links."""
     query = "select link.state from hydra_link link join hydra_node node on node.id = node_id where name = any(%s)"
     return [state for (state,) in store.rows(query, list(nodes))]
 

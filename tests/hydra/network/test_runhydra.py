@@ -20,7 +20,7 @@ def network(store: Database) -> Iterator[Network]:
 
 def refused(network: Network, *arguments: str) -> tuple[int, str]:
     """Run a node that cannot be; its exit status and the last line that it has written to standard error."""
-    process = RunHydra(network.store.url, *arguments, forge=network.forge)
+    process = RunHydra(network.store.url, *arguments, **network.environment)
     status = process.wait()
     assert not process.ready
     assert "Traceback" not in process.log
@@ -32,7 +32,7 @@ def test_it_prints_where_it_listens_and_then_ready_and_ends_with_a_signal(networ
     (port,) = free_ports(1)
     node = RunHydra(
         network.store.url, "--listen", "127.0.0.1:0", "--listen", f"127.0.0.1:{port}", "--listen", f"udp://127.0.0.1:{port}",
-        forge=network.forge if number == signal.SIGINT else None, **network.environment,
+        **network.environment,
     ).wait_ready()  # fmt: skip
     assert len(node.addresses) == 3
     assert node.lines[-1] == "ready"
@@ -44,7 +44,7 @@ def test_it_prints_where_it_listens_and_then_ready_and_ends_with_a_signal(networ
 def test_a_node_is_called_what_name_says_or_else_where_it_listens(network: Network, store: Database) -> None:
     (port,) = free_ports(1)
     for arguments in (("--name", "by name", "--listen", "127.0.0.1:0"), ("--listen", f"127.0.0.1:{port}")):
-        node = RunHydra(store.url, *arguments, forge=network.forge).wait_ready()
+        node = RunHydra(store.url, *arguments, **network.environment).wait_ready()
         assert node.stop() == 0, node.log
     names = {name for (name,) in store.rows("select name from hydra_node")}
     assert {"by name", f"127.0.0.1:{port}"} <= names
@@ -91,7 +91,7 @@ def test_a_node_whose_row_is_lost_founds_no_second_network_unless_it_is_told_to(
     for table in ("event", "link", "member"):
         store.execute(f"delete from hydra_{table} where node_id = (select id from hydra_node where name = 'forgetful')")
     store.execute("delete from hydra_node where name = 'forgetful'")
-    again = RunHydra(store.url, "--name", "forgetful", "--listen", "127.0.0.1:0", forge=network.forge).wait_ready()
+    again = RunHydra(store.url, "--name", "forgetful", "--listen", "127.0.0.1:0", **network.environment).wait_ready()
     wait_until(lambda: network.events("waits"), "a word on it")
     assert store.value("select electorate from hydra_node where name = 'forgetful'") == ""
     assert again.stop() == 0, again.log

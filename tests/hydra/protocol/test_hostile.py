@@ -1,4 +1,4 @@
-"""What strangers and liars can do: the network keeps its leader and its memory."""
+"""Unknown and lying nodes: the network keeps its leader, and its memory stays bounded."""
 
 from random import Random
 
@@ -12,7 +12,7 @@ B, C, D, _ = OTHERS
 
 
 def size(driven: Driven) -> int:
-    """How much a node remembers."""
+    """The number of entries in a node's memory."""
     node = driven.node
     return (
         len(node.members) + len(node.core.seen) + len(node.induction.knocks) + len(node.induction.waiting)

@@ -1,4 +1,4 @@
-"""What an operator can ask of a node."""
+"""Operators' requests to a node."""
 
 from hydra.protocol.roles import Role
 from tests.hydra.protocol.driver import OTHERS, leader_of_three, neighbour, voter_of_three

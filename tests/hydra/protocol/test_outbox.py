@@ -1,4 +1,4 @@
-"""What must be on disk before something leaves."""
+"""Effects that wait until their state is on disk."""
 
 from hydra.protocol.effects import ConnectIrc, Effect, LeaveIrc, Persist, Say, StoredNode, Transmit
 from hydra.protocol.messages import Call

@@ -1,4 +1,4 @@
-"""What many seeds add up to, and the command."""
+"""The sums over many seeds, and the command."""
 
 from pathlib import Path
 

@@ -121,7 +121,7 @@ async def test_a_promise_is_not_taken_back(opened: Open, later: tuple[int, int |
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [("term = 3", "go back to 3"), ("pledge = 12", "pledge to 12"), ("pledge = null", "pledge to nobody"),
+    [("term = 3", "go back to 3"), ("pledge = 12", "pledge to 12"), ("pledge = null", "pledge to none"),
      ("voter = '00000000000000bb'", "keeps its lasting key")],
 )  # fmt: skip
 async def test_the_database_itself_refuses_to_take_a_promise_back(opened: Open, change: str, words: str) -> None:
@@ -427,7 +427,7 @@ async def test_writes_that_wait_when_the_store_is_closed_are_refused(opened: Ope
     assert alpha.failed == []
 
 
-# What operators see.
+# The operators' view.
 
 
 async def test_the_tables_show_a_leader_as_it_is(opened: Open) -> None:

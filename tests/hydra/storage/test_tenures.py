@@ -1,4 +1,4 @@
-"""Who led and held IRC, from snapshots of a node."""
+"""Tenures of leaders and of IRC, from snapshots of a node."""
 
 from __future__ import annotations
 

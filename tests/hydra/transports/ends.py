@@ -14,7 +14,7 @@ import pytest
 
 from hydra.transports import dial, listen
 from hydra.transports.address import NodeAddress, parse_node_address
-from hydra.transports.base import Listener, TransportLink, TransportOptions
+from hydra.transports.base import LinkListener, TransportLink, TransportOptions
 from tests.wire.serving import EVENT_LOOPS, run_scenario
 
 OPTIONS = TransportOptions(connect_timeout=60.0, proof_timeout=60.0)
@@ -111,7 +111,7 @@ class Door:
         return await self.ends.get()
 
 
-async def dialled(address: str, options: TransportOptions = OPTIONS, *listeners: Listener) -> End:
+async def dialled(address: str, options: TransportOptions = OPTIONS, *listeners: LinkListener) -> End:
     """Dial, and return this side's end of the link."""
     door = Door()
     await dial(parse_node_address(address), options, door, listeners=listeners)
@@ -121,7 +121,7 @@ async def dialled(address: str, options: TransportOptions = OPTIONS, *listeners:
 @contextlib.asynccontextmanager
 async def listening(
     address: NodeAddress | str, options: TransportOptions = OPTIONS
-) -> AsyncIterator[tuple[Listener, Door]]:
+) -> AsyncIterator[tuple[LinkListener, Door]]:
     """Listen, and yield the listener with what it accepts."""
     door = Door()
     listener = await listen(parse_node_address(address) if isinstance(address, str) else address, options, door)

@@ -94,7 +94,7 @@ def reading(path: str) -> Iterator[int]:
 
 
 def pipes(address: FifoAddress) -> list[str]:
-    """What is in the directory of the pipes."""
+    """The names in the directory of the pipes."""
     return sorted(os.listdir(address.path.parent))
 
 
@@ -330,7 +330,7 @@ async def test_closing_the_listener_ends_what_has_not_been_proved(address: FifoA
         assert await here.over() == "closed by the other side"
 
 
-# What those who are gone have left
+# Remains of ended processes
 
 
 @on_both_loops

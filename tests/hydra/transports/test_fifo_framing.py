@@ -58,7 +58,7 @@ def test_it_does_not_matter_in_which_pieces_bytes_come(pieces: list[bytes], data
 
 
 def without_broken(parts: list[bytes | LinkStart]) -> list[bytes | LinkStart]:
-    """What belongs to no link is left out."""
+    """Leave out the bytes that belong to no link."""
     kept: list[bytes | LinkStart] = []
     lost = False
     for part in parts:

@@ -213,7 +213,7 @@ async def test_lines_of_many_neighbours_never_mix(listening: Room) -> None:
     assert heard == sorted(expected)
 
 
-# How links end.
+# Ends of links.
 
 
 async def test_closing_is_told_to_the_other_side(listening: Room) -> None:
@@ -298,7 +298,7 @@ async def test_a_server_that_dies_ends_all_links_and_the_listener_comes_back(
             await room.close()
 
 
-# Who may come.
+# Admission.
 
 
 async def test_two_cannot_listen_with_one_nick(listening: Room) -> None:

@@ -15,7 +15,7 @@ OTHER = bytes(range(100, 132))
 
 
 def pair(ours: bytes = b"open sesame", theirs: bytes = b"open sesame") -> tuple[Proof, Proof]:
-    """Who dials, and who accepts."""
+    """The proofs of the dialling and of the accepting side."""
     return Proof(ours, dialled=True, nonce=NONCE), Proof(theirs, dialled=False, nonce=OTHER)
 
 

@@ -58,7 +58,7 @@ async def stranger(address: str) -> AsyncIterator[tuple[asyncio.StreamReader, as
 
 
 async def all_of(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the end, be it orderly or not."""
+    """Read until the end of the stream, be it orderly or not."""
     heard = b""
     with contextlib.suppress(ConnectionError):
         while data := await reader.read(65536):

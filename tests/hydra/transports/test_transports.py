@@ -1,4 +1,4 @@
-"""What all transports have in common: the way to them, and the words for what goes wrong."""
+"""Common parts of all transports: lookup by address, and error texts."""
 
 from __future__ import annotations
 

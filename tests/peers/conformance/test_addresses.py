@@ -116,7 +116,7 @@ def test_a_mailbox_cannot_be_reached_over_another_protocol(join: Join, store: Da
     assert store.states(store.queue(f"_peer/{bob.name}")) == {}
 
 
-# What keys allow.
+# Rights of keys.
 
 
 def test_a_key_may_write_to_the_peers_and_queues_that_its_patterns_say(join: Join, store: Database) -> None:

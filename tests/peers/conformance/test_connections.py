@@ -13,7 +13,7 @@ ROW = f"{COLUMNS} from queues_connection c join queues_apikey k on k.id = key_id
 
 
 def row(store: Database, name: str) -> tuple[Any, ...]:
-    """What is shown of a peer's connection, without its id."""
+    """The row of a peer's connection, without its id."""
     found = store.rows(ROW, name)
     return found[0][1:] if found else ()
 

@@ -168,7 +168,7 @@ def test_messages_and_broadcasts_of_one_sender_come_in_their_order(join: Join) -
     assert bob.ids(300) == sent
 
 
-# What cannot be routed.
+# Unroutable messages.
 
 
 @pytest.mark.parametrize(

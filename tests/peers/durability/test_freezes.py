@@ -23,7 +23,7 @@ HOLDING = """
     select bool_or(wait_event = 'ClientRead' and exists (
         select from pg_locks l where l.pid = a.pid and relation = 'queues_audithead'::regclass and mode = 'RowShareLock'
     )) from pg_stat_activity a
-    where datname = current_database() and application_name = 'fivewire mailroom'
+    where datname = current_database() and application_name = 'fivewire mailboxes'
     having bool_and(state = 'idle' or wait_event = 'ClientRead' or wait_event_type = 'Lock')
 """
 SESSIONS = """

@@ -60,7 +60,7 @@ def test_who_registers_while_the_store_is_away_is_told_so_and_may_come_back(star
     server.stop()
     assert closed_after(broker, register("alice").decode()) == FAILED
     assert closed_after(broker, register("alice", "wrong").decode()) == FAILED
-    # What can be seen without the store is looked at first.
+    # Checks without the store come first.
     assert closed_after(broker, register("").decode()) == Close(1008, "empty peer name")
     server.start()
     wait_until(lambda: registered(broker, "alice"), "the store's return").close()

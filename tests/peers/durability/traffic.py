@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMes
 from tests.peers.running import DELIVER, PEERS, WebBroker, ack, envelope, register
 from tests.waiting import PATIENCE
 
-#: Why a connection ends or does not come about while brokers are killed.
+#: Errors of connections that end or cannot be opened while brokers are killed.
 LOST = (OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, TimeoutError)
 #: Envelopes between two requests for a confirmation, and most without one.
 CONFIRM = 50

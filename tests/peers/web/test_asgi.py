@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import sys
 from typing import Any
 
+import daphne.server  # type: ignore[import-untyped]  # noqa: F401  # as under daphne: the site looks for it
 import pytest
 
 from brokersite.asgi import application
 from peers.server import lifespan
+from queues.engine.garbage import THRESHOLDS
 from tests.peers.web.test_transports import Recorder
+from tests.process import Process
 
 
 async def converse(scope: dict[str, Any], *events: dict[str, Any]) -> list[dict[str, Any]]:
@@ -50,12 +55,18 @@ async def test_every_path_leads_to_peerbus(path: str, monkeypatch: pytest.Monkey
     assert session.heard == [b"hello", "lost"]
 
 
+def test_objects_in_flight_are_rarely_looked_at() -> None:
+    assert gc.get_threshold() == THRESHOLDS
+    assert gc.get_freeze_count() > 0
+
+
 def test_daphne_has_the_protocol_class_that_gives_the_transport() -> None:
-    from daphne.ws_protocol import WebSocketFactory  # type: ignore[import-untyped]
-
-    from peers.server.daphne import DaphneProtocol
-
-    assert WebSocketFactory.protocol is DaphneProtocol
+    code = (
+        "import daphne.server, brokersite.asgi; from daphne.ws_protocol import WebSocketFactory;"
+        "print(WebSocketFactory.protocol.__module__)"
+    )
+    status, lines, log = Process(sys.executable, "-c", code).finish()
+    assert (status, lines) == (0, ["peers.server.daphne"]), log
 
 
 async def test_a_server_that_stops_has_the_callbacks_run(

@@ -118,7 +118,7 @@ class TestChains:
     ) -> None:
         for n in range(count):
             letters(3, chain=f"queue:{n}")
-        # How many chains there are, the page, what runs, what is known of them.
+        # The number of chains, the page, running verifications, results.
         with django_assert_num_queries(LOGIN + 4):
             response = admin_client.get(address("auditchain"))
         assert len(response.context["cl"].result_list) == count

@@ -77,8 +77,8 @@ def test_finished_messages_are_found_too(admin_client: Client) -> None:
         ({"value": "5"}, "needs its name"),
         ({"since": "yesterday"}, "valid date"),
         ({"id": "x"}, "valid value"),
-        ({"state": "ready", "after": "x"}, "no such place"),
-        ({"state": "finished", "until": "0001-01-01"}, "no such place"),
+        ({"state": "ready", "after": "x"}, "no such cursor"),
+        ({"state": "finished", "until": "0001-01-01"}, "no such cursor"),
     ],
 )
 def test_what_cannot_be_looked_for_is_said(admin_client: Client, asked: dict[str, str], answer: str) -> None:

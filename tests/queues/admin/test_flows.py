@@ -16,7 +16,7 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 from queues.counts import queue_counts
 from queues.models import Interest, Queue, Route, State, Subscription
 from queues.operations import flows
-from queues.operations.flows import Edge, Kind, flows_around
+from queues.operations.flows import Edge, EdgeKind, flows_around
 from queues.operations.monitor import reader
 from tests.queues.admin.test_admin import LOGIN, address
 from tests.queues.admin.test_admin import unprivileged as unprivileged  # a fixture
@@ -163,7 +163,7 @@ def test_around_a_hub_no_more_than_the_bound_is_read(
         found = flows_around("topic:hub")
     assert found.cut
     assert 10 < len(found.edges) <= 10 + 10
-    assert Edge("topic:hub", "queue:q00", Kind.ROUTE) in found.edges
+    assert Edge("topic:hub", "queue:q00", EdgeKind.ROUTE) in found.edges
 
 
 def test_a_chain_of_dead_letters_is_drawn_to_its_end(admin_client: Client) -> None:

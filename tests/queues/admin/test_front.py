@@ -195,7 +195,7 @@ def test_rates_are_those_since_the_last_look_or_the_last_sample() -> None:
     assert overview.take_overview(first).in_rate == 0
 
 
-# What is wrong.
+# Problems.
 
 
 def test_dead_letters_that_came_are_a_problem_until_they_are_gone() -> None:

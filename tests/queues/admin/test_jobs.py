@@ -1,4 +1,4 @@
-"""What the operators' pages show of jobs."""
+"""Jobs on the operators' pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page of a message tells of its life."""
+"""The history on a message's page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.queues.store import make_queue, store
 
 pytestmark = pytest.mark.django_db
 
-#: What a page may cost; the session and the user are two of them.
+#: A page's queries at most; the session and the user are two of them.
 MOST_QUERIES = 12
 
 
@@ -81,6 +81,12 @@ def test_a_dead_letter_in_another_queue_says_where_it_came_from() -> None:
     assert left.detail == "left orders after 5 attempts: timeout"
     assert left.at is not None
     assert left.at.hour == 10
+
+
+@pytest.mark.parametrize(("attempts", "text"), [(1, "1 delivery ended"), (2, "2 deliveries ended")])
+def test_a_delivery_is_no_plural(admin_client: Client, attempts: int, text: str) -> None:
+    [message] = store(make_queue(), attempts=attempts)
+    assert text in text_of(admin_client.get(address("message", "change", message.pk)))
 
 
 @pytest.mark.parametrize("headers", [None, [], "text", {"dead-letter": 5}, {"dead-letter": {"queue": 1, "at": "soon"}}])

@@ -1,4 +1,4 @@
-"""What operators do to messages from their pages: preview, question, progress, cancel, and who may."""
+"""Operations on messages from the pages: preview, question, progress, cancellation, permissions."""
 
 from __future__ import annotations
 
@@ -67,6 +67,14 @@ def test_a_selection_is_moved_after_a_preview(admin_client: Client) -> None:
     assert assert_counts_are_exact(target).ready == 2
     told = set(AuditJournalEntry.objects.values_list("event", "record_id", "sender"))
     assert {("move", f"message:{id}", "admin") for id in chosen} <= told
+
+
+def test_the_page_of_a_message_speaks_of_one(admin_client: Client) -> None:
+    [message] = store(make_queue(), State.DEAD)
+    page = words(admin_client.get(address("message", "change", message.pk)))
+    assert "Put it back where it came from" in page
+    assert "Deliver it now" in page
+    assert "Put dead letters back" not in page
 
 
 def test_all_that_a_search_finds_is_done_and_recorded_once(admin_client: Client) -> None:

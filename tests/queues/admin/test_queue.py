@@ -179,7 +179,7 @@ def test_where_dead_letters_go_is_said_by_name() -> None:
     assert effects(queue)["max_attempts"] == "After 4 deliveries without success a message goes to graveyard."
 
 
-# What can be done there.
+# Actions.
 
 
 def test_the_page_of_a_queue_leads_to_what_can_be_done_to_all_its_messages(

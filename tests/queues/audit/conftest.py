@@ -26,7 +26,7 @@ def letters(count: int, first: int = 0) -> list[Event]:
 
 
 def reference_hashes(events: Sequence[Event], before: str | None = None) -> list[str]:
-    """What the hashes of plain events must be, computed as the specification says it."""
+    """The hashes of plain events, computed as the specification says it."""
     hash_hex, hashes = before or blake3(b"").hexdigest(), []
     for event in events:
         record = {"event": event.event, "id": event.id, "from": event.sender, "to": event.recipient}

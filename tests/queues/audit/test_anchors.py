@@ -55,7 +55,7 @@ def stored_anchor(chain: str, row: AuditAnchor) -> Anchor:
     )  # fmt: skip
 
 
-# What an anchor is.
+# Anchors.
 
 
 def test_an_anchor_is_signed_by_the_installation_for_the_last_row(ten: list[Event], intruder: Intruder) -> None:
@@ -105,7 +105,7 @@ def test_only_one_process_writes_anchors_at_a_time(ten: list[Event], intruder: I
     assert len(anchor_all()) == 1
 
 
-# What anchors find.
+# Findings of anchors.
 
 
 @pytest.mark.parametrize(("first", "seq", "since"), [(4, 9, "from the beginning"), (12, 19, "after seq 9")])

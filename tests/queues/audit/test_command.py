@@ -256,7 +256,7 @@ def test_key_prints_what_other_hosts_must_trust(shell: Shell) -> None:
     assert shown["fingerprint"] in text
 
 
-# What is refused.
+# Refusals.
 
 
 @pytest.mark.parametrize(

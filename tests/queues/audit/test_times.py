@@ -28,7 +28,7 @@ def anchored(ten: list[Event]) -> list[Event]:
         ("at - interval '1 hour'", "seq = 12", 12),
         ("at + interval '1 hour'", "seq = 12", 13),
         ("at - interval '1 microsecond'", "seq = 3", 3),
-        # What fits its neighbours is found by the anchors.
+        # A time that fits its neighbours is found by the anchors.
         ("at + interval '1 hour'", "seq > 8", 9),
         ("at + interval '2 seconds'", "seq > 18", 19),
         ("at - interval '1 hour'", "seq < 25", 10),

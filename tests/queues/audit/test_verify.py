@@ -21,11 +21,11 @@ from tests.queues.audit.conftest import CHAIN, Intruder, Verify, letters, refere
 
 
 def found(outcome: Verification) -> tuple[FindingKind, int] | None:
-    """What was found first."""
+    """The kind and seq of the first finding."""
     return (outcome.finding.kind, outcome.finding.seq) if outcome.finding else None
 
 
-# What is right.
+# Right chains.
 
 
 def test_a_chain_that_was_left_alone_is_right(ten: list[Event], check: Verify, intruder: Intruder) -> None:

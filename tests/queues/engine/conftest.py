@@ -11,8 +11,17 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from queues.engine import Delivery, Destination, Engine, EngineError, LocalQueue, Outgoing, Push, options_from_settings
-from queues.engine import Worker as PushedWorker
+from queues.engine import (
+    Delivery,
+    Destination,
+    Engine,
+    EngineError,
+    LocalQueue,
+    Outgoing,
+    Push,
+    PushConsumer,
+    options_from_settings,
+)
 from tests.waiting import PATIENCE, Changes, until
 
 
@@ -108,7 +117,7 @@ class Consumer:
         return False
 
 
-class Worker(PushedWorker):
+class Worker(PushConsumer):
     """A consumer that is pushed to, without an API key."""
 
     def __init__(self, buffer: LocalQueue) -> None:
@@ -155,7 +164,7 @@ class Store:
         return self.connection.execute(sql.encode(), parameters).fetchall()
 
     async def change(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
-        """What may have to wait for a lock that an engine holds until the event loop goes on."""
+        """Run a statement in a thread: it may wait for a lock that an engine holds until the event loop goes on."""
         return await asyncio.to_thread(self.rows, sql, *parameters)
 
     def queue(self, name: str, **policy: Any) -> int:

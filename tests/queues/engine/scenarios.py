@@ -1,4 +1,4 @@
-"""What users do, one scenario for each part of the engine: each makes the engine run its statements, whatever fails in
+"""Users' scenarios, one for each part of the engine: each makes the engine run its statements, whatever fails in
 them, and sees that nothing that was confirmed is lost and that only the unit concerned suffers."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import psycopg
 
 from queues.engine import Destination, Engine, LocalQueue, Outgoing, StoreUnavailable
 from queues.engine.clock import now
-from queues.engine.cluster.notifications.formats import Ack
+from queues.engine.cluster.notifications.formats import RemoteAck
 from queues.engine.message import State
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import Faults, unwritable
@@ -415,7 +415,7 @@ async def peers(world: World) -> None:
         peer.leave()
 
 
-# What nodes tell each other.
+# Notifications between nodes.
 
 
 async def telling(world: World) -> None:
@@ -430,7 +430,7 @@ async def telling(world: World) -> None:
     await world.publish((await world.queue())[0], b"of a queue that no node is known to serve")
     for delivery in (await waiting, await consumer.next()):
         assert delivery is not None
-        world.engine.announcer.say(Ack(queue, (delivery[0],), None))
+        world.engine.announcer.say(RemoteAck(queue, (delivery[0],), None))
     await world.store.until(lambda: not other.local_queues.queues[queue].unacked, "the acknowledgements are obeyed")
     await world.until_settled(queue)
 
@@ -501,7 +501,7 @@ async def logging_in(world: World) -> None:
 
 
 async def asking(world: World) -> None:
-    """What listeners and sessions ask for themselves."""
+    """Requests of listeners and sessions of their own."""
     name, node = f"q{next(_numbers)}", world.engine.node
     make = {"name": name, "max_attempts": 3, "retry_backoff": 1.0, "ack_timeout": 60.0}
     await world.asked(lambda: world.engine.request("ensure_queue", **make))
@@ -530,7 +530,7 @@ async def stalling(world: World) -> None:
     await world.neighbour.wait(batch)
 
 
-# What costs the connections: the engine comes back as a new node, and nothing else is lost.
+# Lost connections: the engine comes back as a new node, and nothing else is lost.
 
 
 async def _new_node(world: World, node: int) -> None:

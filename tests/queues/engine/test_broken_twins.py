@@ -40,7 +40,7 @@ def all_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def unguarded(patch: pytest.MonkeyPatch) -> None:
-    """What a session raises goes through."""
+    """Let exceptions of sessions through."""
 
     def guard(self: Health, unit: str, owner: object, call: Callable[..., Any], *arguments: Any) -> bool:
         call(*arguments)

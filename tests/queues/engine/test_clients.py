@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queues.engine import clients as module
-from queues.engine.clients import Client, Clients, connection_id, parts_of_id
+from queues.engine.clients import ClientConnection, Clients, connection_id, parts_of_id
 from queues.engine.health import Health
 from queues.engine.node import Node
 
@@ -62,7 +62,7 @@ def store() -> Any:
     return Store()
 
 
-def add(clients: Clients, count: int = 1, protocol: str = "blipmq") -> list[Client]:
+def add(clients: Clients, count: int = 1, protocol: str = "blipmq") -> list[ClientConnection]:
     return [clients.add(protocol, f"192.0.2.1:{n}", Session()) for n in range(count)]
 
 

@@ -30,7 +30,7 @@ async def test_a_waiting_consumer_gets_the_message_without_a_claim(make_engine: 
     engine = await make_engine()  # after the queue: it must not hear late that it was made, and look once more
     buffer = await engine.queue("orders")
     waiting = asyncio.create_task(Consumer(buffer).next())
-    await store.until(lambda: buffer.wants(monotonic()), "the look that finds nothing")
+    await store.until(lambda: buffer.wanted(monotonic()), "the look that finds nothing")
     await Producer(engine).publish("orders", b"one")
     delivery = await waiting
     assert delivery is not None

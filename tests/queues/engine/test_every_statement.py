@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 DEADLOCK = "40P01"
 Scenario = Callable[[World], Awaitable[None]]
 
-#: What users do, and the statements that the engine runs for it.
+#: Users' scenarios, and the statements that the engine runs for each.
 RUN_BY: dict[Scenario, str] = {
     scenarios.publishing: "resolve topology_changes policies publish_one publish publish_detailed admit audit_waiting"
     " audit_head audit_take audit_append key_names",

@@ -1,4 +1,4 @@
-"""What fails costs the one thing that failed: faults in each statement, rows that no statement may change, sessions
+"""A fault costs only the unit that it hits: faults in each statement, rows that no statement may change, sessions
 that raise. The node is the same before and after, and a neighbour's messages go on."""
 
 from __future__ import annotations

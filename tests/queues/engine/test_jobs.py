@@ -1,4 +1,4 @@
-"""What jobs need of the engine: pushes for credits, deadlines, priorities, ids, keys, results."""
+"""The engine's support of jobs: pushes for credits, deadlines, priorities, ids, keys, results."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from queues.engine import (
     QueueNotFound,
     StoreUnavailable,
 )
-from tests.queues.engine.conftest import MakeEngine, Producer, Store, Worker
+from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 from tests.waiting import PATIENCE
 
 
 @pytest.fixture
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was taken for workers stays in memory, however long they need."""
+    """Keep the messages that were claimed for workers in memory, however long these need."""
     monkeypatch.setattr("queues.engine.consume.local_queue.COLD_SHARED", 3600.0)
 
 
@@ -74,6 +74,27 @@ async def test_messages_are_dealt_out_among_the_workers(make_engine: MakeEngine,
     for worker in workers:
         await worker.until(lambda worker=worker: len(worker.pushed) >= 10)
     assert [len(worker.pushed) for worker in workers] == [10, 10, 10]
+
+
+async def test_a_worker_alone_is_pushed_all_at_once_and_several_take_turns(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    store.queue("q")
+    engine = await make_engine()
+    buffer, producer = await engine.queue("q"), Producer(engine)
+    bodies = [b"%d" % n for n in range(300)]
+    alone = Worker(buffer)
+    alone.grant(300)
+    await store.until(lambda: buffer.wanted(monotonic()), "the look that finds nothing")
+    await producer.publish("queue:q", *bodies)
+    assert (await alone.bodies(300), len(alone.deadlines)) == (bodies, 1)
+    workers = [Worker(buffer), Worker(buffer)]
+    for worker in workers:
+        worker.grant(150)
+    await producer.publish("queue:q", *bodies)
+    for worker, [first, last] in zip(workers, [(b"0", b"249"), (b"100", b"299")], strict=True):
+        taken = await worker.bodies(150)
+        assert (taken[0], taken[-1], len(worker.deadlines)) == (first, last, 2)
 
 
 async def test_a_worker_that_withdraws_is_pushed_nothing(make_engine: MakeEngine, store: Store) -> None:
@@ -148,7 +169,7 @@ async def test_what_is_published_together_comes_by_priority_also_from_memory(
     buffer = await engine.queue("q")
     worker, producer = Worker(buffer), Producer(engine)
     worker.grant(1)
-    await store.until(lambda: buffer.wants(monotonic()), "the look that finds nothing")
+    await store.until(lambda: buffer.wanted(monotonic()), "the look that finds nothing")
     await producer.publish("queue:q", b"first")
     assert await worker.bodies(1) == [b"first"]
     order = [(b"a", 0), (b"high", 5), (b"low", -5), (b"top 1", 100), (b"b", 0), (b"bottom", -100), (b"top 2", 100)]
@@ -157,6 +178,21 @@ async def test_what_is_published_together_comes_by_priority_also_from_memory(
     worker.grant(7)
     assert await worker.bodies(7) == [b"top 1", b"top 2", b"high", b"a", b"b", b"low", b"bottom"]
     assert engine.counts.claimed == 0
+
+
+async def test_a_plain_message_goes_before_those_of_a_lower_priority_that_are_in_memory_already(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    store.queue("q")
+    engine = await make_engine()
+    buffer, producer = await engine.queue("q"), Producer(engine)
+    consumer = Consumer(buffer)
+    await producer.publish("queue:q", b"0")
+    assert await consumer.bodies(1) == [b"0"]
+    await store.until(lambda: buffer.wanted(monotonic()), "the look that finds nothing")
+    await producer.publish_detailed("queue:q", Outgoing(b"low", priority=-5), Outgoing(b"low too", priority=-5))
+    await producer.publish("queue:q", b"plain")
+    assert await consumer.bodies(3) == [b"plain", b"low", b"low too"]
 
 
 async def test_a_high_priority_overtakes_thousands_that_are_in_memory_already(

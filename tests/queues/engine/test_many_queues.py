@@ -1,4 +1,4 @@
-"""What many queues cost by the clock."""
+"""The periodic cost of many queues."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_after_a_reconnect_publishes_do_not_walk_over_what_was_settled_bef
         await Producer(engine).publish("q", b"%d" % n)
     assert await taken == [b"0", b"1"]
     node = engine.node
-    store.rows("select pg_terminate_backend(%s)", engine.connections["claimer"].info.backend_pid)
+    store.rows("select pg_terminate_backend(%s)", engine.connections["fetcher"].info.backend_pid)
     await store.until(lambda: engine.node != node and engine.available, "the new node")
     waiting = asyncio.create_task(Consumer(buffer).bodies(1))
     await store.until(lambda: buffer.backlog.watermark.value == engine.fetcher.node.horizon, "the floor's rise")

@@ -46,7 +46,7 @@ INDEXES = (
     "message_key", "message_origin", "message_tag",
 )  # fmt: skip
 #: Those that run on the connection that looks for what is due.
-CLOCKWORK = {"due_ids", "next_due", "promote_due"}
+DELAYS = {"due_ids", "next_due", "promote_due"}
 
 PARAMETERS: dict[str, Any] = {
     "since": "2026-01-01",
@@ -56,12 +56,13 @@ PARAMETERS: dict[str, Any] = {
     "delivered": "{1,1}", "consumer": None, "tags": "{1,2}", "errors": [None, None], "target": 2,
     "outcome": 2, "key": "k", "limited": False, "highs": "{100}", "content": None,
     "priorities": "{0,0}", "intervals": [None, None], "contents": [None, None], "dues": [None, None],
-    "results": [None, None], "connection": 1, "room_bytes": 1000, "mailboxes": "{1}", "connections": "{1}",
-    "senders": "{1,1}", "recipients": ["a", "b"], "producers": "{1,1}", "broadcasts": True, "locals": "{1}",
-    "local_connections": "{1}", "rooms": "{1}", "byte_rooms": "{1}", "consumers": "{1,1}",
+    "results": [None, None], "connection": 1, "most": "{10}", "mailboxes": "{1}", "connections": "{1}",
+    "senders": "{1,1}", "recipients": "{a,b}", "starts": "{1,2}", "payloads": b"ab", "producers": "{1,1}",
+    "broadcasts": True, "locals": "{1}", "local_connections": "{1}", "rooms": "{1}", "byte_rooms": "{1}",
+    "consumers": "{1,1}",
     "keep": 1, "keeps": None, "job": None, "jobs": "{f,f}", "archive": True, "whole": False, "kind": "queue",
     "name": "q", "exact": True, "audited": False, "by": "", "how": 0, "error": "", "skip": "{}", "groups": "{0}",
-    "ranks": "{0}", "sizes": "{2}", "places": "{0,1}", "of_groups": "{0,0}",
+    "kinds": ["queue"], "names": [b"many-1"], "ranks": "{0}", "sizes": "{2}", "places": "{0,1}", "of_groups": "{0,0}",
 }  # fmt: skip
 
 pytestmark = pytest.mark.django_db  # makes the test database; the plans are made on a connection of their own
@@ -79,14 +80,14 @@ def planner(django_db_setup: None, django_db_blocker: Any) -> Any:
         yield db
 
 
-def explain(db: psycopg.Connection[Any], name: str) -> list[dict[str, Any]]:
-    """The nodes of a statement's plan that read or write the hot table."""
+def explain(db: psycopg.Connection[Any], name: str, table: str = "queues_message") -> list[dict[str, Any]]:
+    """The nodes of a statement's plan that read or write a table, by default the hot one."""
     statement = statements.statement(name)
     given = {key: value for key, value in PARAMETERS.items() if b"%%(%s)" % key.encode() in statement}
     if name == "publish_one":
         given["wanted"] = True
     db.execute("reset all")
-    for setting, value in session_settings("clockwork" if name in CLOCKWORK else "requests").items():
+    for setting, value in session_settings("delays" if name in DELAYS else "requests").items():
         db.execute("select set_config(%s, %s, false)", (setting, value))
     row = db.execute(b"explain (format json) " + statement, given).fetchone()
     assert row is not None
@@ -94,7 +95,7 @@ def explain(db: psycopg.Connection[Any], name: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
 
     def walk(node: dict[str, Any]) -> None:
-        if node.get("Relation Name") == "queues_message" and "Scan" in node["Node Type"]:
+        if node.get("Relation Name") == table and "Scan" in node["Node Type"]:
             found.append(node)
         if node.get("Node Type") == "Bitmap Index Scan":
             found.append(node)
@@ -166,6 +167,18 @@ def test_no_statement_walks_the_messages_when_a_gone_backlog_has_left_the_right_
 def test_a_claim_updates_the_rows_it_has_found_by_their_place(planner: Any, name: str) -> None:
     kinds = [node["Node Type"] for node in explain(planner, name)]
     assert sorted(kinds) == ["Index Scan", "Tid Scan"]
+
+
+@pytest.mark.parametrize(("name", "table"), [("resolve", "queues_queue"), ("queue_id", "queues_queue")])
+def test_among_many_queues_one_is_found_by_an_index(planner: Any, name: str, table: str) -> None:
+    with planner.transaction(force_rollback=True):
+        planner.execute(
+            "insert into queues_queue (name, uuid, max_attempts, retry_backoff, ack_timeout) "
+            "select 'many-' || n, gen_random_uuid(), 5, '1 s', '60 s' from generate_series(1, 20000) n"
+        )
+        planner.execute("analyze queues_queue")
+        nodes = explain(planner, name, table)
+    assert [node["Node Type"] for node in nodes] == ["Index Scan"]
 
 
 def test_every_index_of_the_messages_is_named_here(planner: Any) -> None:

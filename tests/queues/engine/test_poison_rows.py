@@ -1,4 +1,4 @@
-"""One row that no statement may change costs itself: what comes after it by the clock goes on, in the same batch."""
+"""One row that no statement may change costs itself: periodic work on the rows behind it goes on, in the same batch."""
 
 from __future__ import annotations
 

@@ -113,7 +113,26 @@ async def test_what_is_in_memory_goes_back_when_a_queue_begins_to_drop_its_oldes
     assert await Consumer(buffer).next() is not None
     await store.until(lambda: len(buffer.ready) == 9, "the others in memory")
     await store.change("update queues_queue set max_length = 5, overflow = 'drop-oldest' returning id")
-    await store.until(lambda: store.counts(queue) == (9, 1, 0, 0), "they are back")
+    await store.until(lambda: store.counts(queue) == (4, 1, 0, 0), "they are back, and as many dropped as are too many")
+
+
+@pytest.mark.parametrize("back", ["handed back", "failed"])
+async def test_what_comes_back_to_a_queue_that_holds_too_many_has_the_oldest_dropped(
+    make_engine: MakeEngine, store: Store, back: str
+) -> None:
+    """While consumers had the messages, the limit was lowered, and none could be dropped."""
+    queue = store.queue("orders", max_length=3, overflow="drop-oldest", retry_backoff="0 s")
+    engine = await make_engine()
+    buffer, worker = await engine.queue("orders"), Worker(await engine.queue("orders"))
+    await Producer(engine).publish("orders", b"1", b"2", b"3")
+    worker.grant(3)
+    pushes = await worker.take(3)
+    await store.change("update queues_queue set max_length = 1 returning id")
+    await store.until(lambda: buffer.policy.max_length == 1, "the node knows of it")
+    for push in pushes:
+        buffer.hand_back(push.tag) if back == "handed back" else buffer.give_back(push.tag)
+    await store.until(lambda: store.counts(queue) == (1, 0, 0, 0), "the oldest are dropped")
+    assert bodies(store, queue) == [b"3"]
 
 
 # Concurrency.

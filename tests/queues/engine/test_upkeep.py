@@ -1,4 +1,4 @@
-"""What the engine does by the clock, and what it refuses to start on."""
+"""The engine's periodic work, and its refusals to start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from queues.engine import Engine, NotMigrated, UnsafeServer, UnsupportedServer
+from queues.engine import Engine, NotMigrated, Outgoing, UnsafeServer, UnsupportedServer
 from queues.engine.database import check_server
 from queues.engine.statements import statement
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
@@ -25,6 +25,22 @@ def partitions(store: Store) -> set[str]:
         "select inhrelid::regclass::text as name from pg_inherits where inhparent = 'queues_archive'::regclass"
     )
     return {row["name"] for row in rows}
+
+
+async def test_a_node_looks_for_what_it_has_delayed_itself_when_that_is_due(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.cluster.periodic.DUE", 3600.0)  # by the clock alone it would not look again
+    store.queue("orders")
+    engine = await make_engine()
+    consumer = Consumer(await engine.queue("orders"))
+    await Producer(engine).publish_detailed("orders", Outgoing(b"last", delay=0.1), Outgoing(b"first", delay=0.05))
+    assert await consumer.bodies(1) == [b"first"]
+    [delivery] = [await consumer.next()]
+    assert delivery is not None
+    assert delivery[1] == b"last"
+    consumer.buffer.give_back(delivery[0], delay=0.05)
+    assert await consumer.bodies(1) == [b"last"]
 
 
 async def test_partitions_are_made_a_week_ahead(make_engine: MakeEngine, store: Store) -> None:
@@ -176,8 +192,8 @@ async def test_a_server_that_could_lose_what_was_confirmed_is_refused(engine: En
 
 
 async def test_commits_are_durable_in_the_engines_sessions_but_for_claims_and_upkeep(engine: Engine) -> None:
-    durable = dict.fromkeys(("writer", "settler", "requests", "clockwork", "reaper"), "on")
-    for purpose, setting in (durable | {"claimer": "off", "upkeep": "off"}).items():
+    durable = dict.fromkeys(("writer", "settlements", "requests", "delays", "reaper"), "on")
+    for purpose, setting in (durable | {"fetcher": "off", "upkeep": "off"}).items():
         connection = engine.connections[purpose]
         row = await (await connection.execute("show synchronous_commit")).fetchone()
         assert row == (setting,)

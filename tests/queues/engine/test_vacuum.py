@@ -1,4 +1,4 @@
-"""What keeps the tables small through which every message goes."""
+"""Autovacuum's settings for the tables that every message goes through."""
 
 from __future__ import annotations
 

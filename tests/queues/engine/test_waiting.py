@@ -155,7 +155,7 @@ async def test_a_letter_that_comes_while_another_is_fetched_is_delivered_at_once
     peer = await Peer(engine, "a", key).here()
     await store.change("insert into queues_route (source, target) values ('queue:q', 'peer:a') returning id")
     await store.until(lambda: not peer.mailbox.backlog.unclaimed and room.idle, "it has looked")
-    waiting = "select from pg_stat_activity where application_name = 'fivewire mailroom' and wait_event_type = 'Lock'"
+    waiting = "select from pg_stat_activity where application_name = 'fivewire mailboxes' and wait_event_type = 'Lock'"
     with psycopg.connect(store.conninfo) as other:
         other.execute(b"select queues_audit_head('peerbus')")  # as another node does that records something
         room.more_in_store(peer.mailbox.queue, FIRST)
@@ -169,12 +169,15 @@ async def test_whoever_begins_to_wait_while_the_node_says_that_nobody_does_hears
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 3600.0)
+    for pause in ("UNSEEN", "TOUCH"):  # these statements, too, would wait on that connection, and the tidying with them
+        monkeypatch.setattr(f"queues.engine.cluster.tidying.{pause}", 3600.0)
     queue = store.queue("q")
     engine = await make_engine()
     buffer = await engine.queue("q")
     await Producer(engine).publish("q", b"0")
     assert await Consumer(buffer).bodies(1) == [b"0"]
     await store.until(lambda: store.rows("select from queues_queuecount where queue_id = %s", queue), "a count")
+    await store.until(lambda: not buffer.backlog.watermark.lags, "no look below the watermark is left to do")
     [said] = store.rows(INTEREST, queue)
     upkeep = engine.connections["upkeep"].info.backend_pid
     stuck = "select from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -21,7 +20,6 @@ from queues.etl.job.export import Export
 from queues.etl.job.progress import ProgressFile
 from queues.etl.job.session import session
 from queues.etl.job.stages import ExportJob
-from tests.tools import need
 from tests.waiting import PATIENCE
 
 MEMORY = 1024 * 2**20
@@ -37,27 +35,6 @@ def config(output: Path | str, **changes: Any) -> Config:
         "driver_memory": MEMORY, "executor_memory": MEMORY, "readers": 2, "archive_days": 30, "compact_files": 3,
     }  # fmt: skip
     return Config(**{**given, **changes})
-
-
-#: Compiling what runs once costs more than it saves.
-DEFAULTS = """
-spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
-spark.sql.codegen.wholeStage false
-spark.sql.codegen.factoryMode NO_CODEGEN
-"""
-
-
-@pytest.fixture(scope="session")
-def spark_defaults(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Spark's own configuration, as an operator has one, for this process and those that it starts."""
-    need(request.config, "Java")
-    directory = tmp_path_factory.mktemp("spark-conf")
-    (directory / "spark-defaults.conf").write_text(DEFAULTS)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("SPARK_CONF_DIR", str(directory))
-        patched.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        yield directory
 
 
 @pytest.fixture(scope="session")
@@ -135,7 +112,7 @@ class Etl:
             return figures
 
     def rows(self, table: str = "messages") -> Rows:
-        """What a reader of the path alone finds."""
+        """The rows of a reader that knows the path only."""
         return [row.asDict() for row in self.spark.read.parquet(f"{self.output}/{table}").collect()]
 
     def ids(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""ETL runs with real Celery workers: begun by the clock once, lost with their worker, cancelled, revoked."""
+"""ETL runs with real Celery workers: begun on schedule once, lost with their worker, cancelled, revoked."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def start_worker(database_url: str, tmp_path: Path) -> Iterator[StartWorker]:
 
 
 def sessions() -> int:
-    """How many others have sessions in the test database."""
+    """The number of other sessions in the test database."""
     with connection.cursor() as cursor:
         cursor.execute(f"select count(*) from {OTHERS}")
         count: int = cursor.fetchone()[0]

@@ -86,7 +86,7 @@ def fields(**changes: object) -> dict[str, object]:
 
 
 def recorded() -> list[tuple[str, str, str]]:
-    """What operators did: event, to what, detail."""
+    """The operators' journal: event, record, detail."""
     rows = AuditJournalEntry.objects.filter(chain="operators").order_by("pk")
     return list(rows.values_list("event", "record_id", "recipient"))
 

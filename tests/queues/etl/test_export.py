@@ -1,4 +1,4 @@
-"""What the output has: every finished message once, whatever was open, late, oddly named or cut off."""
+"""The output: every finished message once, whatever was open, late, oddly named or cut off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job leaves of the processors, and that it never stands still for good."""
+"""A job's share of the processors; it never stands still for good."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from time import monotonic, sleep
 
 import psutil
-import pytest
 
 from brokersite.environment import CHECKOUT
-from queues.etl.job.pacing import LOOK, Usage
+from queues.etl.job.pacing import LOOK
 from tests.process import has_ended
 from tests.waiting import wait_until
 
@@ -83,20 +82,6 @@ def running(busy: float) -> Iterator[Paced]:
             work.kill()
         job.kill()
         job.communicate()
-
-
-@pytest.mark.parametrize(
-    ("idle", "own", "share"),
-    [(10.0, 0.0, 0.0), (0.0, 0.0, 1.0), (4.0, 0.0, 0.6), (4.0, 3.0, 0.3), (0.0, 10.0, 0.0), (12.0, 0.0, 0.0)],
-)
-def test_what_others_use_is_neither_idle_nor_the_jobs_own(idle: float, own: float, share: float) -> None:
-    earlier = Usage(total=100.0, idle=50.0, own=20.0)
-    now = Usage(total=110.0, idle=50.0 + idle, own=20.0 + own)
-    assert now.share_of_others(earlier) == pytest.approx(share)
-
-
-def test_no_time_has_passed() -> None:
-    assert Usage(1.0, 1.0, 1.0).share_of_others(Usage(1.0, 1.0, 1.0)) == 0.0
 
 
 def test_a_job_stands_still_and_goes_on_in_turns_while_others_want_the_processors() -> None:

@@ -1,4 +1,4 @@
-"""What priority a job has beside the broker."""
+"""A job's priority beside the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When ETL runs begin: by the clock, each once over all that look; by an operator's hand; again when they were lost."""
+"""Starts of ETL runs: scheduled, each once over all that look; by an operator's hand; again when they were lost."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_a_row_that_is_there_twice_is_found(seq: int) -> None:
 
 
 def proven(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[Proven]:
-    """What the job finds, reading blocks of ten rows, two a query."""
+    """The job's results, read in blocks of ten rows, two a query."""
     monkeypatch.setattr(chains, "BLOCK", 10)
     monkeypatch.setattr(chains, "ROWS_PER_QUERY", 20)
     database = JobConnection(config("").database)

@@ -1,4 +1,4 @@
-"""What runs leave in the temporary directory: nothing, even when they were killed."""
+"""Runs leave nothing in the temporary directory, even when they were killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every command that lists something has in common."""
+"""Common behaviour of all commands that list something."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class LiveBroker:
         """End as a killed process does: nothing more is written, its connections are reset."""
         self.ask(self._kill())
         self._end()
-        # What the server had begun for it, it ends.
+        # The server ends what it had begun for it.
         wait_until(lambda: not self.store.rows(f"select {OURS}"), "the end of its sessions")
 
     async def _kill(self) -> None:
@@ -119,7 +119,7 @@ class LiveBroker:
             f"select pg_terminate_backend(pid) {OURS}")
         wait_until(lambda: self.engine.available and self.engine.node != node, "the new node")
 
-    # What tests ask.
+    # The store, for tests.
 
     def at_once(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
         """As `store.rows`, with one snapshot for the functions that the statement calls, too."""

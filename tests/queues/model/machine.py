@@ -153,7 +153,7 @@ class BrokerMachine(RuleBasedStateMachine):
         batch.append((consumer, got.label, attempt))
 
     def _disagreement(self, queue: Model) -> str:
-        """How the store differs from the model, if it does."""
+        """The first difference between the store and the model; empty if there is none."""
         id = self.rows[queue.name].pk
         [row] = self.broker.at_once(
             "select (select json_agg(json_build_array(encode(payload, 'escape'), state, attempts))"
@@ -386,7 +386,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(one.stale and not isinstance(one, Poller) for one in self.consumers))
     @rule(data=st.data())
     def settle_late(self, data: st.DataObject) -> None:
-        """What was given before the leases were lost: it is settled if the store still has it and no other."""
+        """Settle a delivery made before the leases were lost: valid if its message is stored and ready."""
         late = [
             (one, label) for one in self._of(Worker) for label, (name, _) in one.stale.items()
             if (message := self.queues[name].messages.get(label)) is not None and message.state == READY

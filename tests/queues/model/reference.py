@@ -56,7 +56,7 @@ class Queue:
         self.drops_oldest = False
         self.concurrency: int | None = None
         self.messages: dict[str, Message] = {}
-        #: How many were acknowledged.
+        #: The number of acknowledged messages.
         self.settled = 0
 
     def of(self, state: str) -> list[Message]:
@@ -82,7 +82,7 @@ class Queue:
     # Deliveries.
 
     def deliverable(self, wanted: int) -> int:
-        """How many messages so many credits bring now."""
+        """The number of messages that `wanted` credits bring now."""
         if self.paused:
             return 0
         room = wanted if self.concurrency is None else self.concurrency - len(self.of(HELD))

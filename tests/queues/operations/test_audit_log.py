@@ -1,4 +1,4 @@
-"""What operators do, in the admin and in the shell, is in the audit chain "operators", with who did it."""
+"""Operators' actions, in the admin and in the shell, are in the audit chain "operators", with their names."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from tests.queues.store import make_node, make_queue, store
 
 Row = tuple[str, str, str, str]
 
-#: Who runs the tests, as the chain calls them.
+#: The user who runs the tests, as the chain has the name.
 SHELL = f"shell:{pwd.getpwuid(os.getuid()).pw_name}"
 
 
 def recorded(chain: str = OPERATORS) -> list[Row]:
-    """What waits for a chain, since the last time: event, id, from, to."""
+    """Take the journal's entries for a chain: event, id, from, to."""
     entries = AuditJournalEntry.objects.filter(chain=chain)
     found = list(entries.values_list("event", "record_id", "sender", "recipient"))
     entries.delete()

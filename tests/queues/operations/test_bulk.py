@@ -47,7 +47,7 @@ def run(action: BulkAction, target: str = "", delay: float | None = None, **crit
 
 
 def recorded() -> list[tuple[str, str, str]]:
-    """What waits for the operators' chain: event, id, detail."""
+    """The journal's entries for the operators' chain: event, id, detail."""
     rows = AuditJournalEntry.objects.filter(chain="operators", sender="alice").order_by("id")
     return list(rows.values_list("event", "record_id", "recipient"))
 

@@ -1,4 +1,4 @@
-"""What operators do to peers' mailboxes: in the tables, and to peers that are connected."""
+"""Operators' actions on peers' mailboxes: in the tables, and on connected peers."""
 
 from __future__ import annotations
 

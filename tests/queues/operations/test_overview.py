@@ -59,6 +59,18 @@ def test_rates_are_messages_a_second_since_the_last_look(clock: Any) -> None:
     assert (now.in_rate, now.out_rate, now.total("ready")) == (1.0, 1.5, 0)
 
 
+def test_a_queue_that_was_idle_has_its_rates_while_messages_come_and_none_after_that(clock: Any) -> None:
+    create_queue("orders")
+    look, rates = None, []
+    for count in (0, 0, 4, 0, 0, 2):
+        for _ in range(count):
+            publish("orders", b"1")
+        clock.time += timedelta(seconds=2)
+        look = take_overview(look)
+        rates.append((look.in_rate, look.total("ready")))
+    assert rates == [(0.0, 0), (0.0, 0), (2.0, 4), (0.0, 4), (0.0, 4), (1.0, 6)]
+
+
 def test_the_age_of_a_queue_is_that_of_its_first_ready_message(clock: Any) -> None:
     create_queue("orders")
     create_queue("empty")

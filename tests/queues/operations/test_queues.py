@@ -1,4 +1,4 @@
-"""What an operator does to queues and messages."""
+"""Operators' actions on queues and messages."""
 
 from __future__ import annotations
 

@@ -327,7 +327,7 @@ def test_a_silent_broker_is_given_up(connect: Any, monkeypatch: pytest.MonkeyPat
     [
         (b"\0\0\0\0", "frame length 0"),
         (b"HTTP/1.1 400 Bad Request", "frame length 1213486160"),
-        (publish(1, b"hi"), "a delivery that no POLL asked for"),
+        (publish(1, b"hi"), "a delivery without a POLL"),
         (codec.encode_pong(ID + 7), "frame type 0x08 with id"),
         (codec.encode_ack(3, 42), "frame type 0x05 with id 3 answers nothing"),
         (codec.encode_hello(1), "frame type 0x01 with id 1 answers nothing"),

@@ -48,7 +48,7 @@ def slow(client: Blip) -> int:
     return client.subscribe(b"slow")
 
 
-# What a delivery looks like.
+# The form of a delivery.
 
 
 def test_delivery_tags_count_from_one_in_each_subscription(client: Blip, slow: int, store: Database) -> None:

@@ -168,7 +168,7 @@ def test_without_a_context_nothing_is_wrapped() -> None:
         over_tls(inner, None, "localhost", "other")
 
 
-# Who is refused.
+# Refusals.
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wire.net.connection.LINGER", 0.05)
 
 
-# Who may come
+# Admission
 
 
 def test_the_global_limit_holds_over_all_listeners(

@@ -23,7 +23,7 @@ from wire.net.processes import FIRST_PAUSE, LIVED, LONGEST_PAUSE, Child, StartFa
 
 
 def parsed(arguments: list[str]) -> dict[str, Any]:
-    """What runwire makes of a command line."""
+    """The options that runwire reads from a command line."""
     return vars(Command().create_parser(*arguments[:2]).parse_args(arguments[2:]))
 
 

@@ -17,7 +17,7 @@ from wire.overhop.codec.decoder import PUSH_RID, Decoder, OverhopEnvelope, Type,
 WID = "6f1c0a52-0c60-4d06-9c8d-5c4a0c1f2b11"
 SID = "0b8b1f0e-4d0c-4a57-8a39-2d8f5b3f7a10"
 NOISE = (Type.ACK, Type.CREDIT, Type.BEAT)
-"""What a worker sends besides, at moments that many a test does not care for."""
+"""A worker's other messages, whose moments do not matter to most tests."""
 
 
 class Peer:

@@ -292,7 +292,7 @@ def test_a_delay_is_by_the_brokers_clock_which_is_asked_for_once(connect: Any) -
         (lambda c: c.enqueue("emails", scheduled_at=NOW, delay=1), "give scheduled_at or delay, not both"),
         (lambda c: c.enqueue("emails", delay=-1), "delay is -1: give seconds, 0 or more"),
         (lambda c: c.enqueue("emails", delay=float("nan")), "delay is nan: give seconds, 0 or more"),
-        (lambda c: c.enqueue("emails", delay=1e12), "delay is 1000000000000.0: no calendar reaches so far"),
+        (lambda c: c.enqueue("emails", delay=1e12), "delay is 1000000000000.0: the date is out of range"),
         (lambda c: c.enqueue("emails", retry_interval=float("inf")), "retry_interval is inf: give seconds, 0 or more"),
         (lambda c: c.fail(jid(1), retry_in=-0.5), "retry_in is -0.5: give seconds, 0 or more"),
         (lambda c: c.enqueue("emails", "x" * 2000), r"ENQUEUE of 20\d\d bytes is over 2000"),

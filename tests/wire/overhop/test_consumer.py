@@ -1,4 +1,4 @@
-"""What a worker is sent, on an engine that is not there."""
+"""Frames sent to a worker, with a double in place of the engine."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Owner:
     def __init__(self) -> None:
         self.failures = 0
         self.connection: Any = SimpleNamespace(name="overhop 10.0.0.1:7", listener=self)
-        self.assignments: dict[str, Assignment] = {}
+        self.assignments: dict[bytes, Assignment] = {}
         self.sent = b""
 
     def session_failed(self) -> None:
         self.failures += 1
 
-    def send_quests(self, frames: list[bytes]) -> None:
-        self.sent += b"".join(frames)
+    def send_quests(self, frames: bytes, count: int) -> None:
+        self.sent += frames
 
 
 class Buffer:

@@ -1,4 +1,4 @@
-"""What Overhop's connections share, on an engine that is not there."""
+"""The shared part of Overhop's connections, with a double in place of the engine."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
+from uuid import UUID
 
 import pytest
 
-from queues.engine import Grant
+from queues.engine import Grant, QueueNotFound
 from queues.reach import Operation
 from tests.waiting import PATIENCE
 from wire.overhop.service import OverhopOptions, OverhopService
 from wire.unconfirmed import UnconfirmedByClient
 
 BEFORE = Grant(1, "clients", ("overhop",), ("*",), ("*",), ())
+ORDERS = SimpleNamespace(id=7, name="orders", uuid=str(UUID(int=7)))
 AFTER = Grant(1, "clients", ("overhop",), (), (), ())
 
 
@@ -46,6 +48,16 @@ class FakeEngine:
 
     async def request(self, name: str, **parameters: Any) -> Any:
         return await self._answer(name)
+
+    async def policy(self, name: str) -> Any:
+        await asyncio.sleep(0)
+        return await self._answer(name)
+
+    def known_policy(self, id: int) -> Any:
+        return ORDERS
+
+    def publisher(self, destination: Any, key: int | None) -> Any:
+        return Mock()
 
 
 @pytest.fixture
@@ -89,3 +101,21 @@ async def test_a_list_of_workers_that_could_not_be_written_is_not_the_last(
     writing.cancel()
     await asyncio.wait([writing])
     assert "the list of workers was not written" in caplog.text
+
+
+async def test_connections_that_begin_with_one_queue_look_it_up_once(
+    engine: FakeEngine, service: OverhopService
+) -> None:
+    engine.answers = [BEFORE, ORDERS]
+    await service.permissions()
+    targets = await asyncio.gather(*(service.find_target("orders") for _ in range(200)))
+    assert len({id(target) for target in targets}) == 1
+    assert engine.asked.qsize() == 2
+
+
+async def test_a_queue_that_was_not_there_is_looked_up_by_each(engine: FakeEngine, service: OverhopService) -> None:
+    engine.answers = [BEFORE, QueueNotFound("orders"), ORDERS]
+    await service.permissions()
+    first, second = await asyncio.gather(*(service.find_target("orders") for _ in range(2)), return_exceptions=True)
+    assert isinstance(first, QueueNotFound)
+    assert second is service.target("orders")

@@ -29,7 +29,7 @@ def given(worker: Peer, producer: Peer, queue: str, **options: object) -> str:
     return jid
 
 
-# What a worker says.
+# Workers' messages.
 
 
 def test_ack_done(worker: Peer, other: Peer, queue: str) -> None:

@@ -26,6 +26,11 @@ def hang_up_all(store: Database) -> None:
     )
 
 
+def wait_for_engine(peer: Peer) -> None:
+    """Wait until the broker's engine has come back: SUBSCRIBE asks it, LQUEUES and GQUEUE ask Django's connection."""
+    wait_until(lambda: peer.reply(peer.request(Type.SUBSCRIBE, q="any")).p["code"] == Code.QUEUE_NOT_FOUND)
+
+
 # A commit that takes its time.
 
 
@@ -123,7 +128,7 @@ def test_a_job_is_pushed_after_its_commit(worker: Peer, other: Peer, store: Data
     assert other.reply(rid).p["jid"] == worker.quest()["jid"]
 
 
-# What cannot be stored.
+# Jobs that cannot be stored.
 
 
 def test_a_job_that_postgresql_refuses_is_refused_and_no_other(worker: Peer, store: Database, queue: str) -> None:
@@ -158,7 +163,7 @@ def test_what_needs_the_database_is_unavailable_without_it_and_works_again_with_
             assert worker.refused(t, p) is Code.UNAVAILABLE, t
         assert worker.refused(Type.LOG, jid=jid, line="x") is Code.UNAVAILABLE
     wait_until(lambda: worker.reply(worker.request(Type.GQUEUE, q=queue)).p.get("name") == queue)
-    wait_until(lambda: worker.reply(worker.request(Type.SUBSCRIBE, q="any")).p["code"] == Code.QUEUE_NOT_FOUND)
+    wait_for_engine(worker)
 
 
 def test_jobs_given_while_the_database_is_away_are_kept_when_it_is_back(
@@ -188,7 +193,7 @@ def test_a_job_given_while_the_database_is_away_for_too_long_is_refused(broker: 
         wait_until(lambda: worker.reply(worker.request(Type.ENQUEUE, q=queue, job_payload="after")).t == Type.OK)
         assert worker.do(queue, 2) == ["before", "after"]
     with Peer(broker.overhop) as peer:  # it was cut off, too, and other tests use it
-        wait_until(lambda: peer.reply(peer.request(Type.LQUEUES)).t == Type.OK)
+        wait_for_engine(peer)
 
 
 def test_jobs_at_work_when_the_database_goes_away_come_again_and_cost_no_attempt(

@@ -131,7 +131,7 @@ def test_who_does_not_read_answers_is_not_read_from(broker: Broker, worker: Peer
 
 
 def pushed_at_last(peer: Peer, queue: str) -> int:
-    """How many jobs workers have once no more is pushed: for so long that memory has gone back, too."""
+    """The number of jobs that workers have once pushes have ceased for 1 s, in which memory is handed back, too."""
     active, since = -1, time.monotonic()
     while time.monotonic() - since < 1.0:
         if (now := peer.stats(queue)["active"]) != active:

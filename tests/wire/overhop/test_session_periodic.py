@@ -1,4 +1,4 @@
-"""Overhop against a running broker: jobs by the clock."""
+"""Overhop against a running broker: periodic jobs."""
 
 from __future__ import annotations
 

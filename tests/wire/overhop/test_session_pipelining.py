@@ -80,7 +80,7 @@ CHUNKINGS = ["one frame at a time", "all at once", "a byte at a time", "pairs an
 
 @pytest.fixture(scope="module")
 def expected(broker: Broker) -> list[Any]:
-    """What is answered to a client that waits for each answer."""
+    """The answers to a client that waits for each of them."""
     ids: dict[str, str] = {}
     read = []
     with Peer(broker.overhop, register=False) as client:

@@ -127,7 +127,7 @@ def snippets(broker: Broker) -> list[str]:
 
 
 def run_snippet(code: str) -> str:
-    """What a program of the page prints."""
+    """Run a program of the page, and return its output."""
     command = [sys.executable, "-W", "error", "-c", code]
     ran = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")

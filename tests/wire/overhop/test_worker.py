@@ -128,7 +128,7 @@ def worker_broker(script: Callable[[Peer], object], **options: Any) -> Broker:
     return Broker(play)
 
 
-# What becomes of a job
+# Outcomes of jobs
 
 
 def test_a_job_is_acknowledged_done_and_makes_room_for_the_next(start: Any) -> None:
@@ -346,7 +346,7 @@ def test_a_handler_learns_that_its_job_is_not_ours_any_more(start: Any, caplog: 
     assert refused == [f"job {jid(1)}: {kind} refused: JOB_NOT_FOUND: too late" for kind in ("BEAT", "DONE")]
 
 
-# How many at once
+# Concurrency
 
 
 def test_as_many_jobs_run_at_once_as_was_said(start: Any) -> None:
@@ -731,7 +731,7 @@ def test_a_worker_needs_handlers(kind: Any, arguments: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"concurrency": 0}, "concurrency is 0: 1 is the least"),
+        ({"concurrency": 0}, "concurrency is 0: it must be 1 or more"),
         ({"heartbeat": 0}, "heartbeat is 0: give seconds, or None"),
         ({"heartbeat": float("nan")}, "heartbeat is nan: give seconds, or None"),
     ],

@@ -64,15 +64,15 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--overhop", type=address_or_off, default="127.0.0.1:9876", metavar="HOST:PORT|off",
-            help="where Overhop listens (default: %(default)s); it has no authentication",
+            help="the address of Overhop (default: %(default)s); it has no authentication",
         )  # fmt: skip
         parser.add_argument(
             "--blipmq", type=address_or_off, default="127.0.0.1:5555", metavar="HOST:PORT|off",
-            help="where BlipMQ listens (default: %(default)s)",
+            help="the address of BlipMQ (default: %(default)s)",
         )  # fmt: skip
         parser.add_argument(
             "--sspq", type=address_or_off, default="127.0.0.1:8888", metavar="HOST:PORT|off",
-            help="where SSPQ listens (default: %(default)s); it has no authentication",
+            help="the address of SSPQ (default: %(default)s); it has no authentication",
         )  # fmt: skip
         parser.add_argument(
             "--sspq-queue", type=sspq_queue, default=settings.BROKER_SSPQ_QUEUE, metavar="NAME",

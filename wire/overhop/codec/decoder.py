@@ -13,9 +13,10 @@ a stranger's bytes and the MessagePack library.
 from __future__ import annotations
 
 import struct
-from typing import Any, Final, NamedTuple
+from abc import ABC, abstractmethod
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from msgpack import packb, unpackb  # type: ignore[import-untyped]
+from msgpack import unpackb  # type: ignore[import-untyped]
 
 from wire.overhop.codec.encoder import (
     ABSENT,
@@ -70,21 +71,12 @@ __all__ = [
 MAX_ENVELOPE: Final = 8 * 1024 * 1024
 
 _LENGTH = struct.Struct(">I")
-_LENGTH_SIZE: Final = _LENGTH.size
-_read_length = _LENGTH.unpack_from
+LENGTH_SIZE: Final = _LENGTH.size
+read_length = _LENGTH.unpack_from
 _new = tuple.__new__  # a NamedTuple's own constructor takes half as long again
 
 #: Above this, walking over the values costs less than looking at every byte.
 _WORTH_A_LOOK: Final = 4096
-
-
-#: The beginning of an envelope whose payload comes first and has nothing but a jid of up to 255 bytes.
-_ONLY_JID: Final = b"\x84\xa1p\x81\xa3jid\xd9"
-_SHORTEST: Final = len(_ONLY_JID) + 1
-_MOST_TAILS: Final = 16
-#: The beginning of an envelope whose payload comes first and has two keys, the first of them a job's.
-_JOB_FIRST: Final = b"\x84\xa1p\x82\xabjob_payload"
-_JOB_AT: Final = len(_JOB_FIRST)
 
 
 class OverhopEnvelope(NamedTuple):
@@ -95,7 +87,10 @@ class OverhopEnvelope(NamedTuple):
     p: dict[str, Any]
 
 
-class Decoder:
+M = TypeVar("M")
+
+
+class FrameReader(ABC, Generic[M]):
     """Cuts received bytes into messages. Feed it what the socket gave, in order.
 
     `error` is None until the stream breaks a rule of the first tier (section "Errors"); from then on `feed`
@@ -104,9 +99,7 @@ class Decoder:
     pieces.
     """
 
-    __slots__ = (
-        "_depth", "_elements", "_job_tail", "_limit", "_most_containers", "_need", "_rest", "_tails", "error",
-    )  # fmt: skip
+    __slots__ = ("_depth", "_elements", "_limit", "_most_containers", "_need", "_rest", "error")
 
     def __init__(
         self,
@@ -122,99 +115,52 @@ class Decoder:
         self._elements = max_elements
         self._most_containers = min(max_depth, max_elements // ELEMENTS_PER_SMALL_CONTAINER)
         self._rest = bytearray()
-        self._need = _LENGTH_SIZE
-        #: Bytes after the jid in envelopes that begin with `_ONLY_JID`: their type and request id.
-        self._tails: dict[bytes, tuple[int, str]] = {}
-        #: Bytes after the value in the last envelope that began with `_JOB_FIRST`: type, request id and queue.
-        self._job_tail: tuple[bytes, int, str, str] = (b"\xc1", 0, "", "")
-
-    @classmethod
-    def for_client(cls, max_envelope: int = MAX_ENVELOPE) -> Decoder:
-        """Return a decoder for what a broker sends: lists of jobs hold many payloads, and hold them deeper."""
-        return cls(max_envelope, max_depth=MAX_DEPTH + RECORD_DEPTH, max_elements=max_envelope)
+        self._need = LENGTH_SIZE
 
     @property
     def pending(self) -> int:
         """Bytes held of a frame that is not complete; not 0 at end of stream means it was cut off."""
         return len(self._rest)
 
-    def feed(self, data: bytes) -> list[OverhopEnvelope]:
+    def feed(self, data: bytes) -> list[M]:
         """Return the messages that `data` completes, in order; then look at `error`."""
-        messages: list[OverhopEnvelope] = []
+        found: list[M] = []
         if self.error is not None:
-            return messages
+            return found
         if self._rest:
             if len(self._rest) + len(data) < self._need:
                 self._rest += data
-                return messages
+                return found
             data = b"".join((self._rest, data))
             self._rest = bytearray()
         try:
-            self._cut(data, messages)
+            self._cut(data, found)
         except CodecError as error:
             self.error = str(error)
-        return messages
+        return found
 
-    def _cut(self, data: bytes, messages: list[OverhopEnvelope]) -> None:
+    def _cut(self, data: bytes, found: list[M]) -> None:
         """Add the messages that are whole and keep the rest; raise CodecError at the first that is none."""
-        append, decode, limit, tails = messages.append, self._decode, self._limit, self._tails
-        most = self._most_containers - 2
-        at, end, need = 0, len(data), _LENGTH_SIZE
-        while end - at >= _LENGTH_SIZE:
-            (length,) = _read_length(data, at)
+        limit = self._limit
+        at, end, need = 0, len(data), LENGTH_SIZE
+        while end - at >= LENGTH_SIZE:
+            (length,) = read_length(data, at)
             if not 0 < length <= limit:
                 raise CodecError(f"frame length is {length}, not 1 to {limit}")
-            start = at + _LENGTH_SIZE
+            start = at + LENGTH_SIZE
             stop = start + length
             if stop > end:
-                need = _LENGTH_SIZE + length
+                need = LENGTH_SIZE + length
                 break
-            try:
-                if length > _SHORTEST and data.startswith(_ONLY_JID, start):
-                    cut = start + _SHORTEST + data[start + _SHORTEST - 1]
-                    known = tails.get(data[cut:stop])
-                    if known is not None:
-                        t, rid = known
-                        append(_new(OverhopEnvelope, (t, rid, {"jid": str(data[start + _SHORTEST : cut], "utf-8")})))
-                    else:
-                        append(self._learn_jid(data, start, cut, stop))
-                elif data.startswith(_JOB_FIRST, start):
-                    tail, t, rid, q = self._job_tail
-                    cut = stop - len(tail)
-                    if data[cut:stop] == tail and is_plain(value := data[start + _JOB_AT : cut], most):
-                        append(_new(OverhopEnvelope, (t, rid, {"job_payload": unpackb(value), "q": q})))
-                    else:
-                        append(self._learn_job(data[start:stop]))
-                else:
-                    append(decode(data[start:stop]))
-            except CodecError:
-                raise
-            except ValueError as error:  # UnicodeDecodeError and what unpackb raises
-                raise CodecError(f"not MessagePack as Overhop has it: {error}") from None
-            at = stop
+            at = self._read(data, start, stop, found)
         if at < end:
             self._rest += data[at:]
             self._need = need
 
-    # Half of what workers send are DONEs, and nearly all that others send are ENQUEUEs: envelopes that differ in one
-    # value only. What a byte means follows from those before it. So where an envelope begins like an earlier one, and
-    # goes on like that one behind a value that is whole, it says the same but for that value.
-
-    def _learn_jid(self, data: bytes, start: int, cut: int, stop: int) -> OverhopEnvelope:
-        message = self._decode(data[start:stop])
-        if len(self._tails) < _MOST_TAILS:
-            self._tails[data[cut:stop]] = message[0], message[1]
-        return message
-
-    def _learn_job(self, body: bytes) -> OverhopEnvelope:
-        message = self._decode(body)
-        t, rid, p = message
-        q = p.get("q")
-        if len(p) == 2 and type(q) is str:
-            tail = b"".join((b"\xa1q", packb(q), b"\xa3rid", packb(rid), b"\xa1t", packb(t), b"\xa1v\x02"))
-            if body.endswith(tail):
-                self._job_tail = tail, t, rid, q
-        return message
+    @abstractmethod
+    def _read(self, data: bytes, start: int, stop: int, found: list[M]) -> int:
+        """Add the message of the frame whose body is there, and perhaps of frames behind it; return where the last of
+        these ends. Raises CodecError."""
 
     def _decode(self, body: bytes) -> OverhopEnvelope:
         """Return the message in a frame's body; raise CodecError."""
@@ -230,6 +176,21 @@ class Decoder:
         except (KeyError, TypeError):
             pass  # the envelope is no map, or has a field too few
         raise CodecError(_what_is_wrong(envelope))
+
+
+class Decoder(FrameReader[OverhopEnvelope]):
+    """A `FrameReader` that gives each message by itself."""
+
+    __slots__ = ()
+
+    @classmethod
+    def for_client(cls, max_envelope: int = MAX_ENVELOPE) -> Decoder:
+        """Return a decoder for what a broker sends: lists of jobs hold many payloads, and hold them deeper."""
+        return cls(max_envelope, max_depth=MAX_DEPTH + RECORD_DEPTH, max_elements=max_envelope)
+
+    def _read(self, data: bytes, start: int, stop: int, found: list[OverhopEnvelope]) -> int:
+        found.append(self._decode(data[start:stop]))
+        return stop
 
 
 def _unpack(data: bytes) -> Any:

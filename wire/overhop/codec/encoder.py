@@ -107,7 +107,7 @@ def err(rid: str, code: Code, msg: str, details: object = ABSENT) -> bytes:
 
 
 def quest(
-    sid: str, jid: str, q: str, job_payload: bytes, attempt: int, max_attempts: int | None, deadline: str
+    sid: str, jid: str, q: str, job_payload: bytes, attempt: int, max_attempts: int | None, deadline: str | None
 ) -> bytes:
     """Return a QUEST, the push of a job, around a payload that `encode_value` has encoded.
 

@@ -6,6 +6,9 @@ same frames from values; the tests hold the two against each other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain, repeat
+
 from msgpack import packb  # type: ignore[import-untyped]
 
 _SHORT = [bytes([0xA0 | size]) for size in range(32)]
@@ -13,10 +16,15 @@ _OK_TAIL = b"\xa1t\x65\xa1v\x02"
 _NIL = b"\xc0"
 
 
+def text_head(size: int) -> bytes:
+    """The bytes before a string of this many bytes of UTF-8 in MessagePack."""
+    return _SHORT[size] if size < len(_SHORT) else packb("x" * size)[:-size]
+
+
 def packed_text(text: str) -> bytes:
     """A string as MessagePack."""
     data = text.encode()
-    return _SHORT[len(data)] + data if len(data) < 32 else packb(text)
+    return text_head(len(data)) + data
 
 
 def packed_int(value: int) -> bytes:
@@ -24,73 +32,33 @@ def packed_int(value: int) -> bytes:
     return bytes((value,)) if 0 <= value < 128 else packb(value)
 
 
-def _tail(rid: str) -> bytes:
-    """Return the end of an OK with this request id."""
-    return b"".join((b"\xa3rid", packed_text(rid), _OK_TAIL))
+def empty_ok(rid: str) -> bytes:
+    """OK with an empty payload."""
+    return empty_oks([rid.encode()])[0]
 
 
-class OkWriter:
-    """Writes the OKs of one connection; most clients use the same request id many times."""
+def empty_oks(rids: Sequence[bytes]) -> list[bytes]:
+    """OKs with empty payloads to request ids of one length, of which there is one at least."""
+    return _around(b"\x84\xa1p\x80", rids, [b""] * len(rids))
 
-    __slots__ = ("_empty", "_rid", "_tail")
 
-    def __init__(self) -> None:
-        self._set("")
+def jid_oks(rids: Sequence[bytes], head: bytes, jids: Sequence[bytes]) -> list[bytes]:
+    """OKs with jids to as many request ids, all of one length; `head` is that of each jid in MessagePack."""
+    return _around(b"\x84\xa1p\x81\xa3jid" + head, rids, jids)
 
-    def _set(self, rid: str) -> None:
-        self._rid = rid
-        self._tail = _tail(rid)
-        body = b"\x84\xa1p\x80" + self._tail
-        self._empty = len(body).to_bytes(4, "big") + body
 
-    def empty(self, rid: str) -> bytes:
-        """OK with an empty payload."""
-        if rid != self._rid:
-            self._set(rid)
-        return self._empty
-
-    def around_jid(self, rid: str, beginning: bytes) -> tuple[bytes, bytes]:
-        """Return an OK's bytes before and behind the last three digits of its jid."""
-        whole = self.jid(rid, beginning + b"000")
-        at = 4 + 8 + len(beginning)
-        return whole[:at], whole[at + 3 :]
-
-    def jid(self, rid: str, jid: bytes) -> bytes:
-        """OK with a jid, packed: the answer to ENQUEUE."""
-        if rid != self._rid:
-            self._set(rid)
-        tail = self._tail
-        return (8 + len(jid) + len(tail)).to_bytes(4, "big") + b"\x84\xa1p\x81\xa3jid" + jid + tail
+def _around(before: bytes, rids: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
+    rid, middle = rids[0], b"\xa3rid" + text_head(len(rids[0]))
+    size = len(before) + len(values[0]) + len(middle) + len(rid) + len(_OK_TAIL)
+    before = size.to_bytes(4, "big") + before
+    if rids.count(rid) == len(rids):
+        behind = middle + rid + _OK_TAIL
+        return [before + value + behind for value in values]
+    return [b"".join((before, value, middle, rid, _OK_TAIL)) for value, rid in zip(values, rids, strict=True)]
 
 
 #: Bytes before the payload in a QUEST.
-JOB_PAYLOAD = b"\xabjob_payload"
-_HEAD = b"\x84\xa1p\x87\xa7attempt"
-
-
-class Burst:
-    """The parts of QUESTs that have the same deadline.
-
-    Of a first attempt with the usual number of attempts the frame is: the length, `first`, the jid (packed),
-    `JOB_PAYLOAD`, the payload (an encoded value), `usual`; the length is that of jid and payload and `rest`.
-    """
-
-    __slots__ = ("_due", "_tail", "first", "rest", "usual")
-
-    def __init__(self, deadline: str | None, max_attempts: int, tail: bytes) -> None:
-        self._due = b"\xa8deadline" + (_NIL if deadline is None else packed_text(deadline)) + b"\xa3jid"
-        self._tail = tail
-        self.first = _HEAD + b"\x01" + self._due
-        self.usual = b"\xacmax_attempts" + packed_int(max_attempts) + tail
-        self.rest = len(self.first) + 3 + len(JOB_PAYLOAD) + len(self.usual)
-
-    def write(self, jid: bytes, payload: bytes, attempt: int, max_attempts: int) -> bytes:
-        """The whole frame for any other attempt."""
-        body = b"".join((
-            _HEAD, packed_int(attempt), self._due, jid, JOB_PAYLOAD, payload, b"\xacmax_attempts",
-            packed_int(max_attempts), self._tail,
-        ))  # fmt: skip
-        return len(body).to_bytes(4, "big") + body
+_JOB_PAYLOAD = b"\xabjob_payload"
 
 
 class QuestWriter:
@@ -103,6 +71,17 @@ class QuestWriter:
             (b"\xa1q", packed_text(q), b"\xa3sid", packed_text(sid), b"\xa3rid\xa10\xa1t\x6a\xa1v\x02")
         )
 
-    def burst(self, deadline: str | None, max_attempts: int) -> Burst:
-        """The parts of QUESTs with this deadline; None: the job is the worker's while it is connected."""
-        return Burst(deadline, max_attempts, self._tail)
+    def write(
+        self, deadline: str | None, attempt: int, max_attempts: int, head: bytes, jids: Sequence[bytes],
+        payloads: Sequence[bytes],
+    ) -> bytes:  # fmt: skip
+        """The frames of jobs, of which there is one at least, that have a deadline (None: the job is the worker's while
+        it is connected), an attempt and their number in common. All jids have one length, and `head` in MessagePack;
+        payloads are encoded values."""
+        due = _NIL if deadline is None else packed_text(deadline)
+        before = b"".join((b"\x84\xa1p\x87\xa7attempt", packed_int(attempt), b"\xa8deadline", due, b"\xa3jid", head))
+        behind = b"".join((b"\xacmax_attempts", packed_int(max_attempts), self._tail))
+        bare = len(before) + len(jids[0]) + len(_JOB_PAYLOAD) + len(behind)
+        sizes = [(bare + size).to_bytes(4, "big") for size in map(len, payloads)]
+        parts = zip(sizes, repeat(before), jids, repeat(_JOB_PAYLOAD), payloads, repeat(behind))
+        return b"".join(chain.from_iterable(parts))

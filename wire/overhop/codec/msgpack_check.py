@@ -49,7 +49,7 @@ def _fixed_size(head: int) -> int:
 
 _SIZES: Final = bytes(_fixed_size(head) for head in range(256))
 
-# What a byte could be the head of: 1 for a container of up to 15, 2 for what needs a closer look (refused, wide,
+# The class of each byte as a head: 1 for a container of up to 15, 2 for what needs a closer look (refused, wide,
 # a uint64 that may be too large, or a bin that may be a key), 0 for what every reader takes care of itself.
 _CLOSER_LOOK = frozenset((*_REFUSED, *_BIN, *_WIDE_CONTAINERS, _UINT64)) - {0xC1}
 _MARKS: Final = bytes(
@@ -64,8 +64,14 @@ def is_plain(data: bytes, most_containers: int) -> bool:
     No byte of `data`, in any meaning, could begin a value that only `check` refuses, and no more than
     `most_containers` bytes could begin a container: so neither depth nor number of elements can be exceeded.
     """
+    return 0 <= count_containers(data) <= most_containers
+
+
+def count_containers(data: bytes) -> int:
+    """The number of bytes that, in some meaning, could begin a container; -1 if some could begin a value that only
+    `check` refuses."""
     marks = data.translate(_MARKS)
-    return 2 not in marks and marks.count(1) <= most_containers
+    return -1 if 2 in marks else marks.count(1)
 
 
 def check(data: bytes, max_depth: int = MAX_DEPTH, max_elements: int = MAX_ELEMENTS) -> None:

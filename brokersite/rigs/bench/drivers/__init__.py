@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Producer(Protocol):
+class BenchProducer(Protocol):
     """One publishing connection. Messages are published in the order of their positions."""
 
     def publish(self, first: int, count: int) -> None:
         """Publish so many messages, from position `first` on, in one go. They are durable when confirmed."""
 
     def confirmed(self, wait: float) -> int:
-        """How many are confirmed by now; waits at most so many seconds for word of the broker."""
+        """The number of messages confirmed so far; waits at most `wait` seconds for the broker's next confirmation."""
 
     def fileno(self) -> int:
         """The socket's, to wait for many."""
@@ -21,7 +21,7 @@ class Producer(Protocol):
         """Drop the connection."""
 
 
-class Consumer(Protocol):
+class BenchConsumer(Protocol):
     """One consuming connection."""
 
     def receive(self, wait: float) -> bytes | bytearray:
@@ -34,7 +34,7 @@ class Consumer(Protocol):
         """Drop the connection."""
 
 
-class Driver(Protocol):
+class BrokerDriver(Protocol):
     """A broker, its protocol, a queue of the run's own, and the size of messages."""
 
     @property
@@ -49,8 +49,8 @@ class Driver(Protocol):
     def ordered(self) -> bool:
         """Whether a consumer gets a producer's messages in order."""
 
-    def producer(self, index: int) -> Producer:
+    def producer(self, index: int) -> BenchProducer:
         """A connection that publishes as producer `index`. Raises BenchError."""
 
-    def consumer(self, index: int) -> Consumer:
+    def consumer(self, index: int) -> BenchConsumer:
         """A connection that consumes as consumer `index`. Raises BenchError."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from brokersite.rigs.bench.columns import Records, read_column
 from brokersite.rigs.bench.errors import BenchError
-from brokersite.rigs.bench.stream import Place, Stream
+from brokersite.rigs.bench.stream import Endpoint, Stream
 
 _METHOD, _HEADER, _BODY = 1, 2, 3
 _DELIVER: Final = struct.pack(">HH", 60, 60)
@@ -40,9 +40,9 @@ def long(data: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Login:
-    """Where a RabbitMQ is, and as whom to log in."""
+    """The address of a RabbitMQ, and the credentials."""
 
-    place: Place
+    endpoint: Endpoint
     user: str = "guest"
     password: str = "guest"
     vhost: str = "/"
@@ -80,7 +80,7 @@ class AmqpConnection(Stream):
     """A connection with channel 1 open."""
 
     def __init__(self, login: Login) -> None:
-        super().__init__(login.place)
+        super().__init__(login.endpoint)
         self.send(b"AMQP\0\0\x09\x01")
         self.expect(10, 10)
         credentials = long(b"\0%b\0%b" % (login.user.encode(), login.password.encode()))
@@ -110,7 +110,7 @@ class AmqpConnection(Stream):
                     return payload[4:]
                 if got in ((10, 50), (20, 40)):
                     text = payload[7 : 7 + payload[6]].decode(errors="replace")
-                    raise BenchError(f"RabbitMQ at {self.place} closes: {text}")
+                    raise BenchError(f"RabbitMQ at {self.endpoint} closes: {text}")
 
     def call(self, channel: int, group: int, number: int, payload: bytes = b"") -> bytes:
         """A method whose answer is the next number."""
@@ -157,7 +157,7 @@ class AmqpProducer(AmqpConnection):
             _, _, size, group, number, tag, multiple = struct.unpack_from(">BHIHHQ?", rest, at)
             if (group, number) != _ACK:
                 self.expect(*_ACK)  # says why the server closes
-                raise BenchError(f"RabbitMQ at {self.place} gives method {group}.{number} instead of a confirm.")
+                raise BenchError(f"RabbitMQ at {self.endpoint} gives method {group}.{number} instead of a confirm.")
             if multiple:
                 self._low = max(self._low, tag)
                 self._ahead = {one for one in self._ahead if one > self._low}
@@ -188,7 +188,7 @@ class AmqpConsumer(AmqpConnection):
         if not count:
             return b""
         if read_column(rest, 7, stride, count, 4) != _DELIVER * count:
-            raise BenchError(f"RabbitMQ at {self.place} gave other frames among deliveries.")
+            raise BenchError(f"RabbitMQ at {self.endpoint} gave other frames among deliveries.")
         last = (count - 1) * stride + 11 + len(short(_TAG))
         tag = int.from_bytes(rest[last : last + 8])
         column = read_column(rest, stride - 1 - self._size, stride, count)

@@ -9,7 +9,7 @@ from typing import Final
 
 from brokersite.rigs.bench.columns import Records, read_column, write_column
 from brokersite.rigs.bench.errors import BenchError
-from brokersite.rigs.bench.stream import Place, Stream
+from brokersite.rigs.bench.stream import Endpoint, Stream
 from wire.blipmq.codec import ACK, AUTH, HEADER, HEADER_SIZE, HELLO, NACK, PING, POLL, PONG, PUBLISH, SUBSCRIBE
 
 #: POLLs in a burst, at least.
@@ -28,7 +28,7 @@ def frame(kind: int, correlation: int, payload: bytes = b"") -> bytes:
 class BlipMQ:
     """A topic and its subscriptions; consumer i polls subscription i modulo their number."""
 
-    place: Place
+    endpoint: Endpoint
     key: str
     topic: str
     run: int
@@ -55,7 +55,7 @@ class BlipConnection(Stream):
     """A connection past HELLO and AUTH."""
 
     def __init__(self, driver: BlipMQ) -> None:
-        super().__init__(driver.place)
+        super().__init__(driver.endpoint)
         key = driver.key.encode()
         self.call(HELLO, b"\0\1")
         self.call(AUTH, struct.pack(">H", len(key)) + key)
@@ -71,7 +71,8 @@ class BlipConnection(Stream):
         kind, payload = data[4], data[HEADER_SIZE:]
         if kind == NACK:
             code, size = struct.unpack_from(">HH", payload)
-            raise BenchError(f"BlipMQ at {self.place} answers {code}: {payload[4 : 4 + size].decode(errors='replace')}")
+            text = payload[4 : 4 + size].decode(errors="replace")
+            raise BenchError(f"BlipMQ at {self.endpoint} answers {code}: {text}")
         return kind, payload
 
     def call(self, kind: int, payload: bytes) -> bytes:
@@ -153,4 +154,4 @@ class BlipConsumer(BlipConnection):
         kind = PUBLISH
         while kind == PUBLISH:
             kind, _ = self.next_frame()  # raises for a NACK
-        raise BenchError(f"BlipMQ at {self.place} sent another frame than deliveries: type {kind}, or another size.")
+        raise BenchError(f"BlipMQ at {self.endpoint} sent another frame than deliveries: type {kind}, or another size.")

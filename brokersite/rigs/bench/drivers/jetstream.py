@@ -10,16 +10,16 @@ from typing import Any, Final
 
 from brokersite.rigs.bench.columns import Records
 from brokersite.rigs.bench.errors import BenchError
-from brokersite.rigs.bench.stream import Place, Stream
+from brokersite.rigs.bench.stream import Endpoint, Stream
 
 _GROUP: Final = "consumers"
 
 
 @dataclass(frozen=True)
 class Login:
-    """Where a NATS server is, and as whom to log in: fields of CONNECT."""
+    """The address of a NATS server, and the credentials: fields of CONNECT."""
 
-    place: Place
+    endpoint: Endpoint
     user: str = ""
     password: str = ""
 
@@ -53,7 +53,7 @@ class NatsConnection(Stream):
     """A connection past CONNECT; `server` is what the server says of itself."""
 
     def __init__(self, login: Login) -> None:
-        super().__init__(login.place)
+        super().__init__(login.endpoint)
         self.server: dict[str, Any] = json.loads(self.until(b"\r\n").partition(b" ")[2])
         options = {"verbose": False, "pedantic": False} | (
             {"user": login.user, "pass": login.password} if login.user else {}
@@ -74,7 +74,7 @@ class NatsConnection(Stream):
         """Read to a PONG. Raises BenchError for an error."""
         while (line := self.until(b"\r\n")) != b"PONG\r\n":
             if line.startswith(b"-ERR"):
-                raise BenchError(f"NATS at {self.place} says {line.decode(errors='replace').strip()}")
+                raise BenchError(f"NATS at {self.endpoint} says {line.decode(errors='replace').strip()}")
 
     def api(self, what: str, config: dict[str, Any] | None = None) -> None:
         """A request of JetStream's API. Raises BenchError for an error."""
@@ -85,11 +85,11 @@ class NatsConnection(Stream):
             if words[0] == b"PING":
                 self.send(b"PONG\r\n")
             elif words[0] == b"-ERR":
-                raise BenchError(f"NATS at {self.place} says {b' '.join(words).decode(errors='replace')}")
+                raise BenchError(f"NATS at {self.endpoint} says {b' '.join(words).decode(errors='replace')}")
         answer = json.loads(self.take(int(words[-1]) + 2))
         self.send(b"UNSUB 9\r\n")
         if "error" in answer:
-            raise BenchError(f"JetStream at {self.place} refuses {what}: {answer['error'].get('description')}")
+            raise BenchError(f"JetStream at {self.endpoint} refuses {what}: {answer['error'].get('description')}")
 
     def create(self, driver: JetStream, most: int) -> None:
         """Make the stream and its consumers, which have at most so many messages unacknowledged."""
@@ -127,7 +127,7 @@ class NatsProducer(NatsConnection):
             return self._confirmed
         lines = self.take(end)
         if b'"error"' in lines or b"-ERR" in lines:
-            raise BenchError(f"NATS at {self.place} says {lines[:300].decode(errors='replace')}")
+            raise BenchError(f"NATS at {self.endpoint} says {lines[:300].decode(errors='replace')}")
         if b"\r\nPING\r\n" in lines or lines.startswith(b"PING"):
             self.send(b"PONG\r\n")
         self._confirmed += lines.count(b'"seq":')

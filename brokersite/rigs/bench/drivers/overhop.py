@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from brokersite.rigs.bench.columns import DIGITS, Records, read_column
 from brokersite.rigs.bench.errors import BenchError
-from brokersite.rigs.bench.stream import PATIENCE, Place, Stream
+from brokersite.rigs.bench.stream import PATIENCE, Endpoint, Stream
 from wire.overhop.codec.decoder import Decoder, OverhopEnvelope, Type, encode
 
 _OK: Final = encode(Type.OK, "b", {})
@@ -25,7 +25,7 @@ _UUID: Final = 36
 class Overhop:
     """A queue of jobs."""
 
-    place: Place
+    endpoint: Endpoint
     queue: str
     run: int
     size: int
@@ -40,11 +40,11 @@ class Overhop:
         return JobConsumer(self)
 
 
-class JobConnection(Stream):
+class OverhopConnection(Stream):
     """A registered connection."""
 
     def __init__(self, driver: Overhop) -> None:
-        super().__init__(driver.place)
+        super().__init__(driver.endpoint)
         self.call(Type.HELLO, {})
         self.call(Type.REGISTER, {})
 
@@ -63,11 +63,11 @@ class JobConnection(Stream):
         found = Decoder.for_client().feed(data)
         for envelope in found:
             if envelope.t == Type.ERR:
-                raise BenchError(f"Overhop at {self.place} answers {envelope.p['code']}: {envelope.p['msg']}")
+                raise BenchError(f"Overhop at {self.endpoint} answers {envelope.p['code']}: {envelope.p['msg']}")
         return found
 
 
-class JobProducer(JobConnection):
+class JobProducer(OverhopConnection):
     """Each ENQUEUE is answered when it is durable; all answers have one length."""
 
     def __init__(self, driver: Overhop, index: int) -> None:
@@ -87,13 +87,13 @@ class JobProducer(JobConnection):
             count = len(rest) // stride
             if read_column(rest, 0, stride, count, 4) != rest[:4] * count or rest[stride - 4] != Type.OK:
                 self.decoded(bytes(rest))
-                raise BenchError(f"Overhop at {self.place} gave answers of several kinds to ENQUEUE.")
+                raise BenchError(f"Overhop at {self.endpoint} gave answers of several kinds to ENQUEUE.")
             del rest[: count * stride]
             self._confirmed += count
         return self._confirmed
 
 
-class JobConsumer(JobConnection):
+class JobConsumer(OverhopConnection):
     """A worker: QUESTs are found by their jid and number, and answered with DONE."""
 
     def __init__(self, driver: Overhop) -> None:
@@ -136,7 +136,7 @@ class JobConsumer(JobConnection):
         deadline = time.monotonic() + PATIENCE
         while not re.search(_PONG, self.rest):
             if time.monotonic() > deadline:
-                raise BenchError(f"Overhop at {self.place} does not answer PING.")
+                raise BenchError(f"Overhop at {self.endpoint} does not answer PING.")
             self.read()
         self.decoded(bytes(self.rest))
         self.rest.clear()

@@ -8,7 +8,7 @@ from typing import Final
 
 from brokersite.rigs.bench.columns import DIGITS, numbers
 from brokersite.rigs.bench.errors import BenchError
-from brokersite.rigs.bench.stream import Place, Stream
+from brokersite.rigs.bench.stream import Endpoint, Stream
 from peers.codec import frames
 from peers.codec.envelope import build
 from peers.server.websocket_frames import LENGTH_16, MASKED, WHOLE_TEXT
@@ -28,7 +28,7 @@ _HANDSHAKE: Final = (
 class Peerbus:
     """Producer i sends to consumer i modulo their number; peers have names of the run's own."""
 
-    place: Place
+    endpoint: Endpoint
     path: str
     key: str
     name: str
@@ -67,19 +67,19 @@ class Peer(Stream):
     """A registered peer."""
 
     def __init__(self, driver: Peerbus, name: str) -> None:
-        super().__init__(driver.place)
-        self.send(_HANDSHAKE.format(path=driver.path, host=driver.place).encode())
+        super().__init__(driver.endpoint)
+        self.send(_HANDSHAKE.format(path=driver.path, host=driver.endpoint).encode())
         while b"\r\n\r\n" not in self.rest:
             self.read()
         head = self.take(self.rest.index(b"\r\n\r\n") + 4)
         status = head.partition(b"\r\n")[0]
         if b" 101 " not in status:
-            raise BenchError(f"{self.place} does not serve peerbus: {status.decode(errors='replace')}")
+            raise BenchError(f"{self.endpoint} does not serve peerbus: {status.decode(errors='replace')}")
         self.send(websocket_frame(frames.register_frame(driver.key, name)))
         while not (texts := self.texts(most=1)):
             self.read()
         if _PEERS not in texts[0]:
-            raise BenchError(f"peerbus at {self.place} says {texts[0][:200]!r} to a register.")
+            raise BenchError(f"peerbus at {self.endpoint} says {texts[0][:200]!r} to a register.")
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -106,7 +106,7 @@ class Peer(Stream):
                 self.send(bytes((_PONG, MASKED | size)) + bytes(4) + text)
             elif kind == _CLOSE:
                 code, reason = int.from_bytes(text[:2]), text[2:].decode(errors="replace")
-                raise BenchError(f"peerbus at {self.place} closes with {code}: {reason}")
+                raise BenchError(f"peerbus at {self.endpoint} closes with {code}: {reason}")
         del self.rest[:at]
         return found
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from brokersite.rigs.bench.columns import WIDTH, Records
 from brokersite.rigs.bench.errors import BenchError
-from brokersite.rigs.bench.stream import Place, Stream
+from brokersite.rigs.bench.stream import Endpoint, Stream
 from wire.sspq.codec import HEADER_SIZE, PacketType, encode
 
 #: Connections of a consumer, at most.
@@ -22,7 +22,7 @@ _NEXT: Final = encode(PacketType.CONFIRM) + _RECEIVE
 class Sspq:
     """The queue that a listener serves. SENDs are not answered: nothing says when one is stored."""
 
-    place: Place
+    endpoint: Endpoint
     run: int
     size: int
     prefetch: int
@@ -37,10 +37,10 @@ class Sspq:
 
 
 class SspqProducer(Stream):
-    """What is sent counts as confirmed."""
+    """A producer whose messages count as confirmed once they are sent."""
 
     def __init__(self, driver: Sspq, index: int) -> None:
-        super().__init__(driver.place)
+        super().__init__(driver.endpoint)
         frame = encode(PacketType.SEND, _RETRIES, bytes(WIDTH) + b"x" * (driver.size - WIDTH))
         self._records = Records(frame, HEADER_SIZE, driver.run, index)
         self._sent = 0
@@ -63,7 +63,7 @@ class SspqConsumer:
         self._run = driver.run.to_bytes(2)
         self._whole = HEADER_SIZE + driver.size
         self._selector = selectors.DefaultSelector()
-        self._streams = [Stream(driver.place) for _ in range(min(driver.prefetch, MOST_CONNECTIONS))]
+        self._streams = [Stream(driver.endpoint) for _ in range(min(driver.prefetch, MOST_CONNECTIONS))]
         for stream in self._streams:
             self._selector.register(stream.socket, selectors.EVENT_READ, stream)
             stream.send(_RECEIVE)
@@ -78,8 +78,8 @@ class SspqConsumer:
                 continue
             if len(rest) > self._whole or not rest.startswith(self._run, HEADER_SIZE):
                 raise BenchError(
-                    f"SSPQ at {stream.place} gave a message that is not the benchmark's: its queue is used by others."
-                    " The message is returned to it."
+                    f"SSPQ at {stream.endpoint} gave a message that is not the benchmark's: its queue is used by"
+                    " others. The message is returned to it."
                 )
             numbers.append(bytes(rest[HEADER_SIZE : HEADER_SIZE + WIDTH]))
             rest.clear()

@@ -1,2 +1,2 @@
--- How many more messages a queue with a maximum length may take.
+-- The free places of a queue with a maximum length.
 select queues_room(%(queue)s)

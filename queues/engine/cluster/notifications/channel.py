@@ -1,8 +1,8 @@
 """Sends and reads notifications over LISTEN and NOTIFY, instructions over a table.
 
-`Announcer` gathers what parts of the engine report for a few milliseconds; its two jobs send it. `Listener` has two
-jobs that read; it calls one handler for each type. A notification may be lost: every part that depends on one also
-polls.
+`Announcer` gathers what parts of the engine report for a few milliseconds; its two jobs send it. `NotificationReader`
+has two jobs that read; it calls one handler for each type. A notification may be lost: every part that depends on one
+also polls.
 
 A queue that other nodes are known to serve is announced at once. Whether others serve any other queue is asked of the
 store after the commit: interest that was committed before is then seen, even if its notification is not here yet.
@@ -21,13 +21,13 @@ from typing import Any
 from queues.engine.clock import now
 from queues.engine.cluster.notifications.formats import (
     CHANNEL,
-    Ack,
     Dead,
     Gone,
     Instructed,
     Malformed,
     Notification,
     Ready,
+    RemoteAck,
     Sendable,
     SendableInstruction,
     Transient,
@@ -78,7 +78,7 @@ class Announcer:
         self._wake.set()
 
     def ready_for_any(self, queue: int, first_id: int) -> None:
-        """As `ready`, for a queue that no other node is known to serve."""
+        """Announce ready messages of a queue that no other node is known to serve."""
         self._unsure[queue] = min(first_id, self._unsure.get(queue, first_id))
         self._asked.set()
 
@@ -93,7 +93,7 @@ class Announcer:
 
     def forward_acks(self, queue: int, tags: tuple[int, ...], consumer: int | None) -> None:
         """Pass on acknowledgements of deliveries that another node may have made."""
-        self.say(Ack(queue, tags, consumer))
+        self.say(RemoteAck(queue, tags, consumer))
 
     def gone(self, node: int) -> None:
         """A node has ended."""
@@ -195,13 +195,13 @@ def _size(notification: Sendable) -> int:
     match notification:
         case Transient(body=body):
             return len(body) + 64
-        case Ack(tags=tags):
+        case RemoteAck(tags=tags):
             return 16 * len(tags) + 64
         case _:
             return 64
 
 
-class Listener:
+class NotificationReader:
     """Reads notifications and instructions, and calls the handler of each type. One that is malformed, or whose handler
     fails, costs nothing but itself and is counted."""
 

@@ -54,7 +54,7 @@ class Dead:
 
 
 @dataclass(frozen=True, slots=True)
-class Interest:
+class InterestChange:
     """A node serves these queues from now on, or (not `on`) no longer."""
 
     queues: tuple[int, ...]
@@ -94,7 +94,7 @@ class Transient:
 
 
 @dataclass(frozen=True, slots=True)
-class Ack:
+class RemoteAck:
     """A consumer with this API key acknowledged deliveries that another node may have made."""
 
     queue: int
@@ -154,12 +154,12 @@ class Instructed:
     first: int
 
 
-Hint = Ready | Dead | Interest | Gone | Changed | Instructed
-Instruction = Transient | Ack | Purge | MailboxTaken | Evicted | Disconnected
+Hint = Ready | Dead | InterestChange | Gone | Changed | Instructed
+Instruction = Transient | RemoteAck | Purge | MailboxTaken | Evicted | Disconnected
 Notification = Hint | Instruction
 #: Those that are sent from Python; the others come from SQL functions and triggers.
 SendableHint = Ready | Dead | Gone
-SendableInstruction = Transient | Ack | Purge | Disconnected
+SendableInstruction = Transient | RemoteAck | Purge | Disconnected
 Sendable = SendableHint | SendableInstruction
 
 
@@ -260,8 +260,8 @@ def _transient(message: dict[str, Any]) -> Transient:
     return Transient(_id(message["transient"]), _id(message["node"]), body)
 
 
-def _interest(word: str, on: bool) -> Callable[[dict[str, Any]], Interest]:
-    return lambda message: Interest(_list(message[word], _id), _id(message["node"]), on)
+def _interest(word: str, on: bool) -> Callable[[dict[str, Any]], InterestChange]:
+    return lambda message: InterestChange(_list(message[word], _id), _id(message["node"]), on)
 
 
 def _changed(table: str) -> Callable[[dict[str, Any]], Changed]:
@@ -279,7 +279,9 @@ _HINTS: dict[str, Callable[[dict[str, Any]], Hint]] = {
 }
 _INSTRUCTIONS: dict[str, Callable[[dict[str, Any]], Instruction]] = {
     "transient": _transient,
-    "ack": lambda message: Ack(_id(message["ack"]), _list(message["tags"], _bigint), _optional(message["consumer"])),
+    "ack": lambda message: RemoteAck(
+        _id(message["ack"]), _list(message["tags"], _bigint), _optional(message["consumer"])
+    ),
     "purge": lambda message: Purge(
         _id(message["purge"]), _text(message.get("by", ""))[:LONGEST_NAME], _bigint(message["high"])
     ),

@@ -13,16 +13,16 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from queues.engine.clients import Clients
 from queues.engine.cluster.notifications.channel import Handler
 from queues.engine.cluster.notifications.formats import (
-    Ack,
     Changed,
     Dead,
     Disconnected,
     Evicted,
     Gone,
-    Interest,
+    InterestChange,
     MailboxTaken,
     Purge,
     Ready,
+    RemoteAck,
     Transient,
 )
 from queues.engine.consume.low_watermark import FIRST
@@ -93,10 +93,10 @@ class Handlers:
             Ready: self._ready,
             Dead: self._dead,
             Changed: self._table_changed,
-            Interest: self._interest,
+            InterestChange: self._interest,
             Gone: self._gone,
             Transient: self._transient,
-            Ack: self._acks,
+            RemoteAck: self._acks,
             Purge: self._purge,
             Evicted: self._evicted,
             Disconnected: self._disconnected,
@@ -126,7 +126,7 @@ class Handlers:
             for call in self._on_periodic_change:
                 call()
 
-    def _interest(self, interest: Interest) -> None:
+    def _interest(self, interest: InterestChange) -> None:
         if interest.node != self._node.id:
             self._reader.read(interest.queues)
 
@@ -137,7 +137,7 @@ class Handlers:
         if message.node == self._node.id:
             self._subscriptions.take_forwarded(message.queue, message.body)
 
-    def _acks(self, ack: Ack) -> None:
+    def _acks(self, ack: RemoteAck) -> None:
         """Acknowledgements came to another node, of deliveries that this one may have made."""
         if (local := self._local_queues.queues.get(ack.queue)) is not None:
             for tag in ack.tags:

@@ -5,7 +5,7 @@ gone as (
     delete from queues_message where id = any((select ids from picked)::bigint[])
     returning id, origin_id, queue_id, state, attempts, producer_id, published_at, max_attempts, retry_interval, due_at,
         key, content, length(payload) as size,
-        -- What is not kept is not copied.
+        -- Copied only if it is kept.
         case when (select whole from cause) then headers end as headers,
         case when (select whole from cause) then payload end as payload
 ), archived as (

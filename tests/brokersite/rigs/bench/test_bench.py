@@ -8,17 +8,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import psutil
 import pytest
-from django.conf import settings
 
-from brokersite.environment import CHECKOUT
 from brokersite.rigs.bench.report import COLUMNS
+from tests.brokersite.rigs.bench.running import assert_whole, bench, start
 from tests.peers.running import WebBroker
 from tests.process import has_ended
 from tests.tools import need
@@ -27,27 +24,6 @@ from tests.wire.broker import Broker, Database, Sspq, put
 
 SHORT = ("--seconds", "0.1", "--rounds", "1", "--rate", "500", "--connections", "3", "--subscribers", "2")
 NO_ERRORS = {"lost": 0, "duplicates": 0, "foreign": 0, "unordered": 0}
-
-
-def start(store: Database, *arguments: str) -> subprocess.Popen[str]:
-    """`manage.py bench` as a process, in a process group of its own as from a shell."""
-    return subprocess.Popen(
-        [sys.executable, "manage.py", "bench", *arguments],
-        cwd=CHECKOUT, env={**os.environ, "DATABASE_URL": store.url, "SECRET_KEY": settings.SECRET_KEY},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-
-
-def bench(store: Database, *arguments: str, status: int = 0) -> str:
-    """Run it to its end; what it printed, or what it said when it is to fail."""
-    process = start(store, *arguments)
-    try:
-        out, err = process.communicate(timeout=4 * PATIENCE)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)  # it ends what it has started
-    assert process.returncode == status, out + err
-    return err if status else out
 
 
 def at(address: Sequence[Any]) -> str:
@@ -61,14 +37,6 @@ def assert_nothing_left(store: Database) -> None:
     assert store.rows("select id from queues_subscription") == []
     assert store.rows("select name from queues_mailbox") == []
     assert store.rows("select id from queues_message") == []
-
-
-def assert_whole(results: dict[str, Any], system: str, measures: Sequence[str], absent: Sequence[str] = ()) -> None:
-    """A system has every figure of these measurements, and none of it is nothing."""
-    for measure in measures:
-        for name in COLUMNS[measure]:
-            if name not in absent:
-                assert results[measure][system][name]["median"] > 0, (measure, name)
 
 
 def test_each_protocol_over_tcp_is_measured_and_each_message_is_counted(store: Database, broker: Broker) -> None:
@@ -126,15 +94,6 @@ def test_celery_is_measured(store: Database) -> None:
         assert_whole(said["results"], system, ("celery",))
         assert said["verified"][system] == {"messages": 40} | NO_ERRORS
     assert_nothing_left(store)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)  # Spark's start takes long on a busy machine
-def test_the_export_is_measured(store: Database, pytestconfig: pytest.Config) -> None:
-    need(pytestconfig, "Java")
-    said = json.loads(bench(store, "etl", "--rows", "5000", "--json"))
-    assert_whole(said["results"], "export", ("etl",))
-    assert said["verified"]["export"]["messages"] == 5000
 
 
 @pytest.mark.long

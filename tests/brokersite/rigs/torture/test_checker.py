@@ -410,7 +410,7 @@ def test_a_queue_without_counts_is_told() -> None:
 
 def test_what_a_client_should_never_meet_fails_the_run() -> None:
     scene = Scene()
-    scene.history.troubles.append("c0: ProtocolViolation: a delivery that no POLL asked for")
+    scene.history.troubles.append("c0: ProtocolViolation: a delivery without a POLL")
     assert scene.names() == ["trouble"]
 
 

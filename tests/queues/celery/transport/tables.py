@@ -1,4 +1,4 @@
-"""What these tests look at beside the transport: tables, and a consumer that keeps what it gets."""
+"""Helpers of the transport's tests: reads of tables, and a consumer that keeps its messages."""
 
 from __future__ import annotations
 

@@ -402,7 +402,7 @@ def test_a_late_acknowledgement_still_counts_when_the_engine_lost_its_connection
     [message] = Got(connection, [ORDERS]).wait(1)
     StoredQueue.objects.filter(name="orders").update(paused=True)  # else it would be given out again
     tables.rows(
-        "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'fivewire claimer'"
+        "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'fivewire fetcher'"
         " and datname = current_database()"
     )
     wait_until(lambda: tables.held("orders") == (1, 0, 0, 0), "the lease is given back")

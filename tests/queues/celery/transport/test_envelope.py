@@ -1,4 +1,4 @@
-"""How a message of kombu's is stored, and what comes out again."""
+"""The stored form of kombu's messages, and the way back."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def database(connect: Connect) -> StoreConnection:
 
 
 def scans(plan: dict[str, Any]) -> list[str]:
-    """How a plan reads the messages."""
+    """A plan's scans of the table of messages."""
     own = [plan["Node Type"]] if plan.get("Relation Name") == "queues_message" and "Scan" in plan["Node Type"] else []
     return own + [scan for part in plan.get("Plans", ()) for scan in scans(part)]
 

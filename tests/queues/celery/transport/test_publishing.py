@@ -1,4 +1,4 @@
-"""What happens to a message until it is stored."""
+"""A message's way from kombu into the store."""
 
 from __future__ import annotations
 
@@ -445,7 +445,7 @@ def test_without_confirms_a_process_that_ends_stores_what_it_has(broker_url: str
     assert len(bodies(tables)) == 3000
 
 
-# What changes meanwhile.
+# Changes meanwhile.
 
 
 def test_a_change_of_the_topology_in_the_middle_is_noticed(

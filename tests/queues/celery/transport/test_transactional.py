@@ -34,7 +34,7 @@ def connection(connect: Connect) -> Connection:
 
 @pytest.fixture
 def unpolled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not announced is not found either."""
+    """Without polls: only an announced message is found."""
     monkeypatch.setattr("queues.celery.transport.transport.POLL", 3600.0)
 
 

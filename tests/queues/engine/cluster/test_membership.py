@@ -18,7 +18,7 @@ from queues.engine.cluster import reaper
 from queues.engine.cluster.reaper import settle_predecessors
 from queues.engine.node import TRUSTED
 from queues.engine.statements import statement
-from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting
+from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting, Worker
 from tests.waiting import PATIENCE
 
 
@@ -80,6 +80,27 @@ async def test_nodes_share_a_queue_and_each_message_comes_once(make_engine: Make
     await asyncio.gather(*tasks, return_exceptions=True)
     assert sorted(body for bodies in taken.values() for body in bodies) == sorted(sent)
     assert all(len(bodies) > 100 for bodies in taken.values())
+
+
+async def test_a_node_leases_no_more_of_a_shared_queue_than_its_consumers_ask_for(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    queue = store.queue("orders")
+    first, second = await make_engine(), await make_engine()
+    here, there = Worker(await first.queue("orders")), Worker(await second.queue("orders"))
+    here.grant(3)
+    there.grant(2)
+    quiet = [
+        lambda: first.policies.is_shared(queue) and second.policies.is_shared(queue),
+        lambda: not (here.buffer.backlog.unclaimed or there.buffer.backlog.unclaimed),
+    ]
+    for condition in quiet:
+        await store.until(condition, "both nodes know each other, and that the store is empty")
+    await Producer(first).publish("orders", *[b"%d" % n for n in range(5)])
+    assert not here.buffer.ready, "none waits here that a consumer elsewhere could have"
+    assert await here.bodies(3) == [b"0", b"1", b"2"]
+    assert await there.bodies(2) == [b"3", b"4"]
+    assert (first.counts.claimed, second.counts.claimed) == (0, 2), "stored as leased here, claimed there"
 
 
 async def test_a_consumer_wakes_when_another_node_publishes(
@@ -161,7 +182,7 @@ async def test_an_engine_that_loses_the_database_comes_back_and_loses_nothing(
     await store.until(lambda: store.counts(queue) == (0, 0, 0, 0), "the settlement")
 
 
-@pytest.mark.parametrize("purpose", ["writer", "settler", "claimer", "requests"])
+@pytest.mark.parametrize("purpose", ["writer", "settlements", "fetcher", "requests"])
 async def test_a_connection_that_is_cut_while_nobody_uses_it_does_not_cut_off_what_is_published_much_later(
     make_engine: MakeEngine, store: Store, purpose: str
 ) -> None:
@@ -174,7 +195,7 @@ async def test_a_connection_that_is_cut_while_nobody_uses_it_does_not_cut_off_wh
 async def test_a_client_that_leaves_while_its_request_runs_does_not_stop_it_at_the_server(
     make_engine: MakeEngine, store: Store
 ) -> None:
-    """What stops one statement may come too late, and stop the next one on that connection, which is another's."""
+    """A cancellation of one statement may come too late and stop the next one on that connection, another client's."""
     engine = await make_engine()
     made = {"name": "orders", "max_attempts": 3, "retry_backoff": 1.0, "ack_timeout": 30.0}
     with store.connection.transaction():
@@ -370,7 +391,7 @@ async def test_an_engine_comes_back_also_when_the_database_was_not_fit_at_first(
     await store.until(lambda: engine.available, "it is back")
     await producer.publish("q", b"2")
     assert await Consumer(await engine.queue("q")).bodies(1) == [b"2"]
-    assert "the database is not fit for use: The database has no up-to-date schema" in caplog.text
+    assert "the database cannot be used: The database has no up-to-date schema" in caplog.text
     assert "Traceback" not in caplog.text
 
 
@@ -389,7 +410,7 @@ async def test_a_queue_that_waited_for_its_claim_when_the_database_went_is_claim
         b.wait(staying)
         await store.until(lambda: a.claiming, "the claim for the first")
         a.cancel(gone)
-        store.rows("select pg_terminate_backend(%s)", engine.connections["claimer"].info.backend_pid)
+        store.rows("select pg_terminate_backend(%s)", engine.connections["fetcher"].info.backend_pid)
         await store.until(lambda: not engine.available, "the loss is noticed")
     await store.until(lambda: engine.node != node and engine.available, "the new node")
     delivery = await asyncio.wait_for(staying.delivered, PATIENCE)
@@ -404,7 +425,7 @@ async def test_a_loss_while_messages_are_stored_one_by_one_does_not_block_their_
     engine = await make_engine()
     node, buffer, producer = engine.node, await engine.queue("q"), Producer(engine)
     waiting = asyncio.create_task(Consumer(buffer).next())
-    await store.until(lambda: buffer.wants(monotonic()), "what comes is leased to it")
+    await store.until(lambda: buffer.wanted(monotonic()), "what comes is leased to it")
     with psycopg.connect(store.conninfo) as other:
         other.execute(
             b"insert into queues_message (id, queue_id, state, key, payload)"
@@ -430,7 +451,7 @@ async def test_a_frozen_process_gives_up_one_lock_after_the_other_soon(
     monkeypatch.setattr("queues.engine.cluster.membership.HELD", 0.5)
     engine = await make_engine()
     take = "select queues_audit_head('peerbus')"
-    with frozen_session(store, "mailroom") as first, frozen_session(store, "clockwork") as second:
+    with frozen_session(store, "mailboxes") as first, frozen_session(store, "delays") as second:
         first.execute(take)
         waiting = asyncio.create_task(asyncio.to_thread(second.execute, take))
         await store.until(lambda: store.rows("select from pg_locks where not granted"), "the wait for the lock")
@@ -445,7 +466,7 @@ async def test_a_process_that_froze_while_it_was_told_much_gives_up_its_locks(
     monkeypatch.setattr("queues.engine.cluster.membership.FROZEN", 1.0)
     engine = await make_engine()
     take = "select queues_audit_head('peerbus')"
-    with frozen_session(store, "mailroom") as frozen:
+    with frozen_session(store, "mailboxes") as frozen:
         frozen.execute(take)
         frozen.pgconn.send_query(b"select repeat('x', 1000000) from generate_series(1, 100)")
         await store.change(take)

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 
 from queues.engine.cluster.notifications.channel import Announcer
 from queues.engine.cluster.notifications.formats import (
-    Ack,
     Changed,
     Dead,
     Disconnected,
     Gone,
     Instruction,
-    Interest,
+    InterestChange,
     Malformed,
     Purge,
     Ready,
+    RemoteAck,
     Transient,
     parse,
     parse_instruction,
@@ -42,12 +42,12 @@ SENDABLE = st.one_of(
     st.builds(Dead, st.lists(IDS, min_size=1, max_size=2000).map(tuple)),
     st.builds(Gone, IDS),
     st.builds(Transient, IDS, IDS, st.binary(max_size=5600)),
-    st.builds(Ack, IDS, st.lists(BIGINTS, min_size=1, max_size=1000).map(tuple), st.none() | BIGINTS),
+    st.builds(RemoteAck, IDS, st.lists(BIGINTS, min_size=1, max_size=1000).map(tuple), st.none() | BIGINTS),
     st.builds(Purge, IDS, st.text(max_size=300), BIGINTS),
     st.builds(Disconnected, IDS, st.lists(BIGINTS, min_size=1, max_size=1000).map(tuple)),
 )
 BIGGEST = (1 << 63) - 1
-#: What any role may say.
+#: Payloads that any role may send.
 STRANGE = [
     "", "1", "[]", "{}", '"ready"', "null", "[" * 7000, '{"a":' * 1500, '{"nothing":1}', '{"end":0}', '{"ready":5}',
     '{"ready":{"x":1}}', '{"ready":{"1":1.5}}', '{"ready":{"1":true}}', '{"ready":{"1":' + "9" * 4000 + "}}",
@@ -64,7 +64,7 @@ STRANGE = [
 
 
 def total(parts: list[Any], whole: Any) -> Any:
-    """What was sent in parts, put together."""
+    """The message that was sent in these parts."""
     match whole:
         case Ready():
             return Ready({queue: first for part in parts for queue, first in part.queues.items()})
@@ -72,8 +72,8 @@ def total(parts: list[Any], whole: Any) -> Any:
             return Dead(tuple(queue for part in parts for queue in part.queues))
         case Disconnected():
             return Disconnected(whole.node, tuple(number for part in parts for number in part.connections))
-        case Ack():
-            return Ack(whole.queue, tuple(tag for part in parts for tag in part.tags), parts[0].consumer)
+        case RemoteAck():
+            return RemoteAck(whole.queue, tuple(tag for part in parts for tag in part.tags), parts[0].consumer)
         case _:
             [only] = parts
             return only
@@ -96,8 +96,8 @@ def test_what_is_no_notification_is_refused(text: str) -> None:
 
 
 def test_every_type_that_sql_sends_is_read() -> None:
-    assert parse('{"interest" : [1, 2], "node" : 3}') == Interest((1, 2), 3, True)
-    assert parse('{"disinterest" : [1], "node" : 3}') == Interest((1,), 3, False)
+    assert parse('{"interest" : [1, 2], "node" : 3}') == InterestChange((1, 2), 3, True)
+    assert parse('{"disinterest" : [1], "node" : 3}') == InterestChange((1,), 3, False)
     for table in ("queue", "key", "route", "subscription", "periodic"):
         assert parse(json.dumps({table: 7})) == Changed(table, 7)
 
@@ -257,7 +257,7 @@ async def test_a_publish_is_announced_to_a_node_whose_interest_was_not_heard_of(
     monkeypatch.setattr("queues.engine.cluster.tidying.UNSEEN", 3600.0)  # by the announcement, not by the slow look
     store.queue("jobs")
     publishing, consuming = await make_engine(), await make_engine()
-    monkeypatch.setattr(publishing._listener, "hear", lambda text: None)  # it is deaf
+    monkeypatch.setattr(publishing._notifications, "hear", lambda text: None)  # it is deaf
     buffer = await consuming.queue("jobs")
     producer = Producer(publishing)
     await producer.publish("queue:jobs", b"0")  # it knows the queue, and of no other node that serves it
@@ -283,7 +283,7 @@ async def test_a_consumer_on_another_node_is_told_though_the_question_who_serves
     monkeypatch.setattr("queues.engine.cluster.tidying.UNSEEN", 3600.0)  # by the announcement, not by the slow look
     store.queue("jobs")
     publishing, consuming, faults = await make_engine(), await make_engine(), Faults(monkeypatch)
-    monkeypatch.setattr(publishing._listener, "hear", lambda text: None)  # it is deaf
+    monkeypatch.setattr(publishing._notifications, "hear", lambda text: None)  # it is deaf
     await Producer(publishing).publish("queue:jobs", b"0")  # it knows the queue, and of no other node that serves it
     buffer = await consuming.queue("jobs")
     assert await Consumer(buffer).bodies(1) == [b"0"]

@@ -294,6 +294,24 @@ def test_a_purge_removes_what_was_on_its_way_here() -> None:
     assert shop.take() == 3
 
 
+def test_a_purge_removes_what_was_on_its_way_here_also_when_it_comes_by_later_claims_since_the_first_failed() -> None:
+    shop = Shop()
+    shop.stored |= {1, 2, 3, 4}
+    shop.queue.more_in_store(1)
+    shop.begin_claim()
+    shop.queue.purge(3, "me")
+    shop.queue.abort_claim()
+    for _ in range(4):
+        shop.end_claim(1, shop.queue.begin_claim())
+    assert shop.settlements.purged == [1, 2, 3]
+    assert shop.take() == 4
+    shop.queue.hand_back(shop.tags[4])
+    shop.write_handed_back()
+    shop.stored.add(3)  # a consumer had it as the others were purged
+    shop.claim()
+    assert shop.take() == 3
+
+
 def test_the_fast_gear_pays_nothing(shop: Shop) -> None:
     fast = Shop()
     fast.publish(1, 2)

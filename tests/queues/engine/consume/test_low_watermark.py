@@ -1,4 +1,4 @@
-"""What the floor of a queue makes of claims and snapshots; `xmin:xmax:` stands for a snapshot."""
+"""A queue's low watermark after claims and snapshots; `xmin:xmax:` stands for a snapshot."""
 
 from __future__ import annotations
 

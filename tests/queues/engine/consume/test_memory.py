@@ -10,7 +10,7 @@ from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, 
 
 
 def held(engine: Engine) -> int:
-    """What is in memory, counted anew."""
+    """The weight of all messages in memory, counted anew."""
     return sum(weight(message) for buffer in engine.local_queues.queues.values() for message in buffer.ready)
 
 
@@ -58,7 +58,7 @@ async def test_what_is_leased_as_it_is_stored_and_what_is_pushed_is_counted_alik
     buffer = await engine.queue("jobs")
     worker, producer = Worker(buffer), Producer(engine)
     worker.grant(1)
-    await store.until(lambda: buffer.wants(monotonic()), "the look that finds nothing")
+    await store.until(lambda: buffer.wanted(monotonic()), "the look that finds nothing")
     await producer.publish("jobs", *[b"x" * 10] * 50)
     await producer.publish_detailed("jobs", *[Outgoing(b"y", headers={"n": n}) for n in range(50)])
     await worker.take(1)

@@ -82,7 +82,7 @@ class Peer:
             self.room.post(self.mailbox, id, to, f"body of {id}".encode())
 
     async def ask(self) -> list[str]:
-        """Who is connected; everything that was posted is durable then."""
+        """The names of connected peers; all letters posted before are durable then."""
         answers = self.told.count("answer")
         self.room.ask(self.mailbox)
         await self.until(lambda: self.told.count("answer") > answers)
@@ -325,6 +325,27 @@ async def test_a_peer_whose_socket_is_full_gets_nothing_until_it_has_drained(
     assert await bob.got(1) == ["m1"]
     bob.room.drained(bob.mailbox)
     assert await bob.got(2) == ["m1", "m2"]
+
+
+async def test_letters_of_several_peers_are_fetched_together_each_within_its_room(
+    engine: Engine, key: int, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MOST_LOCALS", 0)  # nothing is leased as it is stored
+    alice = await Peer(engine, "alice", key).here()
+    readers = [await Peer(engine, f"reader{n}", key).here() for n in range(4)]
+    narrow, full = readers[2:]
+    narrow.room_bytes, full.room_bytes = 1, 0
+    for n in range(10):
+        for reader in readers:
+            alice.post(reader.name, f"{reader.name}-{n}")
+    await alice.ask()
+    for reader in readers[:3]:  # a narrow one is given at least one letter at a time
+        assert await reader.got(10) == [f"{reader.name}-{n}" for n in range(10)]
+    assert (full.letters, engine.counts.claimed, narrow.told.count("deliver")) == ([], 30, 10)
+    full.room_bytes = 1 << 20
+    full.room.drained(full.mailbox)
+    assert await full.got(10) == [f"{full.name}-{n}" for n in range(10)]
+    assert {row["state"] for row in mailbox(store, full.name)} == {1}
 
 
 async def test_an_operator_pauses_a_mailbox(engine: Engine, key: int, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""What a change of the topology makes a node forget, and that it obeys each."""
+"""Changes of the topology: a node forgets the routes concerned, and obeys each change."""
 
 from __future__ import annotations
 

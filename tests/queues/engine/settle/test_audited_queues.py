@@ -88,7 +88,7 @@ async def verified(queue: str = "orders") -> Verification:
     return outcome
 
 
-# What is recorded.
+# Records.
 
 
 async def test_a_message_is_recorded_from_its_publish_to_its_end_with_the_names_of_the_keys(
@@ -118,7 +118,7 @@ async def test_what_is_delivered_from_memory_is_recorded_as_what_is_claimed(
     engine = await make_engine()  # after the queue: it must not hear late that it was made, and look once more
     buffer = await engine.queue("orders")
     waiting = asyncio.create_task(Consumer(buffer).bodies(1))
-    await store.until(lambda: buffer.wants(monotonic()), "the look that finds nothing")
+    await store.until(lambda: buffer.wanted(monotonic()), "the look that finds nothing")
     await publish(engine, "orders", b"one")
     assert await waiting == [b"one"]
     assert engine.counts.claimed == 0
@@ -217,6 +217,27 @@ async def test_deliveries_that_are_handed_back_are_recorded_and_what_was_never_d
     assert [row[1] for row in found[4:]] == [found[0][1], found[1][1], found[0][1]]
 
 
+async def test_a_message_handed_back_is_the_next_one_though_its_record_is_not_written_yet(
+    engine: Engine, store: Store
+) -> None:
+    store.queue("orders", audited=True)
+    buffer = await engine.queue("orders")
+    await publish(engine, "orders", b"1", b"2", b"3")
+    first = await Consumer(buffer).next()
+    assert first is not None
+    await store.until(lambda: len(buffer.ready) == 2, "the others in memory")
+    await until_happened(store, *["publish"] * 3, "deliver")
+    head = "select from queues_audithead where chain_id = (select id from queues_auditchain where name = %s) for update"
+    with store.connection.transaction():
+        store.rows(head, "queue:orders")
+        buffer.hand_back(first[0])
+        waiting = asyncio.create_task(Consumer(buffer).bodies(3))
+        await store.until(lambda: engine.settlements._audited[buffer.id].writing, "the record is being written")
+        assert buffer.deliver(monotonic()) is None
+        assert buffer.in_transit
+    assert await waiting == [b"1", b"2", b"3"]
+
+
 async def test_a_stop_hands_back_deliveries_with_a_row_each(make_engine: MakeEngine, store: Store) -> None:
     store.queue("orders", audited=True)
     engine = await make_engine()
@@ -304,7 +325,7 @@ async def test_queues_that_are_not_audited_leave_no_row(engine: Engine, store: S
     assert store.rows("select from queues_auditchain") == []
 
 
-# What operators do.
+# Operators' actions.
 
 
 async def test_operators_stand_in_the_chain_with_what_they_did_to_each_message(engine: Engine, store: Store) -> None:
@@ -583,7 +604,7 @@ async def test_a_commit_of_which_nobody_heard_is_recorded_once(
     def lose(self: SettlementWriter, *arguments: Any) -> None:
         if not lost.is_set():
             lost.set()
-            engine.connections["settler"].pgconn.finish()
+            engine.connections["settlements"].pgconn.finish()
             raise psycopg.OperationalError("the connection was lost at the commit")
         committed(self, *arguments)
 
@@ -636,7 +657,7 @@ async def test_after_a_kill_deliveries_of_the_last_moment_may_lack_a_row_and_the
 
 
 def told(caplog: pytest.LogCaptureFixture) -> set[str]:
-    """What was logged, however often."""
+    """The distinct texts that were logged."""
     return {record.getMessage().partition(": ")[0] for record in caplog.records}
 
 
@@ -714,7 +735,7 @@ async def test_the_chains_are_looked_after_again_and_again_whatever_goes_wrong(
     async with asyncio.timeout(PATIENCE):
         await enough.wait()
     assert engine.counts.reconnects == 0
-    assert "the audit chains were not looked after" in caplog.text
+    assert "maintenance of the audit chains failed" in caplog.text
 
 
 async def test_subscriptions_that_are_dropped_tell_what_they_held(make_engine: MakeEngine, store: Store) -> None:

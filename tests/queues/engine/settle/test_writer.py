@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
@@ -10,6 +11,7 @@ import pytest
 from queues.engine import Engine, LocalQueue
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import Faults
+from tests.waiting import PATIENCE
 
 
 @contextlib.asynccontextmanager
@@ -77,7 +79,7 @@ async def test_a_failure_that_the_loss_of_the_database_cut_off_is_answered_thoug
     async with settling_held(engine, store):
         buffer.give_back(worker.pushed[0].tag, error="no")
         round = engine.settling
-        store.rows("select pg_terminate_backend(%s)", engine.connections["settler"].info.backend_pid)
+        store.rows("select pg_terminate_backend(%s)", engine.connections["settlements"].info.backend_pid)
         await store.until(lambda: not engine.available, "the loss is noticed")
     await store.until(lambda: engine.node != node and engine.available, "the new node")
     await store.until(lambda: not engine.settles(round), "it may be answered")
@@ -103,7 +105,7 @@ async def test_after_the_loss_of_the_database_too_a_worker_that_pauses_gets_the_
     store.queue("jobs")
     engine = await make_engine()
     node = engine.node
-    store.rows("select pg_terminate_backend(%s)", engine.connections["settler"].info.backend_pid)
+    store.rows("select pg_terminate_backend(%s)", engine.connections["settlements"].info.backend_pid)
     await store.until(lambda: engine.node != node and engine.available, "the new node")
     buffer, worker = await given(engine, b"1", b"2", b"3", credits=1)
     assert buffer.ready
@@ -116,6 +118,71 @@ async def test_after_the_loss_of_the_database_too_a_worker_that_pauses_gets_the_
         await Producer(engine).publish("jobs", b"4")
         assert [push.payload for push in worker.pushed] == [b"1"]
     assert await worker.bodies(2) == [b"1", b"2"]
+
+
+class Barrier:
+    """A reply that waits while too many acknowledgements are unwritten, as a PONG of BlipMQ does."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.sent = asyncio.Event()
+        engine.hold(self)
+
+    def release(self) -> None:
+        if not self._engine.behind:
+            self.sent.set()
+
+
+async def test_a_barrier_does_not_wait_for_the_record_of_another_audited_queue(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    """A client acknowledges what the barrier has told it of, and the time for that runs."""
+    taken = []
+    for name in ("first", "second"):
+        store.queue(name, audited=True)
+    engine = await make_engine(most_unsettled=1)
+    for name in ("first", "second"):
+        buffer = await engine.queue(name)
+        await Producer(engine).publish(name, b"1")
+        delivery = await Consumer(buffer).next()
+        assert delivery is not None
+        taken.append((buffer, delivery[0]))
+    await store.until(lambda: engine.settlements.idle, "the deliveries are recorded")
+    head = "select from queues_audithead where chain_id = (select id from queues_auditchain where name = %s) for update"
+    with store.connection.transaction():
+        store.rows(head, "queue:second")
+        assert all(buffer.ack(tag) for buffer, tag in taken)
+        barrier = Barrier(engine)
+        assert engine.behind
+        async with asyncio.timeout(PATIENCE):
+            await barrier.sent.wait()
+        assert engine.settlements.unsettled == 1
+    engine.unhold(barrier)
+    await store.until(lambda: engine.settlements.idle, "the other record")
+
+
+@pytest.mark.parametrize("audited", [False, True], ids=["plain", "audited"])
+async def test_a_message_that_was_acknowledged_late_is_not_delivered_again_while_that_is_written(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch, audited: bool
+) -> None:
+    engine, faults = await make_engine(), Faults(monkeypatch)
+    subscription = await engine.subscriptions.create(b"t", 1, None)
+    buffer = subscription.buffer
+    if audited:
+        store.rows("update queues_queue set audited = true where id = %s returning id", buffer.id)
+        await store.until(lambda: buffer.audited, "the queue is audited")
+    await Producer(engine).publish("topic:t", b"1")
+    delivery = await Consumer(buffer).next()
+    assert delivery is not None
+    buffer.give_back(delivery[0], delay=0.0, keep_tag=True)
+    faults.put("lock_late", "53100", times=1000)  # the server refuses it for now
+    assert await engine.subscriptions.ack_late(subscription, [delivery[0]], None) == set()
+    await faults.until_hit("lock_late")
+    await Producer(engine).publish("topic:t", b"2")
+    assert await Consumer(buffer).bodies(1) == [b"2"]
+    faults.clear()
+    await store.until(lambda: not store.messages(buffer.id), "the settlements")
+    assert store.counts(buffer.id) == (0, 0, 0, 0)
 
 
 async def test_what_different_queues_and_keys_acknowledge_is_one_statement_and_each_is_archived_as_its_queue_says(

@@ -120,7 +120,7 @@ def test_peeking_shows_text_and_bytes_and_leaves_them(shell: Shell) -> None:
     assert assert_counts_are_exact(queue).ready == 2
 
 
-# What asks.
+# Confirmations.
 
 
 def test_a_purge_asks_and_takes_what_waits(shell: Shell) -> None:

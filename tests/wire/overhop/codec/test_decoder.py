@@ -48,7 +48,7 @@ def frame(body: bytes) -> bytes:
 
 
 def error_of(data: bytes) -> str | None:
-    """Why the stream ends here; a good frame before it must have been read, and none after it."""
+    """The decoder's error for `data`. A good frame before it must have been read, and none after it."""
     decoder = Decoder()
     assert decoder.feed(HELLO + data + HELLO)[:1] == [HELLO_MESSAGE]
     if decoder.error is not None:

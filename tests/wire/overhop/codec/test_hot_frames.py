@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 
 from queues.engine.uuids import first_id, message_uuid
 from wire.overhop.codec import decoder
-from wire.overhop.codec.hot_frames import JOB_PAYLOAD, OkWriter, QuestWriter
-from wire.overhop.payloads import DIGITS, HEX, JobNames
+from wire.overhop.codec.hot_frames import QuestWriter, empty_ok, empty_oks, jid_oks
+from wire.overhop.payloads import JobNames
 
 UUID_OF_QUEUE = UUID("be544b35-112b-4f6e-8a3c-0123456789ab")
 IDS = st.integers(min_value=4096, max_value=2**55)
@@ -28,36 +29,38 @@ def test_a_jid_is_the_uuid_of_the_message(id: int, queue: str) -> None:
     assert first_id(UUID(uuid)) == id
 
 
-@given(RIDS, QUEUES, st.lists(IDS, min_size=1, max_size=4))
-def test_oks_are_those_of_the_codec_whatever_was_written_before(rid: str, queue: str, ids: list[int]) -> None:
-    oks, names = OkWriter(), JobNames(queue, str(UUID_OF_QUEUE))
-    for id in ids:
-        for each in (rid, "b", rid):
-            assert oks.empty(each) == decoder.ok(each)
-            whole = decoder.ok(each, {"jid": names.jid(id)})
-            assert oks.jid(each, names.packed(id)) == whole
-            before, behind = oks.around_jid(each, names.pack(names.start(id)))
-            assert before + DIGITS[id & 4095] + behind == whole
+@given(QUEUES, st.lists(IDS, min_size=1, max_size=6) | IDS.map(lambda id: range(id, id + 5000)))
+def test_jids_are_made_together_as_one_by_one(queue: str, ids: Sequence[int]) -> None:
+    names = JobNames(queue, str(UUID_OF_QUEUE))
+    assert names.jids(ids) == [names.jid(id).encode() for id in ids]
+
+
+@given(RIDS, QUEUES, st.lists(st.tuples(IDS, st.booleans()), min_size=1, max_size=4))
+def test_oks_are_those_of_the_codec(rid: str, queue: str, jobs: list[tuple[int, bool]]) -> None:
+    names = JobNames(queue, str(UUID_OF_QUEUE))
+    jids, rids = [names.jid(id) for id, _ in jobs], [rid[::-1] if other else rid for _, other in jobs]
+    packed = [each.encode() for each in rids]
+    assert empty_ok(rid) == decoder.ok(rid)
+    assert empty_oks(packed) == [decoder.ok(each) for each in rids]
+    oks = jid_oks(packed, names.head, names.jids([id for id, _ in jobs]))
+    assert oks == [decoder.ok(each, {"jid": jid}) for each, jid in zip(rids, jids, strict=True)]
 
 
 @pytest.mark.parametrize("attempt", [1, 2, 200, 30_000])
 @pytest.mark.parametrize("most", [0, 5, 300])
-@given(queue=QUEUES, id=IDS, payload=st.dictionaries(st.text(max_size=5), st.integers(-5, 2**40), max_size=3))
-def test_quests_are_those_of_the_codec(attempt: int, most: int, queue: str, id: int, payload: dict[str, int]) -> None:
-    names, deadline = JobNames(queue, str(UUID_OF_QUEUE)), "2026-11-21T20:00:00.000001+00:00"
+@pytest.mark.parametrize("deadline", ["2026-11-21T20:00:00.000001+00:00", None])
+@given(
+    queue=QUEUES, ids=st.lists(IDS, min_size=1, max_size=3),
+    payload=st.dictionaries(st.text(max_size=5), st.integers(-5, 2**40), max_size=3),
+)  # fmt: skip
+def test_quests_are_those_of_the_codec(
+    attempt: int, most: int, deadline: str | None, queue: str, ids: list[int], payload: dict[str, int]
+) -> None:
+    names = JobNames(queue, str(UUID_OF_QUEUE))
     sid = "0a1b2c3d-0000-4000-8000-000000000000"
-    packed = decoder.encode_value(payload)
-    whole = decoder.quest(sid, names.jid(id), queue, packed, attempt, most, deadline)
-    burst = QuestWriter(sid, queue).burst(deadline, most)
-    assert burst.write(names.packed(id), packed, attempt, most) == whole
-    if attempt == 1:
-        jid = names.pack(names.start(id)) + HEX[id & 4095].encode()
-        size = (burst.rest + len(jid) - 3 + len(packed)).to_bytes(4, "big")
-        assert b"".join((size, burst.first, jid, JOB_PAYLOAD, packed, burst.usual)) == whole
-
-
-def test_a_job_without_a_deadline_has_a_nil() -> None:
-    names = JobNames("q", str(UUID_OF_QUEUE))
-    frame = QuestWriter("sid", "q").burst(None, 5).write(names.packed(5000), b"\xc0", 1, 5)
-    [message] = decoder.Decoder.for_client().feed(frame)
-    assert message.p["deadline"] is None
+    payloads = [decoder.encode_value(payload | {"n": n}) for n in range(len(ids))]
+    written = QuestWriter(sid, queue).write(deadline, attempt, most, names.head, names.jids(ids), payloads)
+    assert written == b"".join(
+        decoder.quest(sid, names.jid(id), queue, each, attempt, most, deadline)
+        for id, each in zip(ids, payloads, strict=True)
+    )

@@ -1,0 +1,62 @@
+"""Common to the benches of the control room: the options of the store's size, and a database that is filled."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import django
+import psycopg
+
+
+def parser_of(description: str, messages: int) -> argparse.ArgumentParser:
+    """A parser with the options that say how large the store is."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--messages", type=int, default=messages)
+    parser.add_argument("--queues", type=int, default=2_000)
+    parser.add_argument("--connections", type=int, default=500, help="and as many workers, peers, subscribers")
+    return parser
+
+
+def tell(text: str) -> None:
+    """Say how far a bench is, beside its results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def filled_database(name: str, given: argparse.Namespace) -> Iterator[str]:
+    """A database of its own, as large as was asked for, to which this thread's default connection leads; its alias."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "brokersite.settings")
+    django.setup()
+    from brokersite.rigs.control_room.store import Size, fill
+    from brokersite.rigs.etl.scratch import scratch_database
+    from queues.database import connection_parameters
+
+    with scratch_database(name) as alias:
+        with psycopg.connect(**connection_parameters(alias), autocommit=True) as connection:
+            connection.execute("set synchronous_commit = off")
+            fill(connection.cursor(), Size(given.messages, given.queues, given.connections), tell)
+            tell("vacuum")
+            connection.execute("vacuum analyze")
+        with _as_default(alias):
+            yield alias
+
+
+@contextmanager
+def _as_default(alias: str) -> Iterator[None]:
+    """Have this thread's default connection lead to another database."""
+    from django.db import DEFAULT_DB_ALIAS, connections
+
+    before = connections.databases[DEFAULT_DB_ALIAS]
+    connections[DEFAULT_DB_ALIAS].close()
+    connections.databases[DEFAULT_DB_ALIAS] = connections.databases[alias]
+    del connections[DEFAULT_DB_ALIAS]
+    try:
+        yield
+    finally:
+        connections[DEFAULT_DB_ALIAS].close()
+        connections.databases[DEFAULT_DB_ALIAS] = before
+        del connections[DEFAULT_DB_ALIAS]

@@ -1,0 +1,108 @@
+"""The threads in which Django answers requests, each with its connections to the database.
+
+Under ASGI Django starts a thread for each request and ends it afterwards; its connections belong to threads, so each
+request opens one. Connecting costs PostgreSQL and this process more than most pages do. Here a request borrows a thread
+that an earlier one has used, with the connection. A pool of connections would do as well, but for good loses those of
+threads that end without giving them back.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+from asgiref.sync import ThreadSensitiveContext
+from django.core.signals import request_started
+from django.db import connections
+from django.urls import reverse
+
+from brokersite.admission import Admission
+from queues.database import KEEPALIVES
+
+#: Idle threads that are kept. So many pages are rarely under way at the same time.
+MOST_IDLE: Final = 4
+#: Seconds after which a connection is replaced, at the next request.
+CONNECTION_AGE: Final = 60
+#: Milliseconds for which the server of a kept connection may be silent to what was sent.
+SILENCE: Final = 15_000
+#: Poll events of a socket whose other side is gone.
+CLOSED: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Worker(ThreadPoolExecutor):
+    """One thread."""
+
+    def __init__(self) -> None:
+        super().__init__(1, thread_name_prefix="request")
+        #: Seconds for which it has worked.
+        self.worked = 0.0
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Have the thread do something."""
+        return super().submit(self._work, work, *args, **kwargs)
+
+    def _work(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        began = time.monotonic()
+        try:
+            return work(*args, **kwargs)
+        finally:
+            self.worked += time.monotonic() - began
+
+
+class Workers:
+    """An ASGI application around Django's that lends a worker to each request. The admin's are admitted first."""
+
+    def __init__(self, application: Application, admission: Admission) -> None:
+        self._application = application
+        self._admission = admission
+        self._admin = reverse("admin:index")
+        self._idle: list[Worker] = []
+        for database in connections.databases.values():
+            database["CONN_MAX_AGE"] = CONNECTION_AGE
+            database["OPTIONS"] = KEEPALIVES | {"tcp_user_timeout": SILENCE} | database["OPTIONS"]
+        request_started.connect(leave_lost_connections)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        is_page = scope["path"].startswith(self._admin)
+        if is_page:
+            await self._admission.turn()
+        worker = self._idle.pop() if self._idle else Worker()
+        worked = worker.worked
+        try:
+            async with ThreadSensitiveContext(executor=worker):
+                await self._application(scope, receive, send)
+        finally:
+            if is_page:
+                self._admission.end(worker.worked - worked)
+            if len(self._idle) < MOST_IDLE:
+                self._idle.append(worker)
+            else:
+                _end(worker)
+
+    async def stop(self) -> None:
+        """End the idle threads, and their connections."""
+        while self._idle:
+            _end(self._idle.pop())
+
+
+def leave_lost_connections(**kwargs: Any) -> None:
+    """Close this thread's connections whose server has gone, so that the next statement opens another."""
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is not None and _is_lost(connection.connection.fileno()):
+            connection.close()
+
+
+def _is_lost(socket: int) -> bool:
+    poll = select.poll()
+    poll.register(socket, CLOSED)
+    return any(what & CLOSED for _, what in poll.poll(0))
+
+
+def _end(worker: Worker) -> None:
+    worker.submit(connections.close_all)
+    worker.shutdown(wait=False)

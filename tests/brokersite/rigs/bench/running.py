@@ -1,0 +1,46 @@
+"""`manage.py bench` as a process, and its figures."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from django.conf import settings
+
+from brokersite.environment import CHECKOUT
+from brokersite.rigs.bench.report import COLUMNS
+from tests.waiting import PATIENCE
+from tests.wire.broker import Database
+
+
+def start(store: Database, *arguments: str) -> subprocess.Popen[str]:
+    """`manage.py bench` as a process, in a process group of its own as from a shell."""
+    return subprocess.Popen(
+        [sys.executable, "manage.py", "bench", *arguments],
+        cwd=CHECKOUT, env={**os.environ, "DATABASE_URL": store.url, "SECRET_KEY": settings.SECRET_KEY},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def bench(store: Database, *arguments: str, status: int = 0) -> str:
+    """Run it to its end; what it printed, or what it said when it is to fail."""
+    process = start(store, *arguments)
+    try:
+        out, err = process.communicate(timeout=4 * PATIENCE)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)  # it ends what it has started
+    assert process.returncode == status, out + err
+    return err if status else out
+
+
+def assert_whole(results: dict[str, Any], system: str, measures: Sequence[str], absent: Sequence[str] = ()) -> None:
+    """A system has every figure of these measurements, and none of it is nothing."""
+    for measure in measures:
+        for name in COLUMNS[measure]:
+            if name not in absent:
+                assert results[measure][system][name]["median"] > 0, (measure, name)

@@ -1,0 +1,81 @@
+"""Answers to jobs, however the engine takes their publishes apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+from uuid import UUID
+
+import pytest
+
+from queues.engine import QueueFull, StoreUnavailable
+from wire.overhop.codec.decoder import Code, err, ok
+from wire.overhop.codec.runs import JobRun
+from wire.overhop.enqueue import Enqueuer
+from wire.overhop.payloads import JobNames
+from wire.overhop.service import Target
+
+NAMES = JobNames("q", str(UUID(int=1)))
+
+
+class Rig:
+    """An enqueuer, the tokens that it gives to the engine, and the replies that it fills in."""
+
+    def __init__(self) -> None:
+        self.tokens: list[Any] = []
+        self.parts: list[bytes] = [b"earlier"]
+        service: Any = SimpleNamespace(
+            engine=SimpleNamespace(open_batch=1), largest_payload=100, target={"q": self._target()}.get
+        )
+        replies: Any = SimpleNamespace(follow_batch=Mock(), begin=lambda: self.parts)
+        self.enqueuer = Enqueuer(Mock(), service, replies, Mock(), Mock())
+
+    def _target(self) -> Target:
+        def publish(bodies: list[bytes], content: int, producer: Any, tokens: list[Any]) -> None:
+            self.tokens += tokens
+
+        publisher: Any = SimpleNamespace(publish_many_answered=publish)
+        return Target(1, "q", publisher, NAMES)
+
+    def publish(self, *rids: str) -> None:
+        run = JobRun("q", [rid.encode() for rid in rids], [b"\x80"] * len(rids))
+        assert self.enqueuer.publish_run(run)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def oks(rids: Sequence[str], ids: Sequence[int]) -> list[bytes]:
+    return [ok(rid, {"jid": NAMES.jid(id)}) for rid, id in zip(rids, ids, strict=True)]
+
+
+@pytest.mark.parametrize("ids", [range(4090, 4102), range(5000, 5036, 3), [*range(9000, 9011), 5000]])
+@pytest.mark.parametrize("cuts", [[], [1], [5], [3, 7, 11], list(range(1, 12))])
+def test_each_job_is_answered_in_its_place(rig: Rig, ids: Sequence[int], cuts: list[int]) -> None:
+    rids = [*"aaaaa", *"bbccd", *"zz"]
+    rig.publish(*rids[:5])
+    rig.publish(*rids[5:10])
+    rig.publish(*rids[10:])
+    for start, stop in reversed(list(zip([0, *cuts], [*cuts, 12], strict=True))):
+        rig.enqueuer.published(rig.tokens[start:stop], ids[start:stop])
+    assert rig.parts == [b"earlier", *oks(rids, ids)]
+
+
+def test_a_job_that_is_not_stored_is_refused_in_its_place(rig: Rig) -> None:
+    rig.publish(*"abcde")
+    rig.enqueuer.published([rig.tokens[n] for n in (0, 2, 4)], [5000, 5001, 5002])
+    rig.enqueuer.publish_failed(rig.tokens[3], StoreUnavailable())
+    rig.enqueuer.publish_failed(rig.tokens[1], QueueFull())
+    stored = oks("ace", [5000, 5001, 5002])
+    full, away = err("b", Code.QUEUE_FULL, str(QueueFull())), err("d", Code.UNAVAILABLE, str(StoreUnavailable()))
+    assert rig.parts == [b"earlier", stored[0], full, stored[1], away, stored[2]]
+
+
+def test_a_run_of_an_unknown_queue_or_with_a_large_job_is_left_to_others(rig: Rig) -> None:
+    assert not rig.enqueuer.publish_run(JobRun("other", [b"r"], [b"\x80"]))
+    assert not rig.enqueuer.publish_run(JobRun("q", [b"r"] * 2, [b"\x80", bytes(101)]))
+    assert rig.tokens == []

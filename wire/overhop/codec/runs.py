@@ -1,0 +1,254 @@
+"""Runs: the messages of one read that differ in one value only, decoded together. No I/O.
+
+Half of a worker's messages are DONEs, and nearly all of other clients' are ENQUEUEs: envelopes that begin and end alike
+around a payload or a jid. The meaning of a byte follows from those before it. So an envelope that begins like an
+earlier one, and goes on like that one behind a value that is whole, says the same but for that value. The values of a
+run are read by one call of the MessagePack library, and what they need not be unpacked for is done to their bytes.
+
+`RunDecoder` reads the same stream as `Decoder`, refuses the same bytes, and what its runs say are the same messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Final
+
+from msgpack import Packer, packb, unpackb  # type: ignore[import-untyped]
+
+from wire.overhop.codec.decoder import LENGTH_SIZE, MAX_ENVELOPE, FrameReader, OverhopEnvelope, read_length
+from wire.overhop.codec.msgpack_check import count_containers, is_plain
+from wire.overhop.codec.names import Type
+
+ENQUEUE: Final = int(Type.ENQUEUE)
+DONE: Final = int(Type.DONE)
+
+#: The beginning of an envelope whose payload comes first and has two keys, the first of them a job's.
+_JOB: Final = b"\x84\xa1p\x82\xabjob_payload"
+#: The beginning of an envelope whose payload comes first and has nothing but a jid of 32 to 255 bytes, up to its size.
+_JID: Final = b"\x84\xa1p\x81\xa3jid\xd9"
+#: Longer payloads of jobs are messages of their own, in bytes: they may be too long to be delivered.
+_LONGEST: Final = 32 * 1024
+#: The heads of small maps.
+_MAP_HEADS: Final = frozenset(range(0x80, 0x90))
+#: The head of no frame.
+_NONE: Final = b"\xff" * LENGTH_SIZE
+
+_first = itemgetter(0)
+#: A packer that is kept is faster than `packb`, which makes one each time.
+_pack: Final = Packer(buf_size=1 << 16).pack
+
+
+@dataclass(slots=True)
+class JobRun:
+    """ENQUEUEs of one queue, of a payload and nothing else: request ids of one length, and payloads as `encode_value`
+    writes them."""
+
+    q: str
+    rids: list[bytes]
+    payloads: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.rids)
+
+    def envelopes(self) -> Iterator[OverhopEnvelope]:
+        """Its messages, one by one."""
+        for rid, payload in zip(self.rids, self.payloads, strict=True):
+            yield OverhopEnvelope(ENQUEUE, rid.decode(), {"job_payload": unpackb(payload), "q": self.q})
+
+
+@dataclass(slots=True)
+class DoneRun:
+    """DONEs without a result: request ids of one length, and jids as UTF-8."""
+
+    rids: list[bytes]
+    jids: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.rids)
+
+    def envelopes(self) -> Iterator[OverhopEnvelope]:
+        """Its messages, one by one."""
+        for rid, jid in zip(self.rids, self.jids, strict=True):
+            yield OverhopEnvelope(DONE, rid.decode(), {"jid": jid.decode()})
+
+
+Run = JobRun | DoneRun
+Received = OverhopEnvelope | Run
+
+
+class _Ending:
+    """The bytes behind the value in envelopes of one kind: `before`, a request id, `after`."""
+
+    __slots__ = ("_after", "_middle", "_rid_at", "_tail")
+
+    def __init__(self, kind: int, between: bytes = b"") -> None:
+        """`between` comes between the value and the request id's key."""
+        self._middle = between + b"\xa3rid"
+        self._after = b"\xa1t" + bytes((kind,)) + b"\xa1v\x02"
+        #: All of it, with the last request id, and where in it that begins. Empty before there was one.
+        self._tail = b""
+        self._rid_at = 0
+
+    def learn(self, body: bytes, rid: str) -> None:
+        """Envelopes like this one, whose request id is as long, are recognized from now on."""
+        tail: bytes = b"".join((self._middle, packb(rid), self._after))
+        if rid.isascii() and body.endswith(tail):
+            self._tail, self._rid_at = tail, len(tail) - len(self._after) - len(rid)
+
+    def cut(self, data: bytes, at: int, prefix: bytes, limit: int) -> tuple[list[bytes], list[bytes], int]:
+        """Envelopes from `at` on that begin with `prefix`, end like this and have up to `limit` bytes: their values,
+        their request ids, and where the last one ends."""
+        values: list[bytes] = []
+        rids: list[bytes] = []
+        tail, rid_at, size, end = self._tail, self._rid_at, len(self._tail), len(data)
+        rid_end = size - len(self._after)
+        rid, before = tail[rid_at:rid_end], tail[:rid_at]
+        body = LENGTH_SIZE + len(prefix)
+        head, stride = _NONE, 0
+        while tail:
+            if not data.startswith(head, at):  # most are as long as the one before
+                if not data.startswith(prefix, at + LENGTH_SIZE):
+                    break
+                (length,) = read_length(data, at)
+                if length > limit:
+                    break
+                head, stride = data[at : at + body], LENGTH_SIZE + length
+            stop = at + stride
+            cut = stop - size
+            if stop > end:
+                break
+            if data[cut:stop] != tail:
+                if not (data.startswith(before, cut) and data.startswith(self._after, cut + rid_end)):
+                    break
+                tail = data[cut:stop]
+                rid = tail[rid_at:rid_end]
+            values.append(data[at + body : cut])
+            rids.append(rid)
+            at = stop
+        self._tail = tail
+        return values, rids, at
+
+
+class RunDecoder(FrameReader[Received]):
+    """A server's decoder: messages that go together come as one `Run`."""
+
+    __slots__ = ("_done", "_enqueue", "_q")
+
+    def __init__(self, max_envelope: int = MAX_ENVELOPE) -> None:
+        """`max_envelope` is the largest length that is accepted, in bytes."""
+        super().__init__(max_envelope)
+        self._done = _Ending(DONE)
+        self._enqueue, self._q = _enqueue_ending(""), ""
+
+    def _read(self, data: bytes, start: int, stop: int, found: list[Received]) -> int:
+        if data.startswith(_JID, start):
+            return self._read_dones(data, start, stop, found)
+        if data.startswith(_JOB, start):
+            return self._read_jobs(data, start, stop, found)
+        found.append(self._decode(data[start:stop]))
+        return stop
+
+    def _read_dones(self, data: bytes, start: int, stop: int, found: list[Received]) -> int:
+        size = start + len(_JID)
+        jids, rids, end = self._done.cut(data, start - LENGTH_SIZE, data[start : size + 1], self._limit)
+        if not jids:
+            message = self._decode(data[start:stop])
+            self._done.learn(data[start:stop], message.rid)
+            found.append(message)
+            return stop
+        if set(map(len, jids)) == {data[size]} and b"".join(jids).isascii() and _are_ascii(rids):
+            found.append(DoneRun(rids, jids))
+        else:
+            found += map(self._decode, _bodies(data, start, end))
+        return end
+
+    def _read_jobs(self, data: bytes, start: int, stop: int, found: list[Received]) -> int:
+        payloads, rids, end = self._enqueue.cut(data, start - LENGTH_SIZE, _JOB, min(_LONGEST, self._limit))
+        if not payloads:
+            message = self._decode(data[start:stop])
+            self._learn_job(message, data[start:stop])
+            found.append(message)
+            return stop
+        if _are_canonical(payloads) and _are_ascii(rids):
+            found.append(JobRun(self._q, rids, payloads))
+        else:
+            self._read_each(payloads, rids, _bodies(data, start, end), found)
+        return end
+
+    def _learn_job(self, message: OverhopEnvelope, body: bytes) -> None:
+        q = message.p.get("q")
+        if type(q) is str:
+            if q != self._q:
+                self._enqueue, self._q = _enqueue_ending(q), q
+            self._enqueue.learn(body, message.rid)
+
+    def _read_each(
+        self, values: list[bytes], rids: list[bytes], bodies: Iterator[bytes], found: list[Received]
+    ) -> None:
+        """ENQUEUEs that are alike, one by one: runs of those whose payload needs no closer look, and the others."""
+        run: JobRun | None = None
+        for value, rid, body in zip(values, rids, bodies, strict=True):
+            payload = self._payload(value) if rid.isascii() else None
+            if payload is None:
+                found.append(self._decode(body))
+                run = None
+            elif run is None:
+                run = JobRun(self._q, [rid], [payload])
+                found.append(run)
+            else:
+                run.rids.append(rid)
+                run.payloads.append(payload)
+
+    def _payload(self, value: bytes) -> bytes | None:
+        """The payload of a job as `encode_value` writes it; None if it needs a closer look, is wrong, or is nil."""
+        if not is_plain(value, self._most_containers - 2):
+            return None
+        try:
+            job = unpackb(value, object_pairs_hook=_sorted_map)
+        except ValueError:
+            return None
+        payload: bytes = _pack(job)
+        return None if job is None else payload
+
+
+def _sorted_map(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    keys = sorted(found)
+    return found if list(found) == keys else {key: found[key] for key in keys}
+
+
+def _enqueue_ending(q: str) -> _Ending:
+    return _Ending(ENQUEUE, b"\xa1q" + packb(q))
+
+
+def _bodies(data: bytes, start: int, end: int) -> Iterator[bytes]:
+    """The bodies of whole frames; `start` is where the first one begins, `end` where the last one ends."""
+    while start <= end:
+        stop = start + int.from_bytes(data[start - LENGTH_SIZE : start], "big")
+        yield data[start:stop]
+        start = stop + LENGTH_SIZE
+
+
+def _are_ascii(rids: list[bytes]) -> bool:
+    return all(map(bytes.isascii, set(rids)))
+
+
+def _are_canonical(values: list[bytes]) -> bool:
+    """Whether these are maps without containers in them, each as `encode_value` writes it; False if unsure.
+
+    Only as many bytes as there are values could begin a container, and each value begins with one. So when all values
+    together are read as so many maps, each of these is one of the values, and whole. Written anew they are the same
+    bytes: integers and lengths are as short as they go, and no key is there twice. What is left is the order of keys.
+    """
+    data = b"".join(values)
+    if count_containers(data) != len(values) or not all(values) or not _MAP_HEADS.issuperset(map(_first, values)):
+        return False
+    try:
+        maps = unpackb(b"\xdd" + len(values).to_bytes(4, "big") + data)
+    except ValueError:
+        return False
+    if set(map(type, maps)) != {dict} or not _pack(maps).endswith(data):
+        return False
+    return all(list(keys) == sorted(keys) for keys in set(map(tuple, maps)))
