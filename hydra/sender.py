@@ -16,7 +16,7 @@ from typing import Final
 from hydra.protocol.lines import is_sendable
 from hydra.send_gate import SendGate
 from hydra.storage.line_records import SentLines
-from queues.engine import Delivery, Engine, EngineError, LocalQueue
+from queues.engine import Delivery, Engine, EngineError, LocalQueue, Waiter
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ LONGEST_REASON: Final = 200
 NO_LINE: Final = "no line for IRC: one line of UTF-8, JOIN, PART, PRIVMSG, NOTICE, MODE, TOPIC or KICK, up to 510 bytes"
 
 
-class Sender:
+class Sender(Waiter):
     """Takes lines from a queue, one after the other."""
 
     def __init__(
@@ -40,6 +40,7 @@ class Sender:
         submit: Callable[[str, str], None],
         happened: Callable[[str, str], None],
     ) -> None:
+        super().__init__(key=None)
         self._engine = engine
         self._queue = queue
         self._gate = gate

@@ -17,14 +17,22 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import django
 import psutil
 import psycopg
 
-if TYPE_CHECKING:
-    from queues.engine import Delivery, Engine, EngineError, LocalQueue
+from queues.engine import (
+    Delivery,
+    Destination,
+    Engine,
+    EngineError,
+    LocalQueue,
+    Waiter,
+    options_from_settings,
+    spare_garbage_collector,
+)
 
 DATABASE: Final = "fivewire_many_queues"
 #: Queues that are made one after the other to see what one costs.
@@ -89,8 +97,6 @@ class StrictProducer:
 
     async def to_each(self, count: int) -> None:
         """A message to each queue; returns when all are committed."""
-        from queues.engine import Destination
-
         batch = 0
         for n in range(count):
             publisher = self._engine.publisher(Destination("queue", b"many-%d" % n))
@@ -102,10 +108,11 @@ class StrictProducer:
             await self._committed.wait()
 
 
-class QueueDrain:
+class QueueDrain(Waiter):
     """Waits for messages of one queue and acknowledges each."""
 
     def __init__(self, queue: LocalQueue, taken: Callable[[], None]) -> None:
+        super().__init__(key=None)
         self._queue, self._taken = queue, taken
         queue.wait(self)
 
@@ -131,7 +138,6 @@ async def _made(name: str, make: Callable[[int], Any]) -> None:
 
 async def measure(count: int, idle: float) -> None:
     """Measure, and print a line for each figure."""
-    from queues.engine import Engine, options_from_settings
     from queues.operations.queues import create_queue
 
     options = dataclasses.replace(options_from_settings("many queues"), take_sample=None)
@@ -187,7 +193,6 @@ def main() -> None:
     from django.db import DEFAULT_DB_ALIAS, connections
 
     from brokersite.rigs.etl.scratch import scratch_database
-    from queues.engine import spare_garbage_collector
 
     spare_garbage_collector()  # as listeners do
     with scratch_database(DATABASE) as alias:

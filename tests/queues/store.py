@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from queues.counts import QueueCounts, queue_counts
 from queues.database import connection_parameters
+from queues.engine import Waiter
 from queues.models import Message, Node, Queue, State
 
 
@@ -103,10 +104,11 @@ def another_connection() -> Iterator[psycopg.Connection[Any]]:
         other.rollback()
 
 
-class Waiter:
+class OneDelivery(Waiter):
     """A consumer that waits for one message."""
 
     def __init__(self) -> None:
+        super().__init__(key=None)
         self.delivered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def deliver(self, delivery: Any) -> None:

@@ -24,7 +24,7 @@ from queues.engine import Engine, options_from_settings
 from queues.models import ArchivedMessage, Interest, Message, Route, State, Subscription
 from queues.operations.routes import add_route
 from tests.queues.store import (
-    Waiter,
+    OneDelivery,
     another_connection,
     assert_counts_are_exact,
     listening,
@@ -444,7 +444,7 @@ async def test_a_waiting_consumer_of_a_running_node_gets_it_when_the_transaction
     await asyncio.to_thread(_make_queue_here)
     await engine.start()
     try:
-        waiter = Waiter()
+        waiter = OneDelivery()
         (await engine.queue("orders")).wait(waiter)
         async with asyncio.timeout(20):
             await asyncio.to_thread(in_a_transaction)

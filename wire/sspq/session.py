@@ -7,7 +7,7 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
-from queues.engine import Delivery, Destination, Engine, EngineError, LocalDeadLetters, LocalQueue
+from queues.engine import Delivery, Destination, Engine, EngineError, LocalDeadLetters, LocalQueue, Waiter
 from queues.reach import Protocol
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure
@@ -46,10 +46,11 @@ class SspqQueue:
             self.queue, self.dead_letters = await engine.queue(name), dead_letters
 
 
-class SspqSession:
+class SspqSession(Waiter):
     """The server's side of one connection. It waits and holds in one slot; SEND may come at any time."""
 
     def __init__(self, connection: Connection, server: Server, serves: SspqQueue) -> None:
+        super().__init__(key=None)
         self.connection = connection
         self._engine: Engine = server.engine
         self._serves = serves

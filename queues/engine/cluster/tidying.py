@@ -140,7 +140,7 @@ class Tidying:
     def _look_for_dead_letters(self) -> None:
         """Consumers that wait for dead letters ask again, in case a notification was lost."""
         for buffer in self._local_queues.dead_letters.values():
-            if buffer.waiting:
+            if buffer.demand:
                 buffer.more_in_store(FIRST)
 
     async def _touch_subscriptions(self, connection: Connection, time: float) -> None:

@@ -1,9 +1,8 @@
 """Hands the messages of one local queue to its consumers.
 
-Two kinds of consumers wait. A `Waiter` takes one message; waiters are served in the order of their arrival, before
-workers. A worker, a `PushConsumer`, grants credits: while it has some, messages are pushed to it as they come, in turns
-with the other workers of the queue, and each push takes a credit. A message that a worker does not finish by its
-deadline is returned.
+A consumer grants credits: while it has some, messages are pushed to it as they come, in turns with the other consumers
+of the queue, and each push takes a credit. A message that it does not finish by its deadline is returned. A `Waiter` is
+a consumer with one credit and without a deadline; waiters have their turn in the order of their arrival, before others.
 
 The local queue calls `dispatch` when it has messages. `Dispatched` lists the members of a queue that a dispatcher uses.
 """
@@ -13,7 +12,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from itertools import islice
+from typing import ClassVar, NamedTuple, Protocol
 
 from queues.engine.clock import now
 from queues.engine.consume.backlog import Backlog
@@ -23,14 +23,14 @@ from queues.engine.health import Health
 from queues.engine.message import Delivery, Detail
 from queues.engine.policies import QueuePolicy
 
-#: Most messages pushed to one worker before the next one's turn, and most bytes pushed at once.
+#: Most messages pushed to one consumer before the next one's turn, and most bytes pushed at once.
 TURN = 100
 TURN_BYTES = 256 * 1024
 MOST_CREDITS = 2**32 - 1
 
 
 class Push(NamedTuple):
-    """A message on its way to a worker. `id` is the one that it was published with."""
+    """A message on its way to a consumer. `id` is the one that it was published with."""
 
     tag: int
     id: int
@@ -39,20 +39,13 @@ class Push(NamedTuple):
     detail: Detail | None
 
 
-class Waiter(Protocol):
-    """A consumer that waits for one message."""
-
-    def deliver(self, delivery: Delivery) -> None:
-        """Take a message; called once for each `LocalQueue.wait`."""
-
-    def refuse(self) -> None:
-        """Nothing will come: the queue is paused and refuses, or the node is stopping."""
-
-
 class PushConsumer(ABC):
     """A consumer that is pushed to. `key` is its API key; `credits` are granted by `Dispatcher.grant`."""
 
     __slots__ = ("credits", "key")
+
+    #: Whether it waits for one message, without a deadline and before those with more credits.
+    waits: ClassVar[bool] = False
 
     def __init__(self, key: int | None) -> None:
         self.key = key
@@ -64,11 +57,38 @@ class PushConsumer(ABC):
 
     @abstractmethod
     def expired(self, tags: list[int]) -> None:
-        """Deliveries were not finished in time: they are no longer this worker's."""
+        """Deliveries were not finished in time: they are no longer this consumer's."""
+
+    def refuse(self) -> None:  # noqa: B027
+        """Its credits are taken back: the queue was removed. Workers need not know."""
 
     def add_credits(self, count: int) -> None:
         """The dispatcher may push so many more messages, or fewer when `count` is negative."""
         self.credits += count
+
+
+class Waiter(PushConsumer):
+    """A consumer that waits for one message: `LocalQueue.wait` gives it its one credit."""
+
+    __slots__ = ()
+
+    waits = True
+
+    @abstractmethod
+    def deliver(self, delivery: Delivery) -> None:
+        """Take a message; called once for each `LocalQueue.wait`."""
+
+    @abstractmethod
+    def refuse(self) -> None:
+        """Nothing will come: the queue is paused and refuses, or was removed."""
+
+    def push(self, messages: list[Push], deadline: float | None) -> None:
+        """Take the one message."""
+        [(tag, _, payload, attempts, detail)] = messages
+        self.deliver((tag, payload, attempts, detail))
+
+    def expired(self, tags: list[int]) -> None:
+        """It has no deadline."""
 
 
 class Dispatched(Protocol):
@@ -89,11 +109,8 @@ class Dispatched(Protocol):
     def unacked(self) -> Mapping[int, object]:
         """The delivered messages, by their tags."""
 
-    def deliver(self, now: float) -> Delivery | None:
-        """Deliver the next message."""
-
     def push(self, now: float, most: int, key: int | None) -> list[Push]:
-        """Deliver messages to a worker with this API key."""
+        """Deliver messages to a consumer with this API key."""
 
     def give_back(self, tag: int, *, error: str) -> None:
         """A delivery failed."""
@@ -116,124 +133,106 @@ class Dispatcher:
 
     def __init__(self, queue: Dispatched) -> None:
         self._queue = queue
-        self._waiters: deque[Waiter] = deque()
-        #: Workers with credits, in the order of their turns.
-        self._workers: deque[PushConsumer] = deque()
-        self._credits = 0
+        #: Consumers with credits: first the waiters, then the others in the order of their turns.
+        self._consumers: deque[PushConsumer] = deque()
+        self._waiters = 0
+        #: Messages that consumers wait for.
+        self.demand = 0
+        self._dispatching = False
         self._deadlines = MovableDeadlines()
 
-    @property
-    def demand(self) -> int:
-        """Messages that consumers wait for."""
-        return len(self._waiters) + self._credits
-
-    @property
-    def waiting(self) -> int:
-        """Waiters."""
-        return len(self._waiters)
-
-    # Waiters.
-
-    def wait(self, waiter: Waiter) -> None:
-        """Deliver the next message to `waiter`, now or when there is one."""
-        self._waiters.append(waiter)
+    def grant(self, consumer: PushConsumer, credits: int) -> None:
+        """Let so many more messages be pushed to a consumer, up to 2³²-1 in all; push the prefetched ones."""
+        credits = min(credits, MOST_CREDITS - consumer.credits)
+        if not credits:
+            return
+        if not consumer.credits:
+            self._line_up(consumer)
+        consumer.add_credits(credits)
+        self.demand += credits
+        self._queue.note_demand(now())
         self.dispatch()
+        if self.demand and self._queue.backlog.unclaimed:
+            self._queue.want()
 
-    def cancel(self, waiter: Waiter) -> None:
-        """Wait no longer; a no-op when the waiter has been served."""
-        if waiter in self._waiters:
-            self._waiters.remove(waiter)
+    def _line_up(self, consumer: PushConsumer) -> None:
+        self._consumers.insert(self._waiters if consumer.waits else len(self._consumers), consumer)
+        self._waiters += consumer.waits
+
+    def withdraw(self, consumer: PushConsumer) -> None:
+        """Push nothing more to a consumer; a no-op when it has no credits."""
+        if consumer.credits:
+            self._consumers.remove(consumer)
+            self._waiters -= consumer.waits
+            self.demand -= consumer.credits
+            consumer.add_credits(-consumer.credits)
             if not self.demand:
                 self._queue.demand_ended()
 
     def dispatch(self) -> None:
-        """Hand messages to waiters, first come, first served; then to workers."""
-        time, queue, waiters = now(), self._queue, self._waiters
-        while waiters:
-            if queue.policy.paused and queue.policy.refuse_when_paused:
-                self._refuse(waiters.popleft())
-                continue
-            delivery = queue.deliver(time)
-            if delivery is None:
-                return
-            waiter = waiters.popleft()
-            try:
-                waiter.deliver(delivery)
-            except Exception as error:  # the delivery counts: a message that fails with every consumer is given up
-                queue.health.broken("session", waiter, error)
-                queue.give_back(delivery[0], error=told(error))
-        if self._workers:
-            self.push()
+        """Hand prefetched messages to consumers."""
+        queue, consumers = self._queue, self._consumers
+        if not consumers or self._dispatching:  # a consumer that asks for more while it is given one has its turn
+            return
+        if queue.policy.paused:
+            if queue.policy.refuse_when_paused:
+                self._refuse(self._waiters)
+            return
+        time = now()
+        queue.note_demand(time)
+        self._dispatching = True
+        try:
+            share = -(-len(queue.ready) // len(consumers))
+            while consumers and queue.ready and self._push(share, time):
+                pass
+        finally:
+            self._dispatching = False
+
+    def _push(self, share: int, time: float) -> bool:
+        """Give the next consumer its turn; returns whether there was a message for it."""
+        queue, consumers = self._queue, self._consumers
+        consumer = consumers[0]
+        turn = min(consumer.credits, share, TURN if len(consumers) > 1 else share)
+        messages = queue.push(time, turn, consumer.key)
+        if not messages:
+            return False
+        consumer.add_credits(-len(messages))
+        self.demand -= len(messages)
+        consumers.popleft()
+        self._waiters -= consumer.waits
+        if consumer.credits:
+            self._line_up(consumer)
+        deadline = None if consumer.waits else self._add_deadline(consumer, messages, time)
+        try:
+            consumer.push(messages, deadline)
+        except Exception as error:  # the deliveries count: a message that fails with every consumer is given up
+            queue.health.broken("session", consumer, error)
+            self.withdraw(consumer)
+            for message in messages:
+                queue.give_back(message.tag, error=told(error))
+        return True
 
     def close(self) -> None:
-        """The queue was removed: refuse every waiter, and forget deadlines."""
+        """The queue was removed: refuse every consumer, and forget deadlines."""
         self.forget_deadlines()
-        while self._waiters:
-            self._refuse(self._waiters.popleft())
+        self._refuse(len(self._consumers))
 
-    def _refuse(self, waiter: Waiter) -> None:
-        self._queue.health.guard("session", waiter, waiter.refuse)
+    def _refuse(self, count: int) -> None:
+        """Take back the credits of the first consumers."""
+        for consumer in tuple(islice(self._consumers, count)):
+            self.withdraw(consumer)
+            self._queue.health.guard("session", consumer, consumer.refuse)
 
-    # Workers.
+    # Deadlines.
 
-    def grant(self, worker: PushConsumer, credits: int) -> None:
-        """Let so many more messages be pushed to a worker, up to 2³²-1 in all; push the prefetched ones."""
-        credits = min(credits, MOST_CREDITS - worker.credits)
-        if not credits:
-            return
-        if not worker.credits:
-            self._workers.append(worker)
-        worker.add_credits(credits)
-        self._credits += credits
-        self._queue.note_demand(now())
-        self.dispatch()
-        if self._credits and self._queue.backlog.unclaimed:
-            self._queue.want()
-
-    def withdraw(self, worker: PushConsumer) -> None:
-        """Push nothing more to a worker."""
-        if worker.credits:
-            self._workers.remove(worker)
-            self._credits -= worker.credits
-            worker.add_credits(-worker.credits)
-            if not self.demand:
-                self._queue.demand_ended()
-
-    def push(self) -> None:
-        """Hand prefetched messages to workers."""
-        queue, workers = self._queue, self._workers
-        time = now()
-        if workers:
-            queue.note_demand(time)
-        share = -(-len(queue.ready) // max(1, len(workers)))
-        while workers and queue.ready and not queue.policy.paused:
-            worker = workers[0]
-            turn = TURN if len(workers) > 1 else share
-            messages = queue.push(time, min(worker.credits, share, turn), worker.key)
-            if not messages:
-                break
-            worker.add_credits(-len(messages))
-            self._credits -= len(messages)
-            workers.popleft()
-            if worker.credits:
-                workers.append(worker)
-            deadline = self._add_deadline(worker, messages, time)
-            try:
-                worker.push(messages, deadline)
-            except Exception as error:  # the deliveries count: a message that fails with every worker is given up
-                queue.health.broken("session", worker, error)
-                self.withdraw(worker)
-                for message in messages:
-                    queue.give_back(message.tag, error=told(error))
-
-    def _add_deadline(self, worker: PushConsumer, messages: list[Push], time: float) -> float | None:
+    def _add_deadline(self, consumer: PushConsumer, messages: list[Push], time: float) -> float | None:
         timeout = self._queue.policy.ack_timeout
         if timeout is None:
             return None
         first, last = messages[0].tag, messages[-1].tag
         consecutive = last - first == len(messages) - 1
         tags: Sequence[int] = range(first, last + 1) if consecutive else [message.tag for message in messages]
-        self._deadlines.add(time + timeout, tags, worker)
+        self._deadlines.add(time + timeout, tags, consumer)
         self._queue.expires_at(time + timeout)
         return time + timeout
 

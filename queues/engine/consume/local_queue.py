@@ -1,11 +1,11 @@
 """The part of a queue that this node holds in memory.
 
 A `LocalQueue` joins four parts: `HeldMessages` (prefetched and delivered messages), the `Backlog` (what the store may
-have beyond them), the `Dispatcher` (waiting consumers) and the settlement writer, which takes acknowledgements and
-returns. Consumers either ask (`deliver`) or wait (`wait`, `dispatcher`). When few messages are prefetched and the store
-has more, the queue asks the fetcher for a claim; when no consumer has asked for a while, its messages go back to the
-store. The publish writer adds messages that it stored already leased (`add`), the fetcher those that it claimed
-(`begin_claim`, `add_claimed`, `end_claim`).
+have beyond them), the `Dispatcher` (consumers that are pushed to) and the settlement writer, which takes
+acknowledgements and returns. Consumers either ask (`deliver`) or are pushed to (`wait` for one message, `dispatcher`
+for more). When few messages are prefetched and the store has more, the queue asks the fetcher for a claim; when no
+consumer has asked for a while, its messages go back to the store. The publish writer adds messages that it stored
+already leased (`add`), the fetcher those that it claimed (`begin_claim`, `add_claimed`, `end_claim`).
 
 Messages are delivered in the order of their ids, to consumers of every kind: a prefetched message waits while the store
 has one that belongs before it, of a higher priority or handed back (`overtaken`), until a claim has brought that.
@@ -206,12 +206,11 @@ class LocalQueue:
 
     def wait(self, waiter: Waiter) -> None:
         """Deliver the next message to `waiter`, now or when there is one."""
-        self.last_demand = time.monotonic()
-        self._dispatcher.wait(waiter)
+        self._dispatcher.grant(waiter, 1)
 
     def cancel(self, waiter: Waiter) -> None:
         """Wait no longer; a no-op when the waiter has been served."""
-        self._dispatcher.cancel(waiter)
+        self._dispatcher.withdraw(waiter)
 
     def dispatch(self) -> None:
         """Hand prefetched messages to consumers that wait."""
@@ -225,7 +224,7 @@ class LocalQueue:
         return self._dispatcher
 
     def push(self, now: float, most: int, key: int | None = None) -> list[Push]:
-        """Up to `most` messages for a worker with this API key, fewer of large ones."""
+        """Up to `most` messages for a consumer with this API key, fewer of large ones."""
         if now >= self._node.trusted_until:
             return []
         held = self.held
@@ -244,11 +243,6 @@ class LocalQueue:
     def demand(self) -> int:
         """Messages that consumers wait for."""
         return self._dispatcher.demand
-
-    @property
-    def waiting(self) -> int:
-        """Consumers that wait for one message each."""
-        return self._dispatcher.waiting
 
     # Settling.
 
@@ -493,8 +487,7 @@ class LocalQueue:
             self.tidy_soon()
         else:
             self._schedule.idle.at(self, time.monotonic() + COLD)
-        if self._dispatcher.waiting or self._with_workers:
-            self.dispatch()
+        self.dispatch()
 
     def refilled(self) -> None:
         """A claim has come back, with messages or without."""
@@ -680,14 +673,14 @@ class LocalDeadLetters(LocalQueue):
 
     @property
     def room(self) -> int:
-        return self._dispatcher.waiting
+        return self.demand
 
     def wanted(self, now: float) -> int:
         return 0
 
     def return_unwanted(self) -> None:
         """Return dead letters whose consumers left while they were claimed."""
-        if self.ready and not self.waiting:
+        if self.ready and not self.demand:
             self._settlements.hand_back(self.take_all())
 
     def _give_back(

@@ -20,6 +20,7 @@ from queues.engine import (
     Outgoing,
     Push,
     PushConsumer,
+    Waiter,
     options_from_settings,
 )
 from tests.waiting import PATIENCE, Changes, until
@@ -66,10 +67,11 @@ class Producer:
                 await self._committed.wait()
 
 
-class Waiting:
+class Waiting(Waiter):
     """A consumer that waits for one message."""
 
     def __init__(self) -> None:
+        super().__init__(key=None)
         self.delivered: asyncio.Future[Delivery | None] = asyncio.get_running_loop().create_future()
 
     def deliver(self, delivery: Delivery) -> None:

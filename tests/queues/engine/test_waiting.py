@@ -60,13 +60,13 @@ async def test_a_place_in_memory_that_a_burial_frees_is_filled(make_engine: Make
     first = await Consumer(buffer).next()
     assert first is not None
     second = asyncio.create_task(Consumer(buffer).next())
-    await store.until(lambda: buffer.waiting and not buffer.claiming, "it waits")
+    await store.until(lambda: buffer.demand and not buffer.claiming, "it waits")
     buffer.give_back(first[0], error="no")
     delivery = await second
     assert delivery is not None
     assert delivery[1] == b"next"
     third = asyncio.create_task(Consumer(buffer).bodies(1))
-    await store.until(lambda: buffer.waiting and not buffer.claiming, "it waits")
+    await store.until(lambda: buffer.demand and not buffer.claiming, "it waits")
     buffer.bury(delivery[0], "it cannot be sent")
     assert await third == [b"last"]
     await store.until(lambda: store.counts(queue)[3] == 2, "both are dead letters")

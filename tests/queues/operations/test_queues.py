@@ -18,7 +18,7 @@ from queues.operations import messages
 from queues.operations import queues as queue_operations
 from queues.store import text
 from tests.queues.store import (
-    Waiter,
+    OneDelivery,
     another_connection,
     assert_counts_are_exact,
     listening,
@@ -258,7 +258,7 @@ async def test_a_queue_is_deleted_under_a_running_node_that_delivers_from_it_and
     try:
         async with asyncio.timeout(60):
             buffer = await engine.queue("orders")
-            waiter = Waiter()
+            waiter = OneDelivery()
             buffer.wait(waiter)
             await waiter.delivered
             assert buffer.ready  # in memory, and not delivered

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from queues.engine.consume.backlog import ClaimResult
+from queues.engine.consume.dispatch import Waiter
 from queues.engine.consume.limits import BATCH, FlowLimits
 from queues.engine.consume.local_queue import OVERTAKING, LocalQueue, QueueSchedule
 from queues.engine.consume.low_watermark import LOWEST
@@ -61,10 +62,11 @@ class Fetcher:
         self.wanted |= not queue.claiming
 
 
-class Taker:
+class Taker(Waiter):
     """A consumer that waits for one message, and again as soon as it has one if it is `greedy`."""
 
     def __init__(self, queue: LocalQueue, *, greedy: bool = False) -> None:
+        super().__init__(key=None)
         self.queue = queue
         self.greedy = greedy
         self.taken: list[int] = []
@@ -77,6 +79,15 @@ class Taker:
 
     def refuse(self) -> None:
         raise AssertionError("it was refused")
+
+
+class Refused(Taker):
+    """A consumer that may be refused."""
+
+    refused = 0
+
+    def refuse(self) -> None:
+        self.refused += 1
 
 
 class Shop:
@@ -310,6 +321,49 @@ def test_a_purge_removes_what_was_on_its_way_here_also_when_it_comes_by_later_cl
     shop.stored.add(3)  # a consumer had it as the others were purged
     shop.claim()
     assert shop.take() == 3
+
+
+def test_a_waiter_is_served_before_workers_and_takes_one_message() -> None:
+    shop = Shop()
+    worker: Any = Worker(shop.queue)
+    worker.grant(10)
+    taker = Taker(shop.queue)
+    assert (shop.queue.demand, taker.credits) == (11, 1)
+    shop.publish(1, 2, 3)
+    assert (taker.taken, [push.id for push in worker.pushed]) == ([1], [2, 3])
+    assert worker.deadlines[0] is not None
+    assert len(shop.queue._schedule.deadlines) == 1  # the waiter's delivery has no deadline
+    assert (shop.queue.demand, taker.credits) == (8, 0)
+    left = Taker(shop.queue)
+    shop.queue.cancel(left)
+    shop.queue.cancel(left)
+    shop.publish(4)
+    assert (left.taken, len(worker.pushed)) == ([], 3)
+
+
+def test_a_waiter_that_waits_again_as_it_is_served_is_served_again_however_many_there_are() -> None:
+    shop = Shop()
+    taker = Taker(shop.queue, greedy=True)
+    shop.publish(*range(5000))  # more than calls can be nested
+    assert taker.taken == list(range(5000))
+
+
+def test_consumers_of_a_removed_queue_are_refused_and_have_no_credits() -> None:
+    shop = Shop()
+    worker: Any = Worker(shop.queue)
+    worker.grant(10)
+    waiting = Refused(shop.queue)
+    shop.queue.change_policy(None)
+    assert (waiting.refused, waiting.credits, worker.credits, shop.queue.demand) == (1, 0, 0, 0)
+
+
+def test_a_queue_that_is_paused_and_refuses_refuses_waiters_and_keeps_workers() -> None:
+    shop = Shop()
+    worker: Any = Worker(shop.queue)
+    worker.grant(10)
+    shop.queue.change_policy(dataclasses.replace(POLICY, paused=True, refuse_when_paused=True))
+    waiting = Refused(shop.queue)
+    assert (waiting.refused, waiting.credits, worker.credits) == (1, 0, 10)
 
 
 def test_the_fast_gear_pays_nothing(shop: Shop) -> None:
