@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draw the state machines of the protocols into their pages, from the transition tables in the code.
+"""Draw the state machines of protocols and engine into their pages, from the transition tables in the code.
 
     .ci/state_diagrams.py            write the diagrams
     .ci/state_diagrams.py --check    fail if one of them is not up to date; writes nothing
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGES: Final = "docs/protocols/*.md"
+PAGES: Final = ("docs/architecture.md", "docs/protocols/*.md")
 PLACE: Final = re.compile(r"(<!-- states of (\S+) -->\n).*?(<!-- end of states -->)", re.DOTALL)
 #: The name of the state that nothing follows.
 FINAL: Final = "CLOSED"
@@ -67,12 +67,12 @@ def _done(actions: Enum | tuple[Enum, ...]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Draw the protocols' state machines into their pages.")
+    parser = argparse.ArgumentParser(description="Draw the state machines into their pages.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a diagram is not up to date")
     check = parser.parse_args().check
     sys.path.insert(0, str(ROOT))
     stale = 0
-    for path in sorted(ROOT.glob(PAGES)):
+    for path in sorted(path for pages in PAGES for path in ROOT.glob(pages)):
         text = path.read_text()
         if (new := drawn(text)) == text:
             continue

@@ -379,7 +379,7 @@ class BlipMQSession:
         if self._patience_ends is not None and monotonic() >= self._patience_ends:
             return False
         buffer = known.buffer
-        return buffer.may_refill or (soon and buffer.storing > 0) or self._engine.holds(self._replies.batch)
+        return buffer.may_refill or (soon and buffer.backlog.storing) or self._engine.holds(self._replies.batch)
 
     def _await_message(self, cid: int, known: Polled) -> None:
         """Wait for the claim that the buffer has asked for, or for the commit of our own publishes, but not long."""

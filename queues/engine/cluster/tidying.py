@@ -104,7 +104,7 @@ class Tidying:
 
     async def _raise_floors(self, connection: Connection, time: float) -> None:
         """After the last claim nothing else looks whether an earlier id has become visible since."""
-        quiet = [buffer for buffer in self._fetcher.lagging() if not buffer.backlog.unclaimed and not buffer.claiming]
+        quiet = [buffer for buffer in self._fetcher.lagging() if not buffer.backlog.unclaimed]
         await self._each(connection, "look below a floor", quiet, partial(self._raise_some, connection, time))
 
     async def _raise_some(self, connection: Connection, time: float, buffers: list[LocalQueue]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from queues.engine.clock import now
 from queues.engine.consume.backlog import ClaimResult
+from queues.engine.consume.claim_path import State
 from queues.engine.consume.limits import BATCH, FlowLimits
 from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.consume.memory import detail_weight
@@ -75,7 +76,7 @@ class Fetcher:
 
     def want(self, queue: LocalQueue) -> None:
         """Claim for this queue soon, unless a claim for it is under way or planned."""
-        if not queue.claiming and queue not in self._wanted and queue not in self._nearly_done:
+        if not queue.backlog.claiming and queue not in self._wanted and queue not in self._nearly_done:
             self._wanted[queue] = None
             self._wake.set()
 
@@ -88,7 +89,7 @@ class Fetcher:
             while self._wanted:
                 queue = next(iter(self._wanted))
                 del self._wanted[queue]
-                if queue.nearly_done and self._writer_busy():
+                if queue.backlog.state is State.NEARLY_DONE and self._writer_busy():
                     self._nearly_done[queue] = None
                 elif (refused := await self._try(connection, queue)) is not None:
                     self.health.begin(CLAIMING, told(refused))
@@ -145,14 +146,14 @@ class Fetcher:
         left, self._nearly_done = self._nearly_done, {}
         for queue in left:
             for _ in range(FINISHING_CLAIMS):
-                if queue.backlog.unclaimed and not queue.claiming and (queue.room > 0 or queue.overtaken):
+                if queue.backlog.unclaimed and not queue.backlog.claiming and (queue.room > 0 or queue.overtaken):
                     await self._try(connection, queue)
 
     def take_back(self) -> None:
         """The writer is idle: backlogs left to it are claimed here."""
         left, self._nearly_done = self._nearly_done, {}
         for queue in left:
-            queue.forget_claim()
+            queue.writer_idle()
             self.want(queue)
 
     async def claim(self, connection: Connection, queue: LocalQueue) -> None:
@@ -162,12 +163,15 @@ class Fetcher:
         if queue.in_transit:
             asyncio.get_running_loop().call_later(0.001, self.want, queue)
             return
+        if queue.backlog.claiming:  # the publish writer's: it brings what is wanted
+            return
         limit = queue.claim_limit()
         limit = min(limit, self._narrow.get(queue, limit))
         if limit <= 0 or queue.policy.paused or queue.closed or self._stopping:
             queue.refilled()
             return
-        policy, news, messages = queue.policy, queue.begin_claim(), list[Message]()
+        policy = queue.policy
+        queue.begin_claim()
         try:
             result, messages = await self._claim(connection, queue, limit)
         except BaseException as error:
@@ -175,7 +179,7 @@ class Fetcher:
             if isinstance(error, Exception):
                 self._narrow[queue] = limit // 2
             raise
-        queue.end_claim(result, limit, news, self.node.horizon)
+        queue.end_claim(result, limit, self.node.horizon)
         self._claimed(queue, messages)
         if queue.policy is not policy and queue.policy.taken_as_asked:  # a limit was set meanwhile
             queue.decline(messages)

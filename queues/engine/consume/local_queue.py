@@ -21,6 +21,7 @@ from itertools import islice, takewhile
 from typing import Protocol
 
 from queues.engine.consume.backlog import Backlog, ClaimResult
+from queues.engine.consume.claim_path import Action, Event, State
 from queues.engine.consume.deadlines import Agenda, BurstDeadlines
 from queues.engine.consume.dispatch import TURN_BYTES, Dispatcher, Push, Waiter
 from queues.engine.consume.held_messages import HeldMessages, Unacked
@@ -89,14 +90,6 @@ class LocalQueue:
         self.shared = False
         self.interested = False
         self.closed = False
-        #: A claim is under way. Transactions under way that may lease new messages to this node.
-        self.claiming = False
-        self.storing = 0
-        #: A claim emptied the store, and messages have arrived since: the next publish claims them.
-        self.nearly_done = False
-        #: The store has a message that belongs before prefetched ones: of a higher priority, or handed back. Prefetched
-        #: messages from `backlog.first` on wait until it is claimed.
-        self.overtaken = False
         self.last_demand = -1e9
         #: The record of an audited queue.
         self.audited = settlements.audited(policy)
@@ -136,7 +129,7 @@ class LocalQueue:
         self.last_demand = now
         held = self.held
         if (
-            held.ready and not (self.overtaken and held.ready[0][0] >= self.backlog.first)
+            held.ready and not (self.backlog.unclaimed and held.ready[0][0] > self.backlog.first)
             and not self.policy.paused and now < self._node.trusted_until
         ):  # fmt: skip
             delivery = held.deliver(now)
@@ -230,7 +223,7 @@ class LocalQueue:
         held = self.held
         if self.overtaken:
             first = self.backlog.first
-            most = sum(1 for _ in takewhile(lambda message: message[0] < first, islice(held.ready, most)))
+            most = sum(1 for _ in takewhile(lambda message: message[0] <= first, islice(held.ready, most)))
         taken = held.push(now, most, TURN_BYTES)
         if self.audited is not None:
             ids = [held.unacked[push.tag][0] for push in taken]
@@ -392,7 +385,7 @@ class LocalQueue:
     def wanted(self, now: float) -> int:
         """The number of new messages that may be leased to this node as they are stored: any while memory has room, but
         of a queue that other nodes serve too no more than its own consumers ask for."""
-        if self.backlog.unclaimed or self.claiming or self.room <= 0 or not self.policy.may_lease_on_publish:
+        if self.backlog.state is not State.CAUGHT_UP or self.room <= 0 or not self.policy.may_lease_on_publish:
             return 0
         recent = now - self.last_demand < (COLD_SHARED if self._with_workers or self.shared else WARM)
         if not self.shared:
@@ -402,16 +395,17 @@ class LocalQueue:
     def begin_storing(self) -> None:
         """A transaction begins that may lease new messages to this node: no claim may begin before `end_storing`, or
         messages would overtake each other."""
-        self.storing += 1
+        self.backlog.on(Event.STORING_BEGUN)
 
     def end_storing(self) -> None:
-        self.storing -= 1
+        """The transaction has ended."""
+        self._obey(self.backlog.on(Event.STORED))
 
     @property
     def in_transit(self) -> bool:
         """Whether messages are on their way into memory or back to the store, and a claim would break the order."""
         return (
-            self.storing > 0
+            self.backlog.storing
             or self._settlements.handed_back < self._returned_in
             or (self.audited is not None and self.audited.handing_back)
         )
@@ -441,28 +435,26 @@ class LocalQueue:
         self._shortage = 0
         return max(most, overtaking) if self.overtaken else most
 
-    def begin_claim(self) -> int:
-        """A claim begins; returns the backlog's count of arrivals, for `end_claim`."""
-        self.claiming = True
-        return self.backlog.begin_claim()
+    def begin_claim(self) -> None:
+        """A claim begins."""
+        self.backlog.begin_claim()
 
     def abort_claim(self) -> None:
         """The claim under way has failed. A purge passed over its messages, which are ready in the store again."""
-        self.claiming = False
+        self.backlog.on(Event.CLAIM_FAILED)
         if self._purged is not None:
             self._purged = *self._purged[:2], True
 
-    def end_claim(self, result: ClaimResult, limit: int, news: int, horizon: int) -> None:
+    def end_claim(self, result: ClaimResult, limit: int, horizon: int) -> None:
         """The claim under way has come back."""
-        self.claiming = False
         # When a concurrency limit was met there is more, but not now.
         limited = result.taken < limit and self.policy.concurrency_limit is not None
-        self.backlog.claimed(result, news, LOWEST if self.dead else horizon, emptied=limited)
-        self.nearly_done = (limited or not result.more) and self.backlog.unclaimed
+        self.backlog.end_claim(result, LOWEST if self.dead else horizon, limited=limited)
 
-    def forget_claim(self) -> None:
-        """The rest of the backlog is claimed as usual, not by the publish writer."""
-        self.nearly_done = False
+    def writer_idle(self) -> None:
+        """The publish writer makes no claim now: one that was left to it is the fetcher's."""
+        if self.backlog.state is State.NEARLY_DONE:
+            self.backlog.on(Event.WRITER_IDLE)
 
     def add(self, messages: Iterable[Message], size: int) -> None:
         """Take messages leased to this node, which have `size` bytes together, as `weight` counts."""
@@ -481,8 +473,7 @@ class LocalQueue:
         self._added()
 
     def _added(self) -> None:
-        if self.overtaken or self.backlog.unclaimed:
-            self._compare()
+        self._give_way()
         if self._soon_cold or not self.interested:
             self.tidy_soon()
         else:
@@ -498,23 +489,30 @@ class LocalQueue:
     def exhaust(self) -> None:
         """The store has nothing that can be claimed: consumers get what is here, until messages arrive."""
         self.backlog.exhaust()
-        self.overtaken = False
         self.refilled()
         self.dispatch()
 
-    def _compare(self) -> None:
-        """See whether prefetched messages are overtaken by one of the store. If what is here counts as being worked on,
-        it goes back: it may hold the place that the other one needs."""
+    @property
+    def overtaken(self) -> bool:
+        """Whether the store has a message that belongs before prefetched ones: of a higher priority, or handed back.
+        Prefetched messages above `backlog.first` wait until it is claimed."""
         ready = self.ready
-        self.overtaken = bool(ready) and self.backlog.unclaimed and self.backlog.first < ready[-1][0]
-        if self.overtaken and self.policy.taken_as_asked:
+        return self.backlog.unclaimed and bool(ready) and self.backlog.first < ready[-1][0]
+
+    def _give_way(self) -> None:
+        """If what is here counts as being worked on and is overtaken, it goes back: it may hold the place that the
+        other one needs."""
+        if self.policy.taken_as_asked and self.overtaken:
             self.return_prefetched()
 
     def more_in_store(self, first_id: int) -> None:
         """Messages from `first_id` on became ready in the store."""
-        self.backlog.arrived(first_id)
-        self._compare()
-        if self.demand or self._on_refill:
+        action = self.backlog.arrived(first_id)
+        self._give_way()
+        self._obey(action)
+
+    def _obey(self, action: Action) -> None:
+        if action is Action.ASK and (self.demand or self._on_refill):
             self._fetcher.want(self)
 
     # Returning prefetched messages.
@@ -562,7 +560,6 @@ class LocalQueue:
     def take_all(self) -> list[tuple[int, int | None]]:
         """Remove every prefetched message; returns (id, tag of an earlier delivery)."""
         self.backlog.returned()
-        self.overtaken = False
         return self.held.take_all()
 
     def return_prefetched(self) -> None:
@@ -574,7 +571,7 @@ class LocalQueue:
         their way here or back to the store as the purge looked for ready ones, are removed."""
         self.backlog.returned()
         self._settlements.purge(self.held.purge(high) + self.held.find_handed_back(high), by)
-        if self.claiming:
+        if self.backlog.claiming:
             self._purged = high, by, False
         self._added()
 
@@ -606,14 +603,13 @@ class LocalQueue:
             self.held.remember_handed_back(ids)
             self._settlements.hand_back(taken, audited)
             self._returned_in = self._settlements.round
-            self.backlog.arrived(min(ids))
-            self._compare()
+            self.backlog.returned(min(ids))
+            self._give_way()
 
     def lose_leases(self) -> None:
         """The leases are no longer this node's: forget prefetched messages, settle late acknowledgements by id."""
         self.held.lose_leases()
         self.backlog.restart()
-        self.overtaken = False
         self._returned_in = 0  # messages on their way back are reaped
         self._deadlines.clear()
         self._dispatcher.forget_deadlines()
@@ -692,4 +688,4 @@ class LocalDeadLetters(LocalQueue):
             self._settlements.give_back(Failure(entry[0], entry[1], refuse=refuse), self.audited)
         else:
             self._settlements.hand_back([(entry[0], None)], self.audited)
-        self.backlog.reopen()
+        self.backlog.returned()

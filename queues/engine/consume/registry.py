@@ -122,7 +122,7 @@ class LocalQueues:
     @property
     def claiming(self) -> bool:
         """Whether messages are on their way from the store."""
-        return any(queue.claiming for queue in self.queues.values())
+        return any(queue.backlog.claiming for queue in self.queues.values())
 
     def look_again(self) -> None:
         """Notifications may have been missed: everything may have messages in the store."""

@@ -165,9 +165,14 @@ class Mailbox:
         self.unacked.clear()
 
     def claimed(self, claim: ClaimResult, news: int) -> None:
-        """Letters were fetched; `news` is the backlog's from before."""
+        """Letters were fetched, by a transaction that may have been done more than once; `news` is the backlog's from
+        before."""
         self.most = min(2 * self.most, MOST_CLAIMED)
-        self.backlog.claimed(claim, news)
+        quiet = self.backlog.news == news
+        self.backlog.begin_claim()
+        if not quiet:
+            self.backlog.returned()
+        self.backlog.end_claim(claim)
 
     def claim_fewer(self) -> bool:
         """A fetch has failed: fetch fewer letters next time. Returns whether it was a single letter's."""

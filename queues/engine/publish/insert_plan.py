@@ -317,7 +317,8 @@ class Plan:
 
     def begin(self) -> None:
         """Nothing is claimed for a buffer while messages may be leased to it: they would overtake each other."""
-        self.storing = [buffer for write in self.writes for buffer in write.buffers if buffer is not None]
+        buffers = dict.fromkeys(buffer for write in self.writes for buffer in write.buffers if buffer is not None)
+        self.storing = list(buffers)
         for buffer in self.storing:
             buffer.begin_storing()
 

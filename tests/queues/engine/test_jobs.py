@@ -411,7 +411,7 @@ async def test_a_backlog_that_nobody_wants_is_not_looked_at_again_and_again(
     worker.grant(1)
     await worker.take(1)
     await store.until(
-        lambda: not (buffer.interested or buffer.ready or buffer.claiming), "what is left has gone back"
+        lambda: not (buffer.interested or buffer.ready or buffer.backlog.claiming), "what is left has gone back"
     )
     buffer.backlog.watermark.claimed("10:12:", 2**50, 1)  # as if it had gone back before the floor followed
     await store.until(lambda: store.counts(queue)[0] == 199 and not engine.settles(engine.settling - 1), "it is back")

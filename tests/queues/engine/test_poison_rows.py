@@ -120,6 +120,7 @@ async def test_a_queue_whose_counts_cannot_be_written_keeps_no_other_queues_from
             await Producer(engine).publish(queue, b"1")
         counted = f"select 1 from queues_queuecount where queue_id = {neighbour} and published = 2"
         await store.until(lambda: store.rows(counted), "the neighbour's count")
+        await store.until(lambda: engine.health.isolated, "the other's failure")
         unharmed(engine, "count of a queue")
     assert store.counts(poison)[0] == 2, "what was not folded counts all the same"
 

@@ -168,10 +168,10 @@ async def test_a_limit_set_while_messages_are_claimed_holds_for_them(make_engine
     with psycopg.connect(store.conninfo) as other:  # the claim waits for this message
         other.execute("update queues_message set error = 'x' where id = (select min(id) from queues_message)")
         assert buffer.deliver(monotonic()) is None
-        await store.until(lambda: buffer.claiming, "the claim is under way")
+        await store.until(lambda: buffer.backlog.claiming, "the claim is under way")
         await store.change("update queues_queue set concurrency_limit = 3 returning id")
         await store.until(lambda: buffer.policy.concurrency_limit == 3, "the limit is heard of")
-    await store.until(lambda: not buffer.claiming, "the claim is done")
+    await store.until(lambda: not buffer.backlog.claiming, "the claim is done")
     taken = await Consumer(buffer).bodies(3, ack=False)
     assert len(taken) == 3
     await store.until(lambda: store.counts(queue) == (17, 3, 0, 0), "no more are leased")
@@ -189,12 +189,12 @@ async def test_deliveries_that_return_by_themselves_count_for_a_concurrency_limi
 
     def poll() -> bool:
         given.extend(buffer.deliver_many(monotonic(), 28))
-        return len(given) >= 4 and not buffer.claiming
+        return len(given) >= 4 and not buffer.backlog.claiming
 
     await store.until(poll, "four are given out")
     for _ in range(5):
         buffer.want()
-        await store.until(lambda: not buffer.claiming, "a claim that finds no place")
+        await store.until(lambda: not buffer.backlog.claiming, "a claim that finds no place")
         assert buffer.deliver_many(monotonic(), 28) == []
     assert store.counts(queue) == (24, 4, 0, 0)
 

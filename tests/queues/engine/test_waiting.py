@@ -13,6 +13,7 @@ import pytest
 
 from queues.engine import Outgoing, StoreUnavailable, options_from_settings
 from queues.engine.access import key_digest
+from queues.engine.consume.claim_path import State
 from queues.engine.consume.low_watermark import FIRST
 from queues.engine.message import Failure
 from queues.operations.keys import create_key
@@ -60,13 +61,13 @@ async def test_a_place_in_memory_that_a_burial_frees_is_filled(make_engine: Make
     first = await Consumer(buffer).next()
     assert first is not None
     second = asyncio.create_task(Consumer(buffer).next())
-    await store.until(lambda: buffer.demand and not buffer.claiming, "it waits")
+    await store.until(lambda: buffer.demand and not buffer.backlog.claiming, "it waits")
     buffer.give_back(first[0], error="no")
     delivery = await second
     assert delivery is not None
     assert delivery[1] == b"next"
     third = asyncio.create_task(Consumer(buffer).bodies(1))
-    await store.until(lambda: buffer.demand and not buffer.claiming, "it waits")
+    await store.until(lambda: buffer.demand and not buffer.backlog.claiming, "it waits")
     buffer.bury(delivery[0], "it cannot be sent")
     assert await third == [b"last"]
     await store.until(lambda: store.counts(queue)[3] == 2, "both are dead letters")
@@ -88,11 +89,11 @@ async def test_a_high_priority_is_pushed_although_memory_is_full_and_the_writer_
     with psycopg.connect(store.conninfo) as other:
         other.execute(b"select from queues_message where queue_id = %s and state = 0 for update", (queue,))
         worker.grant(1)
-        await store.until(lambda: buffer.claiming, "the claim")
+        await store.until(lambda: buffer.backlog.claiming, "the claim")
         await producer.publish("q", b"6")
         other.rollback()
     assert await worker.bodies(1) == [b"urgent"]
-    assert (buffer.nearly_done, buffer.room) == (True, 0)
+    assert (buffer.backlog.state, buffer.room) == (State.NEARLY_DONE, 0)
     await producer.publish_detailed("q", Outgoing(b"urgent too", priority=5))
     with psycopg.connect(store.conninfo) as other:
         hold_key(other, another)

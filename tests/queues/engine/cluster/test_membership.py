@@ -408,7 +408,7 @@ async def test_a_queue_that_waited_for_its_claim_when_the_database_went_is_claim
         store.rows("select from queues_message where queue_id = %s for update", first)
         a.wait(gone)
         b.wait(staying)
-        await store.until(lambda: a.claiming, "the claim for the first")
+        await store.until(lambda: a.backlog.claiming, "the claim for the first")
         a.cancel(gone)
         store.rows("select pg_terminate_backend(%s)", engine.connections["fetcher"].info.backend_pid)
         await store.until(lambda: not engine.available, "the loss is noticed")

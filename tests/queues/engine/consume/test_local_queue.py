@@ -59,7 +59,7 @@ class Fetcher:
         self.wanted = False
 
     def want(self, queue: LocalQueue) -> None:
-        self.wanted |= not queue.claiming
+        self.wanted |= not queue.backlog.claiming
 
 
 class Taker(Waiter):
@@ -98,28 +98,30 @@ class Shop:
         self.settlements, self.fetcher = Settlements(), Fetcher()
         everything: Any = self.settlements
         self.queue = LocalQueue(dataclasses.replace(POLICY, **policy), everything, self.fetcher, QueueSchedule())
-        self.end_claim(BATCH, self.queue.begin_claim())  # finds nothing: the fast gear
+        self.claim()  # finds nothing: the fast gear
 
     def publish(self, *ids: int) -> None:
         """Messages are stored as leased to this node, and are delivered after the commit."""
         self.queue.add(map(_message, ids), 0)
 
-    def begin_claim(self) -> tuple[int, int]:
+    def begin_claim(self) -> int:
         assert not self.queue.in_transit
-        return self.queue.claim_limit(), self.queue.begin_claim()
+        limit = self.queue.claim_limit()
+        self.queue.begin_claim()
+        return limit
 
-    def end_claim(self, limit: int, news: int) -> list[int]:
+    def end_claim(self, limit: int = BATCH) -> list[int]:
         found = sorted(self.stored)[:limit]
         self.stored.difference_update(found)
         result = ClaimResult(SNAPSHOT, len(found) == limit, found[-1] if found else None, len(found))
-        self.queue.end_claim(result, limit, news, LOWEST)
+        self.queue.end_claim(result, limit, LOWEST)
         self.queue.add_claimed([_message(id) for id in found])
         self.queue.refilled()
         return found
 
     def claim(self) -> list[int]:
         self.fetcher.wanted = False
-        return self.end_claim(*self.begin_claim())
+        return self.end_claim(self.begin_claim())
 
     def write_handed_back(self) -> None:
         """The hand-backs are committed."""
@@ -174,7 +176,7 @@ def test_a_message_handed_back_is_the_next_while_it_is_being_claimed(shop: Shop)
     begun = shop.begin_claim()
     taker = Taker(shop.queue)
     assert taker.taken == []
-    shop.end_claim(*begun)
+    shop.end_claim(begun)
     assert taker.taken == [1]
 
 
@@ -241,10 +243,10 @@ def test_messages_handed_back_come_first_however_many_they_are() -> None:
 
 def test_a_message_that_arrives_during_a_claim_is_not_taken_for_claimed(shop: Shop) -> None:
     shop.write_handed_back()
-    limit, news = shop.begin_claim()
+    limit = shop.begin_claim()
     shop.stored.add(-5)  # of a higher priority
     shop.queue.more_in_store(-5)
-    shop.queue.end_claim(ClaimResult(SNAPSHOT, False, 1, 1), limit, news, LOWEST)
+    shop.queue.end_claim(ClaimResult(SNAPSHOT, False, 1, 1), limit, LOWEST)
     shop.stored.discard(1)
     shop.queue.add_claimed([_message(1)])
     assert shop.queue.deliver(time.monotonic()) is None
@@ -300,7 +302,7 @@ def test_a_purge_removes_what_was_on_its_way_here() -> None:
     shop.queue.more_in_store(1)
     begun = shop.begin_claim()
     shop.queue.purge(2, "me")
-    shop.end_claim(*begun)
+    shop.end_claim(begun)
     assert shop.settlements.purged == [1, 2]
     assert shop.take() == 3
 
@@ -313,7 +315,8 @@ def test_a_purge_removes_what_was_on_its_way_here_also_when_it_comes_by_later_cl
     shop.queue.purge(3, "me")
     shop.queue.abort_claim()
     for _ in range(4):
-        shop.end_claim(1, shop.queue.begin_claim())
+        shop.begin_claim()
+        shop.end_claim(1)
     assert shop.settlements.purged == [1, 2, 3]
     assert shop.take() == 4
     shop.queue.hand_back(shop.tags[4])

@@ -93,7 +93,9 @@ async def test_a_queue_whose_messages_went_back_while_another_was_settled_is_not
     engine = await make_engine()
     buffer, worker = await given(engine, b"1", b"2", b"3", credits=1)
     async with settling_held(engine, store):
-        await store.until(lambda: not (buffer.ready or buffer.claiming or buffer.interested), "memory is emptied")
+        await store.until(
+            lambda: not (buffer.ready or buffer.backlog.claiming or buffer.interested), "memory is emptied"
+        )
     worker.grant(2)
     assert await worker.bodies(3) == [b"1", b"2", b"3"]
 
