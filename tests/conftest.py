@@ -133,7 +133,7 @@ SLOW = (
 KEPT_TABLES = {"auth_permission", "django_content_type", "django_migrations"}
 
 #: Tables without a model.
-OTHER_TABLES = {"queues_instruction", "queues_topologychange"}
+OTHER_TABLES = {"queues_archivedmessage", "queues_archivedsegment", "queues_instruction", "queues_topologychange"}
 
 #: Empties the tables named that have rows. TRUNCATE, since the audit chains refuse DELETE.
 EMPTY_TABLES = """

@@ -42,7 +42,7 @@ class ArchivedMessageAdmin(KeysetAdmin):
         """The whole message; of several rows with its id, which has no unique index, the newest."""
         if not ID.fullmatch(object_id):
             return None
-        return ArchivedMessage.objects.filter(pk=int(object_id)).order_by("-finished_at").first()
+        return ArchivedMessage.objects.with_id(int(object_id)).order_by("-finished_at").first()
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.payload_view)

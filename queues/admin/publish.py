@@ -109,7 +109,7 @@ def _initial(model_admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
         return {"address": request.GET.get("to", "")}
     row: Message | ArchivedMessage | None
     if "finished" in request.GET:
-        row = ArchivedMessage.objects.filter(pk=int(id)).order_by("-finished_at").first()
+        row = ArchivedMessage.objects.with_id(int(id)).order_by("-finished_at").first()
     else:
         row = model_admin.get_object(request, id)
     if row is None or row.payload is None:

@@ -1,9 +1,14 @@
-"""The archive of finished messages: append-only, one partition a day."""
+"""The archive of finished messages: append-only, one partition a day.
+
+It has two tables: `queues_archivedmessage`, a row a message, and `queues_archivedsegment`, a row for messages that were
+published together. `queues_archive` is the view of the messages of both; what is written goes to a table.
+"""
 
 from __future__ import annotations
 
 from django.db import models
-from django.db.models import Func, Q
+from django.db.models import BooleanField, Func, Q, QuerySet
+from django.db.models.expressions import RawSQL
 from django.db.models.functions import Cast
 
 from queues.models.message import Content
@@ -19,10 +24,19 @@ class Outcome(models.IntegerChoices):
     REMOVED = 4, "removed by an operator"
 
 
-class ArchivedMessage(models.Model):
-    """A finished message. The table is partitioned by the day of `finished_at` (UTC).
+class ArchivedMessages(models.QuerySet["ArchivedMessage"]):
+    """Conditions on `queue`, `finished_at` and `xid` reach segments; one on `id` alone would look at all messages."""
 
-    `id` is the message's first id; the table has no unique index, so that appending stays cheap.
+    def with_id(self, id: int) -> QuerySet[ArchivedMessage]:
+        """Those with this first id, most often one. Looks at the rows and segments only that may have it."""
+        finished = RawSQL("finished_at = any(array(select queues_archived_at(%s)))", [id], output_field=BooleanField())
+        return self.filter(finished, pk=id)
+
+
+class ArchivedMessage(models.Model):
+    """A finished message. Both tables are partitioned by the day of `finished_at` (UTC).
+
+    `id` is the message's first id; there is no unique index, so that appending stays cheap.
     """
 
     id = models.BigIntegerField(primary_key=True)
@@ -50,6 +64,8 @@ class ArchivedMessage(models.Model):
         db_default=Cast(Cast(Func(function="pg_current_xact_id"), models.TextField()), models.BigIntegerField()),
         help_text="The transaction that wrote it; 0: before this column.",
     )
+
+    objects = ArchivedMessages.as_manager()
 
     class Meta:
         db_table = "queues_archive"

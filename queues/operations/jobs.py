@@ -184,7 +184,7 @@ def _live(queue: Queue, ids: list[int], using: str) -> Any:
 
 
 def _archived_rows(queue: Queue, id: int, using: str) -> Any:
-    return ArchivedMessage.objects.using(using).filter(queue=queue, id=id, outcome=Outcome.ACKNOWLEDGED)
+    return ArchivedMessage.objects.using(using).with_id(id).filter(queue=queue, outcome=Outcome.ACKNOWLEDGED)
 
 
 def _archived(queue: Queue, id: int, using: str) -> ArchivedMessage | None:

@@ -56,7 +56,7 @@ def find_archived(id: int, using: str = DEFAULT_DB_ALIAS) -> list[ArchivedMessag
     Raises OperationalError when the archive is too large to be searched in `ARCHIVE_TIMEOUT`.
     """
     with time_limit(ARCHIVE_TIMEOUT, using):
-        rows = ArchivedMessage.objects.using(using).filter(pk=id).defer("payload", "result")
+        rows = ArchivedMessage.objects.using(using).with_id(id).defer("payload", "result")
         return sorted(rows.order_by()[:MOST_ROWS], key=lambda row: row.finished_at)
 
 

@@ -23,8 +23,11 @@ DAY = timedelta(days=1)
 def archive_days() -> set[str]:
     """The days that have a partition."""
     with connection.cursor() as cursor:
-        cursor.execute("select inhrelid::regclass::text from pg_inherits where inhparent = 'queues_archive'::regclass")
-        return {name.removeprefix("queues_archive_") for (name,) in cursor.fetchall()}
+        cursor.execute(
+            "select right(inhrelid::regclass::text, 8), count(*) from pg_inherits"
+            " where inhparent in ('queues_archivedmessage'::regclass, 'queues_archivedsegment'::regclass) group by 1"
+        )
+        return {name for name, tables in cursor.fetchall() if tables == 2}
 
 
 def day(ahead: int) -> str:

@@ -178,8 +178,8 @@ MESSAGES: Final = """
     ) as new"""
 #: Half as many are finished.
 ARCHIVE: Final = """
-    insert into queues_archive (id, queue_id, outcome, attempts, producer_id, consumer_id, published_at, delivered_at,
-        finished_at, size, key, payload)
+    insert into queues_archivedmessage (id, queue_id, outcome, attempts, producer_id, consumer_id, published_at,
+        delivered_at, finished_at, size, key, payload)
     select n, %(queue)s + n %% %(queues)s, 0, 0, %(key)s, %(key)s, at - interval '2 s', at - interval '1 s', at, 20,
         case when n %% 10 = 0 then 'key-' || n end, convert_to('{"number": ' || n || '}', 'UTF8')
     from (select n, now() - (%(last)s - n) * interval '10 ms' as at

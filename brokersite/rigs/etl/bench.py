@@ -26,7 +26,7 @@ NAME = "fivewire_etl_bench"
 #: Rows of one transaction, as a busy settlement writer writes them.
 BATCH = 2000
 
-FILL = """insert into queues_archive (id, queue_id, outcome, attempts, producer_id, consumer_id, published_at,
+FILL = """insert into queues_archivedmessage (id, queue_id, outcome, attempts, producer_id, consumer_id, published_at,
         delivered_at, finished_at, size, key, xid)
     select nextval('queues_message_id'), 1 + n %% 4, 0, 0, 1, 1, now() - n * interval '1 ms',
         now() - n * interval '0.5 ms', now(), 100, null, (select pg_current_xact_id()::text::bigint)

@@ -22,7 +22,7 @@ DAY = datetime.timedelta(days=1)
 
 def partitions(store: Store) -> set[str]:
     rows = store.rows(
-        "select inhrelid::regclass::text as name from pg_inherits where inhparent = 'queues_archive'::regclass"
+        "select inhrelid::regclass::text as name from pg_inherits where inhparent = 'queues_archivedmessage'::regclass"
     )
     return {row["name"] for row in rows}
 

@@ -216,7 +216,7 @@ def test_a_database_that_was_set_back_is_read_again_without_repeating_a_row(etl:
     etl.finish(1, 2)
     etl.export()
     etl.sql("update queues_etlwitness set token = gen_random_uuid()")
-    etl.sql("update queues_archive set xid = 9000000000 where id = 2")  # as if a dump had brought it
+    etl.sql("update queues_archivedmessage set xid = 9000000000 where id = 2")  # as if a dump had brought it
     etl.finish(3, xid=9_000_000_001)
     etl.export()
     assert "set back to an earlier state" in etl.warnings[0]

@@ -61,7 +61,7 @@ def test_an_output_that_is_wrong_is_told_by_day_queue_and_id(etl: Etl, tmp_path:
     file("repeated").with_name("again.parquet").write_bytes(file("repeated").read_bytes())
     file("lost").unlink()
     file("moved").rename(file("changed").with_name("moved.parquet"))
-    etl.sql("update queues_archive set attempts = 1 where id = 32")
+    etl.sql("update queues_archivedmessage set attempts = 1 where id = 32")
     etl.finish(43, queue="unread")
     found = compared(etl, tmp_path)
     told: dict[str, str] = {}

@@ -9,7 +9,7 @@ gone as (
         case when (select whole from cause) then headers end as headers,
         case when (select whole from cause) then payload end as payload
 ), archived as (
-    insert into queues_archive (id, queue_id, outcome, attempts, producer_id, consumer_id, published_at, delivered_at,
+    insert into queues_archivedmessage (id, queue_id, outcome, attempts, producer_id, consumer_id, published_at, delivered_at,
         finished_at, max_attempts, retry_interval, due_at, size, key, headers, payload, content, job, result, xid)
     select coalesce(origin_id, id), queue_id, (select outcome from cause), attempts, producer_id, consumer_id,
         published_at, delivered_at, now(), max_attempts, retry_interval, due_at, size, key,

@@ -1,0 +1,175 @@
+-- The archive gets a second table, of segments: messages that were published together and leased at once are one row.
+-- `queues_archive` becomes a view of the messages of both. Nothing is rewritten, and it waits 10 s at most for queries of
+-- the archive that are under way: then it fails, and may be run again.
+set local lock_timeout = '10s';
+alter table queues_archive rename to queues_archivedmessage;
+
+-- `count` plain messages with the ids from `first` on; slot n is the message first + n, its payload had sizes[n + 1]
+-- bytes. Those that are archived by this row are the slots lows[k] to highs[k], each range acknowledged by one consumer
+-- and delivered at one time. No segment has more than 4096 slots.
+create table queues_archivedsegment (
+    first bigint not null,
+    count integer not null,
+    queue_id integer not null,
+    outcome smallint not null default 0,
+    producer_id bigint,
+    published_at timestamptz not null,
+    finished_at timestamptz not null,
+    xid bigint not null default pg_current_xact_id()::text::bigint,
+    sizes integer[] not null,
+    lows integer[] not null,
+    highs integer[] not null,
+    consumers bigint[] not null,
+    delivered timestamptz[] not null
+) partition by range (finished_at);
+create index queues_archivedsegment_finished on queues_archivedsegment using brin (finished_at);
+create index queues_archivedsegment_first on queues_archivedsegment using brin (first);
+create index queues_archivedsegment_xid on queues_archivedsegment using brin (xid) with (pages_per_range = 32);
+create table queues_archivedsegment_default partition of queues_archivedsegment default;
+
+create view queues_archive as
+    select id, queue_id, outcome, attempts, producer_id, consumer_id, published_at, delivered_at, finished_at, size, key,
+        headers, payload, due_at, max_attempts, retry_interval, content, job, result, xid
+    from queues_archivedmessage
+    union all
+    -- Conditions on the queue, the outcome, the producer, times and the transaction reach the segments' columns. Those on
+    -- what a segment's messages never have leave them all out. One on the id does not: see queues_archived_at.
+    select s.first + slot, s.queue_id, s.outcome, 0::smallint, s.producer_id, r.consumer_id, s.published_at,
+        r.delivered_at, s.finished_at, s.sizes[slot + 1], null::text, null::jsonb, null::bytea, null::timestamptz,
+        null::smallint, null::integer, null::smallint, null::boolean, null::bytea, s.xid
+    from queues_archivedsegment s,
+        unnest(s.lows, s.highs, s.consumers, s.delivered) as r (low, high, consumer_id, delivered_at),
+        generate_series(r.low, r.high) as slot;
+alter view queues_archive alter column xid set default pg_current_xact_id()::text::bigint;
+
+create function queues_archived_at(message bigint) returns setof timestamptz
+language sql stable as $$
+-- When rows and segments were finished that may have this message: a condition on `finished_at` leaves all others out.
+    select finished_at from queues_archivedmessage where id = message
+    union all
+    select finished_at from queues_archivedsegment
+    where first > greatest(message, -9223372036854770000) - 4096 and first <= message
+$$;
+
+create function queues_insert_archived() returns trigger
+language plpgsql as $$
+begin
+    insert into queues_archivedmessage (id, queue_id, outcome, attempts, producer_id, consumer_id, published_at,
+        delivered_at, finished_at, size, key, headers, payload, due_at, max_attempts, retry_interval, content, job,
+        result, xid)
+    values (new.id, new.queue_id, new.outcome, new.attempts, new.producer_id, new.consumer_id, new.published_at,
+        new.delivered_at, new.finished_at, new.size, new.key, new.headers, new.payload, new.due_at, new.max_attempts,
+        new.retry_interval, new.content, new.job, new.result, new.xid);
+    return new;
+end $$;
+create trigger archive_inserts instead of insert on queues_archive
+    for each row execute function queues_insert_archived();
+
+create function queues_delete_archived() returns trigger
+language plpgsql as $$
+-- Delete a message's row, or take it out of its range of a segment; a segment of which nothing is left goes, too.
+begin
+    delete from queues_archivedmessage
+    where id = old.id and finished_at = old.finished_at and xid = old.xid and queue_id = old.queue_id
+        and outcome = old.outcome and attempts = old.attempts;
+    if found then
+        return old;
+    end if;
+    update queues_archivedsegment s set (lows, highs, consumers, delivered) = (
+        select coalesce(array_agg(piece.low order by piece.low), '{}'),
+            coalesce(array_agg(piece.high order by piece.low), '{}'),
+            coalesce(array_agg(r.consumer_id order by piece.low), '{}'),
+            coalesce(array_agg(r.delivered_at order by piece.low), '{}')
+        from unnest(s.lows, s.highs, s.consumers, s.delivered) as r (low, high, consumer_id, delivered_at),
+            lateral (values
+                (r.low, least(r.high, (old.id - s.first - 1)::integer)),
+                (greatest(r.low, (old.id - s.first + 1)::integer), r.high)
+            ) as piece (low, high)
+        where piece.low <= piece.high)
+    where first > greatest(old.id, -9223372036854770000) - 4096 and first <= old.id
+        and finished_at = old.finished_at and xid = old.xid and queue_id = old.queue_id and outcome = old.outcome
+        and exists (select from unnest(s.lows, s.highs) as r (low, high) where old.id - s.first between r.low and r.high);
+    if not found then
+        return null;
+    end if;
+    delete from queues_archivedsegment
+    where first > greatest(old.id, -9223372036854770000) - 4096 and first <= old.id
+        and finished_at = old.finished_at and xid = old.xid and lows = '{}';
+    return old;
+end $$;
+create trigger archive_deletes instead of delete on queues_archive
+    for each row execute function queues_delete_archived();
+
+create or replace function queues_make_archive_partitions(first_day date, days integer) returns integer
+language plpgsql set lock_timeout = '200ms' as $$
+-- Make the partitions of these days (UTC) that do not exist, of both tables; returns for how many days some were made.
+declare
+    made integer := 0;
+    missed boolean;
+    day date;
+    parent text;
+    prefix text;
+    partition text;
+begin
+    perform pg_advisory_xact_lock(hashtext('queues_archive'));
+    for i in 0 .. days - 1 loop
+        day := first_day + i;
+        missed := false;
+        for parent, prefix in values
+            ('queues_archivedmessage', 'queues_archive'), ('queues_archivedsegment', 'queues_archivedsegment')
+        loop
+            partition := prefix || '_' || to_char(day, 'YYYYMMDD');
+            continue when to_regclass(partition) is not null;
+            -- Rows that fell into the default partition would forbid the new one: move them.
+            execute format('create table %I (like %I including defaults including storage)', partition, parent);
+            execute format(
+                'with moved as (delete from %4$I where finished_at >= %1$L and finished_at < %2$L
+                 returning *) insert into %3$I select * from moved',
+                day::timestamp at time zone 'UTC', (day + 1)::timestamp at time zone 'UTC', partition,
+                prefix || '_default');
+            execute format('alter table %I attach partition %I for values from (%L) to (%L)', parent, partition,
+                day::timestamp at time zone 'UTC', (day + 1)::timestamp at time zone 'UTC');
+            missed := true;
+        end loop;
+        made := made + missed::integer;
+    end loop;
+    return made;
+end $$;
+
+create or replace function queues_drop_archive_partitions(before_day date) returns integer
+language plpgsql set lock_timeout = '200ms' as $$
+-- Drop the partitions of all days before this one, of both tables; returns how many days there were.
+declare
+    dropped text[] := '{}';
+    partition text;
+begin
+    perform pg_advisory_xact_lock(hashtext('queues_archive'));
+    for partition in
+        select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
+        where i.inhparent in ('queues_archivedmessage'::regclass, 'queues_archivedsegment'::regclass)
+            and c.relname ~ '_\d{8}$' and right(c.relname, 8) < to_char(before_day, 'YYYYMMDD')
+        order by i.inhparent, c.relname
+    loop
+        execute format('drop table %I', partition);
+        dropped := dropped || right(partition, 8);
+    end loop;
+    return (select count(distinct day) from unnest(dropped) as day);
+end $$;
+
+select queues_make_archive_partitions((now() at time zone 'UTC')::date, 7);
+
+-- Whoever may read the archive may read it still.
+do $$
+declare
+    given record;
+begin
+    for given in
+        select privilege_type as privilege, is_grantable,
+            case grantee when 0 then 'public' else quote_ident(pg_get_userbyid(grantee)) end as grantee
+        from pg_class c, aclexplode(c.relacl)
+        where c.oid = 'queues_archivedmessage'::regclass and grantee <> c.relowner
+    loop
+        execute format('grant %s on queues_archive, queues_archivedsegment to %s%s', given.privilege, given.grantee,
+            case when given.is_grantable then ' with grant option' else '' end);
+    end loop;
+end $$;
