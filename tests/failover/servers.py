@@ -16,7 +16,7 @@ import psycopg
 
 from brokersite import embedded_home
 from brokersite.embedded_home import Home
-from brokersite.rigs.torture.listeners import free_ports
+from brokersite.rigs.process import free_ports
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import Broker
 

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import psycopg
 import pytest
 
+from brokersite.rigs.process import HOST
 from brokersite.rigs.torture.database import KEY, TortureDatabase
-from brokersite.rigs.torture.listeners import HOST, ListenerProcess
+from brokersite.rigs.torture.listeners import ListenerProcess
 from tests.waiting import PATIENCE
 from wire.blipmq.client import Client
 from wire.sspq.client import Client as SspqClient

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from django.core.management import CommandError, call_command
 
-from brokersite.rigs.torture.listeners import free_ports
+from brokersite.rigs.process import free_ports
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import (
     NO_RECEIVE,

@@ -22,7 +22,9 @@ from brokersite.rigs.bench.measures import MEASURES, MeasurementPlan
 from brokersite.rigs.bench.report import Rounds
 from brokersite.rigs.bench.systems import ADDRESSES, AUDITED, OTHERS, PROTOCOLS, SMALLEST, Deployment, Load, System
 from brokersite.rigs.bench.systems import open_system as open_one
+from brokersite.rigs.process import ProcessFailed
 from queues import extras
+from queues.etl.errors import EtlError
 from queues.management.shell import REFUSED, SubcommandCommand, number
 
 #: Part of a measurement's seconds that a system is warmed up with, unmeasured.
@@ -132,7 +134,7 @@ class Command(SubcommandCommand):
                 scratch = Path(stack.enter_context(TemporaryDirectory(prefix="fivewire-bench-")))
                 yield Rounds(), scratch, stack
                 self._progress(1.0, "removing what was made for it")
-        except BenchError as error:
+        except (BenchError, EtlError, ProcessFailed) as error:
             raise CommandError(str(error), returncode=REFUSED) from error
         except KeyboardInterrupt:
             raise CommandError("Interrupted; what was made for the benchmark is removed.", returncode=REFUSED) from None

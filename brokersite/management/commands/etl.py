@@ -32,13 +32,17 @@ class Command(EtlCommand):
         soak.add_argument("--json", action="store_true", help="print JSON")
 
     def do_soak(self, options: dict[str, Any]) -> None:
+        from brokersite.rigs.etl_soak.errors import SoakBroken
         from brokersite.rigs.etl_soak.report import SoakPlan
         from brokersite.rigs.etl_soak.runner import Soak
+        from brokersite.rigs.process import ProcessFailed
 
         plan = SoakPlan(**{name: options[name] for name in ("messages", "runs", "kills", "pairs", "seed", "seconds")})
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             report = Soak(plan, self.stderr.write).run()
+        except ProcessFailed as error:
+            raise SoakBroken(str(error)) from error
         finally:
             signal.signal(signal.SIGTERM, before)
         if options["json"]:

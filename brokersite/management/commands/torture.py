@@ -14,9 +14,9 @@ import psycopg
 from django.core.management.base import BaseCommand, CommandError
 
 from brokersite.embedded import EmbeddedPostgresError
+from brokersite.rigs.process import ProcessFailed
 from brokersite.rigs.torture.database import TortureDatabase
 from brokersite.rigs.torture.history import InjectedFaultKind
-from brokersite.rigs.torture.listeners import ListenerFailed
 from brokersite.rigs.torture.runner import Run, TorturePlan, describe
 
 COUNTS = {
@@ -86,7 +86,7 @@ class Command(BaseCommand):
         try:
             passed = self._run(database, plan)
             keep = keep or not passed
-        except (EmbeddedPostgresError, ListenerFailed, OSError, subprocess.CalledProcessError, psycopg.Error) as error:
+        except (EmbeddedPostgresError, ProcessFailed, OSError, subprocess.CalledProcessError, psycopg.Error) as error:
             keep = True
             raise CommandError(f"The run could not be finished: {error}") from error
         finally:

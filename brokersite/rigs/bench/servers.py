@@ -6,22 +6,18 @@ import contextlib
 import os
 import re
 import shutil
-import signal
-import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from brokersite.rigs.bench.errors import BenchError
+from brokersite.rigs.process import RigProcess, free_ports
 
 #: Debian's; its wrapper on the PATH insists on a user of its own.
 _RABBITMQ: Final = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 _NATS: Final = "nats-server"
 #: The first version of NATS that can be told to write each message to the disk before it answers.
 NATS_SYNC_ALWAYS: Final = (2, 10)
-_PATIENCE: Final = 60.0
 
 
 class PrivateServer(NamedTuple):
@@ -33,14 +29,14 @@ class PrivateServer(NamedTuple):
 
 @contextlib.contextmanager
 def private_rabbitmq(scratch: Path) -> Iterator[PrivateServer | None]:
-    """Run a RabbitMQ (user and password guest); None where it is not installed. Raises BenchError."""
+    """Run a RabbitMQ (user and password guest); None where it is not installed. Raises ProcessFailed."""
     program = _RABBITMQ if os.path.exists(_RABBITMQ) else shutil.which("rabbitmq-server")
     if program is None or shutil.which("epmd") is None:
         yield None
         return
     home = scratch / "rabbitmq"
     home.mkdir()
-    mapper, port, distribution = (free_port() for _ in range(3))
+    mapper, port, distribution = free_ports(3)
     with contextlib.ExitStack() as stack:
         _start(stack, ["epmd", "-address", "127.0.0.1", "-port", str(mapper)], home, {}, mapper)
         environment = {
@@ -58,8 +54,8 @@ def private_rabbitmq(scratch: Path) -> Iterator[PrivateServer | None]:
             "RABBITMQ_CONFIG_FILE": str(home / "none"),
             "RABBITMQ_CONF_ENV_FILE": str(home / "none"),
         }
-        output = _start(stack, [program], home, environment, port)
-        version = re.search(r"RabbitMQ (\d[\d.]*)", output.read_text(errors="replace"))
+        server = _start(stack, [program], home, environment, port)
+        version = re.search(r"RabbitMQ (\d[\d.]*)", server.output)
         yield PrivateServer(port, version[1] if version else "?")
 
 
@@ -75,7 +71,7 @@ def private_nats(scratch: Path) -> Iterator[PrivateServer | None]:
     found = re.search(r"v?(\d+)\.(\d+)[\d.]*", said)
     version = found[0].lstrip("v") if found else "?"
     sync = "sync_interval: always" if syncs_always(version) else ""
-    port = free_port()
+    (port,) = free_ports(1)
     configuration = home / "nats.conf"
     configuration.write_text(f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{home / "data"}"\n{sync} }}\n')
     with contextlib.ExitStack() as stack:
@@ -89,41 +85,11 @@ def syncs_always(version: str) -> bool:
     return numbers >= NATS_SYNC_ALWAYS
 
 
-def free_port() -> int:
-    """A port of loopback that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _start(
     stack: contextlib.ExitStack, command: Sequence[str], home: Path, environment: Mapping[str, str], port: int
-) -> Path:
-    """Run a program until the stack ends; returns the file of its output when it listens. Raises BenchError."""
-    output = home / f"output-{Path(command[0]).name}"
-    with output.open("wb") as out:
-        process = subprocess.Popen(
-            command, env={**os.environ, **environment}, cwd=home, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-            start_new_session=True,
-        )  # fmt: skip
-    stack.callback(_stop, process)
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return output
-        if process.poll() is not None or time.monotonic() > deadline:
-            last = output.read_text(errors="replace")[-800:]
-            raise BenchError(f"{command[0]} does not listen on port {port}. It said:\n{last}")
-        time.sleep(0.1)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a server by its pid, and its children if it does not end."""
-    process.terminate()
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # its own session: nothing but itself and its children
-        process.wait()
+) -> RigProcess:
+    """Run a program until the stack ends; returns when it listens. Raises ProcessFailed."""
+    name = Path(command[0]).name
+    server = RigProcess(name, command, home / f"output-{name}", {**os.environ, **environment}, home)
+    stack.enter_context(server).wait_listening(port)
+    return server

@@ -11,9 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,13 +21,15 @@ from django.db import connection
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.measures import Figures
 from brokersite.rigs.bench.servers import private_rabbitmq
+from brokersite.rigs.process import RigProcess
+from queues import childprocess
 from queues.database import connection_parameters
 from queues.engine.errors import QueueNotFound
 from queues.operations.queues import delete_queue
 
+APP = "brokersite.rigs.celery.bench_app"
 #: Bytes that a task leaves in the file.
 BYTES = 9
-TEXT = "x" * 64
 PATIENCE = 180.0
 #: Tasks that show that a worker works, before a measurement.
 WARM_UP = 100
@@ -122,43 +121,26 @@ def _remove_elsewhere(url: str, queue: str) -> None:
 
 @contextlib.contextmanager
 def _worker(options: Sequence[str], environment: dict[str, str]) -> Iterator[None]:
-    command = [sys.executable, "-m", "celery", "-A", "brokersite.rigs.celery.bench_app", "worker"]
-    command += ["-l", "warning", "-Q", environment["BENCH_QUEUE"], *options]
+    command = childprocess.command("celery", "-A", APP, "worker", "-l", "warning", "-Q", environment["BENCH_QUEUE"])
     log = Path(environment["BENCH_RAN"] + ".log")
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
-    try:
+    with RigProcess("the worker", [*command, *options], log, environment) as worker:
         yield
-        if process.poll() is not None:
-            raise BenchError(f"the worker ended:\n{log.read_text()}")
-    finally:
-        process.terminate()
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # its own session: nothing but itself and its children
-            process.wait()
+        worker.check()
 
 
 def _publish(count: int, producers: int, environment: dict[str, str]) -> float:
     """Call `delay` so often, by several processes; returns the seconds that the slowest took."""
     share = count // producers
-    running = []
-    for number in range(producers):
-        first, last = number * share, count if number == producers - 1 else (number + 1) * share
-        code = (
-            "import time; from brokersite.rigs.celery.bench_app import ran\n"
-            "ran.app.pool.acquire().release()\n"
-            "begin = time.monotonic()\n"
-            f"for number in range({first}, {last}): ran.delay(number, {TEXT!r})\n"
-            "print(time.monotonic() - begin)"
-        )
-        command = [sys.executable, "-c", code]
-        running.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-    said = [process.communicate()[0] for process in running]
-    if any(process.returncode for process in running):
-        raise BenchError("publishing failed")
-    return max(float(text.split()[-1]) for text in said)
+    with contextlib.ExitStack() as stack:
+        running = []
+        for number in range(producers):
+            first, last = number * share, count if number == producers - 1 else (number + 1) * share
+            command = childprocess.command(APP, str(first), str(last))
+            log = Path(f"{environment['BENCH_RAN']}-producer-{number}.log")
+            running.append(stack.enter_context(RigProcess("a producer", command, log, environment)))
+        if any([process.wait() for process in running]):
+            raise BenchError("publishing failed:\n" + "".join(process.output for process in running))
+        return max(float(process.output.split()[-1]) for process in running)
 
 
 def _wait(ran: Path, count: int) -> None:

@@ -1,8 +1,13 @@
-"""The Celery application of `manage.py bench celery`: its task records that it ran."""
+"""The Celery application of `manage.py bench celery`: its task records that it ran.
+
+As a program it calls the task for a range of numbers, and prints the seconds that this took.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+import time
 
 from celery import Celery
 
@@ -17,6 +22,9 @@ app.conf.update(
     broker_transport_options={"confirm_publish": os.environ["BENCH_CONFIRM"] == "on"},
 )
 
+#: The second argument of each task.
+TEXT = "x" * 64
+
 _ran: int | None = None
 
 
@@ -27,3 +35,15 @@ def ran(number: int, text: str) -> None:
     if _ran is None:
         _ran = os.open(os.environ["BENCH_RAN"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(_ran, b"%8d\n" % number)
+
+
+def main() -> None:
+    app.pool.acquire().release()
+    began = time.monotonic()
+    for number in range(int(sys.argv[1]), int(sys.argv[2])):
+        ran.delay(number, TEXT)
+    print(time.monotonic() - began)
+
+
+if __name__ == "__main__":
+    main()

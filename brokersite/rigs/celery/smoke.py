@@ -19,8 +19,6 @@ import argparse
 import contextlib
 import os
 import pathlib
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,56 +28,33 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from brokersite.rigs.process import ProcessFailed, RigProcess
 from queues import childprocess
 
 if TYPE_CHECKING:
     from brokersite.rigs.celery.smoke_plan import Effect, SmokePlan
 
 QUEUES = "smoke", "smoke-chords", "smoke-hold"
-#: Seconds without any progress after which it is given up; and that a worker has to begin or to end.
+#: Seconds without any progress after which it is given up.
 PATIENCE = 60.0
 #: The part of the effects after which a worker is killed.
 KILL = 0.3
 
 
-class WorkerProcess:
-    """`celery worker`, two children, in a process group of its own; it ends with this process."""
+class WorkerProcess(RigProcess):
+    """`celery worker`, two children; it ends with this process."""
 
     def __init__(self, name: str, queues: tuple[str, ...]) -> None:
-        self.name = name
-        self.log = pathlib.Path(os.environ["SMOKE_DIRECTORY"]) / f"{name}.log"
         command = childprocess.command(
             "celery", "-A", "brokersite.rigs.celery.smoke_app", "worker",
             "-l", "info", "-c", "2", "-n", f"{name}@smoke", "-Q", ",".join(queues),
         )  # fmt: skip
-        with self.log.open("wb") as out:
-            self._process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+        log = pathlib.Path(os.environ["SMOKE_DIRECTORY"]) / f"{name}.log"
+        super().__init__(f"the worker {name}", command, log, os.environ)
 
-    def wait_until_ready(self) -> None:
-        """Raises TimeoutError, or RuntimeError when it has ended."""
-        deadline = time.monotonic() + PATIENCE
-        while " ready." not in self.log.read_text():
-            if self._process.poll() is not None:
-                raise RuntimeError(f"the worker {self.name} ended:\n{self.log.read_text()[-2000:]}")
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the worker {self.name} is not ready:\n{self.log.read_text()[-2000:]}")
-            time.sleep(0.05)
-
-    def kill(self) -> None:
-        """kill -9 it and its children."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def stop(self) -> bool:
-        """End it warmly; whether it ended so."""
-        self._process.terminate()
-        try:
-            return self._process.wait(PATIENCE) == 0
-        except subprocess.TimeoutExpired:
-            return False
-        finally:
-            self.kill()
+    def wait_ready(self) -> None:
+        """Raises ProcessFailed."""
+        self.wait_for(" ready\\.")
 
 
 class Smoke:
@@ -98,13 +73,13 @@ class Smoke:
         """A worker that is ended, in the end, and must not complain."""
         worker = WorkerProcess(name, queues)
         try:
-            worker.wait_until_ready()
+            worker.wait_ready()
             yield worker
         except BaseException:
             worker.kill()
             raise
-        if not worker.stop():
-            self.wrong.append(f"the worker {name} did not end when it was told to")
+        if worker.stop() != 0:
+            self.wrong.append(f"the worker {name} did not end in order when it was told to")
 
     def run(self) -> None:
         """Send everything, kill a worker, and wait for the end. Raises TimeoutError."""
@@ -112,7 +87,7 @@ class Smoke:
         victim = WorkerProcess("victim", (main, hold))
         try:
             with self.worker("steady", main, chords):
-                victim.wait_until_ready()
+                victim.wait_ready()
                 self._plan.send_revoked(2)
                 self._wait(lambda: not any(self.held()))  # the successor would not know of them
                 sending = self._plan.send()
@@ -214,7 +189,7 @@ def run(dsn: str, tasks: int) -> bool:
         began = time.monotonic()
         try:
             smoke.run()
-        except (TimeoutError, RuntimeError) as error:
+        except (TimeoutError, ProcessFailed) as error:
             smoke.wrong.append(str(error))
         print(f"{tasks:,} tasks in {time.monotonic() - began:.0f} s")
         return smoke.verdict()

@@ -17,18 +17,20 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import psutil
 import psycopg
 
 from brokersite.rigs.control_room.prepared import filled_database, parser_of, tell
+from brokersite.rigs.process import HOST, RigProcess, free_ports
+from queues import childprocess
 
 NAME: Final = "fivewire_beside_load"
-KEY: Final = "the key of the load"
 #: Browsers with the front page, and seconds between two refreshes of one.
 BROWSERS, REFRESH = 10, 2.0
 #: Seconds that the load, and then a phase, has before it is measured.
@@ -43,7 +45,7 @@ class Browser:
     """A person who is logged in, over one connection."""
 
     def __init__(self, port: int, session: str) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._connection = http.client.HTTPConnection(HOST, port, timeout=60)
         self._headers = {"Cookie": f"sessionid={session}"}
 
     def get(self, address: str) -> bytes:
@@ -143,33 +145,39 @@ class SiteUnderLoad:
 @contextmanager
 def stage(alias: str, session: str, addresses: list[str]) -> Iterator[SiteUnderLoad]:
     """A listener under load, and the site."""
-    from brokersite.rigs.control_room.serving import serving
     from brokersite.rigs.etl.scratch import environment, scratch_directory
-    from brokersite.rigs.etl_soak.processes import LOAD, Broker, SoakProcess, ending
+    from brokersite.rigs.etl_soak.processes import KEY, Broker, LoadGenerator
     from queues.database import connection_parameters
     from queues.operations.keys import create_key
 
-    create_key(KEY, key=KEY)
+    create_key("load", key=KEY)
     with ExitStack() as stack:
         directory = stack.enter_context(scratch_directory("fivewire-beside-load-"))
         given = environment(alias, directory)
-        broker = Broker(given, directory, "letters")
-        stack.enter_context(ending(broker))
-        load = SoakProcess("load", [LOAD, json.dumps({"kind": "blipmq", "name": "beside", "key": KEY, **broker.ports})],
-                           given, directory)  # fmt: skip
-        stack.callback(load.end)
-        load.line()
+        ports = stack.enter_context(Broker(given, directory, "letters")).wait_ready()
+        load = stack.enter_context(LoadGenerator(given, directory, "blipmq", "beside", ports))
+        load.wait_ready()
 
         database = stack.enter_context(psycopg.connect(**connection_parameters(alias), autocommit=True))
         backend = database.info.backend_pid
         server = psutil.Process(backend).parent() if psutil.pid_exists(backend) else None
-        daphne = ["daphne", "-b", "127.0.0.1", "-v", "0", "--access-log", os.devnull, "brokersite.asgi:application"]
-        with serving(daphne, given | {"BROKER_ADMIN_BUSY_PERCENT": "100"}) as (port, site):
+        with serving(directory, given | {"BROKER_ADMIN_BUSY_PERCENT": "100"}) as (port, site):
             cost = _cost(addresses, session, port, site, server)
-        port, site = stack.enter_context(serving(daphne, given))
+        port, site = stack.enter_context(serving(directory, given))
         load.tell("full")
         time.sleep(WARM)
         yield SiteUnderLoad(port, site, session, cost, lambda: _settled(database))
+
+
+@contextmanager
+def serving(directory: Path, environment: Mapping[str, str]) -> Iterator[tuple[int, psutil.Process]]:
+    """The site under daphne; its port and its process."""
+    (port,) = free_ports(1)
+    options = ["-b", HOST, "-p", str(port), "-v", "0", "--access-log", os.devnull]
+    command = childprocess.command("daphne", *options, "brokersite.asgi:application")
+    with RigProcess("daphne", command, directory / "daphne.log", environment) as server:
+        server.wait_listening(port)
+        yield port, psutil.Process(server.pid)
 
 
 def _cost(

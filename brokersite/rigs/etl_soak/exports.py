@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import StrEnum
@@ -15,6 +14,7 @@ from time import monotonic, sleep
 import psutil
 
 from brokersite.rigs.etl_soak.errors import SoakBroken
+from brokersite.rigs.process import RigProcess
 from queues import childprocess
 from queues.etl import runs
 from queues.etl.job.layout import MESSAGES, RUNS, STAGING
@@ -53,16 +53,14 @@ class Exports:
         self._chance = chance
 
     def whole(self, meanwhile: Callable[[Callable[[], bool]], None] = lambda goes_on: None) -> EtlRun:
-        """A run, to its end. Raises SoakBroken when it does not succeed.
+        """A run, to its end. Raises SoakBroken or ProcessFailed when it does not succeed.
 
         `meanwhile` is called while it goes on, and may ask whether it does.
         """
         made, process = self._start()
         try:
-            meanwhile(lambda: process.poll() is None)
+            meanwhile(lambda: process.status is None)
             process.wait(LONGEST)
-        except subprocess.TimeoutExpired as error:
-            raise SoakBroken(f"run {made.pk} took longer than {LONGEST:.0f} s") from error
         finally:
             _kill(process)
         made.refresh_from_db()
@@ -77,7 +75,7 @@ class Exports:
         try:
             deadline = monotonic() + LONGEST
             while not seen():
-                if process.poll() is not None or monotonic() > deadline:
+                if process.status is not None or monotonic() > deadline:
                     raise SoakBroken(f"run {made.pk} was to be killed {stage}, and was never seen there")
                 sleep(LOOK)
             sleep(self._chance.random() * LATER[stage])
@@ -85,14 +83,10 @@ class Exports:
             _kill(process)
         return f"run {made.pk} was killed {stage}: {self._left()}"
 
-    def _start(self) -> tuple[EtlRun, subprocess.Popen[bytes]]:
+    def _start(self) -> tuple[EtlRun, RigProcess]:
         made = runs.create(RunOptions(), trigger="soak", output=str(self.output), using=self._alias)
-        with open(self._directory / "runs.log", "ab") as log:
-            process = subprocess.Popen(
-                childprocess.command(RUNNER, str(made.pk)),
-                env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-        return made, process
+        command = childprocess.command(RUNNER, str(made.pk))
+        return made, RigProcess(f"run {made.pk}", command, self._directory / "runs.log", self._environment)
 
     def _sight(self, stage: KillStage) -> Callable[[], bool]:
         """The signs that the next run is in this stage: its news, and its changes of the output."""
@@ -130,7 +124,7 @@ class Exports:
         return f"a plan, {moves - staged} of {moves} files moved, {'recorded' if recorded else 'no record'}"
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: RigProcess) -> None:
     """End a run's processes, if there are any left, by force and all in one moment."""
     family: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess):
@@ -142,4 +136,4 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
             with suppress(psutil.NoSuchProcess):
                 member.send_signal(sign)
     psutil.wait_procs(family[1:], 20.0)
-    process.wait()
+    process.kill()

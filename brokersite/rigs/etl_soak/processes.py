@@ -3,117 +3,61 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import re
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from queue import Empty, Queue
-from typing import IO
 
-from brokersite.rigs.etl_soak.errors import SoakBroken
+from brokersite.rigs.process import RigProcess
 from queues import childprocess
 
 #: The module of the clients; what knows the queues does not know the protocols.
 LOAD = "brokersite.rigs.torture.load"
 KEY = "soak-key"
-#: Seconds to start, and to end when asked to.
-START, STOP = 120.0, 30.0
 
 
-class SoakProcess:
-    """A process that is told things on its standard input and says others on its output."""
-
-    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], directory: Path) -> None:
-        self.name = name
-        self.log = directory / f"{name}.log"
-        self._lines: Queue[str | None] = Queue()
-        with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(
-                childprocess.command(*command), env=dict(environment),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
-            )  # fmt: skip
-        assert self.process.stdout is not None
-        self._reader = threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True)
-        self._reader.start()
-
-    def _read(self, output: IO[str]) -> None:
-        with output:
-            for line in output:
-                self._lines.put(line.strip())
-        self._lines.put(None)
-
-    def line(self) -> str:
-        """The next line that it says. Raises SoakBroken."""
-        try:
-            line = self._lines.get(timeout=START)
-        except Empty:
-            line = None
-        if line is None:
-            raise SoakBroken(f"{self.name} did not start; its log ends with: {self.last_words}")
-        return line
-
-    @property
-    def last_words(self) -> str:
-        """The last line of its log."""
-        lines = self.log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else ""
-
-    def check(self) -> None:
-        """Raise SoakBroken if it has ended without being asked to."""
-        if (status := self.process.poll()) is not None:
-            raise SoakBroken(f"{self.name} ended with status {status}; its log ends with: {self.last_words}")
-
-    def tell(self, text: str) -> None:
-        self.check()
-        assert self.process.stdin is not None
-        self.process.stdin.write(text + "\n")
-        self.process.stdin.flush()
-
-    def end(self) -> None:
-        """Have it end: kindly, then by force."""
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):
-            self.process.stdin.close()
-        try:
-            self.process.wait(STOP)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self._reader.join(STOP)
-
-
-class Broker(SoakProcess):
+class Broker(RigProcess):
     """`manage.py runwire` on ports of its own."""
 
     def __init__(self, environment: Mapping[str, str], directory: Path, sspq_queue: str) -> None:
         listeners = [word for name in ("overhop", "blipmq", "sspq") for word in (f"--{name}", "127.0.0.1:0")]
-        command = ["brokersite", "runwire", *listeners, "--sspq-queue", sspq_queue]
-        super().__init__("broker", command, environment, directory)
-        self.ports: dict[str, int] = {}
-        while (line := self.line()) != "ready":
-            name, _, address = line.partition(" ")
-            self.ports[name] = int(address.rpartition(":")[2])
+        command = childprocess.command("brokersite", "runwire", *listeners, "--sspq-queue", sspq_queue)
+        super().__init__("broker", command, directory / "broker.log", environment)
 
-    def end(self) -> None:
-        self.process.terminate()
-        super().end()
+    def wait_ready(self) -> dict[str, int]:
+        """Wait until it accepts; its ports by protocol. Raises ProcessFailed."""
+        self.wait_for("^ready$")
+        return {name: int(port) for name, port in re.findall(r"^(\w+) 127.0.0.1:(\d+)$", self.output, re.MULTILINE)}
+
+
+class LoadGenerator(RigProcess):
+    """Clients of BlipMQ, or a mix of protocols, whose pace is told to them."""
+
+    def __init__(
+        self, environment: Mapping[str, str], directory: Path, kind: str, name: str, ports: Mapping[str, int]
+    ) -> None:
+        command = childprocess.command(LOAD, json.dumps({"kind": kind, "name": name, "key": KEY, **ports}))
+        super().__init__(f"load {name}", command, directory / f"{name}.log", environment)
+
+    def wait_ready(self) -> list[int]:
+        """Wait until it has begun; its subscriptions. Raises ProcessFailed."""
+        subscriptions: list[int] = json.loads(self.wait_for(r'^\{"ready".*\}$'))["ready"]
+        return subscriptions
 
 
 class LoadProcesses:
     """Clients of all protocols: some whose pace is always given, and some who go as fast as they can when told so."""
 
-    def __init__(self, environment: Mapping[str, str], directory: Path, ports: Mapping[str, int], fast: int) -> None:
+    def __init__(
+        self, stack: ExitStack, environment: Mapping[str, str], directory: Path, ports: Mapping[str, int], fast: int
+    ) -> None:
+        """Start them until the stack ends. Raises ProcessFailed."""
         kinds = ["mixed", *("blipmq" for _ in range(fast))]
         self.children = [
-            SoakProcess(
-                f"load-{n}",
-                [LOAD, json.dumps({"kind": kind, "name": f"soak-topic-{n}", "key": KEY, **ports})],
-                environment, directory,
-            )
+            stack.enter_context(LoadGenerator(environment, directory, kind, f"soak-topic-{n}", ports))
             for n, kind in enumerate(kinds)
-        ]  # fmt: skip
-        ready = [json.loads(child.line())["ready"] for child in self.children]
+        ]
+        ready = [child.wait_ready() for child in self.children]
         #: The subscriptions that acknowledge everything, and those that forget some.
         self.steady = [subscriptions[0] for subscriptions in ready[1:]]
         self.forgetful = [subscriptions[1] for subscriptions in ready[1:]]
@@ -133,16 +77,3 @@ class LoadProcesses:
     def check(self) -> None:
         for child in self.children:
             child.check()
-
-    def end(self) -> None:
-        for child in self.children:
-            child.end()
-
-
-@contextmanager
-def ending(child: Broker | LoadProcesses) -> Iterator[None]:
-    """End `child` with this context."""
-    try:
-        yield
-    finally:
-        child.end()

@@ -17,7 +17,7 @@ from brokersite.rigs.etl_soak.errors import SoakBroken
 from brokersite.rigs.etl_soak.exports import Exports, KillStage
 from brokersite.rigs.etl_soak.holding import TransactionHolder
 from brokersite.rigs.etl_soak.names import HELD, JOBS, LETTERS, ORDERS
-from brokersite.rigs.etl_soak.processes import KEY, Broker, LoadProcesses, ending
+from brokersite.rigs.etl_soak.processes import KEY, Broker, LoadProcesses
 from brokersite.rigs.etl_soak.report import Pair, SoakPlan, SoakReport
 from brokersite.rigs.etl_soak.watching import TransactionWatcher
 from queues.counts import QueueCounts, many_counts
@@ -51,7 +51,7 @@ class Soak:
         self._report = SoakReport(plan)
 
     def run(self) -> SoakReport:
-        """Everything. Raises SoakBroken when it cannot be finished."""
+        """Everything. Raises SoakBroken or ProcessFailed when it cannot be finished."""
         with (
             scratch_database(NAME) as alias,
             scratch_directory("fivewire-etl-soak-") as directory,
@@ -59,10 +59,8 @@ class Soak:
         ):
             self._alias, self._environment = alias, environment(alias, directory)
             self._make_queues()
-            broker = Broker(self._environment, directory, LETTERS)
-            stack.enter_context(ending(broker))
-            self._load = LoadProcesses(self._environment, directory, broker.ports, FAST)
-            stack.enter_context(ending(self._load))
+            ports = stack.enter_context(Broker(self._environment, directory, LETTERS)).wait_ready()
+            self._load = LoadProcesses(stack, self._environment, directory, ports, FAST)
             self._tune()
             self._exports = Exports(alias, directory / "out", directory, self._environment, self._chance)
             watcher = TransactionWatcher(alias)

@@ -7,9 +7,10 @@ import time
 from collections.abc import Mapping
 from time import monotonic
 
+from brokersite.rigs.process import ProcessFailed
 from brokersite.rigs.torture.database import TortureDatabase
 from brokersite.rigs.torture.history import InjectedFault, InjectedFaultKind, RunHistory
-from brokersite.rigs.torture.listeners import ListenerFailed, ListenerProcess
+from brokersite.rigs.torture.listeners import ListenerProcess
 
 #: Seconds for which a listener may not have noticed that the database has gone away under it.
 UNNOTICED = 1.0
@@ -72,8 +73,8 @@ class Tormentor:
             if listener in self._starting:
                 continue
             try:
-                listener.check()
-            except ListenerFailed as failure:
+                listener.process.check()
+            except ProcessFailed as failure:
                 self._history.troubles.append(str(failure))
                 self._restart(listener)
 
@@ -102,7 +103,7 @@ class Tormentor:
             try:
                 listener.wait_until_ready()
                 return
-            except ListenerFailed:
+            except ProcessFailed:
                 if attempt == STARTS - 1:
                     raise
                 listener.end()
@@ -123,7 +124,7 @@ class Tormentor:
 
     def _kill_now(self, listener: ListenerProcess) -> None:
         begin = monotonic()
-        listener.kill()
+        listener.process.kill()
         self._note(InjectedFaultKind.KILL, begin, monotonic(), listener)
 
     def _stop(self) -> None:
@@ -136,7 +137,7 @@ class Tormentor:
     def _stop_in_order(self, listener: ListenerProcess) -> None:
         try:
             listener.stop()
-        except ListenerFailed as failure:
+        except ProcessFailed as failure:
             self._history.troubles.append(str(failure))
 
     def _kill_database(self) -> None:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import random
-import signal
-import socket
-import subprocess
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from brokersite.rigs.process import HOST, ProcessFailed, RigProcess, free_ports
 from brokersite.rigs.torture.database import TortureDatabase
 from queues import childprocess
 
-HOST = "127.0.0.1"
 #: The module that runs management commands.
 BROKER = "brokersite"
-#: Below what the system hands out to clients, so that no connection of a client connects to itself.
-PORTS = range(30_000, 32_000)
-START_TIMEOUT = 60.0
 STOP_TIMEOUT = 15.0
 #: Settings of a run: the number in flight is known, and slow machines cause no redelivery.
 PREFETCH = 500
@@ -27,26 +19,6 @@ SETTINGS = {
     "BROKER_BLIPMQ_RETRY_BACKOFF": "30",
     "PYTHONFAULTHANDLER": "1",
 }
-
-
-class ListenerFailed(Exception):
-    """A listener process ended by itself, or did not start or stop in time."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 on which nothing listens."""
-    found: list[int] = []
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            return found
-    raise ListenerFailed(f"no {count} ports from {PORTS.start} to {PORTS.stop - 1} are free")
 
 
 class ListenerProcess:
@@ -62,8 +34,7 @@ class ListenerProcess:
             "--overhop", "off", "--blipmq", f"{HOST}:{self.blipmq}",
             "--sspq", f"{HOST}:{self.sspq}", "--sspq-queue", queue,
         ]  # fmt: skip
-        self._process: subprocess.Popen[str] | None = None
-        self._ready = threading.Event()
+        self._process: RigProcess | None = None
 
     @property
     def log(self) -> Path:
@@ -72,57 +43,26 @@ class ListenerProcess:
 
     def start(self) -> None:
         """Start the process; it is not ready yet."""
-        self._ready = threading.Event()
-        # Tied to us: when we are killed it stops by itself.
         command = childprocess.command(*self._program, *self._options)
-        with open(self.log, "a") as log:
-            process = self._process = subprocess.Popen(
-                command, env=self._database.environment(**SETTINGS),
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
-            )  # fmt: skip
-        threading.Thread(target=_watch, args=(process, self._ready), daemon=True).start()
+        environment = self._database.environment(**SETTINGS)
+        self._process = RigProcess(f"listener {self.number}", command, self.log, environment)
+
+    @property
+    def process(self) -> RigProcess:
+        """The process that was started last."""
+        assert self._process is not None
+        return self._process
 
     def wait_until_ready(self) -> None:
-        """Return when it accepts. Raises ListenerFailed."""
-        if not self._ready.wait(START_TIMEOUT):
-            raise ListenerFailed(f"listener {self.number} is not ready after {START_TIMEOUT:.0f} s")
-        self.check()
-
-    def check(self) -> None:
-        """Raise ListenerFailed if it has ended without being asked to."""
-        if self._process is not None and (code := self._process.poll()) is not None:
-            raise ListenerFailed(f"listener {self.number} ended by itself with status {code}")
-
-    def kill(self) -> None:
-        """kill -9."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+        """Return when it accepts. Raises ProcessFailed."""
+        self.process.wait_for("^ready$")
 
     def stop(self) -> None:
-        """SIGTERM, and wait for its end. Raises ListenerFailed when that takes too long or is no good end."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            code = self._process.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise ListenerFailed(f"listener {self.number} did not stop in {STOP_TIMEOUT:.0f} s") from None
-        if code != 0:
-            raise ListenerFailed(f"listener {self.number} stopped with status {code}")
+        """SIGTERM, and wait for its end. Raises ProcessFailed when that takes too long or is no good end."""
+        if (status := self.process.stop(STOP_TIMEOUT)) != 0:
+            raise ProcessFailed(f"listener {self.number} stopped with status {status}, or not in {STOP_TIMEOUT:.0f} s")
 
     def end(self) -> None:
         """Leave nothing behind, whatever state it is in."""
-        if self._process is not None and self._process.poll() is None:
-            self.kill()
-
-
-def _watch(process: subprocess.Popen[str], ready: threading.Event) -> None:
-    """Note the line "ready"; the end of the output wakes who waits, too."""
-    assert process.stdout is not None
-    with process.stdout:
-        for line in process.stdout:
-            if line == "ready\n":
-                ready.set()
-    process.wait()
-    ready.set()
+        if self._process is not None:
+            self._process.kill()

@@ -12,11 +12,12 @@ from typing import Any
 
 import psycopg
 
+from brokersite.rigs.process import HOST
 from brokersite.rigs.torture.checker import BrokenPromise, check
 from brokersite.rigs.torture.database import KEY, TortureDatabase
 from brokersite.rigs.torture.faults import Tormentor, schedule
 from brokersite.rigs.torture.history import InjectedFaultKind, QueueRules, RunHistory, Store
-from brokersite.rigs.torture.listeners import HOST, PREFETCH, ListenerProcess
+from brokersite.rigs.torture.listeners import PREFETCH, ListenerProcess
 from brokersite.rigs.torture.store import count_waiting, read_store
 from brokersite.rigs.torture.workload import LoadClient, SharedLoad, SspqPeer, SubscriptionConsumer, TopicProducer
 from wire.blipmq import client as blipmq
@@ -100,7 +101,7 @@ class Run:
         self._rules: list[QueueRules] = []
 
     def run(self) -> TortureReport:
-        """Everything, from the start of the listeners to the verdict. Raises ListenerFailed, TimeoutError."""
+        """Everything, from the start of the listeners to the verdict. Raises ProcessFailed, TimeoutError."""
         begin = monotonic()
         try:
             self._tormentor.start_all()

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
+from brokersite.rigs.process import HOST
 from brokersite.rigs.torture.database import KEY
 from brokersite.rigs.torture.history import ClientConnection, Delivery, MessageId, Publish, make_body, parse_body
-from brokersite.rigs.torture.listeners import HOST, ListenerProcess
+from brokersite.rigs.torture.listeners import ListenerProcess
 from wire.blipmq import client as blipmq
 from wire.client.errors import ClientError, ProtocolViolation, ReplyTimeout
 from wire.sspq import client as sspq

@@ -8,9 +8,6 @@ with Network(store, irc=server) as network:
 
 from __future__ import annotations
 
-import contextlib
-import random
-import socket
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,6 +15,7 @@ from typing import Any, Final, Self
 
 from django.conf import settings
 
+from brokersite.rigs.process import free_ports
 from hydra.locks import LOCK_CLASS
 from hydra.protocol.times import Times
 from tests.hydra.irc.server import IrcServerProcess
@@ -50,16 +48,6 @@ def settings_for(times: Times, **more: Any) -> dict[str, Any]:
         # Nodes that are killed again and again all have one address here.
         "BROKER_HYDRA_MAX_DISCONNECTS": 10_000,
     } | more
-
-
-def free_ports(count: int) -> list[int]:
-    """Free ports, which outgoing connections are not given; nodes keep them over restarts."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(10_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            found.append(port)
-    return found
 
 
 class RunHydra(Process):

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pytest_django.plugin import DjangoDbBlocker
 
+from brokersite.rigs.process import free_ports
 from tests.hydra.irc.server import IrcServerProcess
-from tests.hydra.network.nodes import CHANNEL, STEADY, Network, free_ports
+from tests.hydra.network.nodes import CHANNEL, STEADY, Network
 from tests.hydra.network.people import Person
 from tests.hydra.network.stores import Publish, copied, publishing
 from tests.waiting import wait_until
@@ -32,6 +33,11 @@ def publish_elsewhere(other_store: Database, django_db_blocker: DjangoDbBlocker)
         yield publish_line
 
 
+def to_all(network: Network) -> list[tuple[int, int, str]]:
+    """The received lines that end with "to all"."""
+    return [line for line in network.received() if line[2].endswith(":to all")]
+
+
 def test_a_node_with_a_database_of_its_own_speaks_through_the_leader_and_hears_what_it_hears(
     store: Database, other_store: Database, irc: IrcServerProcess, person: Person, publish_elsewhere: Publish
 ) -> None:
@@ -51,10 +57,9 @@ def test_a_node_with_a_database_of_its_own_speaks_through_the_leader_and_hears_w
         assert elsewhere.sent() == messages
         assert network.sent() == set()
         person.say("to all")
-        for each in (network, elsewhere):
-            wait_until(lambda: any(line.endswith(":to all") for _, _, line in each.received()), "the line")  # noqa: B023
-        (mine,) = [line for line in network.received() if line[2].endswith(":to all")]
-        assert [line for line in elsewhere.received() if line[2].endswith(":to all")] == [mine]
+        wait_until(lambda: to_all(network) and to_all(elsewhere), "the line")
+        (mine,) = to_all(network)
+        assert to_all(elsewhere) == [mine]
 
 
 def test_nodes_that_are_linked_by_four_transports_are_one_network(

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hydra.network.nodes import STEADY, Network, RunHydra, free_ports, run_hydra
+from brokersite.rigs.process import free_ports
+from tests.hydra.network.nodes import STEADY, Network, RunHydra, run_hydra
 from tests.waiting import wait_until
 from tests.wire.broker import Database
 
