@@ -52,7 +52,7 @@ async def pages(turns: Admission, count: int, seconds: float) -> None:
         turns.end(seconds)
 
 
-def test_what_was_not_used_is_there_at_once_and_then_work_takes_its_time() -> None:
+def test_the_unused_budget_is_available_at_once_and_then_work_is_paced() -> None:
     allowance = Allowance(RATE, 0.0)
     allowance.begin()
     allowance.end(BURST)
@@ -116,7 +116,7 @@ async def test_nothing_waits_while_the_processors_are_free(machine: Machine) -> 
     assert machine.now == began
 
 
-async def test_who_waits_goes_on_once_the_processors_are_free(machine: Machine) -> None:
+async def test_a_waiting_request_continues_once_the_processors_are_free(machine: Machine) -> None:
     turns = Admission(1)
     machine.passes(LOOK)
     turns.end(10.0)

@@ -43,7 +43,7 @@ tool = load()
         ("f'{x} async with {await y()}'\n", "f'{x} with {y()}'\n"),
     ],
 )  # fmt: skip
-def test_what_becomes_of_a_construct(source: str, result: str) -> None:
+def test_each_construct_is_translated(source: str, result: str) -> None:
     assert tool.converted(source) == result
 
 

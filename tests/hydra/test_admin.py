@@ -52,7 +52,7 @@ def stopped(name: str = "alpha", driven: Driven | None = None, pledge: int | Non
 # Looking.
 
 
-def test_the_list_shows_who_runs_leads_and_votes(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_shows_running_leading_and_voting_nodes(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hydra.storage.status_writer.SIGN_OF_LIFE", 3600.0)  # else the node may show newer values
     stopped("beta", voter_of_three())
     with running("alpha", leader_of_three()) as alpha:
@@ -222,7 +222,9 @@ def test_nothing_is_offered_that_cannot_be_done(admin_client: Client) -> None:
     ("name", "arguments", "words"),
     [("drop", [99], "knows no node 99 any more"), ("disconnect_link", [99], "has no link 99 any more")],
 )
-def test_what_is_gone_meanwhile_is_said(admin_client: Client, name: str, arguments: list[int], words: str) -> None:
+def test_an_object_that_is_gone_gets_a_message(
+    admin_client: Client, name: str, arguments: list[int], words: str
+) -> None:
     with running("alpha", leader_of_three()) as alpha:
         response = admin_client.post(action(name, the_node().pk, *arguments), {"confirmed": "yes"}, follow=True)
         assert words in text_of(response)
@@ -267,7 +269,7 @@ def test_a_running_node_is_not_forgotten(admin_client: Client) -> None:
     assert [entry.record_id for entry in AuditJournalEntry.objects.all()] == ["hydra:beta"]
 
 
-def test_who_may_only_look_is_offered_nothing(unprivileged: Client) -> None:
+def test_a_user_with_view_permission_only_is_offered_nothing(unprivileged: Client) -> None:
     user = User.objects.get(username="staff")
     assert unprivileged.get(reverse(LIST)).status_code == 403
     user.user_permissions.add(Permission.objects.get(content_type__app_label="hydra", codename="view_node"))
@@ -283,7 +285,7 @@ def test_who_may_only_look_is_offered_nothing(unprivileged: Client) -> None:
 # Tenures.
 
 
-def test_the_list_draws_who_led_and_held_irc_also_of_nodes_that_are_forgotten(admin_client: Client) -> None:
+def test_the_list_draws_leader_terms_and_irc_leases_also_of_forgotten_nodes(admin_client: Client) -> None:
     with running("alpha", leader_of_three()):
         wait_until(lambda: Tenure.objects.filter(name="alpha").count() == 2, "its tenures")
     rows("update hydra_tenure set began_at = now() - interval '10 min', until = now() - interval '5 min'")

@@ -186,7 +186,7 @@ async def test_an_address_that_cannot_be_listened_on_leaves_nothing_open(
     assert world.driver.listeners == []
 
 
-async def test_who_stops_leaves_irc_first_then_tells_the_others_then_closes_the_links(world: World) -> None:
+async def test_a_stopping_node_leaves_irc_then_tells_the_others_then_closes_its_links(world: World) -> None:
     await lead(world)
     await world.joined()
     world.log.clear()

@@ -48,13 +48,13 @@ def test_a_command_arrives_as_it_was_sent_and_only_after_the_commit(
         {"run": "alpha"}, {"run": 7}, {"by": 7}, {"action": "resign"},
     ],
 )  # fmt: skip
-def test_what_is_no_command_is_refused(fields: dict[str, Any]) -> None:
+def test_an_unknown_command_is_refused(fields: dict[str, Any]) -> None:
     parse_command(json.dumps(FIELDS))
     with pytest.raises(ValueError, match=r"\S"):
         parse_command(json.dumps({**FIELDS, **fields}))
 
 
 @pytest.mark.parametrize("payload", ["", "{", "[]", "7", "null"])
-def test_what_is_no_object_is_refused(payload: str) -> None:
+def test_a_value_that_is_no_object_is_refused(payload: str) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         parse_command(payload)

@@ -142,7 +142,7 @@ async def test_the_oldest_lines_are_given_up_and_no_others_when_too_many_wait(
     await recording.recorder.stop(PATIENCE)
 
 
-async def test_what_waits_is_stored_before_the_end(recording: Recording) -> None:
+async def test_waiting_lines_are_stored_before_the_end(recording: Recording) -> None:
     recording.take(*lines(*range(2500)))
     await recording.recorder.stop(PATIENCE)
     assert len(recording.database.recorded) == 2500

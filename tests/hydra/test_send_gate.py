@@ -38,7 +38,7 @@ async def test_the_leader_takes_lines_when_it_is_on_irc_and_there_is_room() -> N
 
 
 @pytest.mark.parametrize("role", [role for role in Role if role is not Role.LEADING])
-async def test_of_all_others_only_who_follows_a_leader_with_another_database_takes_lines(role: Role) -> None:
+async def test_of_followers_only_those_with_another_database_than_the_leader_take_lines(role: Role) -> None:
     assert not gate(role, State.ON).is_open()
     assert gate(role, elsewhere=True).is_open() == (role is Role.FOLLOWING)
 
@@ -61,7 +61,7 @@ async def test_a_follower_takes_no_more_than_irc_would() -> None:
     assert taken == 2
 
 
-async def test_who_waits_is_told_when_it_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiters_are_woken_when_the_gate_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hydra.send_gate.LOOK", 60.0)
     closed = gate(Role.LEADING, State.CONNECTING)
     waiting = asyncio.create_task(closed.wait())

@@ -234,14 +234,14 @@ async def test_a_line_is_given_back_and_forgotten_when_the_gate_closes_while_it_
         b"PRIVMSG #a :" + b"x" * 499,
     ],
 )
-async def test_what_is_no_line_is_buried_with_the_reason(around: Surroundings, body: bytes) -> None:
+async def test_an_invalid_line_becomes_a_dead_letter_with_the_reason(around: Surroundings, body: bytes) -> None:
     around.buffer.put((7, body), (8, HELLO))
     await around.until(lambda: len(around.buffer.log) == 2)
     assert around.buffer.log == [("bury: no line for IRC", 7), ("ack", 8)]
     assert around.claimed == {8}
 
 
-async def test_a_line_whose_lease_was_lost_meanwhile_is_left_to_who_has_it_now(around: Surroundings) -> None:
+async def test_a_line_whose_lease_was_lost_is_left_to_its_new_owner(around: Surroundings) -> None:
     await around.until(lambda: around.buffer.waiter)
     around.buffer.put((7, HELLO))
     around.buffer.unacked.clear()

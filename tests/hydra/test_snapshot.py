@@ -65,7 +65,7 @@ def test_any_number_of_hops_that_a_neighbour_claims_fits_into_the_tables() -> No
     assert look_at(driven).members[0].hops == FARTHEST
 
 
-def test_what_has_happened_since_the_last_look() -> None:
+def test_events_since_the_last_snapshot() -> None:
     driven = voter_of_three()
     outside = look_at(driven)
     assert texts(None, outside) == [
@@ -80,7 +80,7 @@ def test_what_has_happened_since_the_last_look() -> None:
     assert texts(leader, later) == []
 
 
-def test_who_comes_and_goes_is_told_by_name() -> None:
+def test_joins_and_leaves_are_reported_by_name() -> None:
     leader = look_at(leader_of_three())
     one_less = dataclasses.replace(leader, members=leader.members[:1], electorate=f"4.6:{VOTER},{OTHERS[1]}")
     assert texts(leader, one_less) == [

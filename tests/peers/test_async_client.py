@@ -59,7 +59,7 @@ async def test_tasks_that_send_ask_and_receive_do_not_disturb_each_other(broker:
         assert len(broker.acked) == 40
 
 
-async def test_an_answer_behind_messages_that_nobody_takes_is_found(broker: FakeBroker) -> None:
+async def test_an_answer_behind_untaken_messages_is_found(broker: FakeBroker) -> None:
     ids = fill(broker, 200)
     async with peer(broker, prefetch=2) as alice:
         assert await alice.peers() == ["alice"]
@@ -82,7 +82,7 @@ async def test_no_more_is_read_ahead_than_was_asked_for(broker: FakeBroker) -> N
         assert [first.id, *(message and message.id for message in rest)] == ids
 
 
-async def test_who_waits_while_another_takes_the_client_over_hears_of_it(broker: FakeBroker) -> None:
+async def test_a_waiting_call_raises_when_another_connection_takes_the_name_over(broker: FakeBroker) -> None:
     alice = peer(broker)
     await alice.connect()
     waiting = [asyncio.create_task(alice.receive()) for _ in range(2)]
@@ -94,7 +94,7 @@ async def test_who_waits_while_another_takes_the_client_over_hears_of_it(broker:
     await alice.close()
 
 
-async def test_who_waits_while_the_client_is_closed_hears_of_it(broker: FakeBroker) -> None:
+async def test_a_waiting_call_raises_when_the_client_is_closed(broker: FakeBroker) -> None:
     alice = peer(broker)
     await alice.connect()
     waiting = asyncio.create_task(alice.receive())

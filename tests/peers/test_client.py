@@ -49,7 +49,7 @@ def hurry(client: Client, timeout: float) -> None:
 # Connecting
 
 
-def test_a_client_registers_and_sees_who_is_there(client: Client, broker: FakeBroker) -> None:
+def test_a_client_registers_and_lists_the_connected_peers(client: Client, broker: FakeBroker) -> None:
     with client("alice", token="secret token") as alice, client("bob"):
         assert broker.tokens == ["secret token", "t"]
         assert alice.peers() == ["alice", "bob"]
@@ -139,7 +139,7 @@ def test_a_silent_broker_is_not_waited_for(
 
 
 @pytest.mark.parametrize("url", ["http://localhost", "localhost:8000", ""])
-def test_what_is_no_url_is_refused(url: str) -> None:
+def test_an_invalid_url_is_refused(url: str) -> None:
     for make in (PeerClient, AsyncPeerClient):
         with pytest.raises(ValueError, match="is no WebSocket URL, such as ws://"):
             make(url, "t", "alice", secret=None)
@@ -199,7 +199,7 @@ def test_a_message_sent_again_under_the_same_id_is_one(client: Client, broker: F
     assert [(each.id, each.source) for each in broker.stored] == [("1", "test")]
 
 
-def test_what_the_broker_would_drop_is_refused_at_once(client: Client, broker: FakeBroker) -> None:
+def test_a_letter_that_the_broker_would_drop_is_refused_at_once(client: Client, broker: FakeBroker) -> None:
     with client() as alice:
         with pytest.raises(InvalidEnvelope):
             alice.send("", 1)
@@ -227,7 +227,7 @@ def test_the_list_of_peers_confirms_too(client: Client) -> None:
         assert alice.unconfirmed == 0
 
 
-def test_what_is_not_confirmed_in_time_is_said(client: Client, broker: FakeBroker) -> None:
+def test_an_unconfirmed_letter_raises_in_time(client: Client, broker: FakeBroker) -> None:
     broker.before = lambda connection, frame: not isinstance(frame, PeersRequest)
     with client() as alice:
         alice.send("bob", 1, id="1")
@@ -389,7 +389,7 @@ def test_several_messages_may_be_in_hand_and_acknowledged_in_any_order(client: C
         assert broker.acked == ["3", "1", "2"]
 
 
-def test_what_was_released_comes_again_after_a_reconnect(client: Client, broker: FakeBroker) -> None:
+def test_a_released_letter_is_delivered_again_after_a_reconnect(client: Client, broker: FakeBroker) -> None:
     broker.deliver("alice", "1", letter("1"))
     with client() as alice:
         message = alice.receive(10)
@@ -475,7 +475,7 @@ def test_a_lost_connection_is_made_again_under_the_same_name(client: Client, bro
 
 
 @pytest.mark.parametrize("how", [frames.SLOW_CONSUMER, frames.GOING_AWAY, Rejection(1000, "bye"), Rejection(1011, "")])
-def test_whatever_the_broker_closes_with_the_client_comes_back(
+def test_after_any_close_code_the_client_reconnects(
     client: Client, broker: FakeBroker, how: Rejection
 ) -> None:
     with client() as alice:
@@ -493,7 +493,7 @@ def test_a_broker_that_comes_back_later_is_found_again(client: Client, broker: F
         assert alice.receive(10).id == "1"
 
 
-def test_what_is_sent_while_the_broker_is_away_arrives_when_it_is_back(client: Client, broker: FakeBroker) -> None:
+def test_letters_sent_while_the_broker_is_away_arrive_when_it_is_back(client: Client, broker: FakeBroker) -> None:
     with client() as alice:
         broker.stop()
         assert alice.receive(0.1) is None
@@ -506,7 +506,7 @@ def test_what_is_sent_while_the_broker_is_away_arrives_when_it_is_back(client: C
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["lost on its way", "its confirmation lost"])
-def test_what_is_not_confirmed_is_sent_again_in_order_and_stored_once(
+def test_unconfirmed_letters_are_sent_again_in_order_and_stored_once(
     client: Client, broker: FakeBroker, stored: bool
 ) -> None:
     cuts = iter([True])
@@ -526,7 +526,7 @@ def test_what_is_not_confirmed_is_sent_again_in_order_and_stored_once(
     assert broker.connections == 2
 
 
-def test_what_is_confirmed_is_not_sent_again(client: Client, broker: FakeBroker) -> None:
+def test_confirmed_letters_are_not_sent_again(client: Client, broker: FakeBroker) -> None:
     received = []
     broker.before = lambda connection, frame: received.append(frame) or True  # type: ignore[func-returns-value]
     with client() as alice:
@@ -615,7 +615,9 @@ def test_a_client_that_is_taken_over_does_not_fight(client: Client, broker: Fake
     assert broker.connections == 2
 
 
-def test_what_a_taken_over_client_has_not_handed_over_is_the_others(client: Client, broker: FakeBroker) -> None:
+def test_letters_a_taken_over_client_has_not_handed_over_go_to_its_successor(
+    client: Client, broker: FakeBroker
+) -> None:
     for id in "12":
         broker.deliver("alice", id, letter(id))
     first = client()

@@ -125,13 +125,13 @@ def test_a_rejection_exits_with_1_and_the_brokers_reason(broker: FakeBroker) -> 
     assert raised.value.returncode == 1
 
 
-def test_nobody_listening_exits_with_1(broker: FakeBroker) -> None:
+def test_an_address_without_a_listener_exits_with_1(broker: FakeBroker) -> None:
     with pytest.raises(CommandError, match=r"^ConnectionRefusedError: ") as raised:
         run("peer", "list", *as_alice(broker, url="ws://127.0.0.1:1"))
     assert raised.value.returncode == 1
 
 
-def test_who_is_connected_is_listed(broker: FakeBroker) -> None:
+def test_connected_peers_are_listed(broker: FakeBroker) -> None:
     assert run("peer", "list", *as_alice(broker)) == "alice\n"
     assert json.loads(run("peer", "list", "--json", *as_alice(broker))) == ["alice"]
 
@@ -295,7 +295,7 @@ async def test_a_host_sends_lists_and_drains(broker: FakeBroker) -> None:
         assert broker.acked == ["key 1", "key 2", "key 3"]
 
 
-async def test_what_was_drained_is_acknowledged_when_the_session_ends(
+async def test_drained_letters_are_acknowledged_when_the_session_ends(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 60)  # before it kills the server

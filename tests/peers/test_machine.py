@@ -30,7 +30,7 @@ def test_a_peer_registers_and_is_welcomed() -> None:
     ("before", "event"),
     [((), Event.UNFIT), ((), Event.NO_FRAME), ((Event.REGISTER,), Event.REFUSED)],
 )
-def test_who_cannot_register_is_rejected(before: tuple[Event, ...], event: Event) -> None:
+def test_a_peer_that_cannot_register_is_rejected(before: tuple[Event, ...], event: Event) -> None:
     peer = conversation(*before)
     assert peer.on(event) is Action.REJECT
     assert peer.state is State.CLOSED
@@ -61,7 +61,7 @@ def test_a_disconnect_closes(before: tuple[Event, ...]) -> None:
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("event", Event)
-def test_what_is_not_in_the_table_changes_nothing(state: State, event: Event) -> None:
+def test_events_outside_the_table_change_nothing(state: State, event: Event) -> None:
     peer = Conversation()
     peer.state = state
     action = peer.on(event)

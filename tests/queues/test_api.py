@@ -394,7 +394,7 @@ def test_a_body_that_is_not_bytes_is_refused_with_advice(body: Any, advice: str)
         ({"max_attempts": 1.5}, "max_attempts"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_with_the_reason(fields: dict[str, Any], reason: str) -> None:
+def test_values_that_cannot_be_stored_are_refused_with_the_reason(fields: dict[str, Any], reason: str) -> None:
     make_queue()
     with pytest.raises(InvalidMessage, match=reason):
         publish("orders", b"", **fields)
@@ -421,7 +421,7 @@ def test_a_body_larger_than_any_listener_takes_is_refused(settings: Any) -> None
 
 
 @pytest.mark.parametrize("address", ["", "queue:", "topic:", "a\0b", "x" * 256, "peer:bob", "\ud800"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(InvalidAddress):
         publish(address, b"")
 

@@ -12,7 +12,7 @@ from queues.operations.queues import create_queue
 
 
 @pytest.mark.parametrize("value", [None, True, -(2**63), 2**63 - 1, "ä", b"\xff", [1, [2]], {"a": {"b": []}}])
-def test_what_every_consumer_can_take_is_msgpack(value: object) -> None:
+def test_values_that_every_consumer_can_read_are_msgpack(value: object) -> None:
     assert msgpack.unpackb(canonical_msgpack(msgpack.packb(value))) == value
 
 
@@ -34,7 +34,7 @@ def test_maps_are_sorted_and_everything_is_as_short_as_it_goes() -> None:
         (b"\x91" * 70 + b"\x01", "nested more than 62 deep"),
     ],
 )
-def test_what_not_every_consumer_can_take_is_refused_with_the_reason(body: bytes, problem: str) -> None:
+def test_values_that_some_consumer_cannot_read_are_refused_with_the_reason(body: bytes, problem: str) -> None:
     with pytest.raises(NoSuchContent) as refused:
         canonical_msgpack(body)
     assert problem in str(refused.value)

@@ -111,7 +111,7 @@ def test_runs_always_go_forward(cron: str, timezone: str, start: datetime) -> No
         ("0 0 31 2,4,6 *", "never comes true"),
     ],
 )
-def test_what_is_wrong_with_a_schedule_is_said_in_words(cron: str, reason: str) -> None:
+def test_an_invalid_schedule_is_refused_with_the_reason(cron: str, reason: str) -> None:
     assert reason in (cron_problem(cron) or "")
     with pytest.raises(InvalidSchedule):
         next_run(cron, "UTC", datetime(2026, 1, 1, tzinfo=UTC))
@@ -142,7 +142,7 @@ def test_a_schedule_is_told_in_words() -> None:
         ("a\0b", "is no time zone"),
     ],
 )  # fmt: skip
-def test_what_is_no_time_zone_is_refused_with_one_that_may_be_meant(name: str, hint: str) -> None:
+def test_an_unknown_time_zone_is_refused_with_a_similar_one(name: str, hint: str) -> None:
     assert hint in (timezone_problem(name) or "")
     with pytest.raises(InvalidSchedule, match="time zone"):
         next_run("* * * * *", name, datetime(2026, 1, 1, tzinfo=UTC))

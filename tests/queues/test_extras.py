@@ -22,7 +22,7 @@ def test_dev_brings_every_extra() -> None:
     assert "fivewire[all]" in PROJECT["optional-dependencies"]["dev"]
 
 
-def test_what_is_missing_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [extras.problem(extra) for extra in extras.PACKAGES] == [None] * len(extras.PACKAGES)
     monkeypatch.setitem(extras.PACKAGES, "etl", "no_such_package")
     assert extras.problem("etl") == "The package no_such_package is not installed: pip install 'fivewire[etl]'."

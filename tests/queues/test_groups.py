@@ -55,7 +55,9 @@ def test_every_group_sees_the_front_page_and_every_list_of_the_broker(client: Cl
     ("group", "operates", "destroys", "administers"),
     [("viewer", False, False, False), ("operator", True, False, False), ("administrator", True, True, True)],
 )
-def test_what_a_group_may_do(client: Client, group: str, operates: bool, destroys: bool, administers: bool) -> None:
+def test_permissions_of_each_group(
+    client: Client, group: str, operates: bool, destroys: bool, administers: bool
+) -> None:
     member(client, group)
 
     def allowed(response: Any) -> bool:

@@ -277,7 +277,7 @@ def test_a_change_leaves_alone_what_a_run_has_written_meanwhile() -> None:
 
 
 @pytest.mark.django_db
-def test_what_cannot_be_is_refused_with_reasons() -> None:
+def test_invalid_jobs_are_refused_with_reasons() -> None:
     make_queue("reports"), make_queue("_subscription/x", kind="subscription")
     add_periodic("nightly", HOURLY, "reports")
     with pytest.raises(PeriodicJobExists):

@@ -11,7 +11,7 @@ from queues.processors import Usage
     ("idle", "own", "share"),
     [(10.0, 0.0, 0.0), (0.0, 0.0, 1.0), (4.0, 0.0, 0.6), (4.0, 3.0, 0.3), (0.0, 10.0, 0.0), (12.0, 0.0, 0.0)],
 )
-def test_what_others_use_is_neither_idle_nor_ones_own(idle: float, own: float, share: float) -> None:
+def test_the_share_of_others_is_neither_idle_nor_own_time(idle: float, own: float, share: float) -> None:
     earlier = Usage(total=100.0, idle=50.0, own=20.0)
     now = Usage(total=110.0, idle=50.0 + idle, own=20.0 + own)
     assert now.share_of_others(earlier) == pytest.approx(share)

@@ -62,7 +62,7 @@ def test_only_queues_that_changed_have_a_row_and_all_queues_together_always_do()
     assert (len(samples(quiet.pk)), len(samples(busy.pk)), len(samples(ALL_QUEUES))) == (0, 3, 4)
 
 
-def test_what_leaves_is_counted_and_a_queue_made_meanwhile_counts_from_its_beginning() -> None:
+def test_leaving_messages_are_counted_and_a_new_queue_counts_from_its_beginning() -> None:
     take_sample()
     pass_minutes()
     queue = make_queue("new")
@@ -142,7 +142,7 @@ def test_after_a_day_an_hour_is_one_row_with_its_peak() -> None:
     assert thin_samples() == 0, "an hour is made once"
 
 
-def test_what_is_older_than_a_month_is_dropped_as_is_what_belongs_to_a_queue_that_is_gone(
+def test_samples_older_than_a_month_or_of_deleted_queues_are_dropped(
     settings: Any
 ) -> None:
     queue, gone = make_queue(), make_queue("gone")

@@ -252,7 +252,7 @@ def test_without_the_packages_of_any_extra_the_app_works(bare: BareProject) -> N
     assert bare.answer(PUBLISH)[-1] == "kept"
 
 
-def test_what_needs_an_extra_names_it(bare: BareProject) -> None:
+def test_a_feature_that_needs_an_extra_names_it(bare: BareProject) -> None:
     script = """
         from django.core.management import CommandError, call_command
         from queues.etl.errors import EtlError

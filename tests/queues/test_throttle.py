@@ -63,7 +63,7 @@ def test_a_client_without_failures_left_starts_anew_and_not_below(clock: Clock) 
     assert failures(slow, 4) == [0, 0, 0, 0.1]
 
 
-def test_who_cannot_be_kept_waiting_is_told_how_long_to_wait(clock: Clock) -> None:
+def test_the_wait_after_failures_is_told_in_seconds(clock: Clock) -> None:
     slow = FailureThrottle()
     assert slow.wait("192.0.2.1") == 0
     failures(slow, 3)

@@ -67,7 +67,7 @@ def test_an_old_day_is_left_for_the_next_time_while_the_archive_is_read(transact
     assert f"{old:%Y%m%d}" not in archive_days()
 
 
-def test_what_a_dead_node_had_leased_is_given_back(transactional_db: None) -> None:
+def test_leases_of_a_dead_node_are_returned(transactional_db: None) -> None:
     queue = make_queue()
     [message] = store(queue, State.LEASED)
     assert upkeep.return_leases() == 1

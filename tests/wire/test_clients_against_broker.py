@@ -88,7 +88,7 @@ def test_iterating_over_messages_ends_when_none_comes(blip: Connect) -> None:
         assert list(client.messages(subscription, timeout=0.1)) == []
 
 
-def test_what_is_published_before_closing_is_durable(blip: Connect, store: Database) -> None:
+def test_messages_published_before_closing_are_durable(blip: Connect, store: Database) -> None:
     with blip() as client:
         subscription = client.subscribe("closing")
     with blip() as client:

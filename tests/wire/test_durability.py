@@ -110,7 +110,7 @@ def test_a_message_held_when_the_broker_is_killed_is_delivered_again(broker: Res
 # An orderly stop.
 
 
-def test_a_stop_tells_who_waits_lets_who_holds_confirm_and_keeps_what_was_sent(
+def test_a_stop_answers_waiting_clients_accepts_confirms_and_keeps_sent_messages(
     broker: Restartable, store: Database
 ) -> None:
     with Sspq(broker.now.sspq) as waiting, Sspq(broker.now.sspq) as holding, Blip(broker.now.blipmq) as client:
@@ -317,7 +317,7 @@ def test_a_message_held_while_the_database_went_away_is_not_lost(broker: Restart
     store.wait_for_states(store.queue("sspq"))
 
 
-def test_what_waits_too_long_for_the_database_is_refused_and_the_connection_goes_on(store: Database) -> None:
+def test_a_publish_that_waits_too_long_for_the_database_is_refused_and_the_connection_goes_on(store: Database) -> None:
     with Broker(store, BROKER_PUBLISH_TIMEOUT=1) as impatient, Blip(impatient.blipmq) as client:
         subscription = client.subscribe(b"impatient")
         with store.unreachable():

@@ -61,7 +61,7 @@ def test_the_names_are_those_of_the_engines_counts(server: Server) -> None:
     assert {"published", "acknowledged", "buried", "rejected"} <= set(ENGINE_COUNTERS)
 
 
-def test_what_waits_for_the_database_is_shown(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_waiting_for_the_database_are_shown(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server.engine, "settlements", SimpleNamespace(unsettled=7))
     monkeypatch.setattr(server.engine, "writer", SimpleNamespace(waiting_bytes=4096))
     shown = samples(server)
@@ -69,7 +69,7 @@ def test_what_waits_for_the_database_is_shown(server: Server, monkeypatch: pytes
     assert shown["fivewire_pending_bytes", ()] == 4096
 
 
-def test_what_does_not_work_is_shown_by_its_kind_also_when_all_is_well(server: Server) -> None:
+def test_failures_are_shown_by_kind_also_when_there_are_none(server: Server) -> None:
     name, engine = "fivewire_trouble", server.engine
     engine.connections.begin_service()
     assert {what: samples(server)[name, (("what", what),)] for what in KINDS} == dict.fromkeys(KINDS, 0)

@@ -101,7 +101,7 @@ def test_two_processes_share_a_subscription_every_message_once(here: Blip, there
     assert sorted(bodies) == sorted(b"%d" % n for n in range(500))
 
 
-def test_what_is_polled_on_one_process_may_be_acknowledged_on_the_other(
+def test_a_message_polled_on_one_process_may_be_acknowledged_on_another(
     here: Blip, there: Blip, store: Database
 ) -> None:
     subscription = here.subscribe(b"ack elsewhere")
@@ -152,7 +152,7 @@ def test_a_waiting_receive_gets_what_is_sent_to_another_process(brokers: tuple[B
         consumer.hang_up()
 
 
-def test_what_a_process_without_consumers_has_prefetched_goes_to_the_others_soon(
+def test_messages_prefetched_by_a_process_without_consumers_go_to_the_others_soon(
     brokers: tuple[Broker, Broker], store: Database
 ) -> None:
     with Sspq(brokers[1].sspq) as waiting, Sspq(brokers[0].sspq) as leaving:
@@ -240,7 +240,7 @@ def test_an_ack_of_an_unknown_delivery_is_404_when_one_process_serves_the_queue(
     assert here.ask(blipmq.encode_ack(99, subscription)) == [answer]
 
 
-def test_what_a_killed_process_held_comes_back_at_once(brokers: tuple[Broker, Broker], store: Database) -> None:
+def test_leases_of_a_killed_process_come_back_at_once(brokers: tuple[Broker, Broker], store: Database) -> None:
     survivor = brokers[0]
     with contextlib.ExitStack() as stack:
         victim = stack.enter_context(Broker(store))

@@ -208,7 +208,7 @@ def test_a_connection_that_goes_while_it_waits_is_not_held_any_longer(
     assert sink.written == []
 
 
-def test_what_answers_a_settling_waits_until_it_is_written(engine: FakeEngine, sink: Sink) -> None:
+def test_the_answer_to_a_settlement_waits_until_it_is_written(engine: FakeEngine, sink: Sink) -> None:
     replies = Replies(engine, sink)  # type: ignore[arg-type]
     replies.follow_round(3)
     replies.begin().append(b"done")

@@ -195,7 +195,7 @@ def test_connections_are_counted(broker: Broker) -> None:
 # Limits on connections.
 
 
-def test_who_does_not_finish_the_handshake_is_disconnected(broker: Broker) -> None:
+def test_a_client_that_does_not_finish_the_handshake_is_disconnected(broker: Broker) -> None:
     with Blip(broker.blipmq, key="") as silent, Blip(broker.blipmq, key="") as half, Sspq(broker.sspq) as mute:
         half.send(blipmq.encode_hello(1))
         assert half.read().cid == 1

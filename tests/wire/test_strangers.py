@@ -167,7 +167,9 @@ def test_a_frame_that_no_handshake_needs_is_refused_before_authentication(broker
         assert hasty.ask() == []
 
 
-def test_of_too_many_strangers_the_oldest_goes_and_who_is_known_stays(store: Database) -> None:
+def test_of_too_many_unauthenticated_connections_the_oldest_is_closed_and_authenticated_ones_stay(
+    store: Database
+) -> None:
     with (
         Broker(store, BROKER_MAX_UNAUTHENTICATED=3, BROKER_HANDSHAKE_TIMEOUT=600) as broker,
         Blip(broker.blipmq) as known,

@@ -87,7 +87,7 @@ def test_it_is_read_again_when_half_of_its_share_is_durable(engine: FakeEngine, 
     assert engine.holders == []
 
 
-def test_what_is_durable_does_not_count(engine: FakeEngine, by_client: UnconfirmedByClient) -> None:
+def test_durable_messages_do_not_count(engine: FakeEngine, by_client: UnconfirmedByClient) -> None:
     connection, unconfirmed = connect(), by_client.of(7)
     for batch in range(1, 10):
         engine.open_batch = batch

@@ -32,7 +32,7 @@ def run(log: Path, code: str, *arguments: str) -> RigProcess:
     return RigProcess("the program", [sys.executable, "-c", code, *arguments], log / "log", os.environ)
 
 
-def test_what_is_told_arrives_and_what_is_printed_is_waited_for(tmp_path: Path) -> None:
+def test_it_is_told_lines_and_its_output_is_waited_for(tmp_path: Path) -> None:
     with run(tmp_path, PARENT) as program:
         program.wait_for(r"^child \d+$")
         program.tell("go")

@@ -43,7 +43,7 @@ async def test_a_long_line_is_neither_refused_nor_cut(pair: tuple[Client, Client
     assert (await alpha.line("PRIVMSG")).endswith(f" {line}")
 
 
-async def test_whatever_happens_in_the_channel_is_heard_as_a_line_that_nodes_pass_on(
+async def test_every_event_of_the_channel_is_received_as_a_line_that_nodes_forward(
     pair: tuple[Client, Client, str],
 ) -> None:
     alpha, bravo, channel = pair
@@ -79,7 +79,7 @@ async def test_a_channel_that_refuses_is_logged_and_holds_up_no_other(
     assert await client.line("JOIN :#fine")
 
 
-async def test_who_is_kicked_out_comes_back(irc_server: IrcServerProcess) -> None:
+async def test_a_kicked_node_rejoins(irc_server: IrcServerProcess) -> None:
     kicker = await Client(irc_server, "kicker", "#arena").connected()
     client = await Client(irc_server, "kicked", "#arena", join=0.02).connected()
     await client.line("kicked!", "JOIN")
@@ -90,7 +90,7 @@ async def test_who_is_kicked_out_comes_back(irc_server: IrcServerProcess) -> Non
     assert client.connections == 1
 
 
-async def test_who_has_left_a_channel_by_a_line_of_its_own_stays_out(irc_server: IrcServerProcess) -> None:
+async def test_a_node_that_parted_by_a_line_of_its_own_does_not_rejoin(irc_server: IrcServerProcess) -> None:
     other = await Client(irc_server, "stays", "#left").connected()
     client = await Client(irc_server, "leaves", "#left", "#other-name", join=0.02).connected()
     client.say("PART #left")
@@ -121,7 +121,7 @@ async def test_a_server_that_dies_is_told_and_the_same_object_connects_to_the_ne
             client.say("PRIVMSG #c :hello")
 
 
-async def test_who_leaves_says_why_and_hears_nothing_more(pair: tuple[Client, Client, str]) -> None:
+async def test_a_quitting_node_gives_its_reason_and_receives_nothing_more(pair: tuple[Client, Client, str]) -> None:
     alpha, bravo, channel = pair
     nick = alpha.connection.nick
     await bravo.settled(alpha)

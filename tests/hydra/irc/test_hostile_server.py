@@ -124,7 +124,7 @@ async def test_a_join_that_is_not_answered_holds_up_the_others_briefly_and_is_tr
     assert client.connections == 1
 
 
-async def test_tls_is_spoken_with_a_server_that_is_who_it_says(tmp_path: Path) -> None:
+async def test_tls_connects_to_a_server_whose_certificate_matches(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.issue("server"))
@@ -162,7 +162,7 @@ async def test_a_line_is_heard_unaltered_whatever_it_is(scripted: ScriptedServer
     assert client.lines == lines
 
 
-async def test_what_is_not_utf_8_is_replaced_and_the_rest_of_the_line_stays(scripted: ScriptedServer) -> None:
+async def test_invalid_utf_8_is_replaced_and_the_rest_of_the_line_stays(scripted: ScriptedServer) -> None:
     client = Client(scripted, "alpha", "#c")
     accepted = await joined(scripted, client)
     cut = (b":n!u@h PRIVMSG #c :" + "é".encode() * 300)[:510]
@@ -239,7 +239,7 @@ async def test_a_line_is_sent_as_it_is_however_long(
     assert ("may cut a line of more than 510 bytes" in caplog.text) is (length > 510)
 
 
-async def test_what_is_no_line_and_what_is_too_much_is_refused(scripted: ScriptedServer) -> None:
+async def test_invalid_lines_and_too_many_lines_are_refused(scripted: ScriptedServer) -> None:
     client = Client(scripted, "alpha", "#c", burst=2, interval=60, queue=2)
     assert not client.connection.say("PRIVMSG #c :too early")
     accepted = await joined(scripted, client)
@@ -260,7 +260,7 @@ async def test_lines_keep_their_order_at_the_pace_that_the_server_bears(scripted
     assert [await accepted.line() for _ in range(30)] == [b"PRIVMSG #c :%d" % number for number in range(30)]
 
 
-async def test_what_may_not_be_said_any_more_is_not_sent(scripted: ScriptedServer) -> None:
+async def test_a_line_that_may_no_longer_be_sent_is_not_sent(scripted: ScriptedServer) -> None:
     leased = True
     client = Client(scripted, "alpha", "#c", may_speak=lambda: leased, ping=0.05)
     accepted = await joined(scripted, client)
@@ -280,7 +280,7 @@ async def test_what_may_not_be_said_any_more_is_not_sent(scripted: ScriptedServe
 # The end.
 
 
-async def test_what_waited_is_never_said_on_the_next_connection(scripted: ScriptedServer) -> None:
+async def test_waiting_lines_are_never_sent_on_the_next_connection(scripted: ScriptedServer) -> None:
     client = Client(scripted, "alpha", "#c", burst=2, interval=0.02)
     accepted = await joined(scripted, client)
     client.say(*(f"PRIVMSG #c :{number}" for number in range(10)))
@@ -296,7 +296,7 @@ async def test_what_waited_is_never_said_on_the_next_connection(scripted: Script
 
 
 @pytest.mark.parametrize("when", ["heard", "connected"])
-async def test_who_leaves_while_being_told_something_is_told_nothing_more(scripted: ScriptedServer, when: str) -> None:
+async def test_a_leave_while_lines_are_read_ends_the_reading(scripted: ScriptedServer, when: str) -> None:
     def heard(line: str) -> None:
         if "leave now" in line:
             client.connection.leave("as told")

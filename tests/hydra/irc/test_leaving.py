@@ -68,7 +68,7 @@ def test_with_nothing_on_its_way_the_reason_is_said(event_loop: str) -> None:
     run_scenario(event_loop, scenario())
 
 
-def test_what_the_server_has_not_taken_yet_is_thrown_away(event_loop: str) -> None:
+def test_lines_not_yet_taken_by_the_server_are_discarded(event_loop: str) -> None:
     """Bytes in the kernel's buffer for a server that does not read must not arrive minutes later."""
 
     async def scenario() -> None:

@@ -54,7 +54,7 @@ def taken(pieces: list[Piece]) -> bytes:
 @given(st.lists(line_bytes | line_texts, max_size=8))
 @example([b"PING 1 2 3", b"  two  spaces  ", b"\x01CTCP\x01", b":colon", b"%0A", b"x" * 2048, "é".encode() * 1024])
 @example([b" " * 2048])
-def test_whatever_is_put_in_comes_out(lines: list[bytes]) -> None:
+def test_any_pieces_are_joined_to_the_original(lines: list[bytes]) -> None:
     assert taken(pieces_of(*lines)) == b"".join(line + b"\r\n" for line in lines)
 
 
@@ -145,7 +145,7 @@ def test_a_damaged_piece_loses_its_line(damaged: str) -> None:
         f"HY1 5f3c09a1 0 {10**15} . x", "HY1 5f3c09a1 0 ٣ . x", "\x01HY1 5f3c09a1 0 0 . x\x01",
     ],
 )  # fmt: skip
-def test_what_people_write_is_none_of_ours(text: str) -> None:
+def test_lines_of_users_are_not_taken_for_pieces(text: str) -> None:
     assert parse_piece(text) is None
 
 

@@ -35,7 +35,7 @@ def test_a_channel_may_not_be(channel: str) -> None:
         IrcUser("alpha", [channel])
 
 
-def test_what_is_sent_at_registration_is_one_line() -> None:
+def test_each_setting_sent_at_registration_is_one_line() -> None:
     with pytest.raises(IrcSettingsError, match="a password must not have control characters"):
         IrcServer("irc.example.net", 6667, password="a\r\nOPER")
     with pytest.raises(IrcSettingsError, match="a user name must be one word"):

@@ -83,7 +83,7 @@ def test_an_error_about_a_channel_that_is_joined_is_no_refusal() -> None:
     assert channels.ask() == []
 
 
-def test_what_is_not_answered_counts_as_refused() -> None:
+def test_a_request_without_an_answer_counts_as_refused() -> None:
     channels = Channels(["#one", "#two"])
     channels.ask()
     channels.joined("#two")

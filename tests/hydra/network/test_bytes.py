@@ -68,14 +68,14 @@ def test_an_election_of_two_goes_as_the_document_has_it(alone: Node, network: Ne
 
 
 @pytest.mark.parametrize("answer", [as_documented, as_seen])
-def test_who_answers_heartbeats_in_either_reading_stays(alone: Node, network: Network, answer: Answer) -> None:
+def test_a_node_that_answers_heartbeats_in_either_encoding_stays(alone: Node, network: Network, answer: Answer) -> None:
     with Probe.dial(alone.address, answer) as probe:
         probe.knock()
         assert probe.stays(1.6 * network.times.max_ping)
         assert len(probe.beats) >= 4
 
 
-def test_who_does_not_answer_heartbeats_is_dropped(alone: Node, network: Network) -> None:
+def test_a_node_that_does_not_answer_heartbeats_is_dropped(alone: Node, network: Network) -> None:
     with Probe.dial(alone.address, not_at_all) as probe:
         probe.knock()
         assert re.fullmatch(rb"DROP %d no PONG for [0-9.]+ s\r\n" % ID, probe.take())

@@ -57,7 +57,7 @@ def filled(head: str, letters: str) -> str:
     return text + "." * (FULL - len(text.encode()))
 
 
-def test_what_people_say_arrives_in_the_queue_unaltered_once_and_in_order(network: Network, person: Person) -> None:
+def test_irc_lines_arrive_in_the_queue_unaltered_once_and_in_order(network: Network, person: Person) -> None:
     before = len(network.received())
     own = line_of(person, "")
     texts = [*TEXTS, filled(own, "full").removeprefix(own), filled(own, "üß€").removeprefix(own)]
@@ -71,7 +71,7 @@ def test_what_people_say_arrives_in_the_queue_unaltered_once_and_in_order(networ
     assert [idx for _, idx, _ in network.received()] == list(range(len(network.received())))
 
 
-def test_what_programs_publish_is_said_unaltered_once_and_in_order(
+def test_published_lines_are_sent_to_irc_unaltered_once_and_in_order(
     network: Network, person: Person, publish_there: Publish
 ) -> None:
     head = f"PRIVMSG {CHANNEL} :"
@@ -111,7 +111,7 @@ def test_other_lines_than_messages_pass_both_ways(
     ]
 
 
-def test_what_is_no_line_for_irc_becomes_a_dead_letter_with_the_reason(
+def test_a_message_that_is_no_irc_line_becomes_a_dead_letter_with_the_reason(
     network: Network, person: Person, publish_there: Publish
 ) -> None:
     head = f"PRIVMSG {CHANNEL} :"

@@ -132,7 +132,9 @@ def test_a_node_that_strangers_could_reach_is_refused_unless_it_is_said(network:
         (["--recv", "_mine"], 2, "_mine: names beginning with _ are the system's"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(network: Network, arguments: list[str], status: int, words: str) -> None:
+def test_invalid_options_are_refused_with_the_reason(
+    network: Network, arguments: list[str], status: int, words: str
+) -> None:
     listen = [] if "--listen" in arguments else ["--listen", "127.0.0.1:0"]
     found, said = refused(network, *listen, *arguments)
     assert words in said

@@ -116,7 +116,7 @@ def test_lines_wait_for_a_leader_but_not_too_many() -> None:
     assert sum(" SEND " in line for line in driven.sent[1]) == 1000
 
 
-def test_what_may_not_be_sent_is_refused() -> None:
+def test_a_forbidden_line_is_refused() -> None:
     driven = leader_of_three()
     driven.call("submit", "m1", "QUIT :bye")
     assert driven.log[-1] == Refused("m1", "no line that may be sent to IRC")

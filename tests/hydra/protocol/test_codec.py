@@ -111,7 +111,7 @@ def test_all_commands_are_covered() -> None:
         "@message=a;term=x SEND 7 JOIN #c", "@voter=00000000000000aa", "\0", "🐍 1",
     ],
 )  # fmt: skip
-def test_what_means_nothing_is_ignored(line: str) -> None:
+def test_unknown_messages_are_ignored(line: str) -> None:
     with pytest.raises(IgnoredLine):
         parse(line)
 
@@ -177,7 +177,7 @@ def test_a_line_without_end_is_not_waited_for() -> None:
     assert str(decoder.error) == "a line has more than 2048 bytes"
 
 
-def test_what_is_no_utf_8_ends_the_stream() -> None:
+def test_invalid_utf_8_ends_the_stream() -> None:
     decoder = LineDecoder()
     assert decoder.feed(b"CALL 1\nCALL \xff\nCALL 2\n") == ["CALL 1"]
     assert isinstance(decoder.error, NotText)

@@ -291,7 +291,7 @@ def test_a_newcomer_without_an_electorate_never_stands() -> None:
     assert driven.node.term == 0
 
 
-def test_who_is_welcomed_and_hears_nothing_more_does_not_take_itself_for_a_network() -> None:
+def test_a_welcomed_node_without_further_messages_does_not_become_a_network_of_its_own() -> None:
     driven = Driven(targets=["x"])
     driven.connect(1, target="x")
     driven.hear(1, f"WELCOME {driven.id}")

@@ -21,7 +21,7 @@ def test_a_quorum_is_more_than_half(voters: int, quorum: int) -> None:
     assert not electorate.agrees(KEYS[: quorum - 1])
 
 
-def test_who_has_no_vote_does_not_count() -> None:
+def test_members_without_a_vote_do_not_count() -> None:
     assert not of(*KEYS[:3]).agrees([KEYS[0], *KEYS[3:]])
 
 
@@ -56,6 +56,6 @@ def test_an_electorate_is_read_as_it_was_written() -> None:
     ["", "3.5", "3.5:", "3:" + KEYS[0], "3.5:" + KEYS[0] + ",", "3.5:" + KEYS[0].upper() + "A", "3.5:00",
      f"9223372036854775808.1:{KEYS[0]}", "3.5:" + ",".join(f"{n:016x}" for n in range(MAX_VOTERS + 1))],
 )  # fmt: skip
-def test_what_is_no_electorate_is_refused(text: str) -> None:
+def test_an_invalid_electorate_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="electorate"):
         parse_electorate(text)

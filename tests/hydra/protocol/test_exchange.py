@@ -76,7 +76,7 @@ def test_a_peer_that_does_not_answer_is_dropped() -> None:
     assert driven.node.role is Role.LEADING
 
 
-def test_who_has_gone_may_come_back_with_the_same_id() -> None:
+def test_a_member_that_left_may_return_with_the_same_id() -> None:
     driven = inducted(acceptor())
     driven.lose(1)
     for link, seconds in ((2, 1), (3, 20)):

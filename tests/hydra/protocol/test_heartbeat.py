@@ -162,7 +162,7 @@ def test_a_node_that_is_dropped_takes_another_id_and_still_has_its_vote() -> Non
     assert driven.node.role is Role.WAITING
 
 
-def test_who_was_dropped_and_does_not_know_it_is_told() -> None:
+def test_a_dropped_node_that_answers_a_heartbeat_is_told_that_it_was_dropped() -> None:
     driven = follower()
     driven.hear(2, "DROP 14 gone")
     assert driven.hear(1, f"@voter={D} PONG 3.1 14 0") == ["DROP 14 dropped before"]

@@ -46,7 +46,7 @@ def test_a_flood_of_garbage_before_the_handshake_closes_the_link_and_nothing_els
     ("data", "reason"),
     [(b"x" * 2049, "a line has more than 2048 bytes"), (b"KNOCK 1 \xff\n", "a line is not UTF-8")],
 )
-def test_what_is_no_line_closes_the_link_with_its_reason(data: bytes, reason: str) -> None:
+def test_an_invalid_line_closes_the_link_with_its_reason(data: bytes, reason: str) -> None:
     driven = leader_of_three()
     driven.connect(3)
     driven.hear_bytes(3, data)

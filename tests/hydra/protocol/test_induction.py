@@ -132,7 +132,7 @@ def test_a_plain_node_that_knocks_again_is_not_dropped_for_the_silence_before() 
     assert 13 not in driven.node.members
 
 
-def test_who_is_asked_agrees_once_and_greets_when_all_have() -> None:
+def test_an_asked_member_agrees_once_and_greets_when_all_have_agreed() -> None:
     driven = leader_of_three()
     assert driven.hear(1, "KNOCK 14 probe") == [f"@voter={VOTER} MEET 14 {driven.id}"]
     assert driven.sent[2] == ["KNOCK 14 probe", f"@voter={VOTER} MEET 14 {driven.id}"]
@@ -144,7 +144,7 @@ def test_who_is_asked_agrees_once_and_greets_when_all_have() -> None:
     assert 15 not in driven.node.members
 
 
-def test_a_greeting_registers_who_has_knocked() -> None:
+def test_a_greeting_registers_the_knocking_node() -> None:
     driven = leader_of_three()
     driven.hear(1, "KNOCK 14 probe")
     driven.hear(2, f"@voter={C} HELLO 14 12")
@@ -209,7 +209,7 @@ def test_after_long_without_a_leader_a_newcomer_is_let_in_without_a_vote() -> No
     assert driven.node.electorate == electorate(VOTER, B, C)
 
 
-def test_who_is_outside_itself_knocks_back() -> None:
+def test_a_node_outside_a_network_knocks_back() -> None:
     driven = Driven()
     driven.connect(1)
     assert driven.hear(1, f"KNOCK 11 beta@{B}") == [f"KNOCK {driven.id} alpha@{VOTER}"]

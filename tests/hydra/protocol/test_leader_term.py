@@ -40,7 +40,7 @@ def test_answers_to_different_heartbeats_are_no_majority() -> None:
     assert term.leased
 
 
-def test_who_has_no_vote_renews_nothing() -> None:
+def test_a_heartbeat_of_a_member_without_a_vote_renews_nothing() -> None:
     term = leader_term()
     val = term.beat(100.0, THREE)
     for voter in (D, E, "#7"):

@@ -60,7 +60,7 @@ def test_votes_of_a_node_without_a_lasting_key_count_under_its_id() -> None:
     assert record.plain.voters == {A, "#7"}
 
 
-def test_who_is_dropped_keeps_the_vote_unless_there_is_a_leader_to_say_so() -> None:
+def test_a_dropped_member_keeps_its_vote_unless_a_leader_removes_it() -> None:
     record = members()
     record.register(7, None, 0.0)
     record.register(8, None, 0.0)

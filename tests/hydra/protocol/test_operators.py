@@ -15,7 +15,7 @@ def test_a_leader_that_is_asked_to_step_down_is_off_irc_and_remains_a_node() -> 
     assert driven.node.core.links.joined == links
 
 
-def test_stepping_down_means_nothing_to_who_does_not_lead() -> None:
+def test_stepping_down_has_no_effect_on_a_follower() -> None:
     driven = voter_of_three()
     neighbour(driven, 1, 11, B)
     driven.hear(1, f"@voter={B};next=0 PING 7 7.1 11")
@@ -32,7 +32,7 @@ def test_a_member_that_is_dropped_by_hand_is_gone_for_all_and_its_link_is_closed
     assert driven.closed[1] == "node 11 was dropped"
 
 
-def test_who_drops_its_leader_by_hand_waits_for_another() -> None:
+def test_after_an_operator_drops_the_leader_a_node_waits_for_another() -> None:
     driven = voter_of_three()
     neighbour(driven, 1, 11, B)
     neighbour(driven, 2, 12, C)
@@ -41,7 +41,7 @@ def test_who_drops_its_leader_by_hand_waits_for_another() -> None:
     assert (driven.node.role, driven.node.leader) == (Role.WAITING, None)
 
 
-def test_dropping_who_is_not_there_says_nothing() -> None:
+def test_dropping_an_unknown_member_sends_nothing() -> None:
     driven = leader_of_three()
     driven.clear()
     driven.call("drop", 99, "by an operator")

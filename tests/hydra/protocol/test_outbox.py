@@ -20,7 +20,7 @@ def test_without_a_write_everything_leaves_at_once() -> None:
     assert box.take() == []
 
 
-def test_what_is_said_after_a_write_waits_for_it() -> None:
+def test_messages_after_a_write_wait_for_it() -> None:
     box = outbox()
     box.persist(NEW)
     box.say(CALL)
@@ -42,7 +42,7 @@ def test_each_waits_for_its_own_write_only() -> None:
     assert box.take() == [CALL._replace(links=(2,))]
 
 
-def test_what_is_on_disk_is_not_written_again() -> None:
+def test_state_on_disk_is_not_written_again() -> None:
     box = outbox()
     box.persist(OLD)
     assert box.take() == []
@@ -51,7 +51,7 @@ def test_what_is_on_disk_is_not_written_again() -> None:
     assert box.take() == [Persist(1, NEW)]
 
 
-def test_what_others_said_does_not_wait() -> None:
+def test_forwarded_messages_do_not_wait() -> None:
     box = outbox()
     box.persist(NEW)
     box.at_once(CALL)

@@ -30,7 +30,7 @@ def test_in_whatever_order_and_however_often_they_come(order: list[int], again: 
     assert found == [(idx, str(idx)) for idx in range(8)]
 
 
-def test_who_is_new_begins_where_it_comes_in() -> None:
+def test_a_new_node_begins_at_the_current_index() -> None:
     lines = RecvLog()
     assert lines.of(3).take(6, "g") == []
     assert lines.of(3).take(5, "f") == []
@@ -40,7 +40,7 @@ def test_who_is_new_begins_where_it_comes_in() -> None:
     assert lines.missing(4) == 0
 
 
-def test_who_was_here_before_goes_on_where_it_stopped() -> None:
+def test_a_returning_node_continues_at_its_last_index() -> None:
     lines = RecvLog(position=(3, 6))
     lines.begin(3, 9)
     assert lines.missing(3) == 7
@@ -83,7 +83,7 @@ def test_lines_far_ahead_do_not_fill_the_memory() -> None:
     assert lines.missing(3) == EARLY + 1
 
 
-def test_what_no_neighbour_has_is_given_up() -> None:
+def test_an_entry_that_no_neighbour_has_is_given_up() -> None:
     lines = log()
     lines.begin(3, 9)
     lines.of(3).take(6, "g")
@@ -93,7 +93,7 @@ def test_what_no_neighbour_has_is_given_up() -> None:
     assert lines.of(3).take(5, "f") == [(5, "f"), (6, "g")]
 
 
-def test_what_a_neighbour_does_have_is_not_given_up() -> None:
+def test_an_entry_that_a_neighbour_has_is_not_given_up() -> None:
     lines = log()
     lines.begin(3, 9)
     lines.refused(3, link=1, first=6, links=2)

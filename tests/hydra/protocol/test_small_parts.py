@@ -32,7 +32,7 @@ def test_quit_comes_from_irc_and_does_not_go_there() -> None:
 @pytest.mark.parametrize(
     "line", ["PRIVMSG #c :a\r\nQUIT", "PRIVMSG #c :a\nb", "PRIVMSG #c :\0", "PRIVMSG " + "é" * 1000]
 )
-def test_what_is_more_than_a_line_does_not_pass(line: str) -> None:
+def test_text_of_more_than_one_line_is_refused(line: str) -> None:
     assert passes("PRIVMSG #c :a", E_SEND)
     assert not passes(line, E_SEND)
 
@@ -83,7 +83,7 @@ def test_only_allowed_networks_may_connect() -> None:
     assert Admission(AdmissionRules()).refusal("host.example", 0, 0.0) is None
 
 
-def test_who_disconnects_too_often_is_refused_for_a_while() -> None:
+def test_an_origin_that_disconnects_too_often_is_refused_for_a_while() -> None:
     keeper = Admission(AdmissionRules(disconnects=3, window=60.0))
     for at in (0.0, 10.0, 20.0):
         assert keeper.refusal("10.0.0.1", 0, at) is None

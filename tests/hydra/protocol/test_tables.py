@@ -37,7 +37,7 @@ def test_only_votes_make_a_leader() -> None:
     assert set(ways) == {(Role.NOMINEE, Event.VOTES_IN), (Role.CALLING, Event.VOTES_IN)}
 
 
-def test_who_is_dropped_rejoins_whatever_it_was() -> None:
+def test_a_dropped_node_rejoins_from_any_role() -> None:
     assert all(Action.REJOIN in row[Event.DROPPED][0] for row in roles.TABLE.values())
 
 

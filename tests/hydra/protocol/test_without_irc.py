@@ -41,7 +41,7 @@ def test_one_without_a_vote_is_not_made_way_for() -> None:
     assert driven.node.role is Role.LEADING
 
 
-def test_who_knows_no_server_stands_long_after_those_who_do() -> None:
+def test_a_node_without_irc_stands_for_election_long_after_nodes_with_irc() -> None:
     driven = voter_of_three(irc=False)
     neighbour(driven, 1, 11, B)
     neighbour(driven, 2, 12, C)

@@ -49,7 +49,7 @@ def test_a_scenario_is_read_as_it_was_written(seed: int) -> None:
     assert parse_scenario(str(scenario)).faults == scenario.faults
 
 
-def test_what_is_no_scenario_is_refused() -> None:
+def test_an_invalid_scenario_is_refused() -> None:
     with pytest.raises(ValueError, match="no part of a scenario: 'moon full'"):
         parse_scenario(f"{THREE}moon full\n")
     with pytest.raises(ValueError, match="explode"):

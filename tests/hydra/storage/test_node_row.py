@@ -78,7 +78,7 @@ async def test_two_nodes_have_different_keys_and_run_side_by_side(opened: Open) 
     assert alpha.stored.voter != beta.stored.voter
 
 
-async def test_what_was_written_is_there_when_the_node_is_started_again(opened: Open) -> None:
+async def test_written_state_is_there_after_a_restart(opened: Open) -> None:
     alpha = (await opened()).store
     await alpha.write(stored := promised(alpha, 4, 2**32 - 1, OTHERS[0]))
     await alpha.close()
@@ -359,7 +359,7 @@ async def test_a_session_that_only_the_server_takes_for_living_is_ended(opened: 
         await alpha.store.write(promised(alpha.store, 1))
 
 
-async def test_who_comes_back_and_finds_that_another_has_run_the_node_does_not_go_on(opened: Open) -> None:
+async def test_a_process_that_lost_its_node_to_another_does_not_resume(opened: Open) -> None:
     async with proxy_to(conninfo_from_settings()) as (proxy, conninfo):
         alpha = await opened(conninfo=conninfo)
         proxy.cut()
@@ -454,7 +454,7 @@ async def test_the_tables_show_a_leader_as_it_is(opened: Open) -> None:
     assert -1.0 - took < age["age"] < 1.0 + took
 
 
-async def test_what_has_ended_is_not_shown_any_more(opened: Open) -> None:
+async def test_an_ended_link_is_no_longer_shown(opened: Open) -> None:
     alpha, node = (await opened()).store, leader_of_three()
     alpha.publish_status(look_at(node))
     await until(lambda: rows("select from hydra_link"), "the status is written")
@@ -506,7 +506,7 @@ async def test_status_is_written_once_an_interval_unless_something_that_matters_
     await until(lambda: rows(seen)[0]["role"] == "waiting", "the status is written at once")
 
 
-async def test_what_happens_is_noted_in_order_with_its_term(opened: Open) -> None:
+async def test_events_are_recorded_in_order_with_their_term(opened: Open) -> None:
     alpha, node = (await opened()).store, leader_of_three()
     alpha.publish_status(look_at(node))
     alpha.happened("link closed", "10.0.0.7: a \0 and more")

@@ -129,7 +129,7 @@ async def test_lines_pass_both_ways(address: FifoAddress, options: TransportOpti
 
 
 @on_both_loops
-async def test_what_is_said_as_the_link_opens_arrives(address: FifoAddress) -> None:
+async def test_lines_sent_as_the_link_opens_arrive(address: FifoAddress) -> None:
     async with listening(address, SECRET) as (_, door):
         door.greeting = b"PING 1 a 7\r\n"
         here = await dialled(str(address), SECRET)
@@ -212,7 +212,7 @@ async def test_a_dial_that_is_cancelled_leaves_nothing_open(address: FifoAddress
 
 
 @on_both_loops
-async def test_what_is_no_pipe_is_left_alone(address: FifoAddress) -> None:
+async def test_files_that_are_no_pipes_are_left_alone(address: FifoAddress) -> None:
     os.close(os.open(address.inward, os.O_CREAT))
     async with nothing_left_open():
         with pytest.raises(TransportError, match=f"{address.inward} is no pipe"):
@@ -303,7 +303,7 @@ async def test_a_neighbour_that_does_not_read_costs_a_megabyte_and_then_its_link
 
 
 @on_both_loops
-async def test_who_knows_another_secret_gets_no_link(address: FifoAddress, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_side_with_another_secret_gets_no_link(address: FifoAddress, caplog: pytest.LogCaptureFixture) -> None:
     async with nothing_left_open(), listening(address, SECRET) as (_, door):
         with pytest.raises(TransportError, match="it may know another"):
             await dialled(str(address), TransportOptions(secret=b"open barley"))
@@ -314,7 +314,9 @@ async def test_who_knows_another_secret_gets_no_link(address: FifoAddress, caplo
 
 
 @on_both_loops
-async def test_who_proves_nothing_is_given_up_in_time(address: FifoAddress, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_side_that_proves_nothing_is_disconnected_in_time(
+    address: FifoAddress, caplog: pytest.LogCaptureFixture
+) -> None:
     async with nothing_left_open(), listening(address, replace(SECRET, proof_timeout=0.1)) as (_, door):
         here = await dialled(str(address))
         assert await here.over() == "closed by the other side"
@@ -348,7 +350,9 @@ async def test_half_a_line_is_not_glued_to_the_next_links_first(address: FifoAdd
 
 
 @on_both_loops
-async def test_who_has_left_is_not_taken_for_who_comes(address: FifoAddress, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_side_that_left_is_not_mistaken_for_a_new_one(
+    address: FifoAddress, caplog: pytest.LogCaptureFixture
+) -> None:
     async with listening(address) as (_, door):
         put(address.inward, bytes(A) + b"KNOCK 1\r\n")
         while "no process reads it" not in caplog.text:

@@ -73,7 +73,7 @@ def without_broken(parts: list[bytes | LinkStart]) -> list[bytes | LinkStart]:
     "broken",
     [b"\xff\r\n", b"\xff" + b"0A" * 16 + b"\r\n", b"\xff" + b"0a" * 15 + b"\r\n", b"\xff" + b"0" * 34, b"\xff" * 2],
 )
-def test_what_is_no_mark_begins_nothing(broken: bytes) -> None:
+def test_bytes_that_are_no_mark_begin_no_line(broken: bytes) -> None:
     parts = FifoDecoder().feed(broken)
     assert parts[0] == LinkStart("")
     assert A not in parts

@@ -329,7 +329,7 @@ async def test_there_are_no_more_links_than_allowed(room: Room) -> None:
     assert "no more links are accepted" in await dialled.ended()
 
 
-async def test_what_people_write_to_a_listener_costs_no_link(listening: Room, stranger: Client) -> None:
+async def test_messages_of_users_to_a_listener_cost_no_link(listening: Room, stranger: Client) -> None:
     nick = listening.address.nick
     stranger.say(
         f"PRIVMSG {nick} :hello", f"PRIVMSG {nick} :\x01VERSION\x01", f"PRIVMSG {nick} :HY1 no piece",
@@ -414,7 +414,7 @@ async def test_with_another_secret_no_link_opens(room: Room) -> None:
     assert (room.opened, room.accepted) == ([], [])
 
 
-async def test_who_has_no_secret_is_sent_away_by_a_listener_that_has_one(room: Room) -> None:
+async def test_a_listener_with_a_secret_refuses_a_side_without_one(room: Room) -> None:
     await room.listen(secret=b"one")
     dialled = await room.dial()
     dialled.link.write(b"KNOCK 1 a\r\n")
@@ -422,7 +422,7 @@ async def test_who_has_no_secret_is_sent_away_by_a_listener_that_has_one(room: R
     assert room.accepted == []
 
 
-async def test_a_listener_without_a_secret_is_left_by_who_has_one(room: Room) -> None:
+async def test_a_side_with_a_secret_leaves_a_listener_without_one(room: Room) -> None:
     await room.listen()
     with pytest.raises(TransportError, match=r"has not proved for 0\.2 s that it knows the secret"):
         await room.dial(secret=b"one", proof_timeout=0.2)

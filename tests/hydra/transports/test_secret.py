@@ -19,7 +19,7 @@ def pair(ours: bytes = b"open sesame", theirs: bytes = b"open sesame") -> tuple[
     return Proof(ours, dialled=True, nonce=NONCE), Proof(theirs, dialled=False, nonce=OTHER)
 
 
-def test_both_sides_prove_it_and_who_has_dialled_proves_first() -> None:
+def test_both_sides_prove_the_secret_and_the_dialling_side_first() -> None:
     dialled, accepted = pair()
     assert dialled.greeting == b"CHALLENGE %s\r\n" % NONCE.hex().encode()
     assert accepted.feed(dialled.greeting) == b""
@@ -49,7 +49,7 @@ def test_any_pieces_and_both_ends_of_lines_will_do() -> None:
     assert [bool(answer) for answer in answers] == [False] * (len(said) - 1) + [True]
 
 
-def test_what_comes_behind_the_proof_is_kept_for_the_node() -> None:
+def test_bytes_behind_the_proof_are_kept_for_the_node() -> None:
     dialled, accepted = pair()
     accepted.feed(dialled.greeting)
     answer = accepted.feed(dialled.feed(accepted.greeting) + b"KNOCK 1 a\r\nKN")
@@ -67,7 +67,7 @@ def test_another_secret_is_not_taken_and_learns_nothing() -> None:
     assert not accepted.proved
 
 
-def test_who_is_dialled_must_know_it_too() -> None:
+def test_the_dialled_side_must_know_the_secret_too() -> None:
     dialled, _ = pair()
     impostor = Proof(b"wrong", dialled=False, nonce=OTHER)
     dialled.feed(impostor.greeting)
@@ -99,7 +99,7 @@ def test_a_proof_from_another_link_is_refused() -> None:
 
 
 @pytest.mark.parametrize("line", [b"KNOCK 12345 probe", b"", b"CHALLENGE", b"CHALLENGE 00", b"challenge " + b"00" * 32])
-def test_who_says_something_else_is_refused(line: bytes) -> None:
+def test_any_other_line_is_refused(line: bytes) -> None:
     with pytest.raises(SecretError, match="without proving that it knows the secret"):
         pair()[1].feed(line + b"\r\n")
 

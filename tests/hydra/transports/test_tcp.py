@@ -124,7 +124,7 @@ async def test_small_lines_leave_at_once_and_the_kernel_sends_no_heartbeats() ->
 
 
 @on_both_loops
-async def test_what_was_written_before_a_close_arrives() -> None:
+async def test_lines_written_before_a_close_arrive() -> None:
     async with linked() as (here, there):
         here.link.write(b"DROP 12345 leaving\r\n")
         here.link.close()
@@ -134,7 +134,7 @@ async def test_what_was_written_before_a_close_arrives() -> None:
 
 
 @on_both_loops
-async def test_who_closes_hears_nothing_more() -> None:
+async def test_a_closing_side_receives_nothing_more() -> None:
     async with linked() as (here, there):
         there.link.write(b"PING 1 a 7\r\n")
         here.link.close()
@@ -174,7 +174,7 @@ async def test_a_link_that_the_node_refuses_is_closed() -> None:
 
 
 @on_both_loops
-async def test_who_sends_nothing_more_is_no_neighbour_even_if_it_reads() -> None:
+async def test_a_half_closed_side_is_no_neighbour_even_if_it_reads() -> None:
     async with listening(LOCAL_TCP) as (listener, door), stranger(listener.address) as (reader, writer):
         there = await door.end()
         writer.write(b"KNOCK 12345\r\n")
@@ -306,7 +306,7 @@ async def test_a_neighbour_that_neither_reads_nor_sends_any_more_is_gone() -> No
 
 
 @on_both_loops
-async def test_who_closes_is_not_told_that_the_other_side_does_not_read() -> None:
+async def test_a_closing_side_gets_no_error_when_the_other_does_not_read() -> None:
     async with deaf_neighbour() as (_, there):
         there.link.write(b"x" * MAX_QUEUED)
         there.link.close()
@@ -354,7 +354,7 @@ async def test_an_error_of_the_node_ends_the_link_and_not_the_listener() -> None
 
 
 @on_both_loops
-async def test_who_knows_the_secret_is_linked_and_what_follows_the_proof_arrives() -> None:
+async def test_a_side_with_the_secret_is_linked_and_lines_behind_the_proof_arrive() -> None:
     async with nothing_left_open(), listening(LOCAL_TCP, SECRET) as (listener, door):
         door.greeting = b"PING 1 a 7\r\n"  # in the same read as the proof
         here = await dialled(listener.address, SECRET)
@@ -367,7 +367,7 @@ async def test_who_knows_the_secret_is_linked_and_what_follows_the_proof_arrives
 
 
 @on_both_loops
-async def test_who_knows_another_secret_gets_no_link(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_side_with_another_secret_gets_no_link(caplog: pytest.LogCaptureFixture) -> None:
     async with nothing_left_open(), listening(LOCAL_TCP, SECRET) as (listener, door):
         with pytest.raises(TransportError, match="before it had proved that it knows the secret; it may know another"):
             await dialled(listener.address, TransportOptions(secret=b"open barley"))
@@ -392,7 +392,7 @@ async def test_a_health_check_that_connects_and_sends_nothing_is_no_warning(capl
 
 
 @on_both_loops
-async def test_who_has_no_secret_and_speaks_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_dialling_side_without_a_secret_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     async with listening(LOCAL_TCP, SECRET) as (listener, door):
         here = await dialled(listener.address)
         here.link.write(b"KNOCK 12345\r\n")
@@ -403,7 +403,7 @@ async def test_who_has_no_secret_and_speaks_is_refused(caplog: pytest.LogCapture
 
 
 @on_both_loops
-async def test_who_has_no_secret_and_is_dialled_is_given_up_in_time() -> None:
+async def test_a_dialled_side_without_a_secret_is_disconnected_in_time() -> None:
     options = replace(SECRET, proof_timeout=0.1)
     async with nothing_left_open(), listening(LOCAL_TCP) as (listener, door):
         with pytest.raises(TransportError, match=r"it has not proved within 0\.1 s that it knows the secret"):
@@ -414,7 +414,7 @@ async def test_who_has_no_secret_and_is_dialled_is_given_up_in_time() -> None:
 
 
 @on_both_loops
-async def test_who_stays_silent_is_given_up_in_time(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_silent_side_is_disconnected_in_time(caplog: pytest.LogCaptureFixture) -> None:
     async with (
         listening(LOCAL_TCP, replace(SECRET, proof_timeout=0.1)) as (listener, door),
         stranger(listener.address) as (reader, _),

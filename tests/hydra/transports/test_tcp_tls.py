@@ -62,7 +62,7 @@ async def test_nodes_of_one_authority_are_linked(authority: Authority, secret: b
 
 
 @on_both_loops
-async def test_who_listens_with_a_strange_certificate_is_not_linked_to(
+async def test_a_listener_with_an_unknown_certificate_is_not_linked(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stranger = node(Authority(tmp_path, "stranger"), "alpha")
@@ -77,7 +77,7 @@ async def test_who_listens_with_a_strange_certificate_is_not_linked_to(
 
 @pytest.mark.parametrize("stranger", [False, True], ids=["no certificate", "of another authority"])
 @on_both_loops
-async def test_who_dials_without_a_known_certificate_is_not_linked(
+async def test_a_dialling_side_without_a_known_certificate_is_not_linked(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture, stranger: bool
 ) -> None:
     identity = Authority(tmp_path, "stranger").issue("beta") if stranger else None
@@ -93,7 +93,7 @@ async def test_who_dials_without_a_known_certificate_is_not_linked(
 
 
 @on_both_loops
-async def test_who_speaks_no_tls_is_refused(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_side_without_tls_is_refused(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
     async with nothing_left_open(), listening(LOCAL_TCP, node(authority, "alpha")) as (listener, door):
         here = await dialled(listener.address)
         here.link.write(b"KNOCK 12345\r\n" * 100)

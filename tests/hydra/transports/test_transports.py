@@ -27,7 +27,7 @@ def test_a_secret_and_datagrams_are_refused_before_anything_is_opened() -> None:
     check(parse_node_address("udp://127.0.0.1:1"), TransportOptions())
 
 
-def test_who_uses_no_irc_needs_no_library_for_it() -> None:
+def test_a_node_without_irc_needs_no_irc_library() -> None:
     code = "import sys, hydra.transports; print('irc' in sys.modules, 'hydra.transports.irc' in sys.modules)"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output == "False False\n"

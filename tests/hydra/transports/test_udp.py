@@ -81,7 +81,7 @@ async def test_lines_of_one_turn_share_datagrams_and_a_long_one_goes_alone() -> 
 
 
 @on_both_loops
-async def test_what_was_written_before_a_close_is_sent() -> None:
+async def test_lines_written_before_a_close_are_sent() -> None:
     async with listening(LOCAL_UDP) as (listener, door):
         here = await dialled(listener.address)
         here.link.write(KNOCK)
@@ -158,7 +158,7 @@ async def test_datagrams_of_another_address_are_another_link() -> None:
 
 
 @on_both_loops
-async def test_who_dials_hears_only_whom_it_has_dialled() -> None:
+async def test_datagrams_from_other_addresses_than_the_dialled_one_are_ignored() -> None:
     with stranger() as friend, stranger() as spoof:
         here = await dialled(f"udp://127.0.0.1:{friend.getsockname()[1]}")
         here.link.write(KNOCK)

@@ -49,14 +49,14 @@ def test_without_a_secret_the_signature_is_empty() -> None:
 
 
 @given(body=values, sender=texts.filter(bool), source=texts)
-def test_what_is_written_is_read_the_same(body: Any, sender: str, source: str) -> None:
+def test_a_written_envelope_is_read_the_same(body: Any, sender: str, source: str) -> None:
     sent = written(encode(body), sender=sender, source=source)
     assert parse_frame(sent.text) == sent
     assert (sent.body, sent.sender, sent.source) == (body, sender, source)
     assert signing.verify(sent.text, SECRET)
 
 
-def test_whoever_splices_verbatim_finds_the_signed_bytes() -> None:
+def test_the_signed_bytes_are_found_by_verbatim_splicing() -> None:
     sent = written(b'{"a": "<b>"}')
     assert sent.raw_body == b'{"a":"\\u003cb\\u003e"}'
     assert sent.text.startswith(signing.canonical({}, b"")[:20])
@@ -91,7 +91,7 @@ def test_the_version_is_the_only_one() -> None:
         ({"body": b"[" * 1024 + b"]" * 1024}, "^the body is no JSON"),
     ],
 )
-def test_what_the_broker_would_drop_is_not_written(given: dict[str, Any], why: str) -> None:
+def test_an_envelope_that_the_broker_would_drop_is_not_written(given: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidEnvelope, match=why):
         written(**given)
 
@@ -128,7 +128,7 @@ def test_the_largest_broadcast_fits_for_the_longest_name() -> None:
 
 
 @pytest.mark.parametrize("value", [{1, 2}, float("nan"), float("inf"), b"bytes", "\ud800", {(1, 2): 3}])
-def test_what_json_cannot_say_is_no_body(value: Any) -> None:
+def test_a_value_without_a_json_form_is_no_body(value: Any) -> None:
     with pytest.raises(InvalidEnvelope, match=r"^the body cannot be JSON: "):
         encode(value)
 

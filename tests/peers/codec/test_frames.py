@@ -320,7 +320,7 @@ def test_frames_are_spelled_as_in_the_specification() -> None:
         ({"type": 1}, frames.WRONG_DIRECTION),
     ],
 )
-def test_what_a_client_cannot_use_is_ignored(given: dict[str, Any], frame: frames.Pushed) -> None:
+def test_frames_that_a_client_cannot_use_are_ignored(given: dict[str, Any], frame: frames.Pushed) -> None:
     assert parse_pushed(dumped(given)) == frame
 
 
@@ -334,5 +334,5 @@ def test_what_a_client_cannot_use_is_ignored(given: dict[str, Any], frame: frame
         b'{"type":"peers","names":[}',
     ],
 )
-def test_what_is_no_json_is_ignored_by_a_client(text: bytes) -> None:
+def test_invalid_json_is_ignored_by_a_client(text: bytes) -> None:
     assert parse_pushed(text) == frames.NOT_JSON

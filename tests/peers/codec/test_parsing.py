@@ -65,7 +65,7 @@ def test_deep_nesting_is_read(text: bytes) -> None:
         b"[" * 5000 + b"]" * 5000,
     ],
 )  # fmt: skip
-def test_what_is_no_json_is_refused(text: bytes) -> None:
+def test_invalid_json_is_refused(text: bytes) -> None:
     with pytest.raises(MalformedJson):
         loads(text)
 
@@ -109,7 +109,7 @@ def test_an_empty_object_has_no_members(text: bytes) -> None:
         b'{a:1}', b'{"a":1 "b":2}', b'{"a":[1}', b'{"a":[1', b'{"a":"x}', b'{"\\x":1}', b'{"\n":1}', b"{}{}", b'{1:1}',
     ],
 )  # fmt: skip
-def test_what_is_no_object_has_no_members(text: bytes) -> None:
+def test_values_other_than_objects_have_no_members(text: bytes) -> None:
     with pytest.raises(MalformedJson):
         members(text)
 

@@ -141,7 +141,7 @@ def test_the_canonical_form_is_that_of_a_slow_reference(fields: dict[str, str], 
 
 
 @given(fields=st.fixed_dictionaries({field: texts for field in signing.FIELDS}), body=spelled())
-def test_whatever_is_signed_verifies_as_it_is_sent(fields: dict[str, str], body: bytes) -> None:
+def test_any_signed_envelope_verifies_as_it_is_sent(fields: dict[str, str], body: bytes) -> None:
     assert signing.verify(envelope(fields, body, signing.sign(fields, body, SECRET)), SECRET)
 
 
@@ -176,7 +176,7 @@ def test_a_changed_field_does_not_verify(field: str) -> None:
         (b'"hmac":"', b'"hmac":" '),
     ],
 )
-def test_what_was_tampered_with_does_not_verify(old: bytes, new: bytes) -> None:
+def test_a_changed_envelope_does_not_verify(old: bytes, new: bytes) -> None:
     assert GENUINE.count(old) == 1
     assert not signing.verify(GENUINE.replace(old, new), SECRET)
 
@@ -186,7 +186,7 @@ def test_the_wrong_secret_does_not_verify() -> None:
 
 
 @pytest.mark.parametrize("signature", ["", "00", "z" * 64, "\uff10" * 64, "0" * 63, "0" * 65])
-def test_what_is_no_signature_does_not_verify(signature: str) -> None:
+def test_a_malformed_signature_does_not_verify(signature: str) -> None:
     assert not signing.verify(envelope(FIELDS, b"1", signature), SECRET)
 
 

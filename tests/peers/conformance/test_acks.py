@@ -140,7 +140,7 @@ def test_thousands_of_acks_at_once(join: Join, store: Database) -> None:
 # The audit chain.
 
 
-def test_what_is_sent_delivered_and_acknowledged_is_in_the_chain(join: Join, store: Database) -> None:
+def test_send_delivery_and_acknowledgement_are_in_the_chain(join: Join, store: Database) -> None:
     alice, bob = join("alice"), join("bob")
     sent = alice.say(bob)
     bob.consume(1)

@@ -160,7 +160,7 @@ def gateway_letter(text: bytes) -> dict[str, Any]:
     return fields
 
 
-def test_what_a_route_brings_to_a_peer_is_signed_and_verifies(join: Join, store: Database, wire: Broker) -> None:
+def test_a_routed_message_reaches_a_peer_signed_and_verifies(join: Join, store: Database, wire: Broker) -> None:
     topic, bob = unique("prices"), join("bob")
     add_route(store, f"topic:{topic}", f"peer:{bob.name}")
     bodies = [b"12.50", "grün <&>".encode(), b"\xff\x00", b'{"a": 1}']
@@ -212,7 +212,7 @@ def test_a_route_reaches_a_peer_that_is_offline_when_it_returns(join: Join, stor
     assert letters[2].id == sent
 
 
-def test_what_a_route_brings_is_a_dead_letter_without_the_secret(join: Join, store: Database, launch: Launch) -> None:
+def test_a_routed_message_is_a_dead_letter_without_the_secret(join: Join, store: Database, launch: Launch) -> None:
     name = unique("unsigned")
     with launch() as secretless:
         bob, alice = join("bob", secretless), join("alice", secretless)
@@ -228,7 +228,7 @@ def test_what_a_route_brings_is_a_dead_letter_without_the_secret(join: Join, sto
         alice.close()
 
 
-def test_what_is_too_large_for_an_envelope_is_a_dead_letter(join: Join, store: Database, wire: Broker) -> None:
+def test_a_message_too_large_for_an_envelope_is_a_dead_letter(join: Join, store: Database, wire: Broker) -> None:
     topic, bob = unique("large"), join("bob")
     add_route(store, f"topic:{topic}", f"peer:{bob.name}")
     with Blip(wire.blipmq) as publisher:

@@ -73,7 +73,7 @@ def test_messages_go_from_peer_to_peer_in_order(client: Any) -> None:
     assert messages[0].sender == alice
 
 
-def test_what_is_sent_to_a_peer_that_is_away_waits_for_it(client: Any) -> None:
+def test_a_letter_to_an_absent_peer_waits_for_it(client: Any) -> None:
     alice, bob = unique("alice"), unique("bob")
     with client(bob):
         pass
@@ -94,7 +94,7 @@ def test_a_broadcast_reaches_each_of_the_others_once(client: Any) -> None:
         assert alice.receive(0.2) is None
 
 
-def test_what_was_not_acknowledged_comes_again(client: Any) -> None:
+def test_an_unacknowledged_letter_is_delivered_again(client: Any) -> None:
     alice, bob = unique("alice"), unique("bob")
     with client(bob) as receiver, client(alice) as sender:
         ids = [sender.send(bob, number) for number in range(3)]

@@ -125,7 +125,7 @@ def test_while_connected_nothing_is_delivered_again(join: Join, store: Database)
         assert bob.ids(1) == [marker]
 
 
-def test_what_an_unclean_end_left_unacknowledged_comes_again(join: Join) -> None:
+def test_letters_unacknowledged_at_an_unclean_end_are_delivered_again(join: Join) -> None:
     alice, bob = join("alice"), join("bob")
     sent = [alice.say(bob) for _ in range(10)]
     assert bob.ids(10) == sent

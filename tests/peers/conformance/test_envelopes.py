@@ -86,7 +86,7 @@ def test_a_broadcast_arrives_byte_for_byte_too(join: Join) -> None:
         assert peer.get().text == text
 
 
-def test_what_comes_from_the_store_has_the_same_bytes_as_what_comes_from_memory(join: Join) -> None:
+def test_letters_from_the_store_have_the_same_bytes_as_those_from_memory(join: Join) -> None:
     alice, bob = join("alice"), join("bob")
     texts = [
         spelling.replace(b"ID", compact(unique())).replace(b"TO", compact(bob.name)) for spelling in SPELLINGS.values()
@@ -101,7 +101,7 @@ def test_what_comes_from_the_store_has_the_same_bytes_as_what_comes_from_memory(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(bodies=st.lists(spelled(), min_size=1, max_size=10))
-def test_whatever_json_the_body_is(pair: tuple[Peer, Peer], bodies: list[bytes]) -> None:
+def test_the_body_may_be_any_json(pair: tuple[Peer, Peer], bodies: list[bytes]) -> None:
     alice, bob = pair
     delivered(
         alice, bob, *(envelope(bob.name, unique(), body="BODY").replace(b'"BODY"', b" " + body) for body in bodies)

@@ -79,7 +79,7 @@ def test_an_envelope_with_a_control_type_is_the_control_frame(join: Join, store:
 # peers
 
 
-def test_peers_names_everybody_who_is_connected_sorted_and_the_asker_too(join: Join) -> None:
+def test_peers_lists_all_connected_peers_sorted_including_the_asking_one(join: Join) -> None:
     names = sorted(join(name).name for name in ("zoe", "adam", "Émile", "emil", "Zed", "_x", "10", "9"))
     asker = join("mid")
     assert asker.peers() == sorted([*names, asker.name])

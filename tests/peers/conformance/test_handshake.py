@@ -93,7 +93,7 @@ def test_a_register_with_a_token_that_is_no_text(broker: WebBroker) -> None:
     assert closed_after(broker, register(unique(), "?").decode().replace("?", r"\ud800")) == TOKEN
 
 
-def test_the_token_is_looked_at_before_who_has_the_name(broker: WebBroker, join: Join) -> None:
+def test_the_token_is_checked_before_the_name(broker: WebBroker, join: Join) -> None:
     assert closed_after(broker, register(join("bob").name, "wrong").decode()) == TOKEN
 
 
@@ -136,7 +136,7 @@ def test_pings_and_half_a_message_are_no_frame(hasty: WebBroker) -> None:
     assert close_of(caught.value) == NO_FRAME
 
 
-def test_who_has_registered_in_time_may_be_silent_afterwards(hasty: WebBroker, join: Join) -> None:
+def test_a_registered_peer_may_be_silent(hasty: WebBroker, join: Join) -> None:
     bob = join("bob", hasty)
     assert closed_after(hasty) == NO_FRAME  # that is longer than the limit
     assert bob.peers() == [bob.name]
@@ -185,14 +185,14 @@ def test_a_register_in_fragments_is_one_frame(broker: WebBroker) -> None:
         assert b'"peers"' in client.recv(decode=False)
 
 
-def test_the_answer_to_the_register_names_everybody_who_is_connected(join: Join) -> None:
+def test_the_answer_to_register_lists_all_connected_peers(join: Join) -> None:
     alice = join("alice")
     assert alice.names == [alice.name]
     bob = join("bob")
     assert bob.names == [alice.name, bob.name]
 
 
-def test_what_is_sent_right_behind_the_register_counts_in_order(broker: WebBroker, join: Join) -> None:
+def test_frames_right_behind_the_register_count_in_order(broker: WebBroker, join: Join) -> None:
     bob, name, sent = join("bob"), unique("hasty"), [unique() for _ in range(50)]
     with broker.connect() as client:
         messages = [register(name), *(envelope(bob.name, id) for id in sent), PEERS]
@@ -201,7 +201,7 @@ def test_what_is_sent_right_behind_the_register_counts_in_order(broker: WebBroke
     assert bob.ids(50) == sent
 
 
-def test_what_is_sent_right_behind_a_register_that_is_refused_does_not_count(broker: WebBroker, join: Join) -> None:
+def test_frames_right_behind_a_refused_register_do_not_count(broker: WebBroker, join: Join) -> None:
     alice, bob = join("alice"), join("bob")
     with broker.connect() as client:
         messages = [register(unique("refused"), "wrong"), envelope(bob.name, unique("not")), PEERS]

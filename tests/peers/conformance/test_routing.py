@@ -74,7 +74,7 @@ def test_routing_is_by_the_bound_name_whatever_from_says(join: Join, store: Data
 # Broadcast.
 
 
-def test_a_broadcast_goes_to_everybody_who_is_connected_but_its_sender(join: Join) -> None:
+def test_a_broadcast_goes_to_all_connected_peers_but_its_sender(join: Join) -> None:
     alice, *others = [join(name) for name in ("alice", "bob", "carol", "dave")]
     sent = alice.say("*")
     for peer in others:
@@ -96,7 +96,7 @@ def test_a_broadcast_does_not_go_to_known_peers_that_are_offline(join: Join, sto
     assert join(gone.name, exact=True).ids(1) == [direct]
 
 
-def test_who_registers_after_a_broadcast_does_not_get_it(join: Join) -> None:
+def test_a_peer_that_registers_after_a_broadcast_does_not_get_it(join: Join) -> None:
     alice = join("alice")
     alice.say("*")
     alice.peers()
@@ -131,7 +131,7 @@ def test_the_original_id_does_not_acknowledge_a_copy_of_a_broadcast(join: Join, 
     assert pending(store, bob.name) == [f"{sent}|{bob.name}"]
 
 
-def test_a_broadcast_when_nobody_else_is_connected_goes_nowhere(join: Join) -> None:
+def test_a_broadcast_without_other_connected_peers_goes_nowhere(join: Join) -> None:
     alice = join("alice")
     sent = alice.say("*")
     assert alice.peers() == [alice.name]

@@ -75,7 +75,7 @@ BODIES = [
 ]  # fmt: skip
 
 
-def test_what_the_stranger_signs_our_client_verifies(meet: Meet, client: PeerClient) -> None:
+def test_envelopes_that_the_other_implementation_signs_verify_in_our_client(meet: Meet, client: PeerClient) -> None:
     stranger = meet("stranger")
     for body in BODIES:
         stranger.do("send", to=client.name, body=body)
@@ -87,7 +87,7 @@ def test_what_the_stranger_signs_our_client_verifies(meet: Meet, client: PeerCli
     assert {message and message.sender for message in messages} == {stranger.name}
 
 
-def test_what_our_client_signs_the_stranger_verifies(meet: Meet, client: PeerClient) -> None:
+def test_envelopes_that_our_client_signs_verify_in_the_other_implementation(meet: Meet, client: PeerClient) -> None:
     stranger = meet("stranger")
     bodies = [json.loads(body) for body in BODIES]
     for body in bodies:
@@ -129,7 +129,7 @@ def test_a_stranger_with_another_secret_takes_nothing(meet: Meet, client: PeerCl
     wait_until(lambda: client.receive(0.01) is None and sum(client.dropped.values()) == 1, "the drop")
 
 
-def test_what_was_consumed_and_not_acknowledged_comes_again_and_is_not_taken_twice(
+def test_a_consumed_unacknowledged_letter_is_delivered_again_and_not_taken_twice(
     meet: Meet, client: PeerClient, store: Database
 ) -> None:
     stranger = meet("stranger")
@@ -141,7 +141,7 @@ def test_what_was_consumed_and_not_acknowledged_comes_again_and_is_not_taken_twi
     wait_until(lambda: pending(store, stranger.name) == [], "its acknowledgements")
 
 
-def test_what_is_not_consumed_stays_until_it_is(meet: Meet, client: PeerClient, store: Database) -> None:
+def test_a_letter_stays_until_it_is_consumed(meet: Meet, client: PeerClient, store: Database) -> None:
     stranger = meet("stranger")
     held = client.send(stranger.name, {"hold": True})
     stranger.until("message")

@@ -54,7 +54,7 @@ def registered(broker: WebBroker, name: str) -> Peer | None:
         return None
 
 
-def test_who_registers_while_the_store_is_away_is_told_so_and_may_come_back(start: Start, server: Away) -> None:
+def test_a_register_while_the_store_is_away_is_refused_and_may_be_repeated(start: Start, server: Away) -> None:
     broker = start()
     Peer(broker, "alice").close()
     server.stop()

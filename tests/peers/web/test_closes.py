@@ -43,7 +43,7 @@ def test_the_close_frame_is_these_bytes_and_then_the_client_is_waited_for(server
         assert client.rest() == b""
 
 
-def test_what_was_sent_before_the_close_arrives_before_it(server: Server, name: str) -> None:
+def test_frames_sent_before_the_close_arrive_before_it(server: Server, name: str) -> None:
     with server.raw(name) as client:
         client.send(frame(b"send 100 1000"), frame(b"close 4000 done"))
         assert [client.read().payload[:6] for _ in range(100)] == [b"%06d" % number for number in range(100)]
@@ -81,7 +81,7 @@ def test_a_reason_that_is_too_long_is_cut_at_a_character(server: Server, name: s
     ],
     ids=["text", "too big", "too big in fragments", "not UTF-8", "not masked", "ping"],
 )
-def test_what_arrives_after_the_close_changes_nothing(daphne: Server, name: str, behind: bytes) -> None:
+def test_frames_after_the_close_change_nothing(daphne: Server, name: str, behind: bytes) -> None:
     with daphne.raw(name) as client:
         client.send(frame(b"close 1008 enough"), behind)
         daphne.heard(name, "close 1008 enough", "closed", "LOST")

@@ -133,7 +133,7 @@ def test_a_ping_is_answered_between_texts(server: Server, name: str) -> None:
         assert sorted(answers) == [Frame(TEXT, b"1"), Frame(TEXT, b"2"), Frame(PONG, b"?")]
 
 
-def test_a_pong_that_nobody_asked_for_is_ignored(server: Server, name: str) -> None:
+def test_an_unsolicited_pong_is_ignored(server: Server, name: str) -> None:
     with server.raw(name) as client:
         client.send(frame(b"!", PONG), frame(b"echo on"))
         assert client.read() == Frame(TEXT, b"on")

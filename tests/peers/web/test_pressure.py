@@ -140,7 +140,7 @@ def test_a_client_that_closes_and_reads_later_gets_all_that_was_sent(daphne: Ser
     ],
     ids=["fragments after the close", "a ping of a terabyte"],
 )
-def test_what_a_closed_client_goes_on_sending_is_not_kept(tcp_daphne: Server, name: str, endless: bytes) -> None:
+def test_bytes_from_a_closed_client_are_not_kept(tcp_daphne: Server, name: str, endless: bytes) -> None:
     with tcp_daphne.raw(name) as client:
         before = psutil.Process(tcp_daphne.process.pid).memory_info().rss
         client.send(endless)
@@ -180,7 +180,7 @@ def test_a_paused_connection_can_be_closed(server: Server, name: str) -> None:
 PINGS = ("--ping-interval", "1", "--ping-timeout", "6")
 
 
-def test_only_who_could_have_answered_a_ping_is_closed_for_silence() -> None:
+def test_only_a_connection_that_could_have_answered_a_ping_is_closed_for_silence() -> None:
     with running("daphne", *PINGS) as server, server.raw("paused") as paused, contextlib.ExitStack() as others:
         assert paused.read().opcode == 9
         server.state("paused", "pause")

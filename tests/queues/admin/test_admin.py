@@ -111,12 +111,12 @@ def test_a_list_takes_as_many_queries_for_many_rows_as_for_one(
 
 
 @pytest.mark.parametrize("model", ["queue", "message", "subscription", "apikey", "route", "node", "archivedmessage"])
-def test_lists_are_for_those_who_may_see_them(unprivileged: Client, model: str) -> None:
+def test_lists_need_view_permission(unprivileged: Client, model: str) -> None:
     assert unprivileged.get(address(model)).status_code == 403
 
 
 @pytest.mark.parametrize("model", ["message", "subscription", "node", "archivedmessage"])
-def test_what_only_the_engine_makes_cannot_be_added_or_changed(admin_client: Client, model: str) -> None:
+def test_rows_of_the_engine_cannot_be_added_or_changed(admin_client: Client, model: str) -> None:
     queue = make_queue()
     archive(queue)
     pks = {
@@ -232,7 +232,7 @@ def test_a_queue_that_is_busy_stays_and_the_page_says_why(
     assert "A transaction is still open." in text_of(response)
 
 
-def test_who_may_only_look_is_offered_no_action(unprivileged: Client) -> None:
+def test_a_user_with_view_permission_only_is_offered_no_action(unprivileged: Client) -> None:
     user = User.objects.get()
     user.user_permissions.set(Permission.objects.filter(codename__in=["view_queue", "view_message"]))
     queue = make_queue()
@@ -344,7 +344,7 @@ def test_of_a_large_payload_the_beginning_is_shown_and_all_can_be_downloaded(adm
     assert admin_client.get(address("message", "payload", 1)).status_code == 404
 
 
-def test_a_payload_is_for_those_who_may_see_messages(unprivileged: Client) -> None:
+def test_a_payload_needs_permission_to_view_messages(unprivileged: Client) -> None:
     message = store(make_queue())[0]
     assert unprivileged.get(address("message", "payload", message.pk)).status_code == 403
 

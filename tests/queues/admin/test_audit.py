@@ -108,7 +108,7 @@ class TestChains:
         assert "1 hour ago: broken at seq 3: altered row: row 3 (3,000 rows/s)" in shown
         assert "none yet never" in " ".join(shown.split())
 
-    def test_what_was_found_right_is_said_with_how_fast_that_was(self, admin_client: Client, chain: AuditChain) -> None:
+    def test_a_successful_verification_is_shown_with_its_rate(self, admin_client: Client, chain: AuditChain) -> None:
         AuditVerification.objects.filter(ok=False).delete()
         assert "2 hours ago: 1,000 rows are right (2,000 rows/s)" in text_of(admin_client.get(address("auditchain")))
 
@@ -148,7 +148,7 @@ class TestChains:
         chain.refresh_from_db()
         assert (chain.name, AuditRow.objects.count()) == (PEERBUS, 1200)
 
-    def test_chains_are_for_those_who_may_see_them_and_verifying_for_those_who_may(
+    def test_chains_need_view_permission_and_verifying_its_own(
         self, unprivileged: Client, chain: AuditChain
     ) -> None:
         for place in (address("auditchain"), page(chain), address("auditrow")):
@@ -450,7 +450,7 @@ class TestVerifying:
         assert AuditVerification.objects.count() == 1
         assert [entry.change_message for entry in LogEntry.objects.all()] == ["Verification started."]
 
-    def test_what_runs_elsewhere_is_seen_with_its_progress(
+    def test_verifications_of_other_processes_are_shown_with_their_progress(
         self, admin_client: Client, patient: Callable[[], None]
     ) -> None:
         chain = letters(10)

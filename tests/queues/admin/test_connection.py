@@ -82,7 +82,7 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Links:
 # Looking.
 
 
-def test_the_list_shows_who_is_connected_where_what_they_do_and_what_they_hold(
+def test_the_list_shows_clients_their_nodes_rates_and_held_messages(
     admin_client: Client, links: Links
 ) -> None:
     key, _ = create_key("phones")
@@ -129,7 +129,7 @@ def test_the_page_of_one_takes_few_queries(
     assert "phones" in shown
 
 
-def test_what_is_cut_is_said_and_the_totals_are_of_all(admin_client: Client, links: Links) -> None:
+def test_a_shortened_list_says_so_and_has_the_totals_of_all(admin_client: Client, links: Links) -> None:
     first, second = make_node(), make_node()
     make_connection(1, first)
     make_total(first, 1, in_rate=1.5)
@@ -220,7 +220,7 @@ def test_a_connection_whose_node_has_ended_is_not_said_to_be_disconnected(
     assert recorded() == []
 
 
-def test_pages_are_for_those_who_may_see_them_and_the_button_for_those_who_may_operate(unprivileged: Client) -> None:
+def test_pages_need_view_permission_and_the_button_permission_to_operate(unprivileged: Client) -> None:
     one = make_connection()
     for page in (address("connection"), address("connection", "change", one.pk), button(one)):
         assert unprivileged.get(page).status_code == 403
@@ -234,7 +234,7 @@ def test_pages_are_for_those_who_may_see_them_and_the_button_for_those_who_may_o
     assert unprivileged.post(button(one), {"confirmed": "yes"}).status_code == 302
 
 
-def test_what_a_client_calls_itself_is_shown_as_text(admin_client: Client) -> None:
+def test_a_clients_name_is_shown_as_text(admin_client: Client) -> None:
     make_connection(protocol="peerbus", name='<b>"&?x=1', address="<i>")
     html = admin_client.get(address("connection")).content.decode()
     assert "<b>" not in html.partition('id="result_list"')[2].partition("</table>")[0]

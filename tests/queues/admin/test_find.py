@@ -81,13 +81,13 @@ def test_finished_messages_are_found_too(admin_client: Client) -> None:
         ({"state": "finished", "until": "0001-01-01"}, "no such cursor"),
     ],
 )
-def test_what_cannot_be_looked_for_is_said(admin_client: Client, asked: dict[str, str], answer: str) -> None:
+def test_an_invalid_search_gets_a_message(admin_client: Client, asked: dict[str, str], answer: str) -> None:
     page = find_messages(admin_client, **asked)
     assert page.status_code == 200
     assert answer in text_of(page)
 
 
-def test_finding_is_for_those_who_may_see_messages(client: Client) -> None:
+def test_search_needs_permission_to_view_messages(client: Client) -> None:
     client.force_login(User.objects.create_user("staff", is_staff=True))
     assert find_messages(client).status_code == 403
 

@@ -135,7 +135,7 @@ def test_addresses_that_lead_nowhere_are_no_error_of_the_site(admin_client: Clie
     assert admin_client.get(PICTURE, {"around": around.encode("utf-8", "replace")}).status_code == 200
 
 
-def test_what_is_drawn_is_bounded_and_the_busiest_are_first(
+def test_the_drawing_is_bounded_and_has_the_busiest_first(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
     monkeypatch.setattr(flows, "MOST_QUEUES", 4)
@@ -218,7 +218,7 @@ def test_topics_go_page_by_page_in_few_queries(
         assert admin_client.get(TOPICS, {"after": wrong}).status_code == 200
 
 
-def test_both_pages_are_for_those_who_may_see_queues_routes_and_subscriptions(unprivileged: Client) -> None:
+def test_both_pages_need_permission_to_view_queues_routes_and_subscriptions(unprivileged: Client) -> None:
     user = User.objects.get(username="staff")
     for name in ("view_queue", "view_route", "view_subscription"):
         for page in (PICTURE, TOPICS):

@@ -139,14 +139,14 @@ def test_ten_browsers_cost_one_look(admin_client: Client, monkeypatch: pytest.Mo
     assert len(looks) == 1
 
 
-def test_who_may_not_see_queues_sees_no_state(unprivileged: Client) -> None:
+def test_a_user_who_may_not_view_queues_sees_no_state(unprivileged: Client) -> None:
     assert unprivileged.get(reverse("admin:state")).status_code == 403
     page = unprivileged.get(reverse("admin:index"))
     assert page.status_code == 200
     assert b'id="broker"' not in page.content
 
 
-def test_who_is_logged_out_is_sent_to_the_login(client: Client) -> None:
+def test_a_logged_out_user_is_redirected_to_the_login(client: Client) -> None:
     assert client.get(reverse("admin:state")).status_code == 302
 
 
@@ -176,7 +176,7 @@ def test_while_first_messages_are_hard_to_find_the_rest_is_shown(
     assert "Oldest - first ready message" in text
 
 
-def test_what_queues_are_called_is_text(admin_client: Client) -> None:
+def test_queue_names_are_shown_as_text(admin_client: Client) -> None:
     store(make_queue("<script>alert(1)</script>"), State.DEAD)
     page = admin_client.get(reverse("admin:index")).content.decode()
     assert "<script>alert" not in page
@@ -302,7 +302,7 @@ def test_many_problems_of_a_kind_are_shortened() -> None:
     assert dead[-1].text == "4 more like this."
 
 
-def test_what_no_session_holds_has_words_of_its_own() -> None:
+def test_horizon_holders_without_a_session_have_texts_of_their_own() -> None:
     held = [
         HorizonHolder("prepared", "tx-1", "", "app", "", "", "prepared", 300.0, 5),
         HorizonHolder("slot", "standby", "", "", "", "", "inactive", None, 20_000_000),
@@ -364,7 +364,7 @@ def test_another_session_with_the_same_process_id_is_not_ended(
     assert pinned.execute("select 1").fetchone() == (1,)
 
 
-def test_only_those_who_may_end_a_session(client: Client, pinned: psycopg.Connection[Any]) -> None:
+def test_ending_a_session_needs_its_permission(client: Client, pinned: psycopg.Connection[Any]) -> None:
     found = holder()
     where = f"{reverse('admin:end_backend', args=[found.name])}?started={found.started}"
     client.force_login(user_with("view_queue", "change_queue", "delete_queue"))

@@ -43,5 +43,5 @@ def test_a_queue_that_does_not_exist_is_said_so(admin_client: Client) -> None:
     assert "There is no queue “nowhere”" in text_of(admin_client.get(address("queuesample"), {"queue": "nowhere"}))
 
 
-def test_the_history_is_for_those_who_may_see_it(unprivileged: Client) -> None:
+def test_the_history_needs_view_permission(unprivileged: Client) -> None:
     assert unprivileged.get(address("queuesample")).status_code == 403

@@ -41,7 +41,7 @@ def archived(queue: Queue, **fields: Any) -> ArchivedMessage:
     )  # fmt: skip
 
 
-def test_the_life_of_a_dead_letter_says_who_published_it_why_it_died_and_who_put_it_back(admin_client: Client) -> None:
+def test_the_life_of_a_dead_letter_shows_publisher_reason_and_requeueing_operator(admin_client: Client) -> None:
     key, _ = keys.create_key("billing", protocols=["sspq"])
     now = timezone.now()
     message = store(
@@ -95,7 +95,7 @@ def test_headers_that_are_no_dead_letters_break_no_page(admin_client: Client, he
     assert admin_client.get(address("message", "change", message.pk)).status_code == 200
 
 
-def test_the_life_of_a_job_has_what_its_workers_wrote_and_who_settled_it() -> None:
+def test_the_life_of_a_job_shows_its_log_and_the_settling_worker() -> None:
     queue = make_queue()
     key, _ = keys.create_key("worker")
     done = archived(queue, consumer_id=key.pk, producer_id=key.pk + 7)

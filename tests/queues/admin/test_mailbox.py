@@ -40,7 +40,7 @@ def action(peer: Mailbox, name: str) -> str:
 # Looking.
 
 
-def test_the_list_shows_who_is_connected_where_and_what_waits(admin_client: Client) -> None:
+def test_the_list_shows_connected_peers_their_nodes_and_waiting_letters(admin_client: Client) -> None:
     key, _ = create_key("phones")
     bob = make_peer("bob", make_node(), key)
     letters(bob, count=1234), letters(bob, State.LEASED, 2), letters(bob, State.DEAD, 3)
@@ -101,7 +101,7 @@ def test_a_peers_page_shows_owner_connection_letters_and_audit_rows(admin_client
     assert [word for word in rows.split() if word in ("send", "deliver", "ack", "m2")] == ["ack", "deliver", "send"]
 
 
-def test_a_peer_that_nobody_owns_and_that_never_came_says_so(admin_client: Client) -> None:
+def test_a_peer_without_owner_or_connection_is_shown_as_such(admin_client: Client) -> None:
     shown = text_of(admin_client.get(page(make_peer("bob"))))
     assert "Owner: none: the next API key to register may have the name" in shown
     assert "Connection: never connected Node: -" in shown
@@ -205,14 +205,14 @@ def test_the_queue_of_a_peer_is_not_deleted_by_itself(admin_client: Client) -> N
     assert Message.objects.filter(queue=bob.queue_id).count() == 2
 
 
-def test_what_cannot_be_done_to_a_peer_is_said_and_the_others_are_seen_to(admin_client: Client) -> None:
+def test_a_failed_action_on_a_peer_is_reported_and_the_others_are_done(admin_client: Client) -> None:
     away, here = make_peer("away"), make_peer("here", make_node())
     shown = text_of(act(admin_client, "mailbox", "disconnect", away.pk, here.pk, confirmed="yes"))
     assert "'away' is not connected." in shown
     assert "Disconnected: here." in shown
 
 
-def test_who_may_only_look_is_offered_no_action(unprivileged: Client) -> None:
+def test_a_user_with_view_permission_only_is_offered_no_action(unprivileged: Client) -> None:
     user = User.objects.get()
     user.user_permissions.set(Permission.objects.filter(codename="view_mailbox"))
     bob = make_peer("bob", make_node())
@@ -239,7 +239,7 @@ def test_peers_are_not_added_or_edited_by_hand(admin_client: Client) -> None:
     assert Mailbox.objects.get().name == "bob"
 
 
-def test_what_a_peer_is_called_is_text_and_no_markup(admin_client: Client) -> None:
+def test_a_peers_name_is_shown_as_text(admin_client: Client) -> None:
     name = "<script>alert(1)</script>"
     bob = make_peer(name, make_node())
     [letter] = letters(bob, key=name, headers={"from": name})

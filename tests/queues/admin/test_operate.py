@@ -105,7 +105,7 @@ def test_a_message_is_delayed_delivered_now_or_copied(
         assert Message.objects.get().state == state
 
 
-def test_what_is_deleted_wants_the_name_of_its_queue_typed(admin_client: Client) -> None:
+def test_a_deletion_asks_for_the_name_of_the_queue(admin_client: Client) -> None:
     queue = make_queue("orders")
     message = store(queue)[0]
     preview = operate(admin_client, "remove", [message.pk])
@@ -154,7 +154,7 @@ def test_the_list_and_the_page_of_a_message_lead_to_a_preview(admin_client: Clie
         ({"action": "move", "state": "finished"}, "Finished messages can be copied"),
     ],
 )
-def test_what_cannot_be_is_said_on_the_page_of_searches(
+def test_an_invalid_operation_is_reported_on_the_page_of_searches(
     admin_client: Client, asked: dict[str, str], answer: str
 ) -> None:
     assert answer in words(admin_client.get(address("message", "operate"), asked, follow=True))
@@ -189,7 +189,7 @@ def test_an_operation_shows_its_progress_and_is_cancelled(
     assert "It has ended already" in words(again)
 
 
-def test_only_those_who_may_operate_are_offered_it_and_only_they_can(person: Client) -> None:
+def test_bulk_operations_are_offered_and_allowed_with_permission_only(person: Client) -> None:
     queue = make_queue("orders")
     message = store(queue)[0]
     for action in BulkAction:
@@ -205,7 +205,7 @@ def test_only_those_who_may_operate_are_offered_it_and_only_they_can(person: Cli
     assert operate(person, "remove", [message.pk]).status_code == 200
 
 
-def test_an_operation_is_seen_by_those_who_see_messages_and_cancelled_by_those_who_may_begin_it(person: Client) -> None:
+def test_viewing_an_operation_needs_permission_to_view_messages_and_cancelling_that_to_begin_it(person: Client) -> None:
     make_queue("orders")
     operation = bulk.start(BulkPlan(action=BulkAction.DELETE, criteria=Criteria(queue="orders")), "alice")
     cancel = reverse("admin:queues_bulkoperation_cancel", args=[operation.pk])
@@ -290,7 +290,7 @@ def test_a_message_that_cannot_be_is_refused_on_the_form(
     assert not Message.objects.exists()
 
 
-def test_what_is_too_large_or_gone_is_not_edited(admin_client: Client) -> None:
+def test_a_payload_that_is_too_large_or_gone_is_not_edited(admin_client: Client) -> None:
     large = store(make_queue("orders"), payload=b"x" * 300_000)[0]
     for source, answer in ((large.pk, "too large"), (1, "not there any more")):
         page = admin_client.get(address("message", "publish"), {"from": source})

@@ -101,7 +101,7 @@ def test_saving_without_a_change_changes_nothing(admin_client: Client) -> None:
         ({"queue": ""}, "This field is required"),
     ],
 )
-def test_what_is_wrong_is_said_at_its_field(admin_client: Client, changes: dict[str, str], reason: str) -> None:
+def test_an_error_is_shown_at_its_field(admin_client: Client, changes: dict[str, str], reason: str) -> None:
     queue = make_queue("reports")
     address = reverse("admin:queues_periodicjob_add")
     response = admin_client.post(address, {**fields(queue=queue.pk), **changes})
@@ -215,7 +215,7 @@ def test_a_deleted_queue_and_an_unreadable_schedule_show_on_every_page(admin_cli
 
 
 @pytest.mark.parametrize("permission", ["view", "change"])
-def test_actions_are_for_those_who_may_change(client: Client, permission: str) -> None:
+def test_actions_need_change_permission(client: Client, permission: str) -> None:
     user = User.objects.create_user("staff", is_staff=True)
     client.force_login(user)
     assert client.get(reverse(LIST)).status_code == 403

@@ -128,7 +128,7 @@ def test_the_page_of_a_queue_is_within_the_limit_for_a_user_with_few_rights(
         assert client.get(page(queue), {"span": "month"}).status_code == 200
 
 
-def test_who_a_queue_belongs_to_is_a_consumer(admin_client: Client) -> None:
+def test_the_owner_of_a_queue_counts_as_its_consumer(admin_client: Client) -> None:
     one = subscription("prices")
     text = words(admin_client.get(page(one.queue)))
     assert "subscriber of prices, QoS 1 key owner of prices" in text
@@ -253,7 +253,7 @@ def test_a_clone_begins_with_the_policy_of_its_model(admin_client: Client) -> No
     assert admin_client.get(f"{address('queue', 'add')}?clone=x").status_code == 200
 
 
-def test_who_may_only_look_can_do_nothing_on_a_queues_page(client: Client) -> None:
+def test_a_user_with_view_permission_only_can_change_nothing_on_a_queues_page(client: Client) -> None:
     queue = make_queue()
     store(queue)
     client.force_login(user_with("view_queue"))
@@ -308,7 +308,7 @@ def test_definitions_that_cannot_be_are_refused_with_the_reason(admin_client: Cl
     assert not Queue.objects.exists()
 
 
-def test_definitions_are_for_those_who_may_change_what_they_hold(client: Client) -> None:
+def test_definitions_need_change_permission_for_all_their_parts(client: Client) -> None:
     make_queue()
     client.force_login(user_with("view_queue", "add_queue", "change_queue"))
     assert client.get(reverse(EXPORT)).status_code == 403

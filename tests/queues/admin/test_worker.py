@@ -54,7 +54,7 @@ def page(worker: Worker) -> str:
     return reverse("admin:queues_worker_change", args=[worker.pk])
 
 
-def test_the_list_shows_who_is_connected_where_and_for_what(admin_client: Client) -> None:
+def test_the_list_shows_workers_their_nodes_and_queues(admin_client: Client) -> None:
     connected = timezone.now() - timedelta(minutes=3, seconds=10)
     worker = make_worker(
         subscriptions=[subscription("b", 4321), subscription("a")], requests=1234, connected_at=connected
@@ -125,7 +125,7 @@ def test_a_worker_without_subscriptions_and_jobs_has_none(admin_client: Client) 
     assert text_of(admin_client.get(page(make_worker(subscriptions=[])))).count("none") == 2
 
 
-def test_what_a_client_has_named_is_text_and_no_markup(admin_client: Client) -> None:
+def test_names_given_by_a_client_are_shown_as_text(admin_client: Client) -> None:
     name = "<script>alert(1)</script>"
     queue = make_queue(name)
     [message] = store(queue)
@@ -159,7 +159,7 @@ def test_workers_are_read_only(admin_client: Client) -> None:
     assert Worker.objects.get().address == worker.address
 
 
-def test_workers_are_for_those_who_may_see_them(client: Client) -> None:
+def test_workers_need_view_permission(client: Client) -> None:
     client.force_login(User.objects.create_user("staff", is_staff=True))
     for address in (reverse(LIST), page(make_worker())):
         assert client.get(address).status_code == 403

@@ -40,7 +40,7 @@ def test_a_string_is_written_character_by_character_as_specified(text: str) -> N
 
 
 @given(st.text())
-def test_what_is_written_reads_back(text: str) -> None:
+def test_written_values_are_read_back(text: str) -> None:
     assert json.loads(json_string(text)) == text
 
 

@@ -271,7 +271,7 @@ def test_key_prints_what_other_hosts_must_trust(shell: Shell) -> None:
         ((), 2, "verify|show|export|anchor|key"),
     ],
 )
-def test_what_is_refused_has_a_reason_and_a_status(
+def test_refusals_have_a_reason_and_a_status(
     shell: Shell, arguments: tuple[str, ...], status: int, reason: str
 ) -> None:
     outcome = shell("audit", *arguments)

@@ -59,7 +59,7 @@ def test_rows_have_the_published_hashes() -> None:
 
 
 @given(st.lists(events_of_any_kind, max_size=6))
-def test_whatever_is_in_an_event_its_hash_is_that_of_the_specified_bytes(events: list[Event]) -> None:
+def test_the_hash_of_any_event_is_that_of_the_specified_bytes(events: list[Event]) -> None:
     hashes = slow_hashes(GENESIS, events)
     assert extend(GENESIS, events) == hashes
     befores = [GENESIS, *hashes[:-1]][: len(events)]
@@ -106,7 +106,7 @@ def test_a_statement_gets_the_hashes_and_the_place_of_the_head() -> None:
 
 @pytest.mark.parametrize("field", Event._fields)
 @pytest.mark.parametrize(("text", "reason"), [("a\0b", "NUL"), ("\ud800", "Unicode")])
-def test_what_cannot_be_stored_is_refused_with_the_reason(field: str, text: str, reason: str) -> None:
+def test_values_that_cannot_be_stored_are_refused_with_the_reason(field: str, text: str, reason: str) -> None:
     with pytest.raises(InvalidEvent, match=reason):
         columns([EVENTS[0], EVENTS[1]._replace(**{field: text})])
 

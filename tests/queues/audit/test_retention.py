@@ -157,7 +157,7 @@ def test_anchors_of_dropped_rows_are_forgotten_without_a_finding(
     assert FindingKind.ANCHOR_MISSING in {finding.kind for finding in check().findings}
 
 
-def test_who_drops_or_makes_days_does_not_wait_for_a_reader_of_the_whole_chain(
+def test_partition_changes_do_not_wait_for_a_reader_of_the_whole_chain(
     old: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queues.audit.retention.LOCK_TIMEOUT", "50ms")

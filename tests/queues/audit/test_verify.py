@@ -99,7 +99,7 @@ def test_the_next_block_is_asked_for_before_one_is_checked(
     assert checked == [[0, 5], [0, 5, 10]]
 
 
-def test_what_is_appended_during_a_verification_is_no_finding(
+def test_rows_appended_during_a_verification_are_no_finding(
     monkeypatch: pytest.MonkeyPatch, ten: list[Event]
 ) -> None:
     monkeypatch.setattr(verify_module, "BLOCK", 3)
@@ -111,7 +111,7 @@ def test_what_is_appended_during_a_verification_is_no_finding(
     assert verify(CHAIN).rows == 15
 
 
-def test_what_waits_in_the_journal_is_verified_too(ten: list[Event], check: Verify) -> None:
+def test_events_in_the_journal_are_verified_too(ten: list[Event], check: Verify) -> None:
     journal(CHAIN, letters(2, first=10))
     assert check().rows == 12
 

@@ -99,7 +99,7 @@ async def test_of_very_many_the_busiest_and_the_latest_are_listed_and_the_totals
     assert clients.totals["blipmq"].messages_out == 6000
 
 
-async def test_what_ended_connections_have_carried_stays_in_the_totals(clients: Clients, store: Any) -> None:
+async def test_counts_of_ended_connections_stay_in_the_totals(clients: Clients, store: Any) -> None:
     for client in add(clients, 3):
         client.published(2)
         clients.remove(client)
@@ -142,7 +142,7 @@ def test_a_disconnect_ends_one_connection_and_its_failure_hurts_no_other() -> No
 
 
 @pytest.mark.parametrize("text", ["a" * 10_000, "ü" * 10_000, "\0" * 300, "\udcff" * 300])
-def test_what_a_client_says_of_itself_is_bounded_in_bytes(text: str) -> None:
+def test_a_clients_description_is_bounded_in_bytes(text: str) -> None:
     clients = Clients(Node(), Health())
     client = clients.add("peerbus", text, Session())
     client.identify(1, text)

@@ -150,7 +150,7 @@ async def test_a_pooler_that_takes_no_startup_options_is_refused_with_the_reason
             await connect(f"host=127.0.0.1 port={port} dbname=x user=x gssencmode=disable", "test")
 
 
-async def test_publishers_whom_the_database_lets_wait_are_told_and_so_is_whoever_asks_for_readiness(
+async def test_a_slow_database_is_reported_to_waiting_publishers_and_by_readiness(
     make_engine: MakeEngine, store: Store
 ) -> None:
     engine = await make_engine(stall_timeout=0.2, publish_timeout=0.6)

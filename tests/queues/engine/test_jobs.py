@@ -111,7 +111,7 @@ async def test_a_worker_that_withdraws_is_pushed_nothing(make_engine: MakeEngine
     assert buffer.demand == 2
 
 
-async def test_what_is_not_finished_by_its_deadline_comes_again_to_somebody_else(
+async def test_a_job_past_its_deadline_is_delivered_to_another_worker(
     make_engine: MakeEngine, store: Store
 ) -> None:
     store.queue("q", ack_timeout="0.2 s", retry_backoff="0.01 s")
@@ -161,7 +161,7 @@ async def test_higher_priorities_come_first_and_within_one_the_first(make_engine
     assert await worker.bodies(7) == [b"top", b"high 1", b"high 2", b"a", b"b", b"low", b"bottom"]
 
 
-async def test_what_is_published_together_comes_by_priority_also_from_memory(
+async def test_messages_published_together_come_by_priority_also_from_memory(
     make_engine: MakeEngine, store: Store, warm: None
 ) -> None:
     store.queue("q")
@@ -347,7 +347,7 @@ async def test_a_publish_to_a_queue_that_does_not_exist_is_refused(make_engine: 
     assert isinstance(error, EngineError)
 
 
-async def test_what_is_delivered_late_after_a_lost_connection_is_still_settled(
+async def test_a_late_delivery_after_a_lost_connection_is_still_settled(
     make_engine: MakeEngine, store: Store
 ) -> None:
     queue = store.queue("q")
@@ -364,7 +364,7 @@ async def test_what_is_delivered_late_after_a_lost_connection_is_still_settled(
     assert store.messages(queue) == []
 
 
-async def test_a_key_that_an_unfinished_transaction_holds_is_refused_and_holds_up_nobody_for_long(
+async def test_a_key_held_by_an_unfinished_transaction_is_refused_and_delays_others_only_briefly(
     make_engine: MakeEngine, store: Store
 ) -> None:
     queue = store.queue("q")
@@ -400,7 +400,7 @@ async def test_a_worker_that_takes_very_many_messages_leaves_room_for_the_others
     assert await modest.bodies(3) == [b"60", b"61", b"62"]
 
 
-async def test_a_backlog_that_nobody_wants_is_not_looked_at_again_and_again(
+async def test_a_backlog_without_consumers_is_not_claimed_again_and_again(
     make_engine: MakeEngine, store: Store
 ) -> None:
     queue = store.queue("q")

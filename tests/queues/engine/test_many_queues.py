@@ -145,7 +145,7 @@ async def test_a_message_that_took_its_id_before_the_node_began_and_is_committed
     assert await waiting == [b"early"]
 
 
-async def test_what_an_old_transaction_commits_as_due_long_ago_is_made_ready_and_expires(
+async def test_overdue_messages_of_an_old_transaction_become_ready_and_expire(
     engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queues.engine.cluster.periodic.ALL_DUE", 0.2)

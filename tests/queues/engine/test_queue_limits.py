@@ -103,7 +103,7 @@ async def test_a_full_queue_drops_the_oldest_of_the_lowest_priority(make_engine:
     assert store.counts(queue) == (4, 0, 0, 0)
 
 
-async def test_what_is_in_memory_goes_back_when_a_queue_begins_to_drop_its_oldest(
+async def test_prefetched_messages_go_back_when_a_queue_begins_to_drop_its_oldest(
     make_engine: MakeEngine, store: Store
 ) -> None:
     queue = store.queue("orders")
@@ -117,7 +117,7 @@ async def test_what_is_in_memory_goes_back_when_a_queue_begins_to_drop_its_oldes
 
 
 @pytest.mark.parametrize("back", ["handed back", "failed"])
-async def test_what_comes_back_to_a_queue_that_holds_too_many_has_the_oldest_dropped(
+async def test_a_return_to_a_full_queue_drops_the_oldest(
     make_engine: MakeEngine, store: Store, back: str
 ) -> None:
     """While consumers had the messages, the limit was lowered, and none could be dropped."""

@@ -51,7 +51,7 @@ async def test_partitions_are_made_a_week_ahead(make_engine: MakeEngine, store: 
     await store.until(lambda: wanted <= partitions(store), "the partition")
 
 
-def test_what_finishes_on_a_day_without_a_partition_is_kept_and_moved_when_there_is_one(store: Store) -> None:
+def test_messages_finished_on_a_day_without_a_partition_are_kept_and_moved_when_there_is_one(store: Store) -> None:
     later = datetime.datetime.now(datetime.UTC) + 30 * DAY
     store.rows(
         "insert into queues_archive (id, queue_id, outcome, attempts, published_at, finished_at, size) "

@@ -121,7 +121,7 @@ async def test_a_place_under_a_concurrency_limit_that_another_node_frees_is_take
     assert await other.bodies(1) == [b"2"]
 
 
-async def test_a_dead_letter_that_came_for_a_reader_who_has_gone_is_for_others(
+async def test_a_dead_letter_for_a_departed_reader_goes_to_others(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, claimed = store.queue("q"), asyncio.get_running_loop().create_future()
@@ -166,7 +166,7 @@ async def test_a_letter_that_comes_while_another_is_fetched_is_delivered_at_once
     await peer.until(lambda: peer.letters)
 
 
-async def test_whoever_begins_to_wait_while_the_node_says_that_nobody_does_hears_what_others_publish(
+async def test_a_consumer_that_begins_to_wait_while_its_node_withdraws_interest_gets_messages_of_other_nodes(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 3600.0)

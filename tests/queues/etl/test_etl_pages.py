@@ -226,7 +226,9 @@ class TestRuns:
         answer = admin_client.get(address) if view in ("progress", "change") else admin_client.post(address)
         assert answer.status_code == (302 if view == "change" else 404)
 
-    def test_who_may_only_look_finds_no_buttons_and_is_refused(self, client: Client, published: list[int]) -> None:
+    def test_a_user_with_view_permission_only_sees_no_buttons_and_is_refused(
+        self, client: Client, published: list[int]
+    ) -> None:
         user = User.objects.create_user("staff", is_staff=True)
         client.force_login(user)
         run = make_run(EtlState.RUNNING)
@@ -266,7 +268,7 @@ class TestSchedules:
             ({"name": ""}, "This field is required"),
         ],
     )
-    def test_what_is_wrong_is_said(self, admin_client: Client, changes: dict[str, str], reason: str) -> None:
+    def test_errors_are_shown(self, admin_client: Client, changes: dict[str, str], reason: str) -> None:
         answer = admin_client.post(reverse("admin:queues_etlschedule_add"), fields(**changes))
         assert answer.status_code == 200
         assert reason in text_of(answer)
@@ -357,7 +359,7 @@ class TestCharts:
         assert "billing: 5" not in admin_client.get(CHARTS, {"queue": "orders"}).content.decode()
 
     @pytest.mark.parametrize("given", [{"hours": "1"}, {"hours": "x"}, {"queue": "its <b>"}])
-    def test_what_is_not_there_is_no_error(self, admin_client: Client, given: dict[str, str]) -> None:
+    def test_missing_values_are_no_error(self, admin_client: Client, given: dict[str, str]) -> None:
         roll_up()
         answer = admin_client.get(CHARTS, given)
         assert answer.status_code == 200
@@ -373,7 +375,7 @@ class TestCharts:
             html = admin_client.get(CHARTS).content.decode()
         assert ("45 others" in html) == (rows == 60)
 
-    def test_it_is_for_those_who_may_look(self, client: Client) -> None:
+    def test_it_needs_view_permission(self, client: Client) -> None:
         user = User.objects.create_user("staff", is_staff=True)
         client.force_login(user)
         assert client.get(CHARTS).status_code == 403

@@ -253,7 +253,7 @@ def test_a_gap_longer_than_the_archive_is_told(etl: Etl) -> None:
         assert begin(database, last, "x", None, 60).warning == ""
 
 
-def test_what_is_live_is_replaced_by_each_run(etl: Etl) -> None:
+def test_live_rows_are_replaced_by_each_run(etl: Etl) -> None:
     queue = etl.queue("orders")
     etl.sql(
         "insert into queues_message (id, queue_id, state, payload, error, dead_at, origin_id) values"

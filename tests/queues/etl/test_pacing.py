@@ -105,7 +105,7 @@ def test_a_job_works_all_the_time_while_the_processors_are_free() -> None:
             sleep(0.002)
 
 
-def test_what_a_killed_job_leaves_goes_on_and_can_end() -> None:
+def test_processes_of_a_killed_job_go_on_and_can_end() -> None:
     with running(busy=0.0) as paced:
         pacer = paced.pacer
         paced.kill(psutil.Process(paced.job.pid))

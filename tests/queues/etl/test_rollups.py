@@ -122,7 +122,7 @@ def test_the_hour_of_which_a_first_window_has_a_part_is_not_rolled_up(etl: Etl) 
     assert [row["hour"] for row in rollups()] == [hour + timedelta(hours=1)]
 
 
-def test_what_another_run_is_about_to_write_stays_and_what_an_ended_one_has_left_goes(etl: Etl) -> None:
+def test_drafts_of_another_run_stay_and_those_of_an_ended_one_are_removed(etl: Etl) -> None:
     busy = EtlRun.objects.create(trigger="test", output="/elsewhere", state=EtlState.QUEUED)
     over = EtlRun.objects.create(trigger="test", output="/elsewhere", state=EtlState.LOST, ended_at=timezone.now())
     counts = ", ".join(["0"] * 8)

@@ -218,7 +218,7 @@ class TestByHand:
         schedule.refresh_from_db()
         assert schedule.next_run_at is not None
 
-    def test_what_cannot_be_planned_is_not_saved(self) -> None:
+    def test_an_invalid_schedule_is_not_saved(self) -> None:
         schedule = make_schedule()
         before = schedule.cron
         schedule.cron = "0 0 30 2 *"

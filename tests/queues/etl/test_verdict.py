@@ -139,7 +139,7 @@ def test_a_tampered_chain_is_judged_as_if_it_were_read_alone(
     assert AuditVerification.objects.count() == 2
 
 
-def test_what_was_rewritten_with_right_hashes_is_found_by_its_anchor(
+def test_rows_rewritten_with_valid_hashes_are_found_by_their_anchor(
     spark: SparkSession, intruder: Intruder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(CHAIN, letters(ROWS))
@@ -152,7 +152,7 @@ def test_what_was_rewritten_with_right_hashes_is_found_by_its_anchor(
     assert not here.ok
 
 
-def test_what_is_appended_after_the_job_has_looked_is_verified_too(
+def test_rows_appended_after_the_jobs_look_are_verified_too(
     spark: SparkSession, intruder: Intruder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(CHAIN, letters(ROWS))

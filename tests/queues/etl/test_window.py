@@ -33,7 +33,7 @@ def test_a_snapshot_is_read_as_postgresql_writes_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1:2", "5:4:", "1:5:7", "3:5:2", "a:b:c"])
-def test_what_is_no_snapshot_is_refused(text: str) -> None:
+def test_an_invalid_snapshot_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         TransactionSnapshot.parse(text)
 

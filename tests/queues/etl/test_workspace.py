@@ -58,7 +58,7 @@ def test_it_is_the_owners_alone_and_gone_afterwards(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def test_what_killed_runs_have_left_is_removed_and_nothing_else(temporary: Path) -> None:
+def test_files_left_by_killed_runs_are_removed_and_nothing_else(temporary: Path) -> None:
     left(temporary, f"{PREFIX}killed", old=True)
     kept = {left(temporary, f"{PREFIX}new", old=False), left(temporary, "another", old=True)}
     (temporary / f"{PREFIX}link").symlink_to(temporary / "another")

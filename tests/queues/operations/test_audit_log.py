@@ -73,7 +73,7 @@ def _database(db: None) -> None:
 # In the admin.
 
 
-def test_additions_changes_and_deletions_say_who_and_which_fields(admin_client: Client) -> None:
+def test_additions_changes_and_deletions_are_recorded_with_user_and_fields(admin_client: Client) -> None:
     admin_client.post(address("queue", "add"), policy())
     queue = Queue.objects.get()
     submit(admin_client, address("queue", "change", queue.pk), max_length="7", paused="on")
@@ -161,7 +161,7 @@ def test_routes_are_recorded_by_their_ends(admin_client: Client, by_action: bool
     assert recorded() == [(event, "route:topic:a→queue:b", "admin", "") for event in ("add", "delete")]
 
 
-def test_what_is_done_to_periodic_jobs_is_recorded(admin_client: Client) -> None:
+def test_operations_on_periodic_jobs_are_recorded(admin_client: Client) -> None:
     make_queue("reports")
     job = add_periodic("nightly", "0 3 * * *", "reports")
     for action in ("run_now", "disable", "enable"):
@@ -214,7 +214,7 @@ def test_users_and_groups_are_recorded_without_passwords(admin_client: Client) -
     ]
 
 
-def test_who_may_not_do_it_leaves_no_row(unprivileged: Client) -> None:
+def test_a_refused_permission_leaves_no_row(unprivileged: Client) -> None:
     user = User.objects.get()
     views = Permission.objects.filter(codename__in=["view_queue", "view_message", "view_apikey", "view_route"])
     user.user_permissions.set(views)
@@ -237,7 +237,7 @@ def test_who_may_not_do_it_leaves_no_row(unprivileged: Client) -> None:
 
 
 @pytest.mark.parametrize(("action", "operation"), [("delete_selected", "delete_queue"), ("purge", "purge")])
-def test_what_was_refused_is_recorded_as_such(
+def test_failed_operations_are_recorded_as_failed(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch, action: str, operation: str
 ) -> None:
     queue = make_queue()
@@ -269,7 +269,7 @@ def test_what_was_refused_is_recorded_as_such(
     ],
     ids=["action", "change", "deletion", "deletion of several"],
 )
-def test_what_cannot_be_recorded_is_not_done(
+def test_an_operation_that_cannot_be_recorded_is_not_done(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch, do: Callable[[Client, Queue], object]
 ) -> None:
     queue = make_queue()
@@ -376,7 +376,7 @@ def test_queues_in_the_shell(shell: Shell) -> None:
     ]
 
 
-def test_what_the_shell_refuses_leaves_no_row_or_says_that_it_failed(
+def test_a_refusal_in_the_shell_leaves_no_row_or_one_that_says_it_failed(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_queue()
@@ -432,7 +432,7 @@ def test_a_user_without_a_name_is_known_by_number(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.django_db(transaction=True)
-def test_saying_who_it_is_needs_a_transaction() -> None:
+def test_naming_the_operator_needs_a_transaction() -> None:
     with pytest.raises(transaction.TransactionManagementError):
         audit_log.declare("alice")
     with transaction.atomic():

@@ -72,7 +72,7 @@ def test_messages_are_moved_in_steps_and_keep_their_order_and_what_does_not_fit_
     ]
 
 
-def test_what_a_consumer_has_or_what_arrives_later_is_left_alone() -> None:
+def test_delivered_and_later_messages_are_left_alone() -> None:
     queue = make_queue("orders")
     make_queue("other")
     leased = store(queue, State.LEASED)[0]
@@ -254,7 +254,7 @@ def test_a_cancelled_operation_stops_and_keeps_what_is_done(monkeypatch: pytest.
         ({"action": BulkAction.PUT_BACK, "criteria": {"ids": tuple(range(1001))}}, OperationError),
     ],
 )
-def test_what_cannot_be_is_refused_and_leaves_no_row(plan: dict[str, Any], error: type[Exception]) -> None:
+def test_an_invalid_operation_is_refused_and_leaves_no_row(plan: dict[str, Any], error: type[Exception]) -> None:
     make_queue("orders")
     with pytest.raises(error):
         start(BulkPlan(**plan | {"criteria": Criteria(**plan["criteria"])}), "alice")

@@ -40,7 +40,7 @@ def remove_everything() -> None:
         model._default_manager.all().delete()
 
 
-def test_what_was_exported_makes_the_same_again_but_for_keys() -> None:
+def test_an_import_of_an_export_makes_the_same_but_for_keys() -> None:
     make_everything()
     exported = json.loads(json.dumps(export_definitions()))
     remove_everything()
@@ -74,7 +74,7 @@ def test_no_secret_and_no_system_queue_goes_out() -> None:
     assert "_system" not in text
 
 
-def test_what_differs_is_changed_and_what_is_not_named_stays() -> None:
+def test_differing_objects_are_changed_and_unnamed_ones_stay() -> None:
     make_everything()
     definitions = {
         "version": 1,

@@ -61,7 +61,7 @@ def test_a_name_or_value_that_is_taken_is_refused() -> None:
         ({"manage": ["a\0"]}, "pattern"),
     ],
 )
-def test_what_cannot_be_a_key_is_refused(fields: dict[str, Any], reason: str) -> None:
+def test_an_invalid_key_is_refused(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(keys.InvalidKey, match=reason):
         keys.create_key(**{"name": "app", **fields})
     assert not ApiKey.objects.exists()

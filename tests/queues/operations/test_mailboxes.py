@@ -89,7 +89,7 @@ class TestInTheTables:
         assert (free_name("away"), free_name("here")) == (False, True)
         assert {(peer.owner, peer.node_id, peer.connection) for peer in Mailbox.objects.all()} == {(None, None, None)}
 
-    def test_what_cannot_be_done_is_said(self) -> None:
+    def test_failed_operations_are_reported(self) -> None:
         make_peer("bob")
         for operation in (disconnect, free_name, delete_mailbox):
             for name in ("absent", "", "\0", "\ud800", "x" * 300):
@@ -153,7 +153,7 @@ class TestAtTheShell:
         assert "bob has no owner already." in shell("peer", "free", "bob").err
         assert AuditJournalEntry.objects.filter(event="free", record_id="peer:bob").count() == 2
 
-    def test_what_cannot_be_done_is_said_with_status_1(self, shell: Shell) -> None:
+    def test_failed_operations_are_reported_with_status_1(self, shell: Shell) -> None:
         make_peer("bob")
         for arguments, reason in (
             (("free", "absent", "--yes"), "There is no peer 'absent'."),
@@ -193,7 +193,7 @@ class TestAmongTransactions:
     @pytest.mark.parametrize(
         "sql", ["select 1 from queues_queue for key share", "select 1 from queues_mailbox"], ids=["publishes", "sends"]
     )
-    def test_a_mailbox_somebody_is_at_stays_and_works(self, sql: str) -> None:
+    def test_a_mailbox_in_use_by_an_open_transaction_is_not_deleted(self, sql: str) -> None:
         bob = make_peer("bob")
         with another_connection() as other:
             other.execute(sql)
@@ -212,7 +212,9 @@ class TestAmongTransactions:
         assert Mailbox.objects.get() == bob
         assert assert_counts_are_exact(bob.queue).ready == 3
 
-    def test_who_comes_while_a_mailbox_is_deleted_is_told_to_go(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_peer_that_registers_while_its_mailbox_is_deleted_is_closed(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         bob, node = make_peer("bob"), make_node()
         letters(bob, count=2)
 

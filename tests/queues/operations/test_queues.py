@@ -379,7 +379,7 @@ def test_nodes_hear_of_a_purge_of_what_is_ready_and_of_no_other() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_messages_that_somebody_else_is_about_to_change_are_left_alone() -> None:
+def test_messages_locked_by_another_transaction_are_left_alone() -> None:
     queue = make_queue()
     ids = [message.pk for message in store(queue, count=2)]
     with another_connection() as other:

@@ -28,7 +28,7 @@ def test_a_name_may_have_colons_and_255_characters() -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "queue:", "topic:", "peer:", "topic:" + "x" * 256, "a\0"])
-def test_what_is_no_address_is_refused_at_either_end(bad: str) -> None:
+def test_an_invalid_address_is_refused_at_either_end(bad: str) -> None:
     for ends in ((bad, "queue:a"), ("queue:a", bad)):
         with pytest.raises(routes.InvalidAddress):
             routes.add_route(*ends)

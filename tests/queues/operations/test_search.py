@@ -52,7 +52,7 @@ def one() -> Message:
 WANTED = {"queue": "orders", "state": "ready", "producer": "billing", "header": "tenant", "value": "a", "text": "é 4"}
 
 
-def test_what_fits_in_everything_is_found(one: Message) -> None:
+def test_messages_that_match_all_criteria_are_found(one: Message) -> None:
     near = {"since": one.published_at - timedelta(hours=1), "until": one.published_at + timedelta(hours=1)}
     assert found(**WANTED, **near) == [one.pk]
 
@@ -149,7 +149,7 @@ def test_a_look_goes_by_an_index(
     assert "Seq Scan on queues_message" not in plans[0]
 
 
-def test_what_arrives_later_is_passed_over() -> None:
+def test_later_messages_are_passed_over() -> None:
     queue = make_queue()
     ids = [message.pk for message in store(queue, count=3)]
     assert Search(Criteria(), high=ids[1]).find().ids == ids[:2]
@@ -196,7 +196,7 @@ def test_finished_messages_of_one_moment_are_each_found_once(monkeypatch: pytest
 @pytest.mark.parametrize(
     "criteria", [{"state": "lost"}, {"value": "5"}, {"producer": "nowhere"}, {"producer": "key", "protocol": "sspq"}]
 )
-def test_what_cannot_be_found_is_refused(criteria: dict[str, str]) -> None:
+def test_an_invalid_search_is_refused(criteria: dict[str, str]) -> None:
     keys.create_key("key")
     with pytest.raises(OperationError):
         Search(Criteria(**criteria)).find()  # type: ignore[arg-type]

@@ -334,7 +334,7 @@ def test_a_silent_broker_is_given_up(connect: Any, monkeypatch: pytest.MonkeyPat
         (codec.encode(codec.NACK, ID, b"\1"), "invalid NACK payload"),
     ],
 )
-def test_what_no_broker_would_send_ends_the_connection(connect: Any, answer: bytes, message: str) -> None:
+def test_an_invalid_answer_of_the_broker_ends_the_connection(connect: Any, answer: bytes, message: str) -> None:
     script = (Expect(codec.encode_ping(ID)), Send(answer))
     with ScriptedServer(*GREETING, *script) as server, connect(server) as client:
         with pytest.raises(ProtocolViolation, match=message):

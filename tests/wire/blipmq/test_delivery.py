@@ -270,7 +270,7 @@ def test_a_tag_of_one_subscription_does_not_settle_that_of_another(client: Blip,
 # Redelivery.
 
 
-def test_what_is_not_acknowledged_comes_again_with_the_same_tag_after_growing_waits(hasty: Blip) -> None:
+def test_an_unacknowledged_message_is_delivered_again_with_the_same_tag_after_growing_waits(hasty: Blip) -> None:
     subscription = hasty.subscribe(b"retry")
     hasty.publish(b"retry", b"x")
     asked, got = [], []
@@ -372,7 +372,7 @@ def test_an_ack_after_the_connection_that_polled_is_gone_settles_the_message(
     store.wait_for_states(store.queue_of(subscription))
 
 
-def test_what_a_vanished_client_had_polled_comes_again(hasty_broker: Broker, hasty: Blip) -> None:
+def test_messages_polled_by_a_vanished_client_are_delivered_again(hasty_broker: Broker, hasty: Blip) -> None:
     subscription = hasty.subscribe(b"vanished")
     hasty.publish(b"vanished", b"x")
     with Blip(hasty_broker.blipmq) as other:

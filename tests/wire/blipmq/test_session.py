@@ -278,7 +278,7 @@ def test_a_frame_error_closes_the_connection_without_a_word(client: Blip, data: 
     assert client.rest() == b""
 
 
-def test_what_came_before_a_frame_error_is_answered_and_kept(client: Blip, broker: Broker) -> None:
+def test_frames_before_a_frame_error_are_answered_and_kept(client: Blip, broker: Broker) -> None:
     subscription = client.subscribe(b"before the error")
     client.send(codec.encode_publish(4, 1, b"before the error", b"kept"), codec.encode_ping(5), bytes(4))
     assert client.rest() == codec.encode_pong(5)
@@ -327,7 +327,7 @@ def test_half_a_frame_at_the_end_of_the_stream_is_dropped_and_the_rest_answered(
     assert client.rest() == codec.encode_pong(5)
 
 
-def test_what_is_asked_before_the_end_of_input_is_still_answered(client: Blip) -> None:
+def test_requests_before_the_end_of_input_are_still_answered(client: Blip) -> None:
     client.send(codec.encode_subscribe(3, b"last words", 1), codec.encode_ping(4))
     client.end_of_input()
     assert client.read().kind == ACK

@@ -45,7 +45,7 @@ def test_an_address_is_written_as_it_was_read(text: str) -> None:
         ("host:http", "the port must be a number"),
     ],
 )
-def test_what_is_no_address_is_refused_with_the_reason(text: str, answer: str) -> None:
+def test_an_invalid_address_is_refused_with_the_reason(text: str, answer: str) -> None:
     with pytest.raises(AddressError, match=answer.replace("(", r"\(")):
         parse_address(text)
 

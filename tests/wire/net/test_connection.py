@@ -301,7 +301,7 @@ def test_an_error_when_a_client_reads_again_ends_that_connection_only(
     assert "the session failed in on_writable" in caplog.text
 
 
-def test_what_a_session_holds_counts_until_its_end_and_who_holds_most_is_told(run: Run) -> None:
+def test_held_bytes_count_until_the_session_ends_and_the_largest_holder_is_told(run: Run) -> None:
     class Keeper(Recorder):
         def data_received(self, data: bytes) -> None:
             super().data_received(data)

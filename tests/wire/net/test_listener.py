@@ -152,7 +152,7 @@ def test_an_orderly_stop_drains_every_session_and_accepts_none(run: Run) -> None
     run(scenario())
 
 
-def test_a_stop_does_not_wait_for_ever_for_who_does_not_drain(run: Run) -> None:
+def test_a_stop_does_not_wait_for_ever_for_a_session_that_does_not_drain(run: Run) -> None:
     class Stubborn(Recorder):
         def drain(self) -> None:
             self._note("drain")

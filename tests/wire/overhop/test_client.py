@@ -298,7 +298,7 @@ def test_a_delay_is_by_the_brokers_clock_which_is_asked_for_once(connect: Any) -
         (lambda c: c.enqueue("emails", "x" * 2000), r"ENQUEUE of 20\d\d bytes is over 2000"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_and_the_client_goes_on(connect: Any, call: Call, message: str) -> None:
+def test_values_that_cannot_be_sent_are_refused_and_the_client_goes_on(connect: Any, call: Call, message: str) -> None:
     def script(peer: Peer) -> None:
         peer.pong()
         peer.serve(Type.BEAT)
@@ -510,7 +510,7 @@ def test_jobs_that_are_pushed_do_not_hide_that_an_answer_is_missing(connect: Any
         (encode(Type.QUEST, PUSH_RID, quest(1, deadline="soon")), "malformed QUEST: ValueError: not an RFC 3339"),
     ],
 )
-def test_what_no_broker_would_send_ends_the_connection(connect: Any, answer: bytes, message: str) -> None:
+def test_an_invalid_answer_of_the_broker_ends_the_connection(connect: Any, answer: bytes, message: str) -> None:
     def script(peer: Peer) -> None:
         assert peer.expect(Type.SUBSCRIBE).rid == "3"
         peer.send_bytes(answer)

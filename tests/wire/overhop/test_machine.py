@@ -84,7 +84,7 @@ def test_a_worker_says_hello_then_registers_and_has_all_the_time_then() -> None:
     assert it.on_message(Type.HELLO, 1e9) is Action.VIOLATION
 
 
-def test_who_never_says_hello_is_closed_without_a_word() -> None:
+def test_a_client_without_hello_is_closed_without_an_answer() -> None:
     it = Conversation(LIMITS, 100)
     assert it.on_heartbeat(109.9) is Action.IGNORE
     assert it.on_heartbeat(110) is Action.CLOSE
@@ -97,7 +97,7 @@ def test_a_hello_after_its_time_but_before_the_heartbeat_is_in_time() -> None:
     assert it.on_heartbeat(117.9) is Action.IGNORE
 
 
-def test_who_does_not_register_is_challenged_then_closed_with_a_word() -> None:
+def test_a_client_that_does_not_register_is_challenged_then_closed_with_an_error() -> None:
     it = Conversation(LIMITS, 100)
     it.on_message(Type.HELLO, 103)
     assert it.on_heartbeat(109.9) is Action.IGNORE

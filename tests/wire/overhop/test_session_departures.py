@@ -67,7 +67,7 @@ def test_goodbye_hands_everything_back_at_once_and_costs_no_attempt(
     assert [(quest["jid"], quest["attempt"]) for quest in quests[:2]] == [(jid, 1) for jid in jids]
 
 
-def test_what_is_finished_before_goodbye_is_finished(worker: Peer, other: Peer, queue: str) -> None:
+def test_jobs_finished_before_goodbye_are_finished(worker: Peer, other: Peer, queue: str) -> None:
     worker.subscribe(queue, 3)
     jids = other.enqueue_many(queue, [1, 2, 3])
     worker.quests(3)

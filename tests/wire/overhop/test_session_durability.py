@@ -79,7 +79,7 @@ REQUESTS: dict[str, Callable[[str, str], tuple[Type, dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_what_changes_a_job_is_answered_after_its_commit(
+def test_changes_of_a_job_are_answered_after_their_commit(
     broker: Broker, other: Peer, store: Database, queue: str, name: str
 ) -> None:
     with Peer(broker.overhop) as worker:
@@ -150,7 +150,7 @@ LOOKS: list[tuple[Type, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-def test_what_needs_the_database_is_unavailable_without_it_and_works_again_with_it(
+def test_requests_that_need_the_database_are_unavailable_without_it_and_work_again_with_it(
     worker: Peer, store: Database, queue: str
 ) -> None:
     worker.subscribe(queue, 1)

@@ -78,7 +78,7 @@ FIRST_TIER: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", FIRST_TIER)
-def test_what_is_no_overhop_ends_a_connection_without_a_word(broker: Broker, worker: Peer, name: str) -> None:
+def test_bytes_that_are_no_overhop_end_a_connection_without_an_answer(broker: Broker, worker: Peer, name: str) -> None:
     with Peer(broker.overhop, register=False) as stranger:
         stranger.send(HELLO, FIRST_TIER[name])
         assert stranger.rest() == decoder.encode(Type.HI, "a", {})
@@ -87,7 +87,7 @@ def test_what_is_no_overhop_ends_a_connection_without_a_word(broker: Broker, wor
     worker.ended()
 
 
-def test_whatever_is_allowed_in_an_envelope_is_accepted(worker: Peer) -> None:
+def test_every_allowed_envelope_is_accepted(worker: Peer) -> None:
     values: list[Any] = [None, True, 2**63 - 1, -(2**63), "ü", b"\xff", [[], {}], {"a": {"": 1}}]
     worker.send(framed(ping_with(msgpack.packb(values))))
     assert worker.read().rid == "a"

@@ -78,7 +78,7 @@ def test_each_worker_has_an_id_of_its_own(worker: Peer, other: Peer) -> None:
     assert worker.wid != other.wid
 
 
-def test_what_hello_carries_is_ignored(client: Peer) -> None:
+def test_fields_of_hello_are_ignored(client: Peer) -> None:
     client.send(decoder.encode(Type.HELLO, "a", {"client": "x", "version": 7, "nil": None}))
     assert client.read() == (Type.HI, "a", {})
 
@@ -105,7 +105,7 @@ def test_register_carries_nothing(client: Peer, p: dict[str, object]) -> None:
     client.violation(Type.REGISTER, p)
 
 
-def test_what_comes_after_a_violation_is_not_answered(broker: Broker, client: Peer) -> None:
+def test_frames_after_a_violation_are_not_answered(broker: Broker, client: Peer) -> None:
     client.send(
         decoder.encode(Type.HELLO, "a", {}),
         decoder.encode(Type.PING, "b", {}),
@@ -184,7 +184,7 @@ def hasty_about_hello(store: Database) -> Iterator[Broker]:
 
 
 @pytest.mark.parametrize("said", [b"", BYTES["HELLO rid-1"][:-1], b"\0\0\1\0"])
-def test_who_does_not_say_hello_in_time_is_dropped_without_a_word(hasty_about_hello: Broker, said: bytes) -> None:
+def test_a_client_without_hello_in_time_is_closed_without_an_answer(hasty_about_hello: Broker, said: bytes) -> None:
     began = time.monotonic()
     with Peer(hasty_about_hello.overhop, register=False) as client:
         client.send(said)
@@ -192,7 +192,7 @@ def test_who_does_not_say_hello_in_time_is_dropped_without_a_word(hasty_about_he
     assert UNHELLOED <= time.monotonic() - began < PATIENCE
 
 
-def test_who_does_not_register_in_time_is_challenged_and_may_still_register(hasty: Broker) -> None:
+def test_a_client_that_does_not_register_in_time_is_challenged_and_may_still_register(hasty: Broker) -> None:
     began = datetime.now(UTC)
     client, deadline = challenged(hasty)
     assert timedelta(seconds=UNREGISTERED + IDENT) <= deadline - began < timedelta(seconds=PATIENCE)
@@ -203,7 +203,7 @@ def test_who_does_not_register_in_time_is_challenged_and_may_still_register(hast
         assert client.is_silent()
 
 
-def test_who_does_not_answer_the_challenge_is_told_and_dropped(hasty: Broker) -> None:
+def test_a_client_that_does_not_answer_the_challenge_gets_an_error_and_is_closed(hasty: Broker) -> None:
     client, deadline = challenged(hasty)
     with client:
         message = client.read()

@@ -119,7 +119,7 @@ def flood(peer: Peer, data: bytes) -> int:
 
 @pytest.mark.usefixtures("flat")
 @pytest.mark.parametrize("t", [Type.PING, Type.LQUEUES, Type.ACK])
-def test_who_does_not_read_answers_is_not_read_from(broker: Broker, worker: Peer, t: Type) -> None:
+def test_a_client_that_does_not_read_answers_is_not_read_from(broker: Broker, worker: Peer, t: Type) -> None:
     with Peer(broker.overhop) as flooder:
         p = {"jid": "none"} if t == Type.ACK else {}
         sent = flood(flooder, decoder.encode(t, "r" * 100, p) * 1000)

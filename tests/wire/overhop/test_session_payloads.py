@@ -66,7 +66,7 @@ def delivered(worker: Peer, queue: str) -> Any:
         (b"", None, b""),
     ],
 )
-def test_what_django_publishes_is_a_value_or_bytes(
+def test_messages_of_django_are_a_value_or_bytes(
     worker: Peer, queue: str, django_alias: str, body: bytes, content_type: str | None, expected: Any
 ) -> None:
     publish(queue, body, content_type=content_type, using=django_alias)
@@ -83,7 +83,7 @@ def test_msgpack_that_overhop_cannot_carry_is_refused_where_it_is_published(
     assert worker.stats(queue) == {}
 
 
-def test_what_django_publishes_comes_with_the_commit(worker: Peer, queue: str, django_alias: str) -> None:
+def test_messages_of_django_come_with_the_commit(worker: Peer, queue: str, django_alias: str) -> None:
     worker.subscribe(queue, 9)
     with transaction.atomic(using=django_alias):
         publish(queue, b"1", content_type=JSON, using=django_alias)
@@ -95,7 +95,7 @@ def test_what_django_publishes_comes_with_the_commit(worker: Peer, queue: str, d
     assert worker.no_quest()
 
 
-def test_what_django_publishes_has_its_options(worker: Peer, queue: str, django_alias: str) -> None:
+def test_messages_of_django_have_their_options(worker: Peer, queue: str, django_alias: str) -> None:
     publish(queue, b"1", content_type=JSON, priority=-1, key="k", max_attempts=2, using=django_alias)
     publish(queue, b"2", content_type=JSON, using=django_alias)
     worker.subscribe(queue, 9)

@@ -106,7 +106,7 @@ def test_rmqueue_removes_an_empty_queue_and_its_name_is_free_again(worker: Peer,
     assert worker.do(queue, 1) == ["new life"]
 
 
-def test_who_had_subscribed_to_a_removed_queue_may_subscribe_to_its_successor(worker: Peer, queue: str) -> None:
+def test_a_subscriber_of_a_removed_queue_may_subscribe_to_its_successor(worker: Peer, queue: str) -> None:
     before = worker.subscribe(queue, 10)
     worker.ask(Type.RMQUEUE, q=queue)
     worker.ask(Type.ADDQUEUE, name=queue)
@@ -160,7 +160,7 @@ def test_nothing_is_pushed_once_pause_is_answered(worker: Peer, other: Peer, que
     assert [quest["job_payload"] for quest in worker.quests(50)] == list(range(50))
 
 
-def test_what_is_at_work_when_a_queue_is_paused_may_be_finished(worker: Peer, queue: str) -> None:
+def test_jobs_at_work_when_a_queue_is_paused_may_be_finished(worker: Peer, queue: str) -> None:
     jid = worker.enqueue(queue, 1)
     worker.subscribe(queue, 1)
     worker.quest()

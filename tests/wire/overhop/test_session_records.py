@@ -87,7 +87,7 @@ def test_a_job_of_another_id_is_not_there(worker: Peer, store: Database, queue: 
     )
 
 
-def test_what_a_queue_does_not_keep_is_gone_when_done(worker: Peer, store: Database) -> None:
+def test_fields_that_a_queue_does_not_keep_are_gone_when_done(worker: Peer, store: Database) -> None:
     for retention, kept in (("none", None), ("metadata", {"payload": None}), ("full", {"payload": "body"})):
         queue = make_queue(worker, store, retention=retention)
         jid = worker.enqueue(queue, "body")
@@ -150,7 +150,7 @@ def test_a_page_of_results_too_large_for_an_envelope_is_refused(worker: Peer, qu
     assert len(worker.ask(Type.LSJOB, q=queue, status="completed", page_size=2)["jobs"]) == 2
 
 
-def test_what_is_told_about_jobs_counts_for_an_envelope_too(worker: Peer, queue: str) -> None:
+def test_errors_of_jobs_count_towards_the_size_of_a_page(worker: Peer, queue: str) -> None:
     worker.subscribe(queue, 50)
     payload = b"x" * ((8 * 1024 * 1024 - 10_000) // 50)
     for jid in worker.enqueue_many(queue, [payload] * 50, max_attempts=1):

@@ -45,7 +45,7 @@ def test_after_unsubscribe_nothing_is_pushed_and_the_queue_may_be_subscribed_to_
     assert worker.quest()["sid"] == again
 
 
-def test_what_was_pushed_before_unsubscribe_may_be_finished_after(worker: Peer, queue: str) -> None:
+def test_jobs_pushed_before_unsubscribe_may_be_finished_after(worker: Peer, queue: str) -> None:
     sid = worker.subscribe(queue, 1)
     jid = worker.enqueue(queue)
     worker.quest()

@@ -195,7 +195,9 @@ def test_the_strangers_jobs_are_each_done_once_by_the_stranger(program: Path, br
         assert (job.status, job.result) == ("completed", {"attempt": 1, "reversed": f"job {number}"[::-1]})
 
 
-def test_what_the_stranger_fails_it_gets_again_until_it_is_done(program: Path, broker: Broker, client: Client) -> None:
+def test_a_job_that_the_other_implementation_fails_comes_again_until_it_is_done(
+    program: Path, broker: Broker, client: Client
+) -> None:
     with Stranger(program, broker, "attempts") as worker:
         jid = client.enqueue("attempts", {"text": "grün", "fail": 2})
         assert [said["attempt"] for said in worker.until("failed", 2)] == [1, 2]

@@ -182,7 +182,7 @@ def raising(error: BaseException) -> Callable[[Any], Any]:
         (lambda job: "x" * 5000, "FAIL", {"error": "the result cannot be sent: DONE of 50"}),
     ],
 )
-def test_what_a_handler_returns_or_raises_is_what_the_broker_is_told(
+def test_the_broker_is_told_a_handlers_result_or_error(
     start: Any, handler: Any, kind: str, payload: dict[str, Any]
 ) -> None:
     told: list[Any] = []

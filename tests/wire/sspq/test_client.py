@@ -158,7 +158,7 @@ def test_a_message_just_before_the_end_is_still_received(connect: Any) -> None:
         (bytes.fromhex("55995e0000000065"), "payload of 101 bytes is over 100"),
     ],
 )
-def test_what_no_broker_would_send_ends_the_connection(connect: Any, answer: bytes, message: str) -> None:
+def test_an_invalid_answer_of_the_broker_ends_the_connection(connect: Any, answer: bytes, message: str) -> None:
     with (
         ScriptedServer(Expect(RECEIVE), Send(answer)) as server,
         connect(server, max_payload=100) as client,

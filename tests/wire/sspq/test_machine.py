@@ -104,7 +104,7 @@ def test_only_the_packets_of_the_slot_are_events() -> None:
 
 
 @given(st.lists(st.sampled_from(list(Event))))
-def test_whatever_happens_every_message_given_out_is_settled_or_comes_back(events: list[Event]) -> None:
+def test_in_any_order_of_events_every_delivered_message_is_settled_or_returned(events: list[Event]) -> None:
     slot = Slot()
     actions = [slot.on(event) for event in [*events, Event.DISCONNECT]]
     given_out = sum(event is Event.DELIVERED for event in events)

@@ -328,7 +328,7 @@ def test_a_database_that_dies_in_a_commit_may_have_stored_a_message_already() ->
 
 
 @pytest.mark.parametrize("state", [StoredState.READY, StoredState.LEASED, StoredState.DELAYED])
-def test_what_waits_at_the_end_was_not_delivered(state: StoredState) -> None:
+def test_a_message_left_at_the_end_was_not_delivered(state: StoredState) -> None:
     scene = Scene()
     scene.publish(0)
     scene.keep(0, state)
@@ -408,7 +408,7 @@ def test_a_queue_without_counts_is_told() -> None:
     assert [v.name for v in check(scene.history, scene.store, scene.rules, IN_FLIGHT)] == ["no counts"]
 
 
-def test_what_a_client_should_never_meet_fails_the_run() -> None:
+def test_an_unexpected_client_error_fails_the_run() -> None:
     scene = Scene()
     scene.history.troubles.append("c0: ProtocolViolation: a delivery without a POLL")
     assert scene.names() == ["trouble"]

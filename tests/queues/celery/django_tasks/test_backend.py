@@ -103,7 +103,7 @@ def test_a_task_that_fails_is_a_dead_letter_and_says_why(start_worker: StartWork
     assert Message.objects.get().error == "ValueError: no"
 
 
-def test_what_a_task_returns_must_be_json(start_worker: StartWorker) -> None:
+def test_a_tasks_result_must_be_json(start_worker: StartWorker) -> None:
     start_worker()
     result = finished(sample.unserializable.enqueue())
     assert result.errors[0].exception_class is TypeError
@@ -182,7 +182,7 @@ def test_the_queue_is_made_with_the_first_task() -> None:
     assert (queue.max_attempts, queue.retry_backoff, queue.ack_timeout) == (3, timedelta(seconds=0.05), None)
 
 
-def test_what_the_backend_cannot_do_is_refused() -> None:
+def test_unsupported_features_are_refused() -> None:
     with pytest.raises(InvalidTaskError, match="not valid"):
         sample.add.using(queue_name="unknown").enqueue(1, 2)
     with pytest.raises(TypeError, match="Unsupported type"):

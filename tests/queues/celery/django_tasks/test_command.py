@@ -66,6 +66,6 @@ def test_a_task_of_a_killed_worker_runs_again(run: Run, tmp_path: Path) -> None:
         ({"concurrency": 0}, "1 or more"),
     ],
 )
-def test_what_cannot_be_is_refused(options: dict[str, object], problem: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, object], problem: str) -> None:
     with pytest.raises(CommandError, match=problem):
         call_command("runtasks", **options)

@@ -36,7 +36,7 @@ def send(connection: Connection, *bodies: object, queue: Queue = ORDERS, **prope
         producer.publish(body, routing_key=queue.name, declare=[queue], **properties)
 
 
-def test_what_is_acknowledged_is_finished(connect: Connect, tables: Tables) -> None:
+def test_an_acknowledged_message_is_finished(connect: Connect, tables: Tables) -> None:
     connection = connect()
     send(connection, {"n": 1})
     [message] = Got(connection, [ORDERS]).wait(1)
@@ -190,7 +190,7 @@ def test_a_consumer_that_acknowledges_nothing_loses_nothing_it_was_not_given(con
     wait_until(lambda: len(tables.archived("orders")) == 2, "they are finished all the same")
 
 
-def test_what_was_requeued_is_there_for_the_next_get(connect: Connect) -> None:
+def test_a_requeued_message_is_there_for_the_next_get(connect: Connect) -> None:
     connection = connect()
     send(connection, "progress")
     queue = ORDERS(connection.default_channel)
@@ -200,7 +200,7 @@ def test_what_was_requeued_is_there_for_the_next_get(connect: Connect) -> None:
         message.requeue()
 
 
-def test_what_was_got_and_requeued_is_the_first_again(connect: Connect) -> None:
+def test_a_requeued_message_is_the_first_again(connect: Connect) -> None:
     connection = connect()
     queue = ORDERS(connection.default_channel)
     send(connection, 1, 2)
@@ -210,7 +210,7 @@ def test_what_was_got_and_requeued_is_the_first_again(connect: Connect) -> None:
         assert queue.get().payload == number - 2
 
 
-def test_what_another_connection_has_published_is_there_for_the_next_get(connect: Connect) -> None:
+def test_messages_of_another_connection_are_there_for_the_next_get(connect: Connect) -> None:
     connection, publisher = connect(), connect()
     queue = ORDERS(connection.default_channel)
     queue.declare()
@@ -238,7 +238,7 @@ def test_more_messages_can_be_got_than_are_read_ahead(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("content_type", [None, "application/json", "application/vnd.peerbus.v1+json"])
-def test_what_no_celery_client_has_published_is_a_dead_letter_and_runs_nothing(
+def test_a_message_that_is_no_task_is_a_dead_letter_and_runs_nothing(
     connect: Connect, tables: Tables, content_type: str | None
 ) -> None:
     connection = connect()
@@ -290,7 +290,7 @@ def test_a_message_that_cannot_be_read_costs_itself(
     assert record.getMessage() == f"the message {dead['origin_id'] or dead['id']} of the queue 'orders' cannot be read"
 
 
-def test_what_fails_in_the_engines_thread_costs_nothing_else(
+def test_an_error_in_the_engines_thread_fails_its_call_only(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = connect()
@@ -484,7 +484,7 @@ def test_messages_behind_one_whose_callback_failed_are_delivered(connect: Connec
     assert got.bodies(4) == [1, 2, 3, 4]
 
 
-def test_what_a_get_that_took_too_long_would_have_got_is_for_others(
+def test_the_message_of_a_get_that_timed_out_goes_to_others(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = connect()

@@ -50,7 +50,7 @@ def test_bytes_stay_bytes() -> None:
     assert (received.content_type, received.content_encoding) == ("application/x-python-serialize", "binary")
 
 
-def test_what_celery_publishes_is_marked_as_celerys() -> None:
+def test_messages_of_celery_are_marked_as_celerys() -> None:
     for changes in ({}, {"headers": {"compression": "gzip"}}, {"content-type": "application/x-yaml"}):
         assert to_row("q", message(**changes), "", "q").content == Content.CELERY
 
@@ -127,7 +127,7 @@ def test_a_letter_of_a_peer_is_neither_a_task_nor_a_remote_control_command() -> 
     assert not isinstance(received.decode(), dict)
 
 
-def test_what_is_stored_is_json_that_others_can_read() -> None:
+def test_the_stored_form_is_json_that_others_can_read() -> None:
     row = to_row("q", message(headers={"task": "add", "root": uuid.UUID(int=1)}), "", "q")
     stored = json.loads(row.headers)
     assert stored["task"] == "add"

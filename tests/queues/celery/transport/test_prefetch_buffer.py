@@ -68,7 +68,7 @@ def test_a_consumer_that_works_fast_gets_every_message_once_in_order_and_no_more
     assert got.bodies(2000) == list(range(2000))
 
 
-def test_what_a_consumer_was_given_ahead_is_free_for_others_when_it_takes_its_time(
+def test_prefetched_messages_are_free_for_others_when_the_consumer_is_slow(
     connect: Connect, tables: Tables
 ) -> None:
     got = work_until_given_ahead(connect)
@@ -80,7 +80,7 @@ def test_what_a_consumer_was_given_ahead_is_free_for_others_when_it_takes_its_ti
     assert [message.payload for message in got.wait(done + 2)[-2:]] == [done, done + 1]
 
 
-def test_what_a_consumer_was_given_ahead_is_free_for_others_when_it_is_cancelled(
+def test_prefetched_messages_are_free_for_others_when_the_consumer_is_cancelled(
     connect: Connect, tables: Tables
 ) -> None:
     got = work_until_given_ahead(connect)
@@ -89,7 +89,7 @@ def test_what_a_consumer_was_given_ahead_is_free_for_others_when_it_is_cancelled
     assert not got.channel._prefetched
 
 
-def test_what_a_consumer_was_given_ahead_is_free_for_others_when_its_channel_is_closed(
+def test_prefetched_messages_are_free_for_others_when_the_channel_is_closed(
     connect: Connect, tables: Tables
 ) -> None:
     got = work_until_given_ahead(connect)
@@ -97,7 +97,7 @@ def test_what_a_consumer_was_given_ahead_is_free_for_others_when_its_channel_is_
     wait_until(lambda: leased(tables) == 0, "nothing is leased")
 
 
-def test_what_comes_ahead_while_a_channel_is_closed_is_free_for_others_at_once(
+def test_messages_prefetched_during_a_channels_close_are_free_for_others_at_once(
     connect: Connect, tables: Tables
 ) -> None:
     connection, other = connect(), connect()

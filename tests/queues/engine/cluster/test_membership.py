@@ -183,7 +183,7 @@ async def test_an_engine_that_loses_the_database_comes_back_and_loses_nothing(
 
 
 @pytest.mark.parametrize("purpose", ["writer", "settlements", "fetcher", "requests"])
-async def test_a_connection_that_is_cut_while_nobody_uses_it_does_not_cut_off_what_is_published_much_later(
+async def test_a_connection_cut_while_idle_is_noticed(
     make_engine: MakeEngine, store: Store, purpose: str
 ) -> None:
     engine = await make_engine()
@@ -265,7 +265,7 @@ async def test_a_stop_hands_everything_back_in_its_place(make_engine: MakeEngine
     assert store.rows("select from queues_node") == []
 
 
-async def test_what_nobody_consumes_any_more_goes_back_to_the_store(make_engine: MakeEngine, store: Store) -> None:
+async def test_leases_without_a_consumer_go_back_to_the_store(make_engine: MakeEngine, store: Store) -> None:
     queue = store.queue("orders")
     engine = await make_engine()
     await Producer(engine).publish("orders", b"1", b"2")
@@ -353,7 +353,9 @@ async def test_a_message_committed_late_is_not_overtaken_by_its_producers_next(
     assert await consumer.bodies(2) == [b"first", b"second"]
 
 
-async def test_the_floor_follows_claims_once_nobody_can_be_late(make_engine: MakeEngine, store: Store) -> None:
+async def test_the_low_watermark_follows_claims_once_no_transaction_can_be_late(
+    make_engine: MakeEngine, store: Store
+) -> None:
     queue = store.queue("q")
     engine = await make_engine()
     consumer = Consumer(await engine.queue("q"))
@@ -496,7 +498,7 @@ async def test_a_dead_node_is_reaped_while_old_letters_are_forgotten_and_the_eng
     assert second.counts.reconnects == 0
 
 
-async def test_what_a_frozen_process_has_leased_goes_to_others_and_it_delivers_none_of_it_when_it_wakes(
+async def test_leases_of_a_frozen_process_go_to_others_and_it_delivers_none_of_them_when_it_wakes(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.queue("orders")
@@ -529,7 +531,7 @@ async def test_what_a_frozen_process_has_leased_goes_to_others_and_it_delivers_n
     assert await Consumer(await frozen.queue("orders")).bodies(1) == [b"4"]
 
 
-async def test_what_was_kept_back_while_the_database_was_slow_is_delivered_when_it_answers(
+async def test_deliveries_held_back_by_a_slow_database_are_made_when_it_answers(
     engine: Engine, store: Store
 ) -> None:
     store.queue("orders")

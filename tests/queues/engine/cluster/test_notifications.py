@@ -80,7 +80,7 @@ def total(parts: list[Any], whole: Any) -> Any:
 
 
 @given(SENDABLE)
-def test_what_is_sent_fits_and_is_read_again(notification: Any) -> None:
+def test_a_sent_notification_fits_and_is_read_again(notification: Any) -> None:
     texts = list(notification.texts())
     assert all(len(text.encode()) < 8000 for text in texts)
     whole = replace(notification, by=notification.by[:200]) if isinstance(notification, Purge) else notification
@@ -89,7 +89,7 @@ def test_what_is_sent_fits_and_is_read_again(notification: Any) -> None:
 
 
 @pytest.mark.parametrize("text", STRANGE)
-def test_what_is_no_notification_is_refused(text: str) -> None:
+def test_an_invalid_notification_is_refused(text: str) -> None:
     for read in (parse, parse_instruction):
         with pytest.raises(Malformed):
             read(text)
@@ -140,7 +140,7 @@ async def test_a_notification_whose_handling_fails_costs_only_itself(
     assert [record.levelno for record in caplog.records if "not obeyed" in record.message] == [logging.ERROR]
 
 
-async def test_what_another_role_notifies_settles_removes_and_delivers_nothing(
+async def test_notifications_of_another_role_settle_remove_and_deliver_nothing(
     make_engine: MakeEngine, store: Store
 ) -> None:
     engine = await make_engine()
@@ -277,7 +277,7 @@ def test_a_flood_of_single_notifications_does_not_fill_the_memory() -> None:
     assert sent == (4 << 20) // (5600 + 64)
 
 
-async def test_a_consumer_on_another_node_is_told_though_the_question_who_serves_its_queue_failed_at_first(
+async def test_a_consumer_on_another_node_is_notified_though_the_first_look_for_serving_nodes_failed(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queues.engine.cluster.tidying.UNSEEN", 3600.0)  # by the announcement, not by the slow look

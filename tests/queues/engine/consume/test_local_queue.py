@@ -189,7 +189,7 @@ def test_a_message_handed_back_is_the_next_also_when_the_first_claim_fails(shop:
     assert shop.take() == 1
 
 
-def test_a_message_handed_back_is_the_next_for_those_who_poll_and_those_who_are_pushed_to(shop: Shop) -> None:
+def test_a_message_handed_back_is_the_next_for_polling_and_pushed_consumers(shop: Shop) -> None:
     worker: Any = Worker(shop.queue)
     assert shop.queue.deliver_many(time.monotonic(), 2) == []
     worker.grant(2)

@@ -50,7 +50,7 @@ async def test_headers_keys_and_what_a_message_takes_beside_them_count(make_engi
     assert (buffer.held.bytes, engine.fetcher.limits.memory.used) == (0, 0)
 
 
-async def test_what_is_leased_as_it_is_stored_and_what_is_pushed_is_counted_alike(
+async def test_messages_leased_when_stored_and_pushed_ones_are_counted_alike(
     make_engine: MakeEngine, store: Store
 ) -> None:
     store.queue("jobs")

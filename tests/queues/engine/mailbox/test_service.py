@@ -157,7 +157,7 @@ async def test_a_letter_is_delivered_and_leaves_the_store_when_acknowledged(
     assert archived[0]["delivered_at"] is not None
 
 
-async def test_what_is_sent_to_a_peer_that_is_away_waits_for_it(engine: Engine, key: int, store: Store) -> None:
+async def test_a_letter_to_an_absent_peer_waits_for_it(engine: Engine, key: int, store: Store) -> None:
     alice, bob = await Peer(engine, "alice", key).here(), await Peer(engine, "bob", key).here()
     bob.leave()
     await alice.send("bob", *(f"m{n}" for n in range(700)))
@@ -175,7 +175,7 @@ async def test_nothing_is_stored_for_a_name_that_was_never_there(engine: Engine,
     assert len(audit(store)) == 2
 
 
-async def test_a_broadcast_reaches_everyone_who_is_connected_but_its_sender(
+async def test_a_broadcast_reaches_all_connected_peers_but_its_sender(
     engine: Engine, make_engine: MakeEngine, key: int, store: Store
 ) -> None:
     other = await make_engine(mailboxes=True)
@@ -286,7 +286,7 @@ async def test_an_operator_ends_a_connection_and_frees_the_name(
     assert await again.got(1) == ["m1"]
 
 
-async def test_what_an_old_connection_sends_after_the_take_over_is_not_stored(
+async def test_letters_of_an_old_connection_after_the_take_over_are_not_stored(
     engine: Engine, make_engine: MakeEngine, key: int, store: Store
 ) -> None:
     other = await make_engine(mailboxes=True)

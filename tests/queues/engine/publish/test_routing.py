@@ -93,7 +93,7 @@ async def test_a_node_that_knows_an_older_version_than_the_changes_reach_back_to
     assert producer.failed == []
 
 
-async def test_what_is_new_announces_itself_to_no_node(engine: Engine, store: Store) -> None:
+async def test_new_queues_and_subscriptions_send_no_notification(engine: Engine, store: Store) -> None:
     store.connection.execute(b"listen fivewire")
     id = store.queue("q")
     await engine.subscriptions.create(b"t", 1, None)

@@ -111,7 +111,7 @@ async def test_a_message_is_recorded_from_its_publish_to_its_end_with_the_names_
     assert (await verified()).rows == 4  # and that it is audited
 
 
-async def test_what_is_delivered_from_memory_is_recorded_as_what_is_claimed(
+async def test_deliveries_from_memory_are_recorded_like_claimed_ones(
     make_engine: MakeEngine, store: Store
 ) -> None:
     queue = store.queue("orders", audited=True)
@@ -185,7 +185,7 @@ async def test_a_dead_letter_that_goes_elsewhere_is_in_both_chains(engine: Engin
     assert Counter(row[1] for row in found) == dict.fromkeys({row[1] for row in arrived}, 3)
 
 
-async def test_what_expires_and_what_is_dropped_is_recorded(engine: Engine, store: Store) -> None:
+async def test_expired_and_dropped_messages_are_recorded(engine: Engine, store: Store) -> None:
     store.queue("orders", audited=True, message_ttl="0.2 s")
     store.queue("small", audited=True, max_length=2, overflow="drop-oldest")
     await publish(engine, "orders", b"stale")
@@ -361,7 +361,7 @@ async def test_operators_stand_in_the_chain_with_what_they_did_to_each_message(e
     await verified()
 
 
-async def test_what_is_purged_from_memory_says_by_whom(engine: Engine, store: Store) -> None:
+async def test_messages_purged_from_memory_are_recorded_with_the_operator(engine: Engine, store: Store) -> None:
     queue = store.queue("orders", audited=True)
     buffer = await engine.queue("orders")
     await publish(engine, "orders", b"1", b"2", b"3")
@@ -406,7 +406,7 @@ async def test_messages_named_by_an_operator_are_in_the_operators_chain_too(stor
 # Publishing from Django.
 
 
-async def test_what_django_publishes_is_recorded_soon_if_it_commits(engine: Engine, store: Store) -> None:
+async def test_messages_of_django_are_recorded_soon_if_they_commit(engine: Engine, store: Store) -> None:
     store.queue("orders", audited=True)
 
     def rolled_back() -> None:
@@ -476,7 +476,7 @@ async def test_a_buffer_obeys_as_soon_as_it_hears(engine: Engine, store: Store) 
     assert happened(store) == ["deliver", "settle"]
 
 
-async def test_whatever_is_published_once_it_is_on_is_recorded(make_engine: MakeEngine, store: Store) -> None:
+async def test_every_publish_after_audit_is_on_is_recorded(make_engine: MakeEngine, store: Store) -> None:
     queue = store.queue("orders")
     engines = [await make_engine() for _ in range(2)]
     stop = asyncio.Event()
@@ -593,7 +593,7 @@ async def test_many_engines_and_lost_connections_leave_a_whole_chain_with_a_row_
     assert all("deliver" in events[: events.index("settle")] for events in seen_events.values())
 
 
-async def test_a_commit_of_which_nobody_heard_is_recorded_once(
+async def test_a_commit_whose_answer_was_lost_is_recorded_once(
     engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.queue("orders", audited=True)

@@ -65,7 +65,7 @@ def test_only_what_gets_new_ids_is_split_into_statements() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_is_the_same_is_given_once_and_what_varies_as_a_column(part: Part, given: dict[str, Any]) -> None:
+def test_constant_values_are_given_once_and_varying_ones_as_a_column(part: Part, given: dict[str, Any]) -> None:
     parameters = settle_parameters(part, 10.0)
     assert {name: parameters[name] for name in given} == given
 

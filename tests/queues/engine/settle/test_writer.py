@@ -45,7 +45,7 @@ async def given(engine: Engine, *bodies: bytes, credits: int | None = None) -> t
 
 @pytest.mark.parametrize("audited", [False, True], ids=["plain", "audited"])
 @pytest.mark.parametrize("what", ["fails", "is done", "is a dead letter", "is handed back"])
-async def test_what_a_worker_says_while_another_job_is_settled_is_answered_though_nothing_follows(
+async def test_a_settlement_during_another_ones_round_is_answered_though_nothing_follows(
     make_engine: MakeEngine, store: Store, what: str, audited: bool
 ) -> None:
     queue = store.queue("jobs", retry_backoff="1 hour", audited=audited)
@@ -187,7 +187,7 @@ async def test_a_message_that_was_acknowledged_late_is_not_delivered_again_while
     assert store.counts(buffer.id) == (0, 0, 0, 0)
 
 
-async def test_what_different_queues_and_keys_acknowledge_is_one_statement_and_each_is_archived_as_its_queue_says(
+async def test_acknowledgements_of_several_queues_and_keys_are_one_statement_and_archived_by_queue(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queues = {name: store.queue(name, retention=name) for name in ("full", "metadata", "none")}

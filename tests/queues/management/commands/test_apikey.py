@@ -65,7 +65,7 @@ def test_a_revoked_key_says_so_in_the_list(shell: Shell) -> None:
         ((), 2, "create|list|rotate|revoke"),
     ],
 )
-def test_what_is_refused_has_a_reason_and_a_status(
+def test_refusals_have_a_reason_and_a_status(
     shell: Shell, arguments: tuple[str, ...], status: int, reason: str
 ) -> None:
     shell("apikey", "create", "app")

@@ -52,7 +52,7 @@ def test_dead_letters_are_put_back_or_deleted_and_are_not_delayed(
     assert list(Message.objects.values_list("state", flat=True)) == ([] if state is None else [state])
 
 
-def test_what_fails_or_cannot_be_has_its_reason_and_status(shell: Shell) -> None:
+def test_failures_and_refusals_have_a_reason_and_a_status(shell: Shell) -> None:
     store(make_queue("orders"), count=2)
     make_queue("full", max_length=1)
     failed = shell("messages", "move", "--queue", "orders", "--to", "full", "--yes")

@@ -84,7 +84,7 @@ def test_disabled_jobs_have_no_next_run_until_they_are_enabled(shell: Shell) -> 
         ((), 2, "list|add|remove|run|enable|disable"),
     ],
 )
-def test_what_is_refused_has_a_reason_and_a_status(
+def test_refusals_have_a_reason_and_a_status(
     shell: Shell, arguments: tuple[str, ...], status: int, reason: str
 ) -> None:
     make_queue("reports")

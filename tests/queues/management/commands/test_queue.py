@@ -190,7 +190,7 @@ def test_a_queue_is_deleted_when_it_is_empty_or_by_force(shell: Shell) -> None:
         (("dance",), 2, "dance"),
     ],
 )
-def test_what_is_refused_has_a_reason_and_a_status(
+def test_refusals_have_a_reason_and_a_status(
     shell: Shell, arguments: tuple[str, ...], status: int, reason: str
 ) -> None:
     make_queue()

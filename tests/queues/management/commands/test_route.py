@@ -40,7 +40,7 @@ def test_a_route_to_a_queue_that_does_not_exist_yet_is_added_with_a_hint(shell: 
         ((), 2, "add|list|remove"),
     ],
 )
-def test_what_is_refused_has_a_reason_and_a_status(
+def test_refusals_have_a_reason_and_a_status(
     shell: Shell, arguments: tuple[str, ...], status: int, reason: str
 ) -> None:
     shell("route", "add", "a", "b")

@@ -413,7 +413,7 @@ UNENCODABLE: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("value", "error"), UNENCODABLE)
-def test_what_overhop_lacks_is_refused_with_the_reason(value: Any, error: str) -> None:
+def test_values_that_overhop_lacks_are_refused_with_the_reason(value: Any, error: str) -> None:
     with pytest.raises(Unencodable) as refusal:
         codec.encode_value(value)
     assert str(refusal.value) == error
@@ -426,7 +426,7 @@ def wrapped(levels: int) -> Any:
     return value
 
 
-def test_what_is_encoded_is_never_too_deep_to_be_sent_on() -> None:
+def test_encoded_values_are_never_too_deep_to_be_forwarded() -> None:
     deepest = wrapped(encoder.VALUE_DEPTH)
     codec.encode_value(deepest)
     with pytest.raises(Unencodable):
@@ -509,7 +509,7 @@ JID = b"\x81\xa3jid\xd9"
     ],
 )
 @pytest.mark.parametrize(("rid", "t"), [(b"\xa1b", 20), (b"\xa1b", 14), (b"\xa0", 20), (b"\xa2\xff\xfe", 14)])
-def test_what_a_decoder_has_learnt_of_earlier_frames_changes_nothing(p: bytes, rid: bytes, t: int) -> None:
+def test_earlier_frames_do_not_change_how_a_decoder_reads(p: bytes, rid: bytes, t: int) -> None:
     first = Decoder()
     expected = first.feed(in_order(p, rid, t))
     taught = Decoder()

@@ -263,7 +263,7 @@ NOT_A_UUID = ["", "1", SID[:-1], SID + "0", SID[:-1] + "g", SID + "\n", " " + SI
     ["", ":", "orders", SID, f":{SID}", f"orders{SID}", f"a\0b:{SID}", f"{'x' * (MAX_NAME + 1)}:{SID}"]
     + [f"orders:{wrong}" for wrong in NOT_A_UUID],
 )
-def test_what_is_no_job_id_has_an_error_code(t: Type, jid: str) -> None:
+def test_an_invalid_job_id_has_an_error_code(t: Type, jid: str) -> None:
     assert refusal(t, SMALLEST[t] | {"jid": jid}) is Code.INVALID_JOB_ID
 
 
@@ -298,7 +298,7 @@ def test_another_status_has_an_error_code(status: str) -> None:
     assert refusal(Type.LSJOB, {"q": "orders", "status": status}) is Code.INVALID_JOB_STATUS_FILTER
 
 
-def test_what_a_worker_says_about_a_job_is_read() -> None:
+def test_a_workers_messages_about_a_job_are_read() -> None:
     assert messages.done({"jid": JID}) == (JID, None)
     assert messages.done({"jid": JID, "result": [1]}) == (JID, [1])
     assert messages.done({"jid": JID, "result": 0}).result == 0
