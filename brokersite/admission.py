@@ -1,4 +1,4 @@
-"""Admission of the admin's pages: while others want the processors, pages that come too fast wait for their turn.
+"""Scheduling of the admin's pages: while others want the processors, pages that come too fast wait for their turn.
 
 A browser that opens one page after the other would take from the broker whatever the machine gives it. A low priority
 does not do: a thread that keeps the interpreter while it waits for a processor holds up the peers of this process, and
@@ -29,7 +29,7 @@ LOOK: Final = 1.0
 waited = Counter("fivewire_admin_waited_seconds", "Seconds that requests have waited while others used the processors.")
 
 
-class Allowance:
+class WorkBudget:
     """Seconds of work that pages may do, `rate` more with each second. No I/O."""
 
     def __init__(self, rate: float, now: float) -> None:
@@ -55,12 +55,12 @@ class Allowance:
         self._left = max(self._left - seconds, -MOST_WAIT * self._rate)
 
 
-class Admission:
+class PageScheduler:
     """The turns of one process' pages, which work so many percent of the processors' time while others want most."""
 
     def __init__(self, percent: int) -> None:
         self._is_open = percent >= 100
-        self._allowance = Allowance((psutil.cpu_count() or 1) * percent / 100, monotonic())
+        self._allowance = WorkBudget((psutil.cpu_count() or 1) * percent / 100, monotonic())
         self._queue = Lock()
         self._usage = usage([psutil.Process()])
         self._look_at = 0.0

@@ -15,8 +15,8 @@ django = get_asgi_application()  # before the imports below: they need the appli
 from prometheus_client import REGISTRY  # noqa: E402
 
 import brokersite.urls  # noqa: E402  # imports the pages before the first request
-from brokersite.admission import Admission  # noqa: E402
-from brokersite.workers import Workers  # noqa: E402
+from brokersite.admission import PageScheduler  # noqa: E402
+from brokersite.workers import RequestThreads  # noqa: E402
 from peers.metrics import PeersCollector  # noqa: E402
 from peers.server import lifespan  # noqa: E402
 from peers.server.consumer import PeerbusConsumer  # noqa: E402
@@ -38,7 +38,7 @@ if "daphne.server" in sys.modules:
     httplimits.install(httplimits.options_from_settings())
 
 service = PeerbusService(options_from_settings)
-workers = Workers(django, Admission(settings.BROKER_ADMIN_BUSY_PERCENT))
+workers = RequestThreads(django, PageScheduler(settings.BROKER_ADMIN_BUSY_PERCENT))
 lifespan.on_shutdown += [service.stop, workers.stop]
 REGISTRY.register(PeersCollector(service))
 

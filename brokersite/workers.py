@@ -19,7 +19,7 @@ from django.core.signals import request_started
 from django.db import connections
 from django.urls import reverse
 
-from brokersite.admission import Admission
+from brokersite.admission import PageScheduler
 from queues.database import KEEPALIVES
 
 #: Idle threads that are kept. So many pages are rarely under way at the same time.
@@ -34,7 +34,7 @@ CLOSED: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLER
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
-class Worker(ThreadPoolExecutor):
+class RequestThread(ThreadPoolExecutor):
     """One thread."""
 
     def __init__(self) -> None:
@@ -54,14 +54,14 @@ class Worker(ThreadPoolExecutor):
             self.worked += time.monotonic() - began
 
 
-class Workers:
+class RequestThreads:
     """An ASGI application around Django's that lends a worker to each request. The admin's are admitted first."""
 
-    def __init__(self, application: Application, admission: Admission) -> None:
+    def __init__(self, application: Application, admission: PageScheduler) -> None:
         self._application = application
         self._admission = admission
         self._admin = reverse("admin:index")
-        self._idle: list[Worker] = []
+        self._idle: list[RequestThread] = []
         for database in connections.databases.values():
             database["CONN_MAX_AGE"] = CONNECTION_AGE
             database["OPTIONS"] = KEEPALIVES | {"tcp_user_timeout": SILENCE} | database["OPTIONS"]
@@ -71,7 +71,7 @@ class Workers:
         is_page = scope["path"].startswith(self._admin)
         if is_page:
             await self._admission.turn()
-        worker = self._idle.pop() if self._idle else Worker()
+        worker = self._idle.pop() if self._idle else RequestThread()
         worked = worker.worked
         try:
             async with ThreadSensitiveContext(executor=worker):
@@ -103,6 +103,6 @@ def _is_lost(socket: int) -> bool:
     return any(what & CLOSED for _, what in poll.poll(0))
 
 
-def _end(worker: Worker) -> None:
+def _end(worker: RequestThread) -> None:
     worker.submit(connections.close_all)
     worker.shutdown(wait=False)

@@ -19,7 +19,7 @@ LEAD, IRC = "lead", "irc"
 
 
 @dataclass(slots=True)
-class Tenure:
+class TenureRow:
     """One of them. Times are Unix times of the database."""
 
     kind: str
@@ -32,8 +32,8 @@ class Tenures:
     """The tenures of one process."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Tenure] = {}
-        self._ended: deque[Tenure] = deque(maxlen=MAX_WAITING)
+        self._open: dict[str, TenureRow] = {}
+        self._ended: deque[TenureRow] = deque(maxlen=MAX_WAITING)
 
     def follow(self, status: NodeSnapshot, now: float, lease_until: float | None) -> None:
         """The node is like this at a moment; `lease_until` is the end of its lease, None unless it leads."""
@@ -47,10 +47,10 @@ class Tenures:
                 tenure = None
             if kind in held:
                 if tenure is None:
-                    tenure = self._open[kind] = Tenure(kind, status.term, now, now)
+                    tenure = self._open[kind] = TenureRow(kind, status.term, now, now)
                 tenure.until = max(tenure.began, now if lease_until is None else min(now, lease_until))
 
-    def __iter__(self) -> Iterator[Tenure]:
+    def __iter__(self) -> Iterator[TenureRow]:
         """The tenures to write: the ended ones, and those that go on."""
         yield from self._ended
         yield from self._open.values()

@@ -109,7 +109,7 @@ class Chart:
     __str__ = __html__
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A count as people write it: 1,250 or 3.2 M."""
     for size, sign in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
         if value >= size:
@@ -117,12 +117,12 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
-def rate(value: float) -> str:
+def format_rate(value: float) -> str:
     """Messages a second."""
-    return f"{number(value)}/s" if value >= 0.1 or not value else "under 0.1/s"
+    return f"{format_number(value)}/s" if value >= 0.1 or not value else "under 0.1/s"
 
 
-def size(value: float) -> str:
+def format_size(value: float) -> str:
     """Bytes: 512 kB, 1.3 GB."""
     for unit, sign in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if value >= unit:
@@ -130,7 +130,7 @@ def size(value: float) -> str:
     return f"{value:.0f} bytes"
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     """A time: 4 ms, 1.5 s, 3 min, 2 h."""
     for size, sign in ((3600.0, "h"), (60.0, "min"), (1.0, "s")):
         if value >= size:
@@ -138,7 +138,9 @@ def seconds(value: float) -> str:
     return f"{value * 1000:.3g} ms"
 
 
-def columns(id: str, title: str, places: Sequence[str], series: Sequence[Series], form: Format = number) -> Chart:
+def columns(
+    id: str, title: str, places: Sequence[str], series: Sequence[Series], form: Format = format_number
+) -> Chart:
     """A column for each place, the series on top of each other."""
     shown = _used(series)
     totals = [sum(one.values[n] or 0 for one in series) for n in range(len(places))]
@@ -161,7 +163,8 @@ def columns(id: str, title: str, places: Sequence[str], series: Sequence[Series]
 
 
 def lines(
-    id: str, title: str, places: Sequence[str], series: Sequence[Series], form: Format = seconds, frame: Frame = LARGE
+    id: str, title: str, places: Sequence[str], series: Sequence[Series], form: Format = format_seconds,
+    frame: Frame = LARGE,
 ) -> Chart:
     """A line for each series."""
     shown = _used(series)
@@ -180,7 +183,7 @@ def lines(
     )  # fmt: skip
 
 
-def bars(id: str, title: str, names: Sequence[str], series: Sequence[Series], form: Format = number) -> Chart:
+def bars(id: str, title: str, names: Sequence[str], series: Sequence[Series], form: Format = format_number) -> Chart:
     """A bar for each name, the series behind each other."""
     shown = _used(series)
     totals = [sum(one.values[n] or 0 for one in series) for n in range(len(names))]
@@ -255,7 +258,7 @@ def sparkline(words: str, values: Sequence[float | None]) -> SafeString:
     heights = [None if one is None else round(SPARK_HEIGHT - 2 - one / (highest or 1) * room, 1) for one in values]
     return format_html(
         '<svg class="spark" viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">{}</svg>',
-        SPARK_WIDTH, SPARK_HEIGHT, SPARK_WIDTH, SPARK_HEIGHT, f"{words}, at most {number(highest)}",
+        SPARK_WIDTH, SPARK_HEIGHT, SPARK_WIDTH, SPARK_HEIGHT, f"{words}, at most {format_number(highest)}",
         format_html_join(
             "", '<polyline points="{}" fill="none" stroke="{}" stroke-width="1.5"/>',
             ((piece, COLOURS[0]) for piece in _pieces(heights, step, 0)),
@@ -316,7 +319,7 @@ def _table(places: Sequence[str], series: Sequence[Series], form: Format) -> lis
     def cell(value: float | None) -> str:
         if not value:
             return "-" if value is None else "0"
-        return f"{value:,}" if form is number else form(value)
+        return f"{value:,}" if form is format_number else form(value)
 
     return [[place, *(cell(one.values[n]) for one in series)] for n, place in enumerate(places)]
 

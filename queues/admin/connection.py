@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from queues.admin.charts import number, rate, size
+from queues.admin.charts import format_number, format_rate, format_size
 from queues.admin.confirm import GONE, REFUSALS, confirm_page, confirmed
 from queues.admin.keyset import KeysetAdmin, KeysetChangeList
 from queues.admin.links import page_of
@@ -112,7 +112,10 @@ class ConnectionAdmin(KeysetAdmin):
         totals = operations.totals()
         context = {
             "totals": [
-                (one.protocol, f"{one.connections:,}", f"{one.listed:,}", rate(one.in_rate), rate(one.out_rate))
+                (
+                    one.protocol, f"{one.connections:,}", f"{one.listed:,}",
+                    format_rate(one.in_rate), format_rate(one.out_rate),
+                )
                 for one in totals
             ],
             "cut": any(one.listed < one.connections for one in totals), "most": MOST_LISTED, "latest": LATEST,
@@ -161,15 +164,15 @@ class ConnectionAdmin(KeysetAdmin):
 
     @admin.display(description="in")
     def published(self, connection: Connection) -> str:
-        return rate(connection.in_rate)
+        return format_rate(connection.in_rate)
 
     @admin.display(description="out")
     def delivered(self, connection: Connection) -> str:
-        return rate(connection.out_rate)
+        return format_rate(connection.out_rate)
 
     @admin.display(description="in memory")
     def holds(self, connection: Connection) -> str:
-        return size(connection.held_bytes)
+        return format_size(connection.held_bytes)
 
     # Actions.
 
@@ -205,7 +208,7 @@ class ConnectionAdmin(KeysetAdmin):
             return None
         for one in chosen:
             self.log_only(request, one, "Disconnected.")
-        count = f"{number(len(chosen))} connections" if len(chosen) > 1 else f"the connection {chosen[0]}"
+        count = f"{format_number(len(chosen))} connections" if len(chosen) > 1 else f"the connection {chosen[0]}"
         self.message_user(request, f"Disconnected {count}.", messages.SUCCESS)
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-from queues.admin.charts import seconds
+from queues.admin.charts import format_seconds
 from queues.models import Overflow, Queue, Retention
 
 #: Waits that are written out.
@@ -87,4 +87,4 @@ DESCRIBED: Mapping[str, Callable[[Queue], str]] = {
 
 
 def _time(value: timedelta) -> str:
-    return seconds(value.total_seconds())
+    return format_seconds(value.total_seconds())

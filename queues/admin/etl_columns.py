@@ -72,7 +72,7 @@ class RunColumns:
     @admin.display(description="duration")
     def took(self, run: EtlRun) -> str:
         taken = run_seconds(run)
-        return "-" if taken is None else charts.seconds(taken)
+        return "-" if taken is None else charts.format_seconds(taken)
 
     @admin.display(description="progress")
     def how_far(self, run: EtlRun) -> SafeString:
@@ -161,7 +161,7 @@ def _run_charts(run: EtlRun) -> list[charts.Chart]:
     if taken := run.figures.get("seconds"):
         stages = in_order(taken)
         series = [charts.Series("seconds", [taken[name] for name in stages])]
-        drawn.append(charts.bars("stages", "Time by stage", stages, series, charts.seconds))
+        drawn.append(charts.bars("stages", "Time by stage", stages, series, charts.format_seconds))
     if tables := _tables(run):
         rows = [charts.Series("rows", [one["rows_out"] for one in tables.values()])]
         drawn.append(charts.bars("tables", "Rows written by table", list(tables), rows))

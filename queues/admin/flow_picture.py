@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from queues.admin.charts import COLOURS, number
+from queues.admin.charts import COLOURS, format_number
 from queues.operations.flows import Edge, EdgeKind, Flows
 
 COLUMN, BOX, ROW, BOX_HEIGHT, MARGIN = 228, 174, 46, 34, 34
@@ -154,7 +154,7 @@ def _arrow(source: Box, target: Box, kind: str, carried: int | None, said: str) 
     above, below = f"{source.middle:g}", f"{target.middle:g}"
     path = f"M{start:g},{above} C{half:g},{above} {half:g},{below} {end:g},{below}"
     width = 1.5 if carried is None else round(min(1.5 + math.log10(1 + carried) / 2, 5.0), 2)
-    amount = "" if carried is None else f": {number(carried)} messages"
+    amount = "" if carried is None else f": {format_number(carried)} messages"
     return Arrow(path, colour, dash, width, f"{said}{amount}")
 
 
@@ -176,13 +176,13 @@ def _consumers(flows: Flows, address: str) -> str:
 def _figures(flows: Flows, address: str) -> str:
     if address.startswith("consumers of "):
         state = flows.queues[address.removeprefix("consumers of ")]
-        return f"{number(state.counts.completed)} acknowledged"
+        return f"{format_number(state.counts.completed)} acknowledged"
     state_or_none = flows.queues.get(address)
     if state_or_none is None:
         return "" if not address.startswith("queue:") else "there is none"
     counts = state_or_none.counts
-    dead = f", {number(counts.dead)} dead" if counts.dead else ""
-    return f"{number(counts.published)} in, {number(counts.held)} held{dead}"
+    dead = f", {format_number(counts.dead)} dead" if counts.dead else ""
+    return f"{format_number(counts.published)} in, {format_number(counts.held)} held{dead}"
 
 
 def _label(address: str) -> str:

@@ -15,7 +15,7 @@ from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
-from queues.admin.charts import SMALL, number, rate, seconds, size
+from queues.admin.charts import SMALL, format_number, format_rate, format_seconds, format_size
 from queues.admin.confirm import REFUSALS
 from queues.admin.find import find_address
 from queues.admin.history import history_charts
@@ -132,24 +132,25 @@ def _figures(state: BrokerState) -> list[tuple[str, str, str]]:
     """Name, figure and what to add to it."""
     now, total = state.overview, state.overview.total
     lag = "" if not now.standbys else f"standbys: {now.standbys}, " + (
-        "lag unknown" if now.lag is None else f"{seconds(now.lag)} behind"
+        "lag unknown" if now.lag is None else f"{format_seconds(now.lag)} behind"
     )  # fmt: skip
-    commits = "" if now.commit_rate is None else f"{number(round(now.commit_rate))} commits/s"
+    with_dead = sum(1 for one in now.queues if one.counts.dead)
+    commits = "" if now.commit_rate is None else f"{format_number(round(now.commit_rate))} commits/s"
     return [
-        ("In", rate(now.in_rate), "messages stored"),
-        ("Out", rate(now.out_rate), "messages that left"),
-        ("Ready", number(total("ready")), f"{number(total('delayed'))} delayed"),
+        ("In", format_rate(now.in_rate), "messages stored"),
+        ("Out", format_rate(now.out_rate), "messages that left"),
+        ("Ready", format_number(total("ready")), f"{format_number(total('delayed'))} delayed"),
         ("Oldest", "-" if state.oldest_age is None else duration(state.oldest_age), "first ready message"),
-        ("Unacknowledged", number(total("leased")), "with consumers"),
-        ("Dead letters", number(total("dead")), f"queues with some: {sum(1 for one in now.queues if one.counts.dead)}"),
-        ("Consumers", number(now.workers + now.peers), f"workers: {now.workers}, peers: {now.peers}"),
-        ("Connections", number(now.clients), "of clients, over every protocol"),
-        ("Nodes", number(now.nodes), f"database connections: {now.connections}"),
+        ("Unacknowledged", format_number(total("leased")), "with consumers"),
+        ("Dead letters", format_number(total("dead")), f"queues with some: {with_dead}"),
+        ("Consumers", format_number(now.workers + now.peers), f"workers: {now.workers}, peers: {now.peers}"),
+        ("Connections", format_number(now.clients), "of clients, over every protocol"),
+        ("Nodes", format_number(now.nodes), f"database connections: {now.connections}"),
         (
-            "Database", "-" if state.database_bytes is None else size(state.database_bytes),
+            "Database", "-" if state.database_bytes is None else format_size(state.database_bytes),
             ", ".join(filter(None, (commits, lag))) or "no standby",
         ),
-        ("Queues", number(len(now.queues)), f"{sum(one.paused for one in now.queues)} paused"),
+        ("Queues", format_number(len(now.queues)), f"{sum(one.paused for one in now.queues)} paused"),
     ]  # fmt: skip
 
 
@@ -159,7 +160,7 @@ def _busiest(state: BrokerState) -> list[dict[str, Any]]:
 
     return [
         {
-            "queue": queue, "in": rate(queue.in_rate), "out": rate(queue.out_rate),
+            "queue": queue, "in": format_rate(queue.in_rate), "out": format_rate(queue.out_rate),
             "oldest": duration(state.oldest[queue.id]) if queue.id in state.oldest else "-",
         }
         for queue in sorted(state.overview.queues, key=busy)[:MOST_QUEUES]

@@ -10,7 +10,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 
 from queues.admin.chart_page import ChartPageAdmin
-from queues.admin.charts import LARGE, Chart, Frame, Series, columns, lines, number, rate, size
+from queues.admin.charts import LARGE, Chart, Frame, Series, columns, format_number, format_rate, format_size, lines
 from queues.models import Queue, QueueSample
 from queues.samples import ALL_QUEUES, SPANS, Span, TimeSeries, read_series, span_start
 
@@ -29,7 +29,7 @@ def history_charts(series: TimeSeries, span: Span, now: float, frame: Frame = LA
     return [
         lines(
             "rates", f"Messages in and out a second, {span.label} (UTC)", places,
-            [Series("in", series.incoming), Series("out", series.outgoing)], rate, frame,
+            [Series("in", series.incoming), Series("out", series.outgoing)], format_rate, frame,
         ),
         lines(
             "depth", f"Messages held, {span.label}", places,
@@ -37,7 +37,7 @@ def history_charts(series: TimeSeries, span: Span, now: float, frame: Frame = LA
                 Series("ready", series.ready), Series("unacknowledged", series.leased),
                 Series("delayed", series.delayed), Series("dead letters", series.dead),
             ],
-            number, frame,
+            format_number, frame,
         ),
     ]  # fmt: skip
 
@@ -49,7 +49,9 @@ def _all_charts(queue: int, span: Span) -> list[Chart]:
     charts = history_charts(series, span, now)
     charts.append(columns("died", "Messages that became dead letters", places, [Series("dead letters", series.died)]))
     if queue == ALL_QUEUES:
-        charts.append(lines("size", "Size of the database", places, [Series("bytes", series.database_bytes)], size))
+        charts.append(
+            lines("size", "Size of the database", places, [Series("bytes", series.database_bytes)], format_size)
+        )
     return charts
 
 

@@ -30,7 +30,7 @@ from queues.times import relative
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class PeerAction:
     """An operator's action on a peer by name, after a question."""
 
     do: Callable[[str], object]
@@ -42,14 +42,14 @@ class Action:
 
 
 ACTIONS = {
-    "disconnect": Action(
+    "disconnect": PeerAction(
         do=mailboxes.disconnect,
         question="This ends the connections. Nothing is lost; a peer may come back at once, as long as its key allows:",
         button="Yes, disconnect",
         log="Disconnected",
         event="disconnect",
     ),
-    "free_name": Action(
+    "free_name": PeerAction(
         do=mailboxes.free_name,
         question=(
             "The next API key that comes has the name, and is given every letter that waits. Who is connected now is "

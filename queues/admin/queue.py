@@ -19,7 +19,7 @@ from django.utils.html import format_html
 from queues.addresses import queue_problem
 from queues.admin import definitions
 from queues.admin.audit_links import operators_address
-from queues.admin.charts import rate, sparkline
+from queues.admin.charts import format_rate, sparkline
 from queues.admin.confirm import GONE, REFUSALS, ConfirmedDeletion, confirm_page, confirmed, to_type
 from queues.admin.effects import effects
 from queues.admin.find import find_address
@@ -231,11 +231,11 @@ class QueueAdmin(ConfirmedDeletion):
 
     @admin.display(description="in")
     def incoming(self, queue: Queue) -> str:
-        return rate(_figures(queue).in_rate)
+        return format_rate(_figures(queue).in_rate)
 
     @admin.display(description="out")
     def outgoing(self, queue: Queue) -> str:
-        return rate(_figures(queue).out_rate)
+        return format_rate(_figures(queue).out_rate)
 
     @admin.display
     def oldest(self, queue: Queue) -> str:

@@ -11,7 +11,7 @@ from django.db import DEFAULT_DB_ALIAS, OperationalError
 from django.urls import reverse
 from django.utils import timezone
 
-from queues.admin.charts import SMALL, number, rate
+from queues.admin.charts import SMALL, format_number, format_rate
 from queues.admin.history import history_charts
 from queues.counts import QueueCounts
 from queues.models import Queue
@@ -88,12 +88,15 @@ def queue_panel(queue: Queue, span: str, using: str = DEFAULT_DB_ALIAS) -> dict[
     series = read_series([queue.pk], SPANS[span], now, using)[queue.pk]
     return {
         "figures": [
-            ("In", rate(0 if state is None else state.in_rate), f"{number(counts.published)} ever"),
-            ("Out", rate(0 if state is None else state.out_rate), f"{number(counts.completed)} ever acknowledged"),
-            ("Ready", number(counts.ready), f"{number(counts.delayed)} delayed"),
+            ("In", format_rate(0 if state is None else state.in_rate), f"{format_number(counts.published)} ever"),
+            (
+                "Out", format_rate(0 if state is None else state.out_rate),
+                f"{format_number(counts.completed)} ever acknowledged",
+            ),
+            ("Ready", format_number(counts.ready), f"{format_number(counts.delayed)} delayed"),
             ("Oldest", _age(ages, queue.pk), "first ready message"),
-            ("Unacknowledged", number(counts.leased), "with consumers"),
-            ("Dead letters", number(counts.dead), f"{number(counts.settled)} messages ever left"),
+            ("Unacknowledged", format_number(counts.leased), "with consumers"),
+            ("Dead letters", format_number(counts.dead), f"{format_number(counts.settled)} messages ever left"),
         ],
         "charts": history_charts(series, SPANS[span], now, SMALL),
         "span": span, "spans": {key: one.label for key, one in SPANS.items()},

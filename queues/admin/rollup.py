@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from queues.admin.chart_page import ChartPageAdmin
-from queues.admin.charts import Chart, Series, bars, columns, lines, size
+from queues.admin.charts import Chart, Series, bars, columns, format_size, lines
 from queues.models import Rollup
 from queues.store import query
 
@@ -82,7 +82,7 @@ def detail_charts(hours: Sequence[datetime], queue: str = "") -> list[Chart]:
     for kind, name, count in query("rollup_tops", DEFAULT_DB_ALIAS, **asked):
         tops[kind].append((name, count))
     return [
-        columns("bytes", "Bytes of payloads", places, _series(rows, ["bytes"]), size),
+        columns("bytes", "Bytes of payloads", places, _series(rows, ["bytes"]), format_size),
         columns("attempts", "Deliveries without success", places, _series(rows, ["attempts"])),
         *(
             bars(kind, title, [name for name, _ in top], [Series(unit, [count for _, count in top])])

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, OperationalError, transaction
 
 from queues.audit.errors import AuditError, HeadNotLocked, NoSuchChain
-from queues.audit.events import MOST_ROWS, Event, Head, append_parameters, columns, parts
+from queues.audit.events import MOST_ROWS, AuditEvent, Head, append_parameters, columns, parts
 from queues.models import AuditChain
 from queues.store import query
 
@@ -33,7 +33,7 @@ def get_chain(name: str, using: str = DEFAULT_DB_ALIAS) -> AuditChain:
     return chain
 
 
-def append(chain: str, events: Sequence[Event], using: str = DEFAULT_DB_ALIAS) -> None:
+def append(chain: str, events: Sequence[AuditEvent], using: str = DEFAULT_DB_ALIAS) -> None:
     """Append events to a chain: inside `transaction.atomic()` they are there if and when that commits.
 
     The chain is locked from here to the commit, so this belongs at the end of a short transaction; a long one, or
@@ -47,7 +47,7 @@ def append(chain: str, events: Sequence[Event], using: str = DEFAULT_DB_ALIAS) -
             _append_after(_lock(chain, using), part, using)
 
 
-def append_all(events: Mapping[str, Sequence[Event]], using: str = DEFAULT_DB_ALIAS) -> None:
+def append_all(events: Mapping[str, Sequence[AuditEvent]], using: str = DEFAULT_DB_ALIAS) -> None:
     """Append to several chains at once, or to none. Raises InvalidEvent."""
     for of_chain in events.values():
         columns(of_chain)
@@ -56,7 +56,7 @@ def append_all(events: Mapping[str, Sequence[Event]], using: str = DEFAULT_DB_AL
             append(chain, events[chain], using)
 
 
-def journal(chain: str, events: Sequence[Event], using: str = DEFAULT_DB_ALIAS) -> None:
+def journal(chain: str, events: Sequence[AuditEvent], using: str = DEFAULT_DB_ALIAS) -> None:
     """Note events that `seal` will move into their chain, soon after the caller's transaction commits.
 
     Takes no lock. Events keep the order in which they were noted, but events of a transaction that commits late
@@ -100,7 +100,7 @@ def _seal_part(chain: str, using: str) -> int:
         # The head first: who waits for it finds afterwards what the one before has left.
         head = _lock(chain, using)
         rows = sorted(query("audit_take", using, chain=chain, limit=MOST_ROWS))
-        events = [Event(*row[1:]) for row in rows]
+        events = [AuditEvent(*row[1:]) for row in rows]
         if events:
             _append_after(head, events, using)
     return len(events)
@@ -114,5 +114,5 @@ def _lock(chain: str, using: str) -> Head:
     return chain_id, seq, bytes(last), place
 
 
-def _append_after(head: Head, events: Sequence[Event], using: str) -> None:
+def _append_after(head: Head, events: Sequence[AuditEvent], using: str) -> None:
     query("audit_append", using, **append_parameters(head, events))

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
-from queues.audit.events import Event, hash_after
+from queues.audit.events import AuditEvent, hash_after
 
 #: Rows that are looked at after the first wrong one, for where it belongs.
 WINDOW = 1000
@@ -18,7 +18,7 @@ class ChainRow(NamedTuple):
     """One row of a chain."""
 
     seq: int
-    event: Event
+    event: AuditEvent
     hash: bytes
     at: datetime
 

@@ -36,7 +36,7 @@ _QUOTES = 16
 Head = tuple[int, int, bytes, str]
 
 
-class Event(NamedTuple):
+class AuditEvent(NamedTuple):
     """An event: `event` (such as send, deliver, ack) to `id`, by `sender`, for `recipient`."""
 
     event: str
@@ -45,24 +45,24 @@ class Event(NamedTuple):
     recipient: str
 
 
-def event_bytes(event: Event) -> bytes:
+def event_bytes(event: AuditEvent) -> bytes:
     """The bytes of an event that are hashed."""
     name, id, sender, recipient = map(json_string, event)
     return f'{{"event":{name},"id":{id},"from":{sender},"to":{recipient}}}'.encode()
 
 
-def hash_after(hash_hex: str, event: Event) -> str:
+def hash_after(hash_hex: str, event: AuditEvent) -> str:
     """The hash of a row with this event after a row with this hash, both hexadecimal."""
     return blake3(hash_hex.encode() + event_bytes(event)).hexdigest()
 
 
-def alike(event: str, ids: Iterable[int], senders: Iterable[str], recipients: Iterable[str]) -> Iterator[Event]:
+def alike(event: str, ids: Iterable[int], senders: Iterable[str], recipients: Iterable[str]) -> Iterator[AuditEvent]:
     """Events of one kind, one for each id."""
     # A NamedTuple's own constructor takes three times as long.
-    return map(partial(tuple.__new__, Event), zip(repeat(event), map(str, ids), senders, recipients, strict=False))
+    return map(partial(tuple.__new__, AuditEvent), zip(repeat(event), map(str, ids), senders, recipients, strict=False))
 
 
-def extend(hash_hex: str, events: Iterable[Event]) -> list[str]:
+def extend(hash_hex: str, events: Iterable[AuditEvent]) -> list[str]:
     """The hashes of rows with these events after a row with this hash, all hexadecimal."""
     given = list(events)
     if not is_plain("".join(map("".join, given))):
@@ -88,7 +88,7 @@ def hash_each(
             ).hexdigest()
             for hash_hex, name, id, sender, recipient in rows
         ]
-    return [hash_after(hash_hex, Event(*event)) for hash_hex, *event in rows]
+    return [hash_after(hash_hex, AuditEvent(*event)) for hash_hex, *event in rows]
 
 
 def hash_block(before: str, rows: str, count: int) -> bytes | None:
@@ -113,7 +113,7 @@ def hash_block(before: str, rows: str, count: int) -> bytes | None:
     return b"".join(hashes)
 
 
-def columns(events: Sequence[Event]) -> dict[str, Any]:
+def columns(events: Sequence[AuditEvent]) -> dict[str, Any]:
     """Events as the statements take them: one list a column. Raises InvalidEvent for what cannot be stored."""
     names, ids, senders, recipients = map(list, zip(*events, strict=True)) if events else ([], [], [], [])
     everything = "".join((*names, *ids, *senders, *recipients))
@@ -129,7 +129,7 @@ def columns(events: Sequence[Event]) -> dict[str, Any]:
     return {"events": names, "ids": ids, "senders": senders, "recipients": recipients}
 
 
-def append_parameters(head: Sequence[Any], events: Sequence[Event]) -> dict[str, Any]:
+def append_parameters(head: Sequence[Any], events: Sequence[AuditEvent]) -> dict[str, Any]:
     """The parameters of audit_append.sql for at least one event and up to MOST_ROWS, after a locked head.
 
     `head` is the row that audit_head.sql returned in the same transaction. Raises InvalidEvent.
@@ -142,7 +142,7 @@ def append_parameters(head: Sequence[Any], events: Sequence[Event]) -> dict[str,
     }  # fmt: skip
 
 
-def parts(events: Sequence[Event]) -> Iterable[Sequence[Event]]:
+def parts(events: Sequence[AuditEvent]) -> Iterable[Sequence[AuditEvent]]:
     """The events in parts small enough for one statement."""
     for start in range(0, len(events), MOST_ROWS):
         yield events[start : start + MOST_ROWS]

@@ -18,7 +18,7 @@ from psycopg import IsolationLevel
 
 from queues.audit.anchor import Anchor
 from queues.audit.diagnosis import ChainRow
-from queues.audit.events import Event
+from queues.audit.events import AuditEvent
 from queues.database import connection_parameters
 from queues.store import text
 
@@ -153,4 +153,4 @@ def read_rows(connection: Connection, chain: int, low: int, high: int) -> list[C
         "select seq, event, record_id, sender, recipient, hash, at from queues_audit"
         " where chain_id = %s and seq >= %s and seq < %s order by seq, at", (chain, low, high),
     )  # fmt: skip
-    return [ChainRow(seq, Event(*event), hash, at) for seq, *event, hash, at in rows]
+    return [ChainRow(seq, AuditEvent(*event), hash, at) for seq, *event, hash, at in rows]

@@ -1,7 +1,7 @@
 """The hot path: a durable store of messages in PostgreSQL that many connections share.
 
 Sessions of every protocol use the names exported here only: an `Engine` for the process, a `Publisher` to
-publish to, a `LocalQueue` or a `Subscription` to consume from. docs/architecture.md tells how it works.
+publish to, a `LocalQueue` or a `LocalSubscription` to consume from. docs/architecture.md tells how it works.
 """
 
 from queues.engine.access import ANONYMOUS, NOTHING, Grant
@@ -9,7 +9,7 @@ from queues.engine.backpressure import ReplyHolder
 from queues.engine.clients import ClientConnection
 from queues.engine.consume.dispatch import Push, PushConsumer, Waiter
 from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue
-from queues.engine.consume.subscriptions import Subscription
+from queues.engine.consume.subscriptions import LocalSubscription
 from queues.engine.engine import Engine, running
 from queues.engine.errors import (
     EngineError,
@@ -28,7 +28,7 @@ from queues.engine.errors import (
 from queues.engine.garbage import spare_garbage_collector
 from queues.engine.mailbox.mailbox import Mailbox, PeerMessage
 from queues.engine.mailbox.service import MailboxService
-from queues.engine.message import CONTENT_ONLY, Content, Delivery, Detail, Outgoing
+from queues.engine.message import CONTENT_ONLY, Content, Delivery, Detail, DetailedMessage
 from queues.engine.options import EngineOptions, options_from_settings
 from queues.engine.policies import QueuePolicy
 from queues.engine.publish.destination import Destination
@@ -44,17 +44,18 @@ __all__ = [
     "Delivery",
     "Destination",
     "Detail",
+    "DetailedMessage",
     "Engine",
     "EngineError",
     "EngineOptions",
     "Grant",
     "LocalDeadLetters",
     "LocalQueue",
+    "LocalSubscription",
     "Mailbox",
     "MailboxClaimed",
     "MailboxService",
     "NotMigrated",
-    "Outgoing",
     "PeerMessage",
     "Producer",
     "Publisher",
@@ -66,7 +67,6 @@ __all__ = [
     "QuotaExceeded",
     "ReplyHolder",
     "StoreUnavailable",
-    "Subscription",
     "TooManyNames",
     "Undeliverable",
     "UnsafeServer",

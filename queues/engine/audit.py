@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from queues.audit.errors import AuditError, InvalidEvent
-from queues.audit.events import MOST_ROWS, Event, alike, append_parameters, parts
+from queues.audit.events import MOST_ROWS, AuditEvent, alike, append_parameters, parts
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, told
 from queues.engine.health import Trouble
 from queues.engine.statements import statement
 
 __all__ = [
-    "MOST_ROWS", "AuditError", "ChainBroken", "ChainPosition", "Event", "InvalidEvent", "alike", "append", "append_all",
-    "has", "seal", "trouble",
+    "MOST_ROWS", "AuditError", "AuditEvent", "ChainBroken", "ChainPosition", "InvalidEvent", "alike", "append",
+    "append_all", "has", "seal", "trouble",
 ]  # fmt: skip
 
 
@@ -44,7 +44,9 @@ class ChainPosition(NamedTuple):
     hash: bytes
 
 
-async def append(connection: Connection, chain: str, events: Sequence[Event], head: Any = None) -> ChainPosition | None:
+async def append(
+    connection: Connection, chain: str, events: Sequence[AuditEvent], head: Any = None
+) -> ChainPosition | None:
     """Append events to a chain in the open transaction, which holds the chain's lock until it ends. `head` is the row
     of audit_head.sql, if the chain was locked already.
 
@@ -59,7 +61,7 @@ async def append(connection: Connection, chain: str, events: Sequence[Event], he
     return last
 
 
-async def _append_part(connection: Connection, chain: str, head: Any, events: Sequence[Event]) -> ChainPosition:
+async def _append_part(connection: Connection, chain: str, head: Any, events: Sequence[AuditEvent]) -> ChainPosition:
     """Append up to MOST_ROWS events after a locked head. Raises as `append`."""
     try:
         parameters = append_parameters(_locked(head, chain), events)
@@ -90,7 +92,7 @@ async def has(connection: Connection, chain: str, place: ChainPosition) -> bool:
     return row is not None and bool(row[0])
 
 
-async def append_all(connection: Connection, events: Mapping[str, Sequence[Event]]) -> None:
+async def append_all(connection: Connection, events: Mapping[str, Sequence[AuditEvent]]) -> None:
     """Append to several chains in the open transaction, locking them in order of their names. Raises as `append`."""
     for chain in sorted(events):
         await append(connection, chain, events[chain])
@@ -125,7 +127,7 @@ async def _seal_part(connection: Connection, chain: str) -> int:
         head = await (await connection.execute(statement("audit_head"), {"chain": chain})).fetchone()
         head = _locked(head, chain)
         cursor = await connection.execute(statement("audit_take"), {"chain": chain, "limit": MOST_ROWS})
-        events = [Event(*row[1:]) for row in sorted(await cursor.fetchall())]
+        events = [AuditEvent(*row[1:]) for row in sorted(await cursor.fetchall())]
         if events:
             await connection.execute(statement("audit_append"), append_parameters(head, events))
     return len(events)

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.health import Health
-from queues.engine.node import Node
+from queues.engine.node import LocalNode
 from queues.engine.statements import array, statement
 
 #: Connections of a node that have rows, at most, and how many of these are the latest, whatever they do.
@@ -156,7 +156,7 @@ class Total:
 class Clients:
     """All client connections of one engine."""
 
-    def __init__(self, node: Node, health: Health) -> None:
+    def __init__(self, node: LocalNode, health: Health) -> None:
         self._node = node
         self._health = health
         self._open: dict[int, ClientConnection] = {}

@@ -38,7 +38,7 @@ from queues.engine.health import KINDS, Health
 from queues.engine.mailbox.service import MailboxService
 from queues.engine.max_length import MaxLength
 from queues.engine.message import Counts
-from queues.engine.node import Node
+from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
 from queues.engine.policies import Policies, QueuePolicy
 from queues.engine.publish.destination import Destination
@@ -62,7 +62,7 @@ class Engine:
         self.options = options
         self.counts = counts = Counts()
         self.health = health = Health()
-        self._node = node = Node()
+        self._node = node = LocalNode()
         clock = ServerClock()
         self.connections = connections = Connections(options)
         self.grants = Grants(options, health, connections)

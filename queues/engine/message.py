@@ -63,7 +63,7 @@ Delivery = tuple[int, bytes, int, Detail | None]
 
 
 @dataclass(slots=True)
-class Outgoing:
+class DetailedMessage:
     """A message to publish that carries more than a body. Times are seconds from now, 0 is none; `due` is a moment.
 
     `priority` is from -127 to 127, higher first; `retry_interval` milliseconds, instead of the backoff.

@@ -1,4 +1,4 @@
-"""This process as a node of the cluster: one `Node` for each engine, shared by all parts that lease messages.
+"""This process as a node of the cluster: one `LocalNode` for each engine, shared by all parts that lease messages.
 
 The supervisor begins a new life at each connect; every answer on the liveness connection renews the trust in its
 leases.
@@ -10,7 +10,7 @@ from __future__ import annotations
 TRUSTED = 8.0
 
 
-class Node:
+class LocalNode:
     """The node's id, and how long its leases are certainly its own. All times are monotonic."""
 
     __slots__ = ("horizon", "id", "trusted_until")

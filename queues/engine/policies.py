@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from queues.engine.database import Connection
-from queues.engine.node import Node
+from queues.engine.node import LocalNode
 from queues.engine.statements import statement
 
 
@@ -63,7 +63,7 @@ class QueuePolicy:
 class Policies:
     """The policies of the queues that are used here, and the nodes that serve them."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: LocalNode) -> None:
         self._node = node
         self.by_id: dict[int, QueuePolicy] = {}
         #: Nodes that serve a queue, for queues whose policy is known and that any node serves.

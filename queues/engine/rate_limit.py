@@ -5,7 +5,7 @@ from __future__ import annotations
 from queues.engine.clock import now
 
 
-class Allowance:
+class RateLimiter:
     """A token bucket for each number it is asked about, such as an API key's: as many as there are of those."""
 
     __slots__ = ("_burst", "_left", "_rate")

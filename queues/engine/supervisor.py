@@ -23,7 +23,7 @@ from queues.engine.faults import Fault, fault_of, is_idle, passes, told
 from queues.engine.health import Health, Trouble
 from queues.engine.isolation import Patience
 from queues.engine.message import Counts
-from queues.engine.node import Node
+from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Supervisor:
     """The lives of one engine."""
 
     def __init__(
-        self, engine: Supervised, options: EngineOptions, counts: Counts, health: Health, node: Node,
+        self, engine: Supervised, options: EngineOptions, counts: Counts, health: Health, node: LocalNode,
         connections: Connections,
     ) -> None:  # fmt: skip
         self._engine = engine

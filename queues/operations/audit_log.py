@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from django.db import DEFAULT_DB_ALIAS, connections, models, transaction
 
 from queues.audit.chains import OPERATORS, journal
-from queues.audit.events import LONGEST_ID, Event
+from queues.audit.events import LONGEST_ID, AuditEvent
 from queues.models import (
     ApiKey,
     AuditChain,
@@ -47,7 +47,7 @@ KINDS: Mapping[type[models.Model], str] = {
 def record(by: str, event: str, id: str, detail: str = "", using: str = DEFAULT_DB_ALIAS) -> None:
     """Note in the current transaction that `by` did something; it is in the chain soon after the commit."""
     short = id.encode()[:LONGEST_ID].decode(errors="ignore")
-    journal(OPERATORS, [Event(event, short, by, detail[:LONGEST_DETAIL])], using)
+    journal(OPERATORS, [AuditEvent(event, short, by, detail[:LONGEST_DETAIL])], using)
 
 
 @contextmanager

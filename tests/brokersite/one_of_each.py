@@ -12,7 +12,7 @@ from django_celery_results.models import GroupResult, TaskResult
 from hydra.models import Event as HydraEvent
 from hydra.models import Node as HydraNode
 from queues.audit.chains import append
-from queues.audit.events import Event as AuditEvent
+from queues.audit.events import AuditEvent
 from queues.models import (
     ArchivedMessage,
     AuditChain,

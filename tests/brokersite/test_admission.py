@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brokersite import admission
-from brokersite.admission import BURST, EXPECTED, LOOK, MOST_WAIT, Admission, Allowance
+from brokersite.admission import BURST, EXPECTED, LOOK, MOST_WAIT, PageScheduler, WorkBudget
 from queues.processors import Usage
 
 RATE = 0.2
@@ -45,7 +45,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
-async def pages(turns: Admission, count: int, seconds: float) -> None:
+async def pages(turns: PageScheduler, count: int, seconds: float) -> None:
     """Pages one after the other."""
     for _ in range(count):
         await turns.turn()
@@ -53,7 +53,7 @@ async def pages(turns: Admission, count: int, seconds: float) -> None:
 
 
 def test_the_unused_budget_is_available_at_once_and_then_work_is_paced() -> None:
-    allowance = Allowance(RATE, 0.0)
+    allowance = WorkBudget(RATE, 0.0)
     allowance.begin()
     allowance.end(BURST)
     assert allowance.wait(0.0) == 0.0
@@ -65,7 +65,7 @@ def test_the_unused_budget_is_available_at_once_and_then_work_is_paced() -> None
 
 
 def test_no_more_than_a_burst_is_saved() -> None:
-    allowance = Allowance(RATE, 0.0)
+    allowance = WorkBudget(RATE, 0.0)
     assert allowance.wait(1000.0) == 0.0
     allowance.begin()
     allowance.end(BURST + 0.1)
@@ -73,7 +73,7 @@ def test_no_more_than_a_burst_is_saved() -> None:
 
 
 def test_pages_that_have_begun_count_before_they_end() -> None:
-    allowance = Allowance(RATE, 0.0)
+    allowance = WorkBudget(RATE, 0.0)
     begun = 0
     while not allowance.wait(0.0):
         allowance.begin()
@@ -82,14 +82,14 @@ def test_pages_that_have_begun_count_before_they_end() -> None:
 
 
 def test_a_slow_page_costs_the_next_a_bounded_wait() -> None:
-    allowance = Allowance(RATE, 0.0)
+    allowance = WorkBudget(RATE, 0.0)
     allowance.begin()
     allowance.end(100.0)
     assert allowance.wait(0.0) == pytest.approx(MOST_WAIT)
 
 
 async def test_a_loop_has_its_share_while_others_use_the_processors(machine: Machine) -> None:
-    turns = Admission(10)
+    turns = PageScheduler(10)
     machine.passes(LOOK)
     began, waited = machine.now, waited_seconds()
     await pages(turns, 100, 0.1)
@@ -98,7 +98,7 @@ async def test_a_loop_has_its_share_while_others_use_the_processors(machine: Mac
 
 
 async def test_a_click_does_not_wait(machine: Machine) -> None:
-    turns = Admission(10)
+    turns = PageScheduler(10)
     machine.passes(LOOK)
     for _ in range(50):
         began = machine.now
@@ -110,14 +110,14 @@ async def test_a_click_does_not_wait(machine: Machine) -> None:
 
 async def test_nothing_waits_while_the_processors_are_free(machine: Machine) -> None:
     machine.others = 0.4
-    turns = Admission(10)
+    turns = PageScheduler(10)
     began = machine.now
     await pages(turns, 100, 0.1)
     assert machine.now == began
 
 
 async def test_a_waiting_request_continues_once_the_processors_are_free(machine: Machine) -> None:
-    turns = Admission(1)
+    turns = PageScheduler(1)
     machine.passes(LOOK)
     turns.end(10.0)
     began = machine.now
@@ -127,14 +127,14 @@ async def test_a_waiting_request_continues_once_the_processors_are_free(machine:
 
 
 async def test_a_hundred_percent_is_no_limit(machine: Machine) -> None:
-    turns = Admission(100)
+    turns = PageScheduler(100)
     looks, began = machine.looks, machine.now
     await pages(turns, 100, 10.0)
     assert (machine.looks, machine.now) == (looks, began)
 
 
 async def test_those_that_wait_begin_in_the_order_in_which_they_came(machine: Machine) -> None:
-    turns = Admission(10)
+    turns = PageScheduler(10)
     machine.passes(LOOK)
     turns.end(1.0)
     begun: list[int] = []
@@ -151,7 +151,7 @@ async def test_those_that_wait_begin_in_the_order_in_which_they_came(machine: Ma
 
 
 async def test_a_request_that_is_given_up_while_it_waits_leaves_its_place(machine: Machine) -> None:
-    turns = Admission(10)
+    turns = PageScheduler(10)
     machine.passes(LOOK)
     turns.end(1.0)
     waiting = asyncio.create_task(turns.turn())

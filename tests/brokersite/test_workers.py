@@ -15,8 +15,8 @@ from django.db import connection, connections
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
-from brokersite.admission import Admission
-from brokersite.workers import MOST_IDLE, SILENCE, Workers
+from brokersite.admission import PageScheduler
+from brokersite.workers import MOST_IDLE, SILENCE, RequestThreads
 from queues.database import connection_parameters
 from tests.waiting import until
 
@@ -58,7 +58,7 @@ urlpatterns = [
 ]  # fmt: skip
 
 
-class Turns(Admission):
+class Turns(PageScheduler):
     """Notes what is asked of it."""
 
     def __init__(self) -> None:
@@ -79,10 +79,10 @@ def turns() -> Turns:
 
 
 @pytest.fixture
-async def workers(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Workers]:
+async def workers(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RequestThreads]:
     for name in ("CONN_MAX_AGE", "OPTIONS"):  # what the workers set is the site's alone
         monkeypatch.setitem(connections.databases["default"], name, connections.databases["default"][name])
-    made = Workers(get_asgi_application(), turns)
+    made = RequestThreads(get_asgi_application(), turns)
     yield made
     await made.stop()
 
@@ -91,7 +91,7 @@ Get = Callable[[str], Any]
 
 
 @pytest.fixture
-def get(workers: Workers) -> Get:
+def get(workers: RequestThreads) -> Get:
     """The status and the body of an address."""
 
     async def get(address: str) -> tuple[int, str]:
@@ -169,7 +169,7 @@ async def test_an_asynchronous_view_is_answered_too(get: Get) -> None:
     assert await get("/late") == (200, "late")
 
 
-async def test_the_end_leaves_no_session(get: Get, workers: Workers) -> None:
+async def test_the_end_leaves_no_session(get: Get, workers: RequestThreads) -> None:
     _, session = (await get("/where"))[1].split()
     assert sessions([session]) == [session]
     await workers.stop()

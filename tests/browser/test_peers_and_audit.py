@@ -14,7 +14,7 @@ from selenium.webdriver.support import expected_conditions as seen
 from selenium.webdriver.support.ui import Select
 
 from queues.audit.chains import PEERBUS, append
-from queues.audit.events import Event
+from queues.audit.events import AuditEvent
 from queues.models import AuditVerification, Mailbox, Message, State
 from queues.operations.keys import create_key
 from queues.operations.verifications import verifier
@@ -69,7 +69,7 @@ def verify_now(browser: webdriver.Chrome, result: str) -> None:
 def test_an_operator_verifies_a_chain_and_sees_where_it_was_tampered_with(
     operator: webdriver.Chrome, live_server: LiveServer
 ) -> None:
-    append(PEERBUS, [Event("send", f"m{n}", "alice", "bob") for n in range(3000)])
+    append(PEERBUS, [AuditEvent("send", f"m{n}", "alice", "bob") for n in range(3000)])
     operator.get(f"{live_server.url}/admin/queues/auditchain/")
     verify_now(operator, "3,000 rows are right")
     with connection.cursor() as cursor:
@@ -91,8 +91,8 @@ def test_an_operator_verifies_a_chain_and_sees_where_it_was_tampered_with(
 def test_an_operator_follows_a_letter_into_the_audit(operator: webdriver.Chrome, live_server: LiveServer) -> None:
     bob = make_peer("bob")
     letters(bob, key="m1", payload=b'{"id":"m1","from":"alice","to":"bob","body":"hello"}')
-    append(PEERBUS, [Event("send", "m1", "alice", "bob"), Event("send", "m2", "alice", "carol")])
-    append(PEERBUS, [Event("deliver", "m1", "alice", "bob")])
+    append(PEERBUS, [AuditEvent("send", "m1", "alice", "bob"), AuditEvent("send", "m2", "alice", "carol")])
+    append(PEERBUS, [AuditEvent("deliver", "m1", "alice", "bob")])
     operator.get(f"{live_server.url}/admin/queues/mailbox/{bob.pk}/change/")
     click(operator, By.CSS_SELECTOR, ".field-pending a")
     until(operator, seen.presence_of_element_located((By.CSS_SELECTOR, ".field-number a"))).click()

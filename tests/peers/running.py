@@ -20,7 +20,7 @@ from django.conf import settings
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from queues.audit.events import GENESIS, Event, hash_after
+from queues.audit.events import GENESIS, AuditEvent, hash_after
 from tests.peers.web.serving import CLOSE, TEXT, Raw, frame
 from tests.process import Process
 from tests.waiting import PATIENCE, wait_until
@@ -327,13 +327,13 @@ def pending(store: Database, name: str) -> list[str]:
     return [key for (key,) in rows]
 
 
-def events(store: Database, id: str) -> list[Event]:
+def events(store: Database, id: str) -> list[AuditEvent]:
     """The audit chain's rows of one key."""
     query = "select event, record_id, sender, recipient from queues_audit where record_id = %s order by seq"
-    return [Event(*row) for row in store.rows(query, id)]
+    return [AuditEvent(*row) for row in store.rows(query, id)]
 
 
-def chain(store: Database) -> list[Event]:
+def chain(store: Database) -> list[AuditEvent]:
     """The whole chain `peerbus`, each of whose hashes is right."""
     rows = store.rows(
         "select seq, event, record_id, sender, recipient, hash from queues_audit"
@@ -341,7 +341,7 @@ def chain(store: Database) -> list[Event]:
     )
     before, found = GENESIS, []
     for expected, (seq, *event, hash) in enumerate(rows):
-        found.append(Event(*event))
+        found.append(AuditEvent(*event))
         before = hash_after(before, found[-1])
         assert (seq, bytes(hash).hex()) == (expected, before)
     return found

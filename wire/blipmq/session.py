@@ -18,11 +18,11 @@ from queues.engine import (
     Engine,
     EngineError,
     Grant,
+    LocalSubscription,
     Publisher,
     QueueFull,
     QuotaExceeded,
     StoreUnavailable,
-    Subscription,
 )
 from queues.reach import Operation, Protocol
 from wire.blipmq import codec
@@ -62,7 +62,7 @@ class Polled:
 
     __slots__ = ("buffer", "prefix", "subscription", "transient")
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: LocalSubscription) -> None:
         self.subscription = subscription
         self.buffer = subscription.buffer
         #: QoS 0 messages; always the same deque.
@@ -467,11 +467,11 @@ class BlipMQSession:
         if not self._deliver_one(cid, known) and self._may_come(known):
             self._await_message(cid, known)
 
-    async def _subscription(self, id: int) -> Subscription | None:
+    async def _subscription(self, id: int) -> LocalSubscription | None:
         subscriptions = self._engine.subscriptions
         return None if subscriptions.unknown(id) else await subscriptions.load(id)
 
-    def _remember(self, payload: bytes, subscription: Subscription) -> Polled:
+    def _remember(self, payload: bytes, subscription: LocalSubscription) -> Polled:
         if len(self._polled) >= MOST_POLLED:
             self._polled.clear()
         known = self._polled[payload] = Polled(subscription)

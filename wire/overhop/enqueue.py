@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, cast
 from queues.engine import (
     ClientConnection,
     Content,
+    DetailedMessage,
     EngineError,
-    Outgoing,
     QueueFull,
     QueueNotFound,
     StoreUnavailable,
@@ -77,7 +77,7 @@ class Keyed(NamedTuple):
     held: HeldReplies
     rid: str
     target: Target
-    message: Outgoing
+    message: DetailedMessage
     rounds: int
 
 
@@ -122,7 +122,7 @@ class Enqueuer:
             if policy is not None and not policy.allow_job_overrides:
                 max_attempts = interval = None
         replies.follow_batch(self._engine.open_batch)
-        message = Outgoing(
+        message = DetailedMessage(
             payload, key=key, max_attempts=max_attempts, priority=priority, content=Content.MSGPACK,
             retry_interval=interval, due=scheduled_at,
         )  # fmt: skip

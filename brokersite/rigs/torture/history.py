@@ -43,7 +43,7 @@ def parse_body(body: bytes) -> MessageId:
 
 
 @dataclass(slots=True, eq=False)
-class ClientConnection:
+class RecordedConnection:
     """One connection of a client, from just before it was asked for."""
 
     client: str
@@ -59,7 +59,7 @@ class Publish:
     at: float
     confirmed: float | None = None
     #: The producer's connection.
-    connection: ClientConnection | None = None
+    connection: RecordedConnection | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +68,7 @@ class Delivery:
 
     queue: str
     message: MessageId
-    connection: ClientConnection
+    connection: RecordedConnection
     at: float
     #: The consumer has acknowledged it.
     acked: bool = False

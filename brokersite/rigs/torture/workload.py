@@ -15,7 +15,7 @@ from time import monotonic
 
 from brokersite.rigs.process import HOST
 from brokersite.rigs.torture.database import KEY
-from brokersite.rigs.torture.history import ClientConnection, Delivery, MessageId, Publish, make_body, parse_body
+from brokersite.rigs.torture.history import Delivery, MessageId, Publish, RecordedConnection, make_body, parse_body
 from brokersite.rigs.torture.listeners import ListenerProcess
 from wire.blipmq import client as blipmq
 from wire.client.errors import ClientError, ProtocolViolation, ReplyTimeout
@@ -68,14 +68,14 @@ class LoadClient(ABC):
         return not self.stage.closed.is_set()
 
     @abstractmethod
-    def session(self, connection: ClientConnection, listener: ListenerProcess) -> None:
+    def session(self, connection: RecordedConnection, listener: ListenerProcess) -> None:
         """Work on one connection until there is nothing to do, or an exception ends it."""
 
     def _run(self) -> None:
         while self.working:
             listener = self.random.choice(self.stage.listeners)
             try:
-                self.session(ClientConnection(self.name, listener.number, monotonic()), listener)
+                self.session(RecordedConnection(self.name, listener.number, monotonic()), listener)
             except (ProtocolViolation, ReplyTimeout) as error:
                 self.troubles.append(f"{self.name}: {type(error).__name__}: {error}")
             except (ClientError, OSError):
@@ -85,7 +85,7 @@ class LoadClient(ABC):
                 raise
             self.stage.closed.wait(RETRY)
 
-    def next_message(self, connection: ClientConnection) -> tuple[Publish, bytes]:
+    def next_message(self, connection: RecordedConnection) -> tuple[Publish, bytes]:
         """A message that is about to be published."""
         publish = Publish(MessageId(self.name, len(self.publishes)), monotonic(), connection=connection)
         self.publishes.append(publish)
@@ -112,14 +112,14 @@ class TopicProducer(LoadClient):
     def working(self) -> bool:
         return self.stage.publishing.is_set()
 
-    def session(self, connection: ClientConnection, listener: ListenerProcess) -> None:
+    def session(self, connection: RecordedConnection, listener: ListenerProcess) -> None:
         with blipmq.Client(HOST, listener.blipmq, KEY, timeout=SILENCE) as client:
             while self.working:
                 size = self.random.randint(1, LARGEST_BURST)
                 self._burst(client, connection, size)
                 self.stage.closed.wait(size / self._rate)
 
-    def _burst(self, client: blipmq.Client, connection: ClientConnection, size: int) -> None:
+    def _burst(self, client: blipmq.Client, connection: RecordedConnection, size: int) -> None:
         publishes, bodies = zip(*(self.next_message(connection) for _ in range(size)), strict=True)
         sent = dict(zip(client.publish_many(self._topic, bodies), publishes, strict=True))
         try:
@@ -141,7 +141,7 @@ class SubscriptionConsumer(LoadClient):
         self._subscription = subscription
         self._forgetful = forgetful
 
-    def session(self, connection: ClientConnection, listener: ListenerProcess) -> None:
+    def session(self, connection: RecordedConnection, listener: ListenerProcess) -> None:
         with blipmq.Client(HOST, listener.blipmq, KEY, timeout=SILENCE) as client:
             acknowledged: list[Delivery] = []
             while self.working:
@@ -176,7 +176,7 @@ class SspqPeer(LoadClient):
         self._queue = queue
         self._produces = produces
 
-    def session(self, connection: ClientConnection, listener: ListenerProcess) -> None:
+    def session(self, connection: RecordedConnection, listener: ListenerProcess) -> None:
         sent: list[Publish] = []
         covered = 0  # how many of them were sent before the RECEIVE that waits for its answer
         waiting = False
@@ -204,13 +204,13 @@ class SspqPeer(LoadClient):
                 if before is None:
                     return
 
-    def _burst(self, client: sspq.Client, connection: ClientConnection, sent: list[Publish]) -> None:
+    def _burst(self, client: sspq.Client, connection: RecordedConnection, sent: list[Publish]) -> None:
         for _ in range(self.random.randint(1, 6)):
             publish, body = self.next_message(connection)
             sent.append(publish)
             client.send(body, retries=1 if is_poison(publish.message) else 3)
 
-    def _receive(self, client: sspq.Client, connection: ClientConnection, message: sspq.Message) -> Delivery | None:
+    def _receive(self, client: sspq.Client, connection: RecordedConnection, message: sspq.Message) -> Delivery | None:
         """Confirm a message; None for one that is to be returned by ending the connection."""
         delivery = Delivery(self._queue, parse_body(message.payload), connection, monotonic())
         self.deliveries.append(delivery)

@@ -14,7 +14,7 @@ from queues.engine.cluster.reaper import LOCK_CLASS, Reaper, dead_nodes
 from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.database import Connection
 from queues.engine.message import Counts
-from queues.engine.node import Node
+from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
 from queues.engine.statements import statement
 
@@ -54,7 +54,7 @@ async def end_silent(connection: Connection) -> int:
 class Liveness:
     """Shows that this node works, over the connection that holds its lock. Nothing slow goes over it."""
 
-    def __init__(self, node: Node, counts: Counts, local_queues: Mapping[int, LocalQueue], reaper: Reaper) -> None:
+    def __init__(self, node: LocalNode, counts: Counts, local_queues: Mapping[int, LocalQueue], reaper: Reaper) -> None:
         self._node = node
         self._counts = counts
         self._local_queues = local_queues

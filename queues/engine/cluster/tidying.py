@@ -19,7 +19,7 @@ from queues.engine.consume.registry import LocalQueues
 from queues.engine.database import Connection
 from queues.engine.health import Health
 from queues.engine.isolation import carry_out, halves
-from queues.engine.node import Node
+from queues.engine.node import LocalNode
 from queues.engine.statements import array, statement
 
 #: Seconds between rounds, between looks for messages that no notification told of, and between notes of use.
@@ -35,7 +35,7 @@ class Tidying:
     """The job's state. `turn` is held while statements go to the connection that several jobs share."""
 
     def __init__(
-        self, node: Node, health: Health, local_queues: LocalQueues, fetcher: Fetcher, turn: asyncio.Lock
+        self, node: LocalNode, health: Health, local_queues: LocalQueues, fetcher: Fetcher, turn: asyncio.Lock
     ) -> None:
         self._node = node
         self._health = health

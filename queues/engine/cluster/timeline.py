@@ -18,7 +18,7 @@ from typing import NamedTuple
 from queues.engine.clock import ServerClock, now
 from queues.engine.database import Connection
 from queues.engine.message import ROWS_PER_STATEMENT, Counts
-from queues.engine.node import Node
+from queues.engine.node import LocalNode
 from queues.engine.statements import statement
 
 logger = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class Timeline:
     that is known here; `forget(connection)` is called when the store has another past."""
 
     def __init__(
-        self, name: str, counts: Counts, node: Node, clock: ServerClock, last_id: Callable[[], int],
+        self, name: str, counts: Counts, node: LocalNode, clock: ServerClock, last_id: Callable[[], int],
         forget: Callable[[Connection], Awaitable[None]],
     ) -> None:  # fmt: skip
         self._name = name

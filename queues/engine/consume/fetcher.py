@@ -24,7 +24,7 @@ from queues.engine.faults import Fault, fault_of, is_idle, told
 from queues.engine.health import Health, Trouble
 from queues.engine.isolation import Patience
 from queues.engine.message import CONTENT_ONLY, POSITION, Counts, Detail, Message
-from queues.engine.node import Node
+from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
 from queues.engine.rowwise import first_ready, set_aside
 from queues.engine.statements import array, statement
@@ -43,7 +43,7 @@ class Fetcher:
     """One claim at a time; local queues that want messages take turns."""
 
     def __init__(
-        self, options: EngineOptions, node: Node, counts: Counts, health: Health, writer_busy: Callable[[], bool]
+        self, options: EngineOptions, node: LocalNode, counts: Counts, health: Health, writer_busy: Callable[[], bool]
     ) -> None:
         """`writer_busy`: whether a publish is being written or waits to be."""
         self.limits = FlowLimits(options)

@@ -29,7 +29,7 @@ from queues.engine.consume.limits import BATCH, FlowLimits
 from queues.engine.consume.low_watermark import LOWEST
 from queues.engine.health import Health
 from queues.engine.message import Delivery, Detail, Failure, Message
-from queues.engine.node import Node
+from queues.engine.node import LocalNode
 from queues.engine.policies import QueuePolicy
 from queues.engine.settle.audited_queues import AuditedQueue
 from queues.engine.settle.batches import Completion, Settlements
@@ -64,7 +64,7 @@ class Claims(Protocol):
     """The fetcher, as local queues use it."""
 
     limits: FlowLimits
-    node: Node
+    node: LocalNode
 
     def want(self, queue: LocalQueue) -> None:
         """Claim for this queue soon, unless it cannot take messages now."""

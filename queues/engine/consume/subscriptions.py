@@ -16,7 +16,7 @@ from queues.engine.database import Connection
 from queues.engine.errors import QueueNotFound, QuotaExceeded, StoreUnavailable
 from queues.engine.isolation import halves
 from queues.engine.message import POSITION, Counts, State
-from queues.engine.node import Node
+from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
 from queues.engine.policies import Policies
 from queues.engine.settle.writer import SettlementWriter
@@ -33,7 +33,7 @@ FORGET_UNKNOWN = 1.0
 
 
 @dataclass(slots=True, eq=False)
-class Subscription:
+class LocalSubscription:
     """A subscription and its queue on this node."""
 
     id: int
@@ -103,7 +103,7 @@ class Subscriptions:
     """All subscriptions that this node has been asked for. `last_id()` is the last message id that is known here."""
 
     def __init__(
-        self, options: EngineOptions, counts: Counts, node: Node, policies: Policies, connections: Connections,
+        self, options: EngineOptions, counts: Counts, node: LocalNode, policies: Policies, connections: Connections,
         local_queues: LocalQueues, settlements: SettlementWriter, forwarding: Forwarding, last_id: Callable[[], int],
     ) -> None:  # fmt: skip
         self._options = options
@@ -115,8 +115,8 @@ class Subscriptions:
         self._settlements = settlements
         self._forwarding = forwarding
         self._last_id = last_id
-        self._by_id: dict[int, Subscription] = {}
-        self._by_queue: dict[int, Subscription] = {}
+        self._by_id: dict[int, LocalSubscription] = {}
+        self._by_queue: dict[int, LocalSubscription] = {}
         self._unknown: dict[int, float] = {}
         #: Subscriptions to make, and the task that makes them.
         self._wanted: list[_Wanted] = []
@@ -124,7 +124,7 @@ class Subscriptions:
         #: Subscriptions of each API key: the last count, and those made here since.
         self._owned: dict[int, int] = {}
 
-    def get(self, id: int) -> Subscription | None:
+    def get(self, id: int) -> LocalSubscription | None:
         """A subscription that has been loaded; the hot path."""
         return self._by_id.get(id)
 
@@ -132,7 +132,7 @@ class Subscriptions:
         """Whether it was looked up a moment ago and did not exist."""
         return now() - self._unknown.get(id, -FORGET_UNKNOWN) < FORGET_UNKNOWN
 
-    async def create(self, topic: bytes, qos: int, owner: int | None) -> Subscription:
+    async def create(self, topic: bytes, qos: int, owner: int | None) -> LocalSubscription:
         """Subscribe to a topic; on return no publish confirmed later on any node misses it.
 
         Raises StoreUnavailable; QuotaExceeded; QueueNotFound when an operator removes it meanwhile.
@@ -206,7 +206,7 @@ class Subscriptions:
             raise QuotaExceeded(f"{most} subscriptions")
         self._owned[owner] = count + 1
 
-    async def load(self, id: int) -> Subscription | None:
+    async def load(self, id: int) -> LocalSubscription | None:
         """The subscription of this id, or None. Raises StoreUnavailable."""
         if (known := self._by_id.get(id)) is not None:
             return known
@@ -218,18 +218,18 @@ class Subscriptions:
             return None
         return await self._load(id, row[0], bytes(row[1]), row[2])
 
-    async def _load(self, id: int, queue: int, topic: bytes, qos: int) -> Subscription | None:
+    async def _load(self, id: int, queue: int, topic: bytes, qos: int) -> LocalSubscription | None:
         row = await (await self._request("take_tags", queue=queue, count=TAGS)).fetchone()
         return None if row is None else await self._open(id, queue, topic, qos, row[0])
 
-    async def _open(self, id: int, queue: int, topic: bytes, qos: int, first_tag: int) -> Subscription | None:
+    async def _open(self, id: int, queue: int, topic: bytes, qos: int, first_tag: int) -> LocalSubscription | None:
         try:
             buffer = await self._local_queues.open(queue, first_tag)
         except QueueNotFound:
             return None
         if id not in self._by_id:
             options = self._options
-            self._by_id[id] = self._by_queue[queue] = Subscription(
+            self._by_id[id] = self._by_queue[queue] = LocalSubscription(
                 id, topic, qos, buffer, options.transient_messages, options.transient_bytes
             )
         self._unknown.pop(id, None)
@@ -242,7 +242,7 @@ class Subscriptions:
         if known is not None and known.buffer.closed:
             self._drop(known)
 
-    def _drop(self, subscription: Subscription) -> None:
+    def _drop(self, subscription: LocalSubscription) -> None:
         self._by_id.pop(subscription.id, None)
         self._by_queue.pop(subscription.buffer.id, None)
 
@@ -284,7 +284,7 @@ class Subscriptions:
 
     # Late acknowledgements.
 
-    async def ack_late(self, subscription: Subscription, tags: list[int], consumer: int | None) -> set[int]:
+    async def ack_late(self, subscription: LocalSubscription, tags: list[int], consumer: int | None) -> set[int]:
         """Settle by tags that are not outstanding here; returns those that are unknown.
 
         A message that waits to go out again keeps its tag in the store; one that is with another node is settled

@@ -39,11 +39,11 @@ from queues.engine.mailbox.transaction import (
     Round,
 )
 from queues.engine.message import Counts
-from queues.engine.node import Node
+from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
 from queues.engine.policies import Policies
 from queues.engine.publish.destination import Destination
-from queues.engine.rate_limit import Allowance
+from queues.engine.rate_limit import RateLimiter
 from queues.engine.rowwise import first_ready, set_aside
 from queues.engine.settle.writer import SettlementWriter
 from queues.engine.statements import array, statement
@@ -70,7 +70,7 @@ class MailboxService:
     duty = SERVING
 
     def __init__(
-        self, options: EngineOptions, node: Node, policies: Policies, counts: Counts,
+        self, options: EngineOptions, node: LocalNode, policies: Policies, counts: Counts,
         announce: Callable[[int, int], None], settlements: SettlementWriter, on_commit: Callable[[], None],
     ) -> None:  # fmt: skip
         self.options = options
@@ -98,7 +98,7 @@ class MailboxService:
         self._crowded: dict[Mailbox, None] = {}
         #: Mailboxes whose letters could not be fetched, and why.
         self._blamed: dict[Mailbox, Exception] = {}
-        self._strays = Allowance(STRAY_ACKS, STRAY_ACKS_A_SECOND)
+        self._strays = RateLimiter(STRAY_ACKS, STRAY_ACKS_A_SECOND)
         self._patience = Patience()
         self.health = settlements.health
         #: Since when (monotonic) something waits for the database.

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from queues.audit.events import Event
+from queues.audit.events import AuditEvent
 from queues.canonical import json_string
 from queues.engine import audit
 from queues.engine.clock import wall_offset
@@ -25,7 +25,7 @@ from queues.engine.isolation import halves
 from queues.engine.mailbox.mailbox import MOST_CLAIMED, Mailbox, PeerMessage
 from queues.engine.message import Content, Failure
 from queues.engine.publish.destination import Destination
-from queues.engine.settle.batches import KEPT, Kind, Settlements, settle_parameters
+from queues.engine.settle.batches import KEPT, SettlementKind, Settlements, settle_parameters
 from queues.engine.statements import array, statement
 from queues.engine.uuids import message_uuid
 from queues.sqlfiles import text_array
@@ -189,7 +189,7 @@ class Exchange:
         self.settled = 0
         #: Acknowledgements of letters that do not exist, which have no row in the audit chain.
         self.stray = 0
-        self.events: list[Event] = []
+        self.events: list[AuditEvent] = []
         #: Queues that may hold more than they should now.
         self.overfull: set[int] = set()
 
@@ -273,11 +273,11 @@ class Exchange:
             sender, key, recipient, body = postings[n - 1]
             if copy_of is not None:
                 key, recipient = f"{key}|{copy_of}", copy_of
-            events.append(Event("send", key, sender.name, recipient or ""))
+            events.append(AuditEvent("send", key, sender.name, recipient or ""))
             if leased:
                 mailbox = by_queue[queue]
                 self.deliveries.setdefault(mailbox, []).append((id, PeerMessage(key, body, LETTER, sender.name, 0.0)))
-                delivered.append(Event("deliver", key, sender.name, mailbox.name))
+                delivered.append(AuditEvent("deliver", key, sender.name, mailbox.name))
             elif node is not None and queue not in claimed:
                 self.left.setdefault(queue, (id, node))
         events += delivered
@@ -328,10 +328,10 @@ class Exchange:
                     self.unforeseen.append((raw.key, mailbox.name, error))
                     continue
                 if not attempts:
-                    self.events.append(Event("send", letter.key, GATEWAY, mailbox.name))
+                    self.events.append(AuditEvent("send", letter.key, GATEWAY, mailbox.name))
             self.deliveries.setdefault(mailbox, []).append((id, letter))
             if letter.key not in mailbox.unacked:  # it may be out since before the database was lost
-                self.events.append(Event("deliver", letter.key, letter.sender, mailbox.name))
+                self.events.append(AuditEvent("deliver", letter.key, letter.sender, mailbox.name))
 
     # Acknowledging.
 
@@ -345,13 +345,13 @@ class Exchange:
             id: int | None
             delivered: float | None
             keep = KEPT[mailbox.policy.retention if mailbox.policy else "metadata"]
-            settlements = Settlements(Kind.ACKNOWLEDGE, consumer=mailbox.key, keep=keep)
+            settlements = Settlements(SettlementKind.ACKNOWLEDGE, consumer=mailbox.key, keep=keep)
             for key, one in zip(keys, out, strict=True):
                 id, delivered = one if one is not None else (found.pop(key, None), None)
                 if id is None and not self.may_record(mailbox.key):
                     self.stray += 1
                     continue
-                self.events.append(Event("ack", key, mailbox.name, ""))
+                self.events.append(AuditEvent("ack", key, mailbox.name, ""))
                 if id is not None and id not in taken:
                     taken.add(id)
                     settlements.ids.append(id)
@@ -410,7 +410,7 @@ class Exchange:
         self.overfull.update(dropping or ())
         self.stored += count
         self.events += [
-            Event("send", forward.id, forward.sender.name, str(forward.destination)) for forward in some
+            AuditEvent("send", forward.id, forward.sender.name, str(forward.destination)) for forward in some
         ]
 
 

@@ -31,7 +31,7 @@ from queues.engine.health import Health, Trouble
 from queues.engine.isolation import Patience, carry_out, halves
 from queues.engine.max_length import MaxLength
 from queues.engine.message import Counts
-from queues.engine.node import Node
+from queues.engine.node import LocalNode
 from queues.engine.policies import Policies
 from queues.engine.publish.destination import Destination
 from queues.engine.publish.insert_plan import Insert, Plan, Write
@@ -76,7 +76,7 @@ class PublishWriter:
     duty = STORING
 
     def __init__(
-        self, node: Node, policies: Policies, routing: Routing, local_queues: Mapping[int, LocalQueue],
+        self, node: LocalNode, policies: Policies, routing: Routing, local_queues: Mapping[int, LocalQueue],
         fetcher: Fetcher, counts: Counts, health: Health, max_length: MaxLength,
         more_in_store: Callable[[int, int], None], due_in: Callable[[float], None],
         deliver_transient: Callable[[int, list[bytes]], None], on_commit: Callable[[], None],
@@ -338,9 +338,9 @@ class PublishWriter:
             self._sealed = self.routing.version
         await self._names.learn(connection, (write.key for write in plan.writes))
 
-    def _events(self, plan: Plan) -> dict[str, list[audit.Event]]:
+    def _events(self, plan: Plan) -> dict[str, list[audit.AuditEvent]]:
         """The messages stored in audited queues, by chain."""
-        events: dict[str, list[audit.Event]] = {}
+        events: dict[str, list[audit.AuditEvent]] = {}
         for write in plan.writes:
             [producer] = self._names.of([write.key])
             for queue in write.queues:

@@ -18,7 +18,7 @@ from queues.engine.consume.low_watermark import LOWEST
 from queues.engine.consume.memory import detail_weight
 from queues.engine.errors import EngineError, QueueNotFound, TopologyMoved
 from queues.engine.health import Health
-from queues.engine.message import CONTENT_ONLY, ROWS_PER_STATEMENT, Content, Detail, Message, Outgoing
+from queues.engine.message import CONTENT_ONLY, ROWS_PER_STATEMENT, Content, Detail, DetailedMessage, Message
 from queues.engine.policies import QueuePolicy
 from queues.engine.publish.destination import Destination
 from queues.engine.publish.publisher import AnsweredProducer, Producer, Segment
@@ -218,7 +218,7 @@ def _or_null(value: int | None) -> int | str:
     return "null" if value is None else value
 
 
-def _detail(id: int, message: Outgoing) -> Detail:
+def _detail(id: int, message: DetailedMessage) -> Detail:
     return Detail(
         message.headers, message.key, message.max_attempts, origin=id if message.priority else None,
         content=message.content, retry_interval=message.retry_interval,

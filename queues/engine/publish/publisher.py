@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, overload
 
 from queues.engine.errors import EngineError
-from queues.engine.message import Outgoing
+from queues.engine.message import DetailedMessage
 from queues.engine.publish.destination import Destination
 
 #: A producer's own reference to a message; the engine only passes it back.
@@ -48,7 +48,7 @@ class Segment:
     content: int | None = None
     answered: bool = False
     bodies: list[bytes] = field(default_factory=list)
-    outgoing: list[Outgoing] = field(default_factory=list)
+    outgoing: list[DetailedMessage] = field(default_factory=list)
     producers: list[Producer] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
 
@@ -156,14 +156,16 @@ class Publisher:
         return self._add_many(segment, bodies, producer, tokens)
 
     @overload
-    def publish_detailed(self, message: Outgoing, producer: Producer, token: Token) -> int: ...
+    def publish_detailed(self, message: DetailedMessage, producer: Producer, token: Token) -> int: ...
 
     @overload
     def publish_detailed(
-        self, message: Outgoing, producer: AnsweredProducer, token: Token, answered: Literal[True]
+        self, message: DetailedMessage, producer: AnsweredProducer, token: Token, answered: Literal[True]
     ) -> int: ...
 
-    def publish_detailed(self, message: Outgoing, producer: Producer, token: Token, answered: bool = False) -> int:
+    def publish_detailed(
+        self, message: DetailedMessage, producer: Producer, token: Token, answered: bool = False
+    ) -> int:
         """Publish a message that carries more than a body; with `answered` its id is told."""
         segment = self._open
         if segment is None or not segment.detailed or segment.answered is not answered:

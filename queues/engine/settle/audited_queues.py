@@ -14,13 +14,13 @@ from itertools import chain, compress, count, repeat
 from typing import Protocol
 
 from queues.engine import audit
-from queues.engine.audit import Event
+from queues.engine.audit import AuditEvent
 from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.errors import Later
 from queues.engine.health import Health
 from queues.engine.policies import QueuePolicy
-from queues.engine.settle.batches import Kind, Part, Settlements
+from queues.engine.settle.batches import Part, SettlementKind, Settlements
 from queues.engine.settle.lane import Lane, Owner
 from queues.engine.statements import array, statement
 
@@ -78,12 +78,12 @@ class AuditedQueue(Lane):
         self.obey(policy)
         self._writer = writer
         self._names = names
-        self._deliveries = self.of(Kind.DELIVER)
+        self._deliveries = self.of(SettlementKind.DELIVER)
         self._again_at = 0.0
         #: The marks that `settling` gave for what is gathered, and for the part being written.
         self._mark = 0
         self._marks: list[int] = []
-        self._events: list[Event] = []
+        self._events: list[AuditEvent] = []
         self._proof: audit.ChainPosition | None = None
         #: The API key that each outstanding message was delivered to, by its id.
         self._consumers: dict[int, int | None] = {}
@@ -106,7 +106,7 @@ class AuditedQueue(Lane):
 
     def gather(self, settlements: Settlements, ids: Sequence[int]) -> Iterable[int | None]:
         super().gather(settlements, ids)
-        if settlements.kind is Kind.DELIVER:
+        if settlements.kind is SettlementKind.DELIVER:
             return ()
         had = [self._consumers.pop(id, None) for id in ids]
         return had if settlements.consumer is None else [settlements.consumer] * len(had)
@@ -132,7 +132,9 @@ class AuditedQueue(Lane):
     @property
     def handing_back(self) -> bool:
         """Whether messages that were delivered are on their way back to their places."""
-        return any(one.kind is Kind.HAND_BACK for one in (*self._gathered, *chain.from_iterable(self.writing)))
+        return any(
+            one.kind is SettlementKind.HAND_BACK for one in (*self._gathered, *chain.from_iterable(self.writing))
+        )
 
     @property
     def idle(self) -> bool:
@@ -177,11 +179,11 @@ class AuditedQueue(Lane):
             consumers = list(compress(consumers, there))
             ids = [first_ids[id] for id in compress(ids, there)]
         names = self._names.of(consumers)
-        if kind is Kind.DELIVER:
+        if kind is SettlementKind.DELIVER:
             self._events += audit.alike("deliver", ids, queue, names)
-        elif kind is Kind.ACKNOWLEDGE:
+        elif kind is SettlementKind.ACKNOWLEDGE:
             self._events += audit.alike("settle", ids, names, repeat(""))
-        elif kind is Kind.BURY:
+        elif kind is SettlementKind.BURY:
             self._events += audit.alike("dead-letter", ids, queue, repeat(target))
         else:
             self._events += audit.alike("return", ids, names, queue)

@@ -22,7 +22,7 @@ from queues.engine.statements import array
 KEPT = {"none": 0, "metadata": 1, "full": 2}
 
 
-class Kind(enum.IntEnum):
+class SettlementKind(enum.IntEnum):
     """The kind of a settlement. Kinds are written and recorded in this order. The first three are those of
     return.sql."""
 
@@ -102,7 +102,7 @@ class Settlements:
     """Settlements that are alike, as columns in the order of `ids`. A column is empty where its kind has no use for it,
     and `results` when there is none. `late`: this node may no longer have the leases."""
 
-    kind: Kind
+    kind: SettlementKind
     lane: Gatherer | None = None
     #: The same for all: API key of the consumer; KEPT; whether these are jobs; target of dead letters; who purges.
     consumer: int | None = None
@@ -192,7 +192,7 @@ class Settlements:
     @property
     def releases(self) -> bool:
         """Whether these are leases that go back to the store."""
-        return 0 <= self.kind <= Kind.HAND_BACK
+        return 0 <= self.kind <= SettlementKind.HAND_BACK
 
     def part(self, at: Collection[int]) -> Settlements:
         """The settlements in these places."""

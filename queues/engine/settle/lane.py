@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from queues.engine.database import Connection
-from queues.engine.settle.batches import Kind, Part, Returns, Settlements
+from queues.engine.settle.batches import Part, Returns, SettlementKind, Settlements
 
 
 class Owner(Protocol):
@@ -49,7 +49,7 @@ class Lane:
     # Gathering.
 
     def of(
-        self, kind: Kind, consumer: int | None = None, keep: int = 0, job: bool = False, late: bool = False,
+        self, kind: SettlementKind, consumer: int | None = None, keep: int = 0, job: bool = False, late: bool = False,
         target: int | None = None, by: str = "",
     ) -> Settlements:  # fmt: skip
         """Where settlements of this kind are gathered."""
@@ -62,9 +62,9 @@ class Lane:
         """Settlements are about to gather these messages; returns the API key of each in an audited queue."""
         if not settlements.ids:
             self._gathered[settlements] = None
-        if settlements.kind is Kind.RETURN:
+        if settlements.kind is SettlementKind.RETURN:
             self.returns.add()
-        self._owner.gather(self, len(ids) if settlements.kind is Kind.ACKNOWLEDGE else 0)
+        self._owner.gather(self, len(ids) if settlements.kind is SettlementKind.ACKNOWLEDGE else 0)
         return ()
 
     @property
@@ -98,7 +98,7 @@ class Lane:
     def forget_history(self) -> None:
         """The store has another past: the ids gathered may belong to other messages now."""
         for one in [*(one.take() for one in self._gathered), *(one for part in self.writing for one in part)]:
-            if one.kind is Kind.ACKNOWLEDGE:
+            if one.kind is SettlementKind.ACKNOWLEDGE:
                 self._owner.give_up(len(one.ids))
                 self._owner.refuse(one.told)
         self.writing.clear()
@@ -118,10 +118,10 @@ class Lane:
 
     def _parts(self, everything: Part) -> Iterator[Part]:
         """Acknowledgements together, those with their leases; all others one by one."""
-        together = [one for one in everything if one.kind is Kind.ACKNOWLEDGE and not one.late]
+        together = [one for one in everything if one.kind is SettlementKind.ACKNOWLEDGE and not one.late]
         if together:
             yield together
-        yield from ([one] for one in everything if one.kind is not Kind.ACKNOWLEDGE or one.late)
+        yield from ([one] for one in everything if one.kind is not SettlementKind.ACKNOWLEDGE or one.late)
 
     def transaction(self, connection: Connection, part: Part) -> AbstractAsyncContextManager[Any]:
         """The transaction in which a part is written."""

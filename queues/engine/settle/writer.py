@@ -26,14 +26,14 @@ from queues.engine.health import Health, Trouble
 from queues.engine.isolation import Patience, carry_out
 from queues.engine.max_length import MaxLength
 from queues.engine.message import Counts, Failure
-from queues.engine.node import Node
+from queues.engine.node import LocalNode
 from queues.engine.policies import QueuePolicy
 from queues.engine.settle.audited_queues import BROKEN, AuditedQueue, KeyNames
 from queues.engine.settle.batches import (
     KEPT,
-    Kind,
     Part,
     Returns,
+    SettlementKind,
     Settlements,
     each_once,
     halve,
@@ -53,12 +53,12 @@ SETTLING = Trouble("Acknowledgements are not written", "acknowledgements")
 
 #: By kind: the unit that failed, and what stands in the dead letter that its message becomes.
 FAILED = {
-    Kind.DELIVER: ("record", ""),
-    Kind.ACKNOWLEDGE: ("settlement", "acknowledged, and not removed"),
-    Kind.RETURN: ("return", "not returned to its queue"),
-    Kind.BURY: ("dead letter", "not moved to the dead-letter queue"),
-    Kind.HAND_BACK: ("hand-back", "not handed back to its queue"),
-    Kind.PURGE: ("purge", "not purged"),
+    SettlementKind.DELIVER: ("record", ""),
+    SettlementKind.ACKNOWLEDGE: ("settlement", "acknowledged, and not removed"),
+    SettlementKind.RETURN: ("return", "not returned to its queue"),
+    SettlementKind.BURY: ("dead letter", "not moved to the dead-letter queue"),
+    SettlementKind.HAND_BACK: ("hand-back", "not handed back to its queue"),
+    SettlementKind.PURGE: ("purge", "not purged"),
 }
 
 
@@ -80,7 +80,7 @@ class SettlementWriter:
     `due_in(seconds)` for delayed ones, `more_dead(queue id)` for dead letters, `on_progress()` after each round."""
 
     def __init__(
-        self, node: Node, clock: ServerClock, counts: Counts, health: Health, max_length: MaxLength,
+        self, node: LocalNode, clock: ServerClock, counts: Counts, health: Health, max_length: MaxLength,
         more_in_store: Callable[[int, int], None], due_in: Callable[[float], None], more_dead: Callable[[int], None],
         on_progress: Callable[[], None],
     ) -> None:  # fmt: skip
@@ -117,11 +117,11 @@ class SettlementWriter:
     def batch(self, policy: QueuePolicy, consumer: int | None, late: bool = False) -> Settlements:
         """Where acknowledgements of a queue with one API key are gathered; `late`: this node may no longer have the
         leases."""
-        return self._lane(policy).of(Kind.ACKNOWLEDGE, consumer, KEPT[policy.retention], late=late)
+        return self._lane(policy).of(SettlementKind.ACKNOWLEDGE, consumer, KEPT[policy.retention], late=late)
 
     def job_batch(self, policy: QueuePolicy, late: bool = False) -> Settlements:
         """Where finished jobs of a queue are gathered; `late` as for `batch`."""
-        return self._lane(policy).of(Kind.ACKNOWLEDGE, None, KEPT[policy.retention], job=True, late=late)
+        return self._lane(policy).of(SettlementKind.ACKNOWLEDGE, None, KEPT[policy.retention], job=True, late=late)
 
     def audited(self, policy: QueuePolicy) -> AuditedQueue | None:
         """The lane of an audited queue; None unless it is audited."""
@@ -142,30 +142,30 @@ class SettlementWriter:
 
     def give_back(self, failure: Failure, audited: AuditedQueue | None = None) -> None:
         """Return a delivery to the tail of its queue."""
-        (audited or self._plain).of(Kind.RETURN).add_failure(failure)
+        (audited or self._plain).of(SettlementKind.RETURN).add_failure(failure)
         self.hurry()
 
     def bury(self, policy: QueuePolicy, failure: Failure) -> None:
         """Make a delivery a dead letter."""
-        self._lane(policy).of(Kind.BURY, target=policy.dead_letter_queue_id).add_failure(failure)
+        self._lane(policy).of(SettlementKind.BURY, target=policy.dead_letter_queue_id).add_failure(failure)
         self.hurry()
 
     def hand_back(self, taken: Iterable[tuple[int, int | None]], audited: AuditedQueue | None = None) -> None:
         """Make messages (id, tag to keep) ready again in their places; `audited` is their queue if they were
         delivered."""
         if columns := list(zip(*taken, strict=True)):
-            (audited or self._plain).of(Kind.HAND_BACK).add_ids(*columns)
+            (audited or self._plain).of(SettlementKind.HAND_BACK).add_ids(*columns)
         self.hurry()
 
     def set_aside(self, id: int, attempts: int, error: str) -> None:
         """Make a leased message that cannot be settled a dead letter of its own queue."""
-        self._plain.of(Kind.BURY).add_failure(Failure(id, attempts, error=error))
+        self._plain.of(SettlementKind.BURY).add_failure(Failure(id, attempts, error=error))
         self.hurry()
 
     def purge(self, ids: list[int], by: str) -> None:
         """Remove messages that an operator purged: those that are leased to this node, or ready again."""
         if ids:
-            self._purges.of(Kind.PURGE, by=by).add_ids(ids)
+            self._purges.of(SettlementKind.PURGE, by=by).add_ids(ids)
             self.hurry()
 
     def hurry(self) -> None:
@@ -304,11 +304,11 @@ class SettlementWriter:
     def _committed(self, lane: Lane, part: Part, effects: PartEffects) -> None:
         lane.committed()
         done = {kind: sum(len(one.ids) for one in part if one.kind is kind) for kind in FAILED}
-        settled = done[Kind.ACKNOWLEDGE] - sum(len(one.ids) for one in effects.busy)
+        settled = done[SettlementKind.ACKNOWLEDGE] - sum(len(one.ids) for one in effects.busy)
         self.unsettled -= settled
         self.counts.acknowledged += settled
-        self.counts.returned += done[Kind.RETURN]
-        self.counts.buried += done[Kind.BURY]
+        self.counts.returned += done[SettlementKind.RETURN]
+        self.counts.buried += done[SettlementKind.BURY]
         for queue, low in effects.ready:
             self._more_in_store(queue, low)
         for delay in {delay for one in part for delay in one.delays if delay > 0}:
@@ -325,23 +325,23 @@ class SettlementWriter:
         [id] = one.ids
         unit, why = FAILED[one.kind]
         self.health.isolate(unit, error, message=id, queue=lane.name, consumer=one.consumer, target=one.target)
-        if one.kind is Kind.ACKNOWLEDGE:
+        if one.kind is SettlementKind.ACKNOWLEDGE:
             self.unsettled -= 1
             self.refuse(one.told)
-        buried = one.kind is Kind.BURY and one.target is None and lane is self._plain
-        if one.kind is not Kind.DELIVER and not buried:  # such a dead letter stays leased until this node ends
-            attempts = one.attempts[0] if one.attempts else int(one.kind is Kind.ACKNOWLEDGE)
+        buried = one.kind is SettlementKind.BURY and one.target is None and lane is self._plain
+        if one.kind is not SettlementKind.DELIVER and not buried:  # those stay leased until this node ends
+            attempts = one.attempts[0] if one.attempts else int(one.kind is SettlementKind.ACKNOWLEDGE)
             self.set_aside(id, attempts, f"{why}: {told(error)}")
 
-    def _write_kind(self, kind: Kind) -> Callable[[Connection, Lane, Part, PartEffects], Awaitable[None]]:
+    def _write_kind(self, kind: SettlementKind) -> Callable[[Connection, Lane, Part, PartEffects], Awaitable[None]]:
         match kind:
-            case Kind.DELIVER:
+            case SettlementKind.DELIVER:
                 return self._record
-            case Kind.ACKNOWLEDGE:
+            case SettlementKind.ACKNOWLEDGE:
                 return self._settle
-            case Kind.BURY:
+            case SettlementKind.BURY:
                 return self._bury
-            case Kind.PURGE:
+            case SettlementKind.PURGE:
                 return self._purge
         return self._return
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queues.audit.events import Event
+from queues.audit.events import AuditEvent
 from tests.peers.running import Join, Peer, WebBroker, chain, compact, events, pending, stored_keys, unique
 from tests.waiting import wait_until
 from tests.wire.broker import Database
@@ -145,9 +145,9 @@ def test_send_delivery_and_acknowledgement_are_in_the_chain(join: Join, store: D
     sent = alice.say(bob)
     bob.consume(1)
     assert events(store, sent) == [
-        Event("send", sent, alice.name, bob.name),
-        Event("deliver", sent, alice.name, bob.name),
-        Event("ack", sent, bob.name, ""),
+        AuditEvent("send", sent, alice.name, bob.name),
+        AuditEvent("deliver", sent, alice.name, bob.name),
+        AuditEvent("ack", sent, bob.name, ""),
     ]
 
 
@@ -159,7 +159,7 @@ def test_a_broadcast_has_a_send_row_for_each_recipient(join: Join, store: Databa
     for peer in (bob, carol):
         key = f"{sent}|{peer.name}"
         assert events(store, key) == [
-            Event("send", key, alice.name, peer.name), Event("deliver", key, alice.name, peer.name)
+            AuditEvent("send", key, alice.name, peer.name), AuditEvent("deliver", key, alice.name, peer.name)
         ]  # fmt: skip
     assert events(store, sent) == []
 
@@ -185,7 +185,7 @@ def test_every_ack_that_is_not_empty_adds_a_row_and_a_duplicate_or_dropped_envel
     bob.get()
     bob.ack(unknown, sent, sent)
     bob.peers()
-    assert events(store, unknown) == [Event("ack", unknown, bob.name, "")]
+    assert events(store, unknown) == [AuditEvent("ack", unknown, bob.name, "")]
     assert [event.event for event in events(store, sent)] == ["send", "deliver", "ack", "ack"]
     assert events(store, dropped) == []
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queues.audit.events import Event
+from queues.audit.events import AuditEvent
 from tests.peers.running import Join, Peer, envelope, events, pending, unique
 from tests.waiting import wait_until
 from tests.wire.broker import Database
@@ -68,7 +68,7 @@ def test_routing_is_by_the_bound_name_whatever_from_says(join: Join, store: Data
     assert not alice.letters
     direct = alice.say(bob, **{"from": carol.name})
     assert bob.get().fields["from"] == carol.name
-    assert events(store, direct)[0] == Event("send", direct, alice.name, bob.name)
+    assert events(store, direct)[0] == AuditEvent("send", direct, alice.name, bob.name)
 
 
 # Broadcast.

@@ -26,7 +26,7 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 from queues.admin import audit, audit_rows
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import OPERATORS, PEERBUS, append, journal, queue_chain
-from queues.audit.events import Event
+from queues.audit.events import AuditEvent
 from queues.audit.verify import VerificationProgress, verify
 from queues.database import connection_parameters
 from queues.models import ArchivedMessage, AuditChain, AuditRow, AuditVerification, Content, State
@@ -54,7 +54,7 @@ def home(settings: Any, tmp_path: Path) -> None:
 def letters(count: int, first: int = 0, chain: str = PEERBUS) -> AuditChain:
     """Rows of a chain, of which no two are equal."""
     words = ("send", "deliver", "ack")
-    append(chain, [Event(words[n % 3], f"m{n}", "alice", "bob") for n in range(first, first + count)])
+    append(chain, [AuditEvent(words[n % 3], f"m{n}", "alice", "bob") for n in range(first, first + count)])
     return AuditChain.objects.get(name=chain)
 
 
@@ -94,7 +94,7 @@ class TestChains:
             chain=chain, at=first + timedelta(hours=1), ok=False, rows=3, broken_seq=3, finding="altered row: row 3",
             seconds=0.001,
         )  # fmt: skip
-        journal(PEERBUS, [Event("send", "late", "alice", "bob")])
+        journal(PEERBUS, [AuditEvent("send", "late", "alice", "bob")])
         return chain
 
     def test_the_list_shows_what_vouches_for_each_chain(self, admin_client: Client, chain: AuditChain) -> None:
@@ -213,7 +213,9 @@ class TestRows:
 
     def test_the_rows_of_an_id_come_in_order(self, admin_client: Client) -> None:
         chain = letters(3)
-        append(PEERBUS, [Event(word, "m1", "alice", "bob") for word in ("deliver", "ack", "deliver", "ack", "ack")])
+        append(
+            PEERBUS, [AuditEvent(word, "m1", "alice", "bob") for word in ("deliver", "ack", "deliver", "ack", "ack")]
+        )
         letters(3, chain=OPERATORS)
         for search in ("m1", "id:m1"):
             first = rows(admin_client, chain, q=search)
@@ -250,9 +252,9 @@ class TestRows:
         wanted: Callable[[int], bool],
     ) -> None:
         monkeypatch.setattr(audit_rows, "WINDOW", 7)
-        events = [Event(("send", "deliver", "ack")[n % 3], f"m{n}", "alice", "bob") for n in range(41)]
-        events[5] = Event("ack", "m5", "carol", "dave")
-        events[40] = Event("send", "m40", "carol", "dave")
+        events = [AuditEvent(("send", "deliver", "ack")[n % 3], f"m{n}", "alice", "bob") for n in range(41)]
+        events[5] = AuditEvent("ack", "m5", "carol", "dave")
+        events[40] = AuditEvent("send", "m40", "carol", "dave")
         append(PEERBUS, events)
         letters(5, chain=OPERATORS)
         chain = AuditChain.objects.get(name=PEERBUS)
@@ -333,8 +335,9 @@ class TestMessages:
         queue = make_queue("orders")
         for message in (*store(queue), *store(queue, State.DEAD, origin_id=77)):
             number = str(message.origin_id or message.pk)
-            append(queue_chain("orders"), [Event("publish", number, "", "orders"), Event("publish", "1", "", "orders")])
-            append(queue_chain("orders"), [Event("deliver", number, "orders", "")])
+            events = [AuditEvent("publish", id, "", "orders") for id in (number, "1")]
+            append(queue_chain("orders"), events)
+            append(queue_chain("orders"), [AuditEvent("deliver", number, "orders", "")])
             html = admin_client.get(address("message", "change", message.pk)).content.decode()
             link = rows_link(html)
             found = admin_client.get(link).context["cl"].result_list
@@ -342,14 +345,14 @@ class TestMessages:
 
     def test_a_letter_leads_to_its_rows_by_its_key(self, admin_client: Client) -> None:
         queue = make_queue("_peer/bob", kind="mailbox")
-        append(PEERBUS, [Event("send", "m1", "alice", "bob"), Event("send", "m2", "alice", "bob")])
+        append(PEERBUS, [AuditEvent("send", "m1", "alice", "bob"), AuditEvent("send", "m2", "alice", "bob")])
         [letter] = store(queue, key="m1", content=Content.LETTER)
         html = admin_client.get(address("message", "change", letter.pk)).content.decode()
         assert seqs(admin_client.get(rows_link(html))) == [0]
 
     def test_a_finished_message_leads_to_its_rows_too(self, admin_client: Client) -> None:
         queue, now = make_queue("orders"), timezone.now()
-        append(queue_chain("orders"), [Event("settle", "5", "app", "")])
+        append(queue_chain("orders"), [AuditEvent("settle", "5", "app", "")])
         ArchivedMessage.objects.create(
             id=5, queue=queue, outcome=0, attempts=0, published_at=now, finished_at=now, size=1
         )

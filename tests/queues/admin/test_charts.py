@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queues.admin.charts import HEIGHT, Series, bars, columns, lines, number, scale, seconds
+from queues.admin.charts import HEIGHT, Series, bars, columns, format_number, format_seconds, lines, scale
 
 
 @pytest.mark.parametrize(
@@ -23,14 +23,14 @@ def test_levels_are_round_and_reach_the_highest_figure(highest: float, levels: l
     [(0, "0"), (9_999, "9,999"), (12_340, "12.3 k"), (5e6, "5 M"), (1.25e9, "1.2 G"), (2.5, "2.5")],
 )
 def test_how_a_count_is_written(value: float, words: str) -> None:
-    assert number(value) == words
+    assert format_number(value) == words
 
 
 @pytest.mark.parametrize(
     ("value", "words"), [(0.0004, "0.4 ms"), (0.25, "250 ms"), (1.5, "1.5 s"), (90, "1.5 min"), (7200, "2 h")]
 )
 def test_how_a_time_is_written(value: float, words: str) -> None:
-    assert seconds(value) == words
+    assert format_seconds(value) == words
 
 
 def test_columns_stand_on_each_other_and_what_is_nothing_is_not_drawn() -> None:

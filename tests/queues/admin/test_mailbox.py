@@ -15,7 +15,7 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 
 from queues.admin import audit_links, payload
 from queues.audit.chains import PEERBUS, append
-from queues.audit.events import Event
+from queues.audit.events import AuditEvent
 from queues.engine.uuids import message_uuid
 from queues.models import ArchivedMessage, AuditChain, AuditJournalEntry, Content, Mailbox, Message, Queue, State
 from queues.operations import mailboxes
@@ -85,8 +85,8 @@ def test_a_peers_page_shows_owner_connection_letters_and_audit_rows(admin_client
     key, _ = create_key("phones")
     bob = make_peer("bob", make_node(), key)
     letters(bob, count=3), letters(bob, State.LEASED, 2)
-    append(PEERBUS, [Event("send", "m1", "alice", "bob"), Event("send", "m2", "alice", "carol")])
-    append(PEERBUS, [Event("deliver", "m1", "alice", "bob"), Event("ack", "m1", "bob", "")])
+    append(PEERBUS, [AuditEvent("send", "m1", "alice", "bob"), AuditEvent("send", "m2", "alice", "carol")])
+    append(PEERBUS, [AuditEvent("deliver", "m1", "alice", "bob"), AuditEvent("ack", "m1", "bob", "")])
     response = admin_client.get(page(bob))
     html, shown = response.content.decode(), text_of(response)
     for link in (
@@ -117,8 +117,8 @@ def test_the_rows_of_letters_that_wait_are_shown_however_long_ago_they_were_sent
     letters(bob, State.LEASED, key="out", published_at=timezone.now() - timedelta(hours=1))
     [routed] = store(bob.queue, published_at=timezone.now() - timedelta(hours=1))
     uuid = str(message_uuid(bob.queue.uuid, routed.pk))
-    append(PEERBUS, [Event("send", id, "alice", "bob") for id in ("waits", "out", "gone", uuid)])
-    append(PEERBUS, [Event("send", f"other {n}", "alice", "carol") for n in range(5)])
+    append(PEERBUS, [AuditEvent("send", id, "alice", "bob") for id in ("waits", "out", "gone", uuid)])
+    append(PEERBUS, [AuditEvent("send", f"other {n}", "alice", "carol") for n in range(5)])
     chain, rows = audit_links.rows_of_peer(Mailbox.objects.select_related("queue").get())
     assert chain == AuditChain.objects.get().pk
     assert [row.record_id for row in rows] == [uuid, "out", "waits"]
@@ -131,7 +131,7 @@ def test_a_peers_page_takes_as_many_queries_for_many_letters_as_for_one(
     bob = make_peer("bob", make_node())
     for n in range(count):
         letters(bob, key=f"m{n}")
-    append(PEERBUS, [Event("send", f"m{n}", "alice", "bob") for n in range(count)])
+    append(PEERBUS, [AuditEvent("send", f"m{n}", "alice", "bob") for n in range(count)])
     # The peer; the counts; the chain's head and its newest rows; letters that wait, that are out, and their rows.
     with django_assert_num_queries(LOGIN + 7):
         admin_client.get(page(bob))
@@ -243,7 +243,7 @@ def test_a_peers_name_is_shown_as_text(admin_client: Client) -> None:
     name = "<script>alert(1)</script>"
     bob = make_peer(name, make_node())
     [letter] = letters(bob, key=name, headers={"from": name})
-    append(PEERBUS, [Event(name, name, name, name)])
+    append(PEERBUS, [AuditEvent(name, name, name, name)])
     for place in (address("mailbox"), page(bob), action(bob, "disconnect"), address("message", "change", letter.pk)):
         html = admin_client.get(place).content.decode()
         assert "&lt;script&gt;alert" in html
@@ -256,7 +256,7 @@ ENVELOPE = b'{"id":"m1","from":"alice","to":"bob","body":{"text":"caf\xc3\xa9"}}
 
 
 def test_a_letters_page_shows_its_sender_its_key_and_the_envelope(admin_client: Client) -> None:
-    append(PEERBUS, [Event("send", "m1", "alice", "bob")])
+    append(PEERBUS, [AuditEvent("send", "m1", "alice", "bob")])
     [letter] = letters(make_peer("bob"), key="m1", payload=ENVELOPE)
     shown = text_of(admin_client.get(address("message", "change", letter.pk)))
     for part in ("Key: m1", "Sender: alice", "peerbus envelope", '"body": { "text": "caf\\u00e9" }', "Audit: peerbus"):

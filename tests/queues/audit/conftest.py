@@ -12,7 +12,7 @@ import pytest
 from blake3 import blake3
 
 from queues.audit.chains import append
-from queues.audit.events import Event
+from queues.audit.events import AuditEvent
 from queues.audit.verify import Verification, verify
 from queues.database import connection_parameters
 
@@ -20,12 +20,12 @@ CHAIN = "peerbus"
 Rows = list[tuple[Any, ...]]
 
 
-def letters(count: int, first: int = 0) -> list[Event]:
+def letters(count: int, first: int = 0) -> list[AuditEvent]:
     """Events of which no two are equal."""
-    return [Event(("send", "deliver", "ack")[n % 3], f"m{n}", "alice", "bob") for n in range(first, first + count)]
+    return [AuditEvent(("send", "deliver", "ack")[n % 3], f"m{n}", "alice", "bob") for n in range(first, first + count)]
 
 
-def reference_hashes(events: Sequence[Event], before: str | None = None) -> list[str]:
+def reference_hashes(events: Sequence[AuditEvent], before: str | None = None) -> list[str]:
     """The hashes of plain events, computed as the specification says it."""
     hash_hex, hashes = before or blake3(b"").hexdigest(), []
     for event in events:
@@ -65,7 +65,7 @@ class Intruder:
     def rewrite(self, first: int, chain: str = CHAIN) -> None:
         """Change the row `first`, and give it and all after it hashes that follow, the head too."""
         rows = self.rows(chain)
-        events = [Event(*row[1:5]) for row in rows[first:]]
+        events = [AuditEvent(*row[1:5]) for row in rows[first:]]
         events[0] = events[0]._replace(sender="mallory")
         hashes = reference_hashes(events, rows[first - 1][5] if first else None)
         for row, event, hash_hex in zip(rows[first:], events, hashes, strict=True):
@@ -104,7 +104,7 @@ def intruder(transactional_db: None) -> Iterator[Intruder]:
 
 
 @pytest.fixture
-def ten(transactional_db: None) -> list[Event]:
+def ten(transactional_db: None) -> list[AuditEvent]:
     """A chain of ten rows, appended in two batches."""
     events = letters(10)
     append(CHAIN, events[:4])

@@ -20,7 +20,7 @@ from queues.audit.anchoring import anchor_all, signed
 from queues.audit.chains import append
 from queues.audit.diagnosis import FindingKind
 from queues.audit.errors import InvalidAnchorFile, InvalidAuditKey
-from queues.audit.events import Event
+from queues.audit.events import AuditEvent
 from queues.audit.signing import Signer, signer
 from queues.audit.verify import Verification, chain_names, read_copies, verify
 from queues.models import AuditAnchor
@@ -32,7 +32,7 @@ def kinds(outcome: Verification) -> list[tuple[FindingKind, int]]:
 
 
 @pytest.fixture
-def anchored(ten: list[Event]) -> list[Event]:
+def anchored(ten: list[AuditEvent]) -> list[AuditEvent]:
     """Ten rows with an anchor at 9, ten more with one at 19, five without."""
     anchor_all()
     append(CHAIN, letters(10, first=10))
@@ -58,7 +58,7 @@ def stored_anchor(chain: str, row: AuditAnchor) -> Anchor:
 # Anchors.
 
 
-def test_an_anchor_is_signed_by_the_installation_for_the_last_row(ten: list[Event], intruder: Intruder) -> None:
+def test_an_anchor_is_signed_by_the_installation_for_the_last_row(ten: list[AuditEvent], intruder: Intruder) -> None:
     [anchor] = anchor_all()
     assert (anchor.chain, anchor.number, anchor.seq, anchor.kind) == (CHAIN, 1, 9, "manual")
     assert anchor.hash.hex() == intruder.rows()[9][5]
@@ -75,7 +75,7 @@ def test_an_anchor_is_signed_by_the_installation_for_the_last_row(ten: list[Even
     assert stored_anchor(CHAIN, AuditAnchor.objects.get()) == anchor
 
 
-def test_anchors_cover_the_signature_before_and_are_numbered(anchored: list[Event], check: Verify) -> None:
+def test_anchors_cover_the_signature_before_and_are_numbered(anchored: list[AuditEvent], check: Verify) -> None:
     first, second = AuditAnchor.objects.order_by("number")
     assert (second.number, second.seq) == (2, 19)
     assert bytes(second.previous) == hashlib.sha256(bytes(first.signature)).digest()
@@ -83,7 +83,7 @@ def test_anchors_cover_the_signature_before_and_are_numbered(anchored: list[Even
     assert (outcome.ok, outcome.rows, outcome.anchors) == (True, 25, 2)
 
 
-def test_a_chain_that_has_not_grown_gets_no_anchor(ten: list[Event]) -> None:
+def test_a_chain_that_has_not_grown_gets_no_anchor(ten: list[AuditEvent]) -> None:
     append("operators", letters(1))
     assert [anchor.chain for anchor in anchor_all()] == ["operators", CHAIN]
     append("operators", letters(1, first=1))
@@ -91,14 +91,14 @@ def test_a_chain_that_has_not_grown_gets_no_anchor(ten: list[Event]) -> None:
     assert anchor_all() == []
 
 
-def test_a_chain_whose_anchor_is_young_waits_for_the_next_one(ten: list[Event]) -> None:
+def test_a_chain_whose_anchor_is_young_waits_for_the_next_one(ten: list[AuditEvent]) -> None:
     anchor_all()
     append(CHAIN, letters(1, first=10))
     assert anchor_all(older_than=60) == []
     assert [anchor.seq for anchor in anchor_all(older_than=0)] == [10]
 
 
-def test_only_one_process_writes_anchors_at_a_time(ten: list[Event], intruder: Intruder) -> None:
+def test_only_one_process_writes_anchors_at_a_time(ten: list[AuditEvent], intruder: Intruder) -> None:
     with intruder.connection.transaction():
         intruder.connection.execute("select pg_advisory_xact_lock(hashtext('queues_auditanchor'))")
         assert anchor_all() == []
@@ -110,7 +110,7 @@ def test_only_one_process_writes_anchors_at_a_time(ten: list[Event], intruder: I
 
 @pytest.mark.parametrize(("first", "seq", "since"), [(4, 9, "from the beginning"), (12, 19, "after seq 9")])
 def test_a_chain_rewritten_with_right_hashes_is_found_by_an_anchor(
-    anchored: list[Event], check: Verify, intruder: Intruder, first: int, seq: int, since: str
+    anchored: list[AuditEvent], check: Verify, intruder: Intruder, first: int, seq: int, since: str
 ) -> None:
     intruder.rewrite(first)
     outcome = check()
@@ -120,7 +120,7 @@ def test_a_chain_rewritten_with_right_hashes_is_found_by_an_anchor(
 
 
 def test_a_row_altered_before_an_anchor_is_named_rather_than_the_anchor(
-    anchored: list[Event], check: Verify, intruder: Intruder
+    anchored: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     intruder.run("update queues_audit set sender = 'mallory' where seq = 4")
     assert kinds(check()) == [(FindingKind.ALTERED, 4)]
@@ -140,7 +140,7 @@ def forge_anchors(intruder: Intruder) -> None:
 
 
 def test_a_chain_rewritten_with_its_anchors_is_found_by_the_key(
-    anchored: list[Event], check: Verify, intruder: Intruder, home: Path
+    anchored: list[AuditEvent], check: Verify, intruder: Intruder, home: Path
 ) -> None:
     AnchorFile.default().path.unlink()
     intruder.rewrite(4)
@@ -151,7 +151,7 @@ def test_a_chain_rewritten_with_its_anchors_is_found_by_the_key(
 
 
 def test_a_chain_rewritten_with_its_anchors_is_found_by_their_copies_too(
-    anchored: list[Event], check: Verify, intruder: Intruder
+    anchored: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     intruder.rewrite(4)
     forge_anchors(intruder)
@@ -171,7 +171,7 @@ def test_a_chain_rewritten_with_its_anchors_is_found_by_their_copies_too(
     ],
 )
 def test_an_anchor_that_was_altered_is_found_by_its_signature(
-    anchored: list[Event], check: Verify, intruder: Intruder, change: str
+    anchored: list[AuditEvent], check: Verify, intruder: Intruder, change: str
 ) -> None:
     AnchorFile.default().path.unlink()
     intruder.run(f"update queues_auditanchor set {change} where number = 1")
@@ -180,7 +180,7 @@ def test_an_anchor_that_was_altered_is_found_by_its_signature(
 
 @pytest.mark.parametrize(("number", "seq"), [(1, 19), (2, 24)])
 def test_an_anchor_taken_out_is_found_by_the_numbers(
-    anchored: list[Event], check: Verify, intruder: Intruder, number: int, seq: int
+    anchored: list[AuditEvent], check: Verify, intruder: Intruder, number: int, seq: int
 ) -> None:
     anchor_all()
     AnchorFile.default().path.unlink()
@@ -191,14 +191,14 @@ def test_an_anchor_taken_out_is_found_by_the_numbers(
 
 
 def test_the_last_anchor_taken_out_is_found_by_the_copies(
-    anchored: list[Event], check: Verify, intruder: Intruder
+    anchored: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     intruder.run("delete from queues_auditanchor where number = 2")
     assert kinds(check()) == [(FindingKind.ANCHOR_MISSING, 19)]
 
 
 def test_an_anchor_written_anew_by_the_right_key_does_not_fit_the_next(
-    anchored: list[Event], check: Verify, intruder: Intruder
+    anchored: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     AnchorFile.default().path.unlink()
     row = AuditAnchor.objects.get(number=1)
@@ -212,7 +212,7 @@ def test_an_anchor_written_anew_by_the_right_key_does_not_fit_the_next(
 # Copies outside the database.
 
 
-def test_every_anchor_is_copied_to_a_file_that_only_its_owner_reads(anchored: list[Event], home: Path) -> None:
+def test_every_anchor_is_copied_to_a_file_that_only_its_owner_reads(anchored: list[AuditEvent], home: Path) -> None:
     path = home / "audit" / "anchors.jsonl"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     stored = [stored_anchor(CHAIN, row) for row in AuditAnchor.objects.order_by("number")]
@@ -221,7 +221,7 @@ def test_every_anchor_is_copied_to_a_file_that_only_its_owner_reads(anchored: li
 
 
 def test_a_copy_that_was_kept_elsewhere_finds_what_was_done_to_both(
-    anchored: list[Event], intruder: Intruder, tmp_path: Path
+    anchored: list[AuditEvent], intruder: Intruder, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "kept.jsonl"
     elsewhere.write_bytes(AnchorFile.default().path.read_bytes())
@@ -232,7 +232,7 @@ def test_a_copy_that_was_kept_elsewhere_finds_what_was_done_to_both(
     assert (FindingKind.REWRITTEN, 9) in kinds(verify(CHAIN, read_copies(AnchorFile(elsewhere))))
 
 
-def test_half_a_line_that_a_crash_left_is_passed_over_and_the_next_anchor_has_its_own(ten: list[Event]) -> None:
+def test_half_a_line_that_a_crash_left_is_passed_over_and_the_next_anchor_has_its_own(ten: list[AuditEvent]) -> None:
     file = AnchorFile.default()
     file.path.parent.mkdir()
     file.path.write_bytes(b'{"chain":"peerbus","number":1,"se')
@@ -242,7 +242,7 @@ def test_half_a_line_that_a_crash_left_is_passed_over_and_the_next_anchor_has_it
 
 
 @pytest.mark.parametrize("line", [b"nonsense\n", b'{"chain":"x"}\n', b"[]\n", b"\xff\n"])
-def test_a_file_that_holds_anything_else_is_refused_with_the_line(ten: list[Event], line: bytes) -> None:
+def test_a_file_that_holds_anything_else_is_refused_with_the_line(ten: list[AuditEvent], line: bytes) -> None:
     anchor_all()
     path = AnchorFile.default().path
     path.write_bytes(path.read_bytes() + line)
@@ -250,7 +250,7 @@ def test_a_file_that_holds_anything_else_is_refused_with_the_line(ten: list[Even
         read_copies()
 
 
-def test_a_forged_copy_is_not_believed(anchored: list[Event]) -> None:
+def test_a_forged_copy_is_not_believed(anchored: list[AuditEvent]) -> None:
     first = read_copies()[0]
     forged = signed(replace(first, hash=bytes(32)), Signer(Ed25519PrivateKey.generate()))
     assert kinds(verify(CHAIN, [forged])) == [(FindingKind.UNKNOWN_KEY, 9)]
@@ -265,7 +265,7 @@ def test_the_key_is_generated_once_and_only_its_owner_reads_it(home: Path) -> No
 
 
 def test_an_earlier_key_counts_while_it_is_trusted(
-    anchored: list[Event], check: Verify, settings: Any, home: Path
+    anchored: list[AuditEvent], check: Verify, settings: Any, home: Path
 ) -> None:
     earlier = signer().public_text
     use_other_key(settings, home)
@@ -275,7 +275,7 @@ def test_an_earlier_key_counts_while_it_is_trusted(
     assert (check().ok, check().anchors) == (True, 3)
 
 
-def test_a_key_of_the_operators_own_signs(settings: Any, tmp_path: Path, ten: list[Event], check: Verify) -> None:
+def test_a_key_of_the_operators_own_signs(settings: Any, tmp_path: Path, ten: list[AuditEvent], check: Verify) -> None:
     own = Ed25519PrivateKey.generate()
     path = tmp_path / "own.pem"
     path.write_bytes(own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
@@ -303,7 +303,7 @@ def of_another(anchor: Anchor, **kept: str) -> Anchor:
     return signed(other, signer())
 
 
-def test_anchors_of_another_database_in_the_same_file_are_no_sign_of_tampering(anchored: list[Event]) -> None:
+def test_anchors_of_another_database_in_the_same_file_are_no_sign_of_tampering(anchored: list[AuditEvent]) -> None:
     first = read_copies()[0]
     foreign = of_another(first)
     AnchorFile.default().append([foreign.line, of_another(replace(first, chain="queue:theirs")).line])
@@ -313,7 +313,7 @@ def test_anchors_of_another_database_in_the_same_file_are_no_sign_of_tampering(a
 
 @pytest.mark.parametrize("kept", ["database", "created"])
 def test_a_chain_that_was_made_anew_or_a_database_that_was_moved_is_still_held_to_its_copies(
-    anchored: list[Event], kept: str
+    anchored: list[AuditEvent], kept: str
 ) -> None:
     first = read_copies()[0]
     assert first.origin is not None
@@ -322,7 +322,7 @@ def test_a_chain_that_was_made_anew_or_a_database_that_was_moved_is_still_held_t
 
 
 def test_a_chain_of_this_database_that_is_gone_is_missed_though_its_time_is_gone_with_it(
-    anchored: list[Event], intruder: Intruder
+    anchored: list[AuditEvent], intruder: Intruder
 ) -> None:
     for table in ("queues_auditanchor", "queues_audithead", "queues_audit", "queues_auditchain"):
         intruder.run(f"delete from {table}")
@@ -330,7 +330,7 @@ def test_a_chain_of_this_database_that_is_gone_is_missed_though_its_time_is_gone
     assert kinds(verify(CHAIN)) == [(FindingKind.TAIL_CUT, 0)]
 
 
-def test_a_copy_from_before_copies_said_where_they_are_from_counts(anchored: list[Event]) -> None:
+def test_a_copy_from_before_copies_said_where_they_are_from_counts(anchored: list[AuditEvent]) -> None:
     first = read_copies()[0]
     AnchorFile.default().append([replace(of_another(first), origin=None).line])
     assert read_copies()[-1].origin is None

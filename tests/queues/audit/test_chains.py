@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from queues.audit.chains import append, append_all, get_chain, journal, queue_chain, seal, waiting
 from queues.audit.errors import HeadNotLocked, InvalidEvent, NoSuchChain
-from queues.audit.events import MOST_ROWS, Event, append_parameters
+from queues.audit.events import MOST_ROWS, AuditEvent, append_parameters
 from queues.audit.verify import chain_names, verify
 from queues.database import connection_parameters
 from queues.engine import audit as engine_audit
@@ -43,9 +43,9 @@ def undone() -> Iterator[None]:
         raise Undone
 
 
-def events(chain: str = CHAIN) -> list[Event]:
+def events(chain: str = CHAIN) -> list[AuditEvent]:
     rows = AuditRow.objects.filter(chain__name=chain).order_by("seq")
-    return [Event(row.event, row.record_id, row.sender, row.recipient) for row in rows]
+    return [AuditEvent(row.event, row.record_id, row.sender, row.recipient) for row in rows]
 
 
 async def engine_connection() -> Connection:
@@ -61,7 +61,7 @@ def test_rows_are_numbered_and_hashed_as_specified(transactional_db: None, intru
     append(CHAIN, given[1:])
     rows = intruder.rows()
     assert [row[0] for row in rows] == list(range(6))
-    assert [Event(*row[1:5]) for row in rows] == given
+    assert [AuditEvent(*row[1:5]) for row in rows] == given
     assert [row[5] for row in rows] == reference_hashes(given)
     head = AuditHead.objects.get(chain__name=CHAIN)
     assert (head.next_seq, bytes(head.hash).hex()) == (6, rows[-1][5])
@@ -94,7 +94,7 @@ def test_appending_nothing_makes_no_chain() -> None:
 @pytest.mark.django_db
 def test_an_event_that_cannot_be_stored_does_not_spoil_the_transaction() -> None:
     with pytest.raises(InvalidEvent):
-        append(CHAIN, [Event("send", "a\0b", "", "")])
+        append(CHAIN, [AuditEvent("send", "a\0b", "", "")])
     append(CHAIN, letters(1))
     assert events() == letters(1)
 
@@ -104,7 +104,7 @@ def test_several_chains_are_appended_to_together_or_not_at_all() -> None:
     append_all({queue_chain("orders"): letters(2), CHAIN: letters(1)})
     assert chain_names() == [CHAIN, "queue:orders"]
     with pytest.raises(InvalidEvent):
-        append_all({CHAIN: letters(1), "zzz": [Event("send", "\0", "", "")]})
+        append_all({CHAIN: letters(1), "zzz": [AuditEvent("send", "\0", "", "")]})
     assert (len(events()), get_chain("queue:orders").name) == (1, "queue:orders")
     with pytest.raises(NoSuchChain):
         get_chain("zzz")
@@ -192,12 +192,12 @@ async def test_engines_and_django_threads_append_to_a_chain_that_is_not_there_ye
         connection = await engine_connection()
         for n in range(40):
             async with connection.transaction():
-                await engine_audit.append(connection, CHAIN, [Event("send", f"{name}-{n}-0", name, "")])
+                await engine_audit.append(connection, CHAIN, [AuditEvent("send", f"{name}-{n}-0", name, "")])
         await connection.close()
 
     def by_django(name: str) -> None:
         for n in range(40):
-            append(CHAIN, [Event("send", f"{name}-{n}-0", name, "")])
+            append(CHAIN, [AuditEvent("send", f"{name}-{n}-0", name, "")])
         connections.close_all()
 
     names = ["a", "b", "c", "d", "e", "f"]
@@ -279,7 +279,7 @@ async def test_outside_a_transaction_the_engine_appends_only_while_no_other_does
 
 def test_an_event_of_a_long_transaction_does_not_hold_up_the_chain(transactional_db: None) -> None:
     with transaction.atomic():
-        journal(CHAIN, [Event("send", "late", "", "")])
+        journal(CHAIN, [AuditEvent("send", "late", "", "")])
         with psycopg.connect(**connection_parameters() | {"options": "-c lock_timeout=2s"}) as other:
             cursor = other.execute(statement("audit_head"), {"chain": CHAIN})
             other.execute(statement("audit_append"), append_parameters(cursor.fetchone() or (), letters(1)))
@@ -330,7 +330,7 @@ def test_more_events_than_a_statement_takes_are_sealed_in_order(transactional_db
 @pytest.mark.django_db
 def test_an_event_that_cannot_be_stored_is_refused_when_it_is_noted() -> None:
     with pytest.raises(InvalidEvent):
-        journal(CHAIN, [Event("send", "a\0", "", "")])
+        journal(CHAIN, [AuditEvent("send", "a\0", "", "")])
     assert not AuditJournalEntry.objects.exists()
 
 

@@ -19,7 +19,7 @@ from queues.audit.anchor import Origin
 from queues.audit.anchor_file import AnchorFile
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append, journal
-from queues.audit.events import Event
+from queues.audit.events import AuditEvent
 from queues.audit.reading import Block, Connection, read_blocks
 from queues.audit.verify import VerificationProgress
 from queues.management.commands import audit as command
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 # verify
 
 
-def test_verify_says_how_many_rows_are_right(shell: Shell, ten: list[Event]) -> None:
+def test_verify_says_how_many_rows_are_right(shell: Shell, ten: list[AuditEvent]) -> None:
     append("operators", letters(2))
     outcome = shell("audit", "verify")
     assert (outcome.status, outcome.err) == (0, "")
@@ -46,7 +46,7 @@ def test_verify_says_how_many_rows_are_right(shell: Shell, ten: list[Event]) -> 
     assert AuditVerification.objects.count() == 3
 
 
-def test_verify_ends_with_1_and_the_first_broken_seq(shell: Shell, ten: list[Event], intruder: Intruder) -> None:
+def test_verify_ends_with_1_and_the_first_broken_seq(shell: Shell, ten: list[AuditEvent], intruder: Intruder) -> None:
     append("operators", letters(2))
     intruder.run("update queues_audit set sender = 'mallory' where seq = 7")
     outcome = shell("audit", "verify")
@@ -56,7 +56,7 @@ def test_verify_ends_with_1_and_the_first_broken_seq(shell: Shell, ten: list[Eve
     assert "Broken: peerbus at seq 7." in outcome.err
 
 
-def test_verify_as_json(shell: Shell, ten: list[Event], intruder: Intruder) -> None:
+def test_verify_as_json(shell: Shell, ten: list[AuditEvent], intruder: Intruder) -> None:
     anchor_all()
     [right] = shell("audit", "verify", "--json").json
     assert (right["chain"], right["ok"], right["rows"], right["anchors"]) == (CHAIN, True, 10, 1)
@@ -69,7 +69,7 @@ def test_verify_as_json(shell: Shell, ten: list[Event], intruder: Intruder) -> N
     assert wrong["findings"] == [{"kind": "missing rows", "seq": 4, "text": "row 4 is missing"}]
 
 
-def test_verify_lists_further_findings(shell: Shell, ten: list[Event], intruder: Intruder) -> None:
+def test_verify_lists_further_findings(shell: Shell, ten: list[AuditEvent], intruder: Intruder) -> None:
     anchor_all()
     AnchorFile.default().path.unlink()
     intruder.run("update queues_auditanchor set key = 'x'")
@@ -79,7 +79,7 @@ def test_verify_lists_further_findings(shell: Shell, ten: list[Event], intruder:
 
 
 def test_verify_takes_a_copy_of_the_anchors_that_was_kept_elsewhere(
-    shell: Shell, ten: list[Event], intruder: Intruder, tmp_path: Path
+    shell: Shell, ten: list[AuditEvent], intruder: Intruder, tmp_path: Path
 ) -> None:
     anchor_all()
     kept = AnchorFile.default().path.rename(tmp_path / "kept.jsonl")
@@ -95,7 +95,7 @@ def test_verify_takes_a_copy_of_the_anchors_that_was_kept_elsewhere(
 
 @pytest.mark.parametrize("error", ["division by zero", "unforeseen"])
 def test_verify_goes_on_with_the_other_chains_when_it_fails_at_one(
-    shell: Shell, ten: list[Event], monkeypatch: pytest.MonkeyPatch, error: str
+    shell: Shell, ten: list[AuditEvent], monkeypatch: pytest.MonkeyPatch, error: str
 ) -> None:
     append("operators", letters(2))
     append("queue:orders", letters(3))
@@ -121,7 +121,7 @@ def test_verify_goes_on_with_the_other_chains_when_it_fails_at_one(
     assert [chain["ok"] for chain in shown.json] == [False, True, True]
 
 
-def test_verify_says_which_chains_of_other_databases_it_leaves_out(shell: Shell, ten: list[Event]) -> None:
+def test_verify_says_which_chains_of_other_databases_it_leaves_out(shell: Shell, ten: list[AuditEvent]) -> None:
     append("operators", letters(2))
     anchors = anchor_all()
     origin = Origin("elsewhere", "2001-01-01T00:00:00.000000Z")
@@ -150,7 +150,7 @@ def test_verify_shows_a_bar_on_a_terminal_and_takes_it_away() -> None:
 
 
 def test_an_interrupted_verify_says_so_and_keeps_nothing(
-    shell: Shell, ten: list[Event], monkeypatch: pytest.MonkeyPatch
+    shell: Shell, ten: list[AuditEvent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
@@ -165,7 +165,7 @@ def test_an_interrupted_verify_says_so_and_keeps_nothing(
 # show
 
 
-def test_show_lists_the_chains_with_their_anchors_and_verifications(shell: Shell, ten: list[Event]) -> None:
+def test_show_lists_the_chains_with_their_anchors_and_verifications(shell: Shell, ten: list[AuditEvent]) -> None:
     journal("operators", letters(2))
     shell("audit", "anchor")
     shell("audit", "verify", "--chain", CHAIN)
@@ -177,9 +177,9 @@ def test_show_lists_the_chains_with_their_anchors_and_verifications(shell: Shell
     assert "yes" in text
 
 
-def test_show_finds_the_rows_of_one_message(shell: Shell, ten: list[Event]) -> None:
-    append(CHAIN, [Event("ack", "m3", "bob", "")])
-    append("operators", [Event("purge", "m3", "admin", "orders"), Event("purge", "m4", "admin", "orders")])
+def test_show_finds_the_rows_of_one_message(shell: Shell, ten: list[AuditEvent]) -> None:
+    append(CHAIN, [AuditEvent("ack", "m3", "bob", "")])
+    append("operators", [AuditEvent("purge", "m3", "admin", "orders"), AuditEvent("purge", "m4", "admin", "orders")])
     shown = shell("audit", "show", "--id", "m3", "--json").json
     assert [(row["chain"], row["seq"], row["event"], row["from"]) for row in shown] == [
         ("operators", 0, "purge", "admin"), ("peerbus", 3, "send", "alice"), ("peerbus", 10, "ack", "bob"),
@@ -189,7 +189,7 @@ def test_show_finds_the_rows_of_one_message(shell: Shell, ten: list[Event]) -> N
     assert (nothing.status, nothing.out, "no such rows" in nothing.err) == (0, "", True)
 
 
-def test_show_has_the_last_rows_of_a_chain(shell: Shell, ten: list[Event]) -> None:
+def test_show_has_the_last_rows_of_a_chain(shell: Shell, ten: list[AuditEvent]) -> None:
     shown = shell("audit", "show", "--chain", CHAIN, "--limit", "3", "--json").json
     assert [row["seq"] for row in shown] == [7, 8, 9]
     assert "m9" in shell("audit", "show", "--chain", CHAIN).out
@@ -199,7 +199,7 @@ def test_show_has_the_last_rows_of_a_chain(shell: Shell, ten: list[Event]) -> No
 
 
 def test_export_gives_everything_that_the_hashes_are_made_of(shell: Shell) -> None:
-    append(CHAIN, [Event("send", "é\n<", "a", "b"), *letters(4)])
+    append(CHAIN, [AuditEvent("send", "é\n<", "a", "b"), *letters(4)])
     rows = [json.loads(line) for line in shell("audit", "export", "--chain", CHAIN).out.splitlines()]
     assert [row["seq"] for row in rows] == [0, 1, 2, 3, 4]
     assert (rows[0]["id"], rows[0]["from"], rows[0]["to"], rows[0]["event"]) == ("é\n<", "a", "b", "send")
@@ -212,7 +212,7 @@ def test_export_gives_everything_that_the_hashes_are_made_of(shell: Shell) -> No
         assert "previous" not in row
 
 
-def test_export_takes_a_part_with_the_hash_before_it(shell: Shell, ten: list[Event], intruder: Intruder) -> None:
+def test_export_takes_a_part_with_the_hash_before_it(shell: Shell, ten: list[AuditEvent], intruder: Intruder) -> None:
     hashes = [row[5] for row in intruder.rows()]
     lines = shell("audit", "export", "--chain", CHAIN, "--from", "3", "--to", "5").out.splitlines()
     rows = [json.loads(line) for line in lines]
@@ -222,7 +222,7 @@ def test_export_takes_a_part_with_the_hash_before_it(shell: Shell, ten: list[Eve
 
 
 def test_export_begins_after_dropped_rows_with_the_hash_of_their_anchor(
-    shell: Shell, ten: list[Event], intruder: Intruder
+    shell: Shell, ten: list[AuditEvent], intruder: Intruder
 ) -> None:
     hashes = [row[5] for row in intruder.rows()]
     append("operators", letters(1))
@@ -238,7 +238,7 @@ def test_export_begins_after_dropped_rows_with_the_hash_of_their_anchor(
 # anchor, key
 
 
-def test_anchor_signs_now(shell: Shell, ten: list[Event]) -> None:
+def test_anchor_signs_now(shell: Shell, ten: list[AuditEvent]) -> None:
     assert shell("audit", "anchor").out == "peerbus: anchor 1 at seq 9\n"
     again = shell("audit", "anchor")
     assert (again.status, again.out, "No chain has grown" in again.err) == (0, "", True)
@@ -279,7 +279,7 @@ def test_refusals_have_a_reason_and_a_status(
     assert reason in outcome.err
 
 
-def test_a_broken_key_is_said_in_words(shell: Shell, ten: list[Event], home: Path) -> None:
+def test_a_broken_key_is_said_in_words(shell: Shell, ten: list[AuditEvent], home: Path) -> None:
     (home / "audit_key").write_text("nonsense")
     for do in ("verify", "anchor", "key"):
         outcome = shell("audit", do)
@@ -305,7 +305,7 @@ def test_a_database_that_is_away_is_said_in_words(tmp_path: Path) -> None:
     assert "Traceback" not in outcome.stderr
 
 
-def test_events_that_still_wait_are_told(shell: Shell, ten: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_still_wait_are_told(shell: Shell, ten: list[AuditEvent], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queues.audit.verify.seal", lambda using: 0)
     journal(CHAIN, letters(3))
     outcome = shell("audit", "verify")

@@ -14,7 +14,7 @@ from queues.audit.errors import InvalidEvent
 from queues.audit.events import (
     GENESIS,
     LONGEST_ID,
-    Event,
+    AuditEvent,
     append_parameters,
     columns,
     event_bytes,
@@ -28,15 +28,15 @@ from tests.queues.audit.test_canonical import text_of_any_kind, written
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors.json").read_text())["peerbus"]["audit"]
 EVENTS = [
-    Event("send", "m1", "bob", "alice"),
-    Event("deliver", "m1", "bob", "alice"),
-    Event("ack", "m1", "alice", ""),
+    AuditEvent("send", "m1", "bob", "alice"),
+    AuditEvent("deliver", "m1", "bob", "alice"),
+    AuditEvent("ack", "m1", "alice", ""),
 ]
 
-events_of_any_kind = st.builds(Event, text_of_any_kind, text_of_any_kind, text_of_any_kind, text_of_any_kind)
+events_of_any_kind = st.builds(AuditEvent, text_of_any_kind, text_of_any_kind, text_of_any_kind, text_of_any_kind)
 
 
-def slow_hashes(before: str, events: list[Event]) -> list[str]:
+def slow_hashes(before: str, events: list[AuditEvent]) -> list[str]:
     hashes = []
     for event in events:
         name, id, sender, recipient = map(written, event)
@@ -59,7 +59,7 @@ def test_rows_have_the_published_hashes() -> None:
 
 
 @given(st.lists(events_of_any_kind, max_size=6))
-def test_the_hash_of_any_event_is_that_of_the_specified_bytes(events: list[Event]) -> None:
+def test_the_hash_of_any_event_is_that_of_the_specified_bytes(events: list[AuditEvent]) -> None:
     hashes = slow_hashes(GENESIS, events)
     assert extend(GENESIS, events) == hashes
     befores = [GENESIS, *hashes[:-1]][: len(events)]
@@ -67,7 +67,7 @@ def test_the_hash_of_any_event_is_that_of_the_specified_bytes(events: list[Event
     assert hash_each(befores, names, ids, senders, recipients) == hashes
 
 
-def as_the_database_spells(events: list[Event], hashes: list[str]) -> str:
+def as_the_database_spells(events: list[AuditEvent], hashes: list[str]) -> str:
     """As audit_block.sql does."""
     rows = (
         f'{{"event":"{event}","id":"{id}","from":"{sender}","to":"{recipient}"}}\x1f{hash_hex}'
@@ -76,11 +76,13 @@ def as_the_database_spells(events: list[Event], hashes: list[str]) -> str:
     return "".join(rows)
 
 
-@given(st.lists(st.builds(Event, *[st.text(max_size=20)] * 4), max_size=6))
-@example([Event("send", '1","from":"', "", "bob")])  # one more quote makes up for none
-@example([Event("a\x1fb", "", "", ""), Event("", "", "", "")])
-@example([Event("\u2028", "", "", "")])
-def test_a_block_that_the_database_has_spelled_has_the_specified_hashes_or_none_are_told(events: list[Event]) -> None:
+@given(st.lists(st.builds(AuditEvent, *[st.text(max_size=20)] * 4), max_size=6))
+@example([AuditEvent("send", '1","from":"', "", "bob")])  # one more quote makes up for none
+@example([AuditEvent("a\x1fb", "", "", ""), AuditEvent("", "", "", "")])
+@example([AuditEvent("\u2028", "", "", "")])
+def test_a_block_that_the_database_has_spelled_has_the_specified_hashes_or_none_are_told(
+    events: list[AuditEvent]
+) -> None:
     hashes = slow_hashes(GENESIS, events)
     found = hash_block(GENESIS, as_the_database_spells(events, hashes), len(events))
     plain = all(json_string(field) == f'"{field}"' for event in events for field in event)
@@ -88,7 +90,7 @@ def test_a_block_that_the_database_has_spelled_has_the_specified_hashes_or_none_
 
 
 def test_a_special_character_in_any_one_column_is_escaped() -> None:
-    for field in Event._fields:
+    for field in AuditEvent._fields:
         events = [EVENTS[0], EVENTS[1]._replace(**{field: "<"}), EVENTS[2]]
         hashes = slow_hashes(GENESIS, events)
         assert extend(GENESIS, events) == hashes
@@ -104,7 +106,7 @@ def test_a_statement_gets_the_hashes_and_the_place_of_the_head() -> None:
     assert parameters["ids"] == '{"m1","m1","m1"}'
 
 
-@pytest.mark.parametrize("field", Event._fields)
+@pytest.mark.parametrize("field", AuditEvent._fields)
 @pytest.mark.parametrize(("text", "reason"), [("a\0b", "NUL"), ("\ud800", "Unicode")])
 def test_values_that_cannot_be_stored_are_refused_with_the_reason(field: str, text: str, reason: str) -> None:
     with pytest.raises(InvalidEvent, match=reason):

@@ -13,7 +13,7 @@ from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append, journal, waiting
 from queues.audit.diagnosis import FindingKind
 from queues.audit.errors import ChainBusy
-from queues.audit.events import Event
+from queues.audit.events import AuditEvent
 from queues.audit.reading import find_chain, first_seq, snapshot
 from queues.audit.retention import AHEAD, drop_old, make_partitions
 from queues.audit.verify import verify, verifying
@@ -24,7 +24,7 @@ TODAY = "(now() at time zone 'UTC')::date"
 
 
 @pytest.fixture
-def old(ten: list[Event], intruder: Intruder) -> list[Event]:
+def old(ten: list[AuditEvent], intruder: Intruder) -> list[AuditEvent]:
     """Ten rows: four are five days old, three are three days old, three of today."""
     intruder.run(f"select queues_make_audit_partitions({TODAY} - 5, 3)")
     intruder.run("update queues_audit set at = at - interval '5 days' where seq < 4")
@@ -54,7 +54,7 @@ def seqs() -> list[int]:
 
 
 def test_rows_that_are_too_old_are_dropped_and_the_rest_verifies_from_the_anchor(
-    old: list[Event], check: Verify, intruder: Intruder
+    old: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     before = intruder.rows()
     assert drop_old(4) == 4
@@ -69,7 +69,9 @@ def test_rows_that_are_too_old_are_dropped_and_the_rest_verifies_from_the_anchor
     assert (check().ok, check().dropped) == (True, 7)
 
 
-def test_a_chain_of_which_everything_was_dropped_goes_on(old: list[Event], check: Verify, intruder: Intruder) -> None:
+def test_a_chain_of_which_everything_was_dropped_goes_on(
+    old: list[AuditEvent], check: Verify, intruder: Intruder
+) -> None:
     intruder.run("update queues_audit set at = at - interval '3 days' where seq > 6")
     assert drop_old(1) == 10
     assert (check().ok, check().rows, check().dropped) == (True, 0, 10)
@@ -78,14 +80,16 @@ def test_a_chain_of_which_everything_was_dropped_goes_on(old: list[Event], check
     assert seqs() == [10, 11]
 
 
-def test_each_chain_gets_an_anchor_for_what_it_loses(old: list[Event]) -> None:
+def test_each_chain_gets_an_anchor_for_what_it_loses(old: list[AuditEvent]) -> None:
     append("operators", letters(2))
     assert drop_old(2) == 7
     assert [(anchor.chain.name, anchor.seq) for anchor in AuditAnchor.objects.all()] == [(CHAIN, 6)]
     assert verify("operators").rows == 2
 
 
-def test_old_rows_in_the_default_partition_are_dropped_too(ten: list[Event], check: Verify, intruder: Intruder) -> None:
+def test_old_rows_in_the_default_partition_are_dropped_too(
+    ten: list[AuditEvent], check: Verify, intruder: Intruder
+) -> None:
     intruder.run("update queues_audit set at = at - interval '9 days' where seq < 4")
     where = intruder.run("select tableoid::regclass::text from queues_audit where seq = 0")
     assert where == [("queues_audit_default",)]
@@ -93,14 +97,16 @@ def test_old_rows_in_the_default_partition_are_dropped_too(ten: list[Event], che
     assert (check().ok, check().dropped) == (True, 4)
 
 
-def test_rows_dropped_without_an_anchor_are_found(old: list[Event], check: Verify, intruder: Intruder) -> None:
+def test_rows_dropped_without_an_anchor_are_found(old: list[AuditEvent], check: Verify, intruder: Intruder) -> None:
     intruder.run(f"select queues_drop_audit_partitions({TODAY} - 4)")
     finding = check().finding
     assert finding is not None
     assert (finding.kind, finding.seq) == (FindingKind.BEGINNING, 0)
 
 
-def test_more_rows_dropped_than_the_anchor_says_are_found(old: list[Event], check: Verify, intruder: Intruder) -> None:
+def test_more_rows_dropped_than_the_anchor_says_are_found(
+    old: list[AuditEvent], check: Verify, intruder: Intruder
+) -> None:
     drop_old(4)
     intruder.run("delete from queues_audit where seq = 4")
     finding = check().finding
@@ -109,7 +115,7 @@ def test_more_rows_dropped_than_the_anchor_says_are_found(old: list[Event], chec
 
 
 def test_the_first_row_after_those_dropped_is_held_to_the_anchor(
-    old: list[Event], check: Verify, intruder: Intruder
+    old: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     drop_old(4)
     intruder.run("update queues_audit set sender = 'mallory' where seq = 4")
@@ -119,7 +125,7 @@ def test_the_first_row_after_those_dropped_is_held_to_the_anchor(
 
 
 def test_rows_that_were_rewritten_before_they_were_dropped_are_found_by_an_earlier_anchor(
-    ten: list[Event], check: Verify, intruder: Intruder
+    ten: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     anchor_all()
     append(CHAIN, letters(5, first=10))
@@ -132,7 +138,7 @@ def test_rows_that_were_rewritten_before_they_were_dropped_are_found_by_an_earli
 
 
 def test_an_anchor_that_was_made_to_excuse_missing_rows_is_found(
-    old: list[Event], check: Verify, intruder: Intruder
+    old: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     anchor_all()
     AnchorFile.default().path.unlink()
@@ -158,7 +164,7 @@ def test_anchors_of_dropped_rows_are_forgotten_without_a_finding(
 
 
 def test_partition_changes_do_not_wait_for_a_reader_of_the_whole_chain(
-    old: list[Event], monkeypatch: pytest.MonkeyPatch
+    old: list[AuditEvent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queues.audit.retention.LOCK_TIMEOUT", "50ms")
     with snapshot("default") as reader:
@@ -173,7 +179,7 @@ def test_partition_changes_do_not_wait_for_a_reader_of_the_whole_chain(
 
 
 def test_partitions_are_made_ahead_and_take_over_what_the_default_has(
-    ten: list[Event], check: Verify, intruder: Intruder
+    ten: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     assert make_partitions() == 0
     [(last,)] = intruder.run(f"select to_char({TODAY} + %s, 'YYYYMMDD')", AHEAD - 1)
@@ -186,14 +192,16 @@ def test_partitions_are_made_ahead_and_take_over_what_the_default_has(
     assert check().rows == 10
 
 
-def test_time_never_falls_as_seq_grows_whatever_the_clock_does(ten: list[Event], intruder: Intruder) -> None:
+def test_time_never_falls_as_seq_grows_whatever_the_clock_does(ten: list[AuditEvent], intruder: Intruder) -> None:
     intruder.run("update queues_audithead set last_at = last_at + interval '2 hours'")
     append(CHAIN, letters(1, first=10))
     [(late,)] = intruder.run("select at > now() + interval '1 hour' from queues_audit where seq = 10")
     assert late
 
 
-def test_upkeep_seals_anchors_and_drops(old: list[Event], check: Verify, settings: Any, intruder: Intruder) -> None:
+def test_upkeep_seals_anchors_and_drops(
+    old: list[AuditEvent], check: Verify, settings: Any, intruder: Intruder
+) -> None:
     settings.BROKER_AUDIT_DAYS = 4
     journal(CHAIN, letters(2, first=10))
     upkeep.look_after()
@@ -206,7 +214,7 @@ def test_upkeep_seals_anchors_and_drops(old: list[Event], check: Verify, setting
 
 
 def test_a_chain_without_its_head_keeps_no_other_from_its_anchors_and_its_verification(
-    old: list[Event], check: Verify, intruder: Intruder, caplog: pytest.LogCaptureFixture
+    old: list[AuditEvent], check: Verify, intruder: Intruder, caplog: pytest.LogCaptureFixture
 ) -> None:
     append("broken", letters(1))
     chain = "(select id from queues_auditchain where name = 'broken')"
@@ -224,7 +232,7 @@ def test_a_chain_without_its_head_keeps_no_other_from_its_anchors_and_its_verifi
 
 
 def test_a_chain_that_takes_no_rows_keeps_no_other_from_its_seal(
-    old: list[Event], check: Verify, intruder: Intruder, caplog: pytest.LogCaptureFixture
+    old: list[AuditEvent], check: Verify, intruder: Intruder, caplog: pytest.LogCaptureFixture
 ) -> None:
     append("broken", letters(5))
     intruder.run(
@@ -240,7 +248,7 @@ def test_a_chain_that_takes_no_rows_keeps_no_other_from_its_seal(
 
 
 def test_a_chain_that_takes_no_anchor_keeps_no_other_from_its_own(
-    old: list[Event], intruder: Intruder, caplog: pytest.LogCaptureFixture
+    old: list[AuditEvent], intruder: Intruder, caplog: pytest.LogCaptureFixture
 ) -> None:
     append("broken", letters(1))
     intruder.run(
@@ -261,7 +269,7 @@ def test_a_chain_that_takes_no_anchor_keeps_no_other_from_its_own(
 
 
 def test_upkeep_that_fails_in_one_thing_does_the_others(
-    old: list[Event], settings: Any, monkeypatch: pytest.MonkeyPatch
+    old: list[AuditEvent], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(using: str) -> None:
         raise LookupError("as told")
@@ -274,7 +282,7 @@ def test_upkeep_that_fails_in_one_thing_does_the_others(
     assert len(seqs()) == 6
 
 
-def test_a_stop_signs_what_was_written_since_the_last_anchor(old: list[Event], check: Verify) -> None:
+def test_a_stop_signs_what_was_written_since_the_last_anchor(old: list[AuditEvent], check: Verify) -> None:
     upkeep.anchor_at_stop()
     journal(CHAIN, letters(1, first=10))
     upkeep.anchor_at_stop()
@@ -288,14 +296,14 @@ def test_a_stop_without_anything_to_sign_makes_no_key(transactional_db: None, ho
     assert list(home.iterdir()) == []
 
 
-def test_upkeep_keeps_everything_when_days_is_0(old: list[Event], settings: Any) -> None:
+def test_upkeep_keeps_everything_when_days_is_0(old: list[AuditEvent], settings: Any) -> None:
     settings.BROKER_AUDIT_DAYS = 0
     upkeep.look_after()
     assert len(seqs()) == 10
 
 
 def test_upkeep_leaves_a_chain_that_is_being_verified_for_later(
-    old: list[Event], settings: Any, monkeypatch: pytest.MonkeyPatch
+    old: list[AuditEvent], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.BROKER_AUDIT_DAYS = 4
     monkeypatch.setattr("queues.audit.retention.LOCK_TIMEOUT", "50ms")

@@ -8,12 +8,12 @@ from queues.audit import verify as verify_module
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append
 from queues.audit.diagnosis import FindingKind
-from queues.audit.events import Event
+from queues.audit.events import AuditEvent
 from tests.queues.audit.conftest import CHAIN, Intruder, Verify, letters
 
 
 @pytest.fixture
-def anchored(ten: list[Event]) -> list[Event]:
+def anchored(ten: list[AuditEvent]) -> list[AuditEvent]:
     """Rows 0 to 9 with an anchor, 10 to 19 with one, 20 to 24 without."""
     anchor_all()
     append(CHAIN, letters(10, first=10))
@@ -37,7 +37,7 @@ def anchored(ten: list[Event]) -> list[Event]:
     ],
 )
 def test_an_altered_time_is_found(
-    anchored: list[Event], check: Verify, intruder: Intruder, altered: str, where: str, seq: int | None
+    anchored: list[AuditEvent], check: Verify, intruder: Intruder, altered: str, where: str, seq: int | None
 ) -> None:
     intruder.run(f"update queues_audit set at = {altered} where {where}")
     finding = check().finding
@@ -47,7 +47,7 @@ def test_an_altered_time_is_found(
 
 
 def test_an_altered_time_is_found_where_a_block_ends(
-    monkeypatch: pytest.MonkeyPatch, anchored: list[Event], check: Verify, intruder: Intruder
+    monkeypatch: pytest.MonkeyPatch, anchored: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     monkeypatch.setattr(verify_module, "BLOCK", 5)
     assert check().ok
@@ -57,7 +57,7 @@ def test_an_altered_time_is_found_where_a_block_ends(
     assert (finding.kind, finding.seq) == (FindingKind.TIME, 15)
 
 
-def test_a_clock_that_was_set_back_is_no_finding(ten: list[Event], check: Verify, intruder: Intruder) -> None:
+def test_a_clock_that_was_set_back_is_no_finding(ten: list[AuditEvent], check: Verify, intruder: Intruder) -> None:
     intruder.run("update queues_audithead set last_at = last_at + interval '2 hours'")
     append(CHAIN, letters(5, first=10))
     anchor_all()

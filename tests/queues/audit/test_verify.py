@@ -14,7 +14,7 @@ from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append, journal
 from queues.audit.diagnosis import FindingKind
 from queues.audit.errors import NoSuchChain
-from queues.audit.events import Event, hash_block
+from queues.audit.events import AuditEvent, hash_block
 from queues.audit.verify import Verification, VerificationProgress, chain_names, read_copies, verify, verifying
 from queues.models import AuditVerification
 from tests.queues.audit.conftest import CHAIN, Intruder, Verify, letters, reference_hashes
@@ -28,13 +28,13 @@ def found(outcome: Verification) -> tuple[FindingKind, int] | None:
 # Right chains.
 
 
-def test_a_chain_that_was_left_alone_is_right(ten: list[Event], check: Verify, intruder: Intruder) -> None:
+def test_a_chain_that_was_left_alone_is_right(ten: list[AuditEvent], check: Verify, intruder: Intruder) -> None:
     outcome = check()
     assert (outcome.ok, outcome.rows, outcome.dropped, found(outcome)) == (True, 10, 0, None)
     assert [row[5] for row in intruder.rows()] == reference_hashes(ten)
 
 
-def test_an_outcome_is_kept_with_its_chain(ten: list[Event], check: Verify, intruder: Intruder) -> None:
+def test_an_outcome_is_kept_with_its_chain(ten: list[AuditEvent], check: Verify, intruder: Intruder) -> None:
     check()
     intruder.run("update queues_audit set sender = 'mallory' where seq = 3")
     check()
@@ -45,13 +45,13 @@ def test_an_outcome_is_kept_with_its_chain(ten: list[Event], check: Verify, intr
 
 
 def test_special_characters_and_other_alphabets_verify(check: Verify) -> None:
-    append(CHAIN, [Event("send", 'a"b\\<&>', "Zoë\n", "\u2028\U0001f600\t"), *letters(3)])
-    append(CHAIN, [Event("send", "x,y{}\x7f", "", "'")])
+    append(CHAIN, [AuditEvent("send", 'a"b\\<&>', "Zoë\n", "\u2028\U0001f600\t"), *letters(3)])
+    append(CHAIN, [AuditEvent("send", "x,y{}\x7f", "", "'")])
     assert (check().ok, check().rows) == (True, 5)
 
 
 def test_a_row_altered_among_rows_with_special_characters_is_found(check: Verify, intruder: Intruder) -> None:
-    append(CHAIN, [Event("send", f"<{n}>", "a\x1fb", '"') for n in range(6)])
+    append(CHAIN, [AuditEvent("send", f"<{n}>", "a\x1fb", '"') for n in range(6)])
     assert check().ok
     intruder.run("update queues_audit set recipient = '\\' where seq = 4")
     assert found(check()) == (FindingKind.ALTERED, 4)
@@ -68,7 +68,7 @@ def finish(work: Generator[VerificationProgress, None, Verification]) -> tuple[l
         steps.append((step.done, step.total))
 
 
-def test_a_chain_of_several_blocks_is_right(monkeypatch: pytest.MonkeyPatch, ten: list[Event]) -> None:
+def test_a_chain_of_several_blocks_is_right(monkeypatch: pytest.MonkeyPatch, ten: list[AuditEvent]) -> None:
     monkeypatch.setattr(verify_module, "BLOCK", 5)
     steps, outcome = finish(verifying(CHAIN))
     assert steps == [(0, 10), (5, 10), (10, 10)]
@@ -76,7 +76,7 @@ def test_a_chain_of_several_blocks_is_right(monkeypatch: pytest.MonkeyPatch, ten
 
 
 def test_the_next_block_is_asked_for_before_one_is_checked(
-    monkeypatch: pytest.MonkeyPatch, ten: list[Event]
+    monkeypatch: pytest.MonkeyPatch, ten: list[AuditEvent]
 ) -> None:
     asked: list[int] = []
     execute = psycopg.Connection.execute
@@ -100,7 +100,7 @@ def test_the_next_block_is_asked_for_before_one_is_checked(
 
 
 def test_rows_appended_during_a_verification_are_no_finding(
-    monkeypatch: pytest.MonkeyPatch, ten: list[Event]
+    monkeypatch: pytest.MonkeyPatch, ten: list[AuditEvent]
 ) -> None:
     monkeypatch.setattr(verify_module, "BLOCK", 3)
     work = verifying(CHAIN)
@@ -111,12 +111,12 @@ def test_rows_appended_during_a_verification_are_no_finding(
     assert verify(CHAIN).rows == 15
 
 
-def test_events_in_the_journal_are_verified_too(ten: list[Event], check: Verify) -> None:
+def test_events_in_the_journal_are_verified_too(ten: list[AuditEvent], check: Verify) -> None:
     journal(CHAIN, letters(2, first=10))
     assert check().rows == 12
 
 
-def test_a_verification_that_is_stopped_leaves_nothing(monkeypatch: pytest.MonkeyPatch, ten: list[Event]) -> None:
+def test_a_verification_that_is_stopped_leaves_nothing(monkeypatch: pytest.MonkeyPatch, ten: list[AuditEvent]) -> None:
     monkeypatch.setattr(verify_module, "BLOCK", 3)
     with connection.cursor() as cursor:
         others = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
@@ -135,7 +135,7 @@ def test_a_chain_that_there_is_not_is_refused(transactional_db: None) -> None:
         verify("nope")
 
 
-def test_each_chain_is_verified_by_itself(ten: list[Event], intruder: Intruder) -> None:
+def test_each_chain_is_verified_by_itself(ten: list[AuditEvent], intruder: Intruder) -> None:
     append("operators", letters(3))
     intruder.run("update queues_audit set sender = 'x' where seq = 1 and chain_id = %s", intruder.number("operators"))
     assert chain_names() == ["operators", CHAIN]
@@ -149,7 +149,7 @@ def test_each_chain_is_verified_by_itself(ten: list[Event], intruder: Intruder) 
 @pytest.mark.parametrize("column", ["event", "record_id", "sender", "recipient"])
 @pytest.mark.parametrize("seq", [0, 3, 9])
 def test_one_character_changed_is_found(
-    ten: list[Event], check: Verify, intruder: Intruder, column: str, seq: int
+    ten: list[AuditEvent], check: Verify, intruder: Intruder, column: str, seq: int
 ) -> None:
     intruder.run(f"update queues_audit set {column} = overlay({column} placing 'X' from 1) where seq = %s", seq)
     assert found(check()) == (FindingKind.ALTERED, seq)
@@ -157,7 +157,7 @@ def test_one_character_changed_is_found(
 
 
 def test_one_bit_changed_in_a_hash_is_found_and_told_from_a_changed_event(
-    ten: list[Event], check: Verify, intruder: Intruder
+    ten: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     intruder.run("update queues_audit set hash = set_bit(hash, 7, 1 - get_bit(hash, 7)) where seq = 3")
     outcome = check()
@@ -166,7 +166,7 @@ def test_one_bit_changed_in_a_hash_is_found_and_told_from_a_changed_event(
 
 
 def test_an_event_that_was_changed_with_its_hash_is_found_at_the_next_row(
-    ten: list[Event], check: Verify, intruder: Intruder
+    ten: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     before = intruder.rows()[2][5]
     forged = reference_hashes([ten[3]._replace(recipient="eve")], before)[0]
@@ -177,14 +177,14 @@ def test_an_event_that_was_changed_with_its_hash_is_found_at_the_next_row(
 def test_an_altered_row_is_not_taken_for_a_swapped_one_because_an_equal_event_follows(
     check: Verify, intruder: Intruder
 ) -> None:
-    again = Event("deliver", "m1", "alice", "bob")
-    append(CHAIN, [Event("send", "m1", "alice", "bob"), again, again, again])
+    again = AuditEvent("deliver", "m1", "alice", "bob")
+    append(CHAIN, [AuditEvent("send", "m1", "alice", "bob"), again, again, again])
     intruder.run("update queues_audit set recipient = 'eve' where seq = 1")
     assert found(check()) == (FindingKind.ALTERED, 1)
 
 
 def test_a_row_that_was_altered_in_a_later_block_is_found(
-    monkeypatch: pytest.MonkeyPatch, ten: list[Event], check: Verify, intruder: Intruder
+    monkeypatch: pytest.MonkeyPatch, ten: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     monkeypatch.setattr(verify_module, "BLOCK", 4)
     intruder.run("update queues_audit set sender = 'mallory' where seq = 8")
@@ -195,7 +195,7 @@ def test_a_row_that_was_altered_in_a_later_block_is_found(
 @pytest.mark.parametrize("block", [2, 4, 100])
 def test_rows_taken_out_are_found(
     monkeypatch: pytest.MonkeyPatch,
-    ten: list[Event],
+    ten: list[AuditEvent],
     check: Verify,
     intruder: Intruder,
     first: int,
@@ -210,7 +210,9 @@ def test_rows_taken_out_are_found(
     assert words in str(outcome.finding)
 
 
-def test_a_row_taken_out_and_the_rest_renumbered_is_found(ten: list[Event], check: Verify, intruder: Intruder) -> None:
+def test_a_row_taken_out_and_the_rest_renumbered_is_found(
+    ten: list[AuditEvent], check: Verify, intruder: Intruder
+) -> None:
     intruder.run("delete from queues_audit where seq = 4")
     for seq in range(5, 10):
         intruder.run("update queues_audit set seq = %s where seq = %s", seq - 1, seq)
@@ -220,7 +222,7 @@ def test_a_row_taken_out_and_the_rest_renumbered_is_found(ten: list[Event], chec
 
 
 def test_a_beginning_taken_out_without_a_retention_anchor_is_found(
-    ten: list[Event], check: Verify, intruder: Intruder
+    ten: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     anchor_all()
     intruder.run("delete from queues_audit where seq < 4")
@@ -231,7 +233,7 @@ def test_a_beginning_taken_out_without_a_retention_anchor_is_found(
 
 @pytest.mark.parametrize(("one", "other"), [(3, 4), (3, 7), (0, 9), (8, 9)])
 def test_rows_that_changed_places_are_found(
-    ten: list[Event], check: Verify, intruder: Intruder, one: int, other: int
+    ten: list[AuditEvent], check: Verify, intruder: Intruder, one: int, other: int
 ) -> None:
     intruder.run("update queues_audit set seq = seq + 1000 where seq in (%s, %s)", one, other)
     intruder.run(
@@ -244,7 +246,7 @@ def test_rows_that_changed_places_are_found(
 
 
 def test_events_that_changed_places_while_the_hashes_stayed_are_found(
-    ten: list[Event], check: Verify, intruder: Intruder
+    ten: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     for seq, event in ((3, ten[7]), (7, ten[3])):
         intruder.run(
@@ -260,7 +262,7 @@ INSERT = (
 )
 
 
-def test_a_row_put_in_is_found(ten: list[Event], check: Verify, intruder: Intruder) -> None:
+def test_a_row_put_in_is_found(ten: list[AuditEvent], check: Verify, intruder: Intruder) -> None:
     for seq in range(9, 3, -1):
         intruder.run("update queues_audit set seq = %s where seq = %s", seq + 1, seq)
     intruder.run(INSERT, 4, "0", 3)
@@ -271,7 +273,7 @@ def test_a_row_put_in_is_found(ten: list[Event], check: Verify, intruder: Intrud
 
 
 def test_a_second_row_of_the_same_number_in_another_day_is_found(
-    ten: list[Event], check: Verify, intruder: Intruder
+    ten: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     intruder.run(INSERT, 4, "1 day", 4)
     outcome = check()
@@ -279,13 +281,15 @@ def test_a_second_row_of_the_same_number_in_another_day_is_found(
     assert outcome.rows == 4
 
 
-def test_a_row_put_in_behind_the_head_is_found(ten: list[Event], check: Verify, intruder: Intruder) -> None:
+def test_a_row_put_in_behind_the_head_is_found(ten: list[AuditEvent], check: Verify, intruder: Intruder) -> None:
     intruder.run(INSERT, 10, "0", 9)
     assert found(check()) == (FindingKind.INSERTED, 10)
 
 
-def test_a_row_with_a_right_hash_behind_the_head_is_found(ten: list[Event], check: Verify, intruder: Intruder) -> None:
-    [forged] = reference_hashes([Event("send", "forged", "eve", "bob")], intruder.rows()[9][5])
+def test_a_row_with_a_right_hash_behind_the_head_is_found(
+    ten: list[AuditEvent], check: Verify, intruder: Intruder
+) -> None:
+    [forged] = reference_hashes([AuditEvent("send", "forged", "eve", "bob")], intruder.rows()[9][5])
     intruder.run(INSERT, 10, "0", 9)
     intruder.run("update queues_audit set hash = decode(%s, 'hex') where seq = 10", forged)
     assert found(check()) == (FindingKind.HEAD, 10)
@@ -294,7 +298,7 @@ def test_a_row_with_a_right_hash_behind_the_head_is_found(ten: list[Event], chec
 # The end of a chain.
 
 
-def test_a_tail_cut_off_is_found_by_the_head(ten: list[Event], check: Verify, intruder: Intruder) -> None:
+def test_a_tail_cut_off_is_found_by_the_head(ten: list[AuditEvent], check: Verify, intruder: Intruder) -> None:
     intruder.cut(7, with_head=False)
     outcome = check()
     assert found(outcome) == (FindingKind.TAIL_CUT, 7)
@@ -302,7 +306,7 @@ def test_a_tail_cut_off_is_found_by_the_head(ten: list[Event], check: Verify, in
 
 
 def test_a_tail_cut_off_with_the_head_is_found_by_an_anchor(
-    ten: list[Event], check: Verify, intruder: Intruder
+    ten: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     anchor_all()
     intruder.cut(7, with_head=True)
@@ -312,7 +316,7 @@ def test_a_tail_cut_off_with_the_head_is_found_by_an_anchor(
 
 
 def test_a_tail_cut_off_with_head_and_anchors_is_found_by_the_copies_outside_the_database(
-    ten: list[Event], check: Verify, intruder: Intruder
+    ten: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     anchor_all()
     intruder.cut(7, with_head=True)
@@ -322,13 +326,15 @@ def test_a_tail_cut_off_with_head_and_anchors_is_found_by_the_copies_outside_the
 
 
 def test_a_tail_that_no_anchor_was_signed_for_is_gone_unseen(
-    ten: list[Event], check: Verify, intruder: Intruder
+    ten: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
     intruder.cut(7, with_head=True)
     assert check().ok  # why heads are anchored every minute
 
 
-def test_a_chain_that_is_gone_is_found_by_the_copies_outside_the_database(ten: list[Event], intruder: Intruder) -> None:
+def test_a_chain_that_is_gone_is_found_by_the_copies_outside_the_database(
+    ten: list[AuditEvent], intruder: Intruder
+) -> None:
     anchor_all()
     intruder.run("delete from queues_audit")
     intruder.run("delete from queues_auditanchor")
@@ -346,7 +352,7 @@ def test_a_chain_that_is_gone_is_found_by_the_copies_outside_the_database(ten: l
     ],
 )
 def test_a_head_that_disagrees_is_found(
-    ten: list[Event], check: Verify, intruder: Intruder, sql: str, seq: int
+    ten: list[AuditEvent], check: Verify, intruder: Intruder, sql: str, seq: int
 ) -> None:
     intruder.run(sql)
     assert found(check()) == (FindingKind.HEAD, seq)
@@ -364,7 +370,9 @@ def test_a_head_that_disagrees_is_found(
         "truncate queues_audit_default",
     ],
 )
-def test_changing_what_is_recorded_is_refused(ten: list[Event], check: Verify, intruder: Intruder, sql: str) -> None:
+def test_changing_what_is_recorded_is_refused(
+    ten: list[AuditEvent], check: Verify, intruder: Intruder, sql: str
+) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="the audit chain only grows"):
         intruder.connection.execute(sql.encode())
     assert check().rows == 10

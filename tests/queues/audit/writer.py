@@ -17,13 +17,13 @@ def main(chain: str, name: str, batches: int, hold: bool) -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "brokersite.settings")
     django.setup()
     from queues.audit.chains import append
-    from queues.audit.events import Event
+    from queues.audit.events import AuditEvent
 
     for n in range(batches):
-        append(chain, [Event("send", f"{name}-{n}-{row}", name, "") for row in range(1 + n % 7)])
+        append(chain, [AuditEvent("send", f"{name}-{n}-{row}", name, "") for row in range(1 + n % 7)])
     if hold:
         with transaction.atomic():
-            append(chain, [Event("send", f"{name}-never", name, "")])
+            append(chain, [AuditEvent("send", f"{name}-never", name, "")])
             print("held", flush=True)
             time.sleep(60)
 

@@ -14,10 +14,10 @@ from psycopg.rows import dict_row
 from queues.engine import (
     Delivery,
     Destination,
+    DetailedMessage,
     Engine,
     EngineError,
     LocalQueue,
-    Outgoing,
     Push,
     PushConsumer,
     Waiter,
@@ -52,7 +52,7 @@ class Producer:
     async def publish(self, address: str, *bodies: bytes, max_attempts: int | None = None) -> None:
         await self.wait(self.send(address, *bodies, max_attempts=max_attempts))
 
-    async def publish_detailed(self, address: str, *messages: Outgoing) -> None:
+    async def publish_detailed(self, address: str, *messages: DetailedMessage) -> None:
         source = self.engine.publisher(Destination.parse(address))
         batch = 0
         for token, message in enumerate(messages):

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import psycopg
 
-from queues.engine import Destination, Engine, LocalQueue, Outgoing, StoreUnavailable
+from queues.engine import Destination, DetailedMessage, Engine, LocalQueue, StoreUnavailable
 from queues.engine.clock import now
 from queues.engine.cluster.notifications.formats import RemoteAck
 from queues.engine.message import State
@@ -90,7 +90,7 @@ class World:
         source = self.engine.publisher(Destination.parse(address), key)
         for n, body in enumerate(bodies):
             if detailed:
-                source.publish_detailed(Outgoing(body, headers={"n": n}), self.producer, n)
+                source.publish_detailed(DetailedMessage(body, headers={"n": n}), self.producer, n)
             else:
                 source.publish(body, self.producer, n)
         if alone:

@@ -10,7 +10,7 @@ import pytest
 from queues.engine import clients as module
 from queues.engine.clients import ClientConnection, Clients, connection_id, parts_of_id
 from queues.engine.health import Health
-from queues.engine.node import Node
+from queues.engine.node import LocalNode
 
 
 class Session:
@@ -46,14 +46,14 @@ class Store:
 
 
 @pytest.fixture
-def node() -> Node:
-    node = Node()
+def node() -> LocalNode:
+    node = LocalNode()
     node.begin(7, 0)
     return node
 
 
 @pytest.fixture
-def clients(node: Node) -> Clients:
+def clients(node: LocalNode) -> Clients:
     return Clients(node, Health())
 
 
@@ -121,7 +121,7 @@ async def test_a_connection_that_came_and_went_between_two_looks_is_never_writte
     assert len(store.written) <= before + 1
 
 
-async def test_a_new_life_of_the_node_writes_everything_anew(clients: Clients, store: Any, node: Node) -> None:
+async def test_a_new_life_of_the_node_writes_everything_anew(clients: Clients, store: Any, node: LocalNode) -> None:
     add(clients, 2)
     await clients.write(store)
     node.begin(8, 0)
@@ -132,7 +132,7 @@ async def test_a_new_life_of_the_node_writes_everything_anew(clients: Clients, s
 
 def test_a_disconnect_ends_one_connection_and_its_failure_hurts_no_other() -> None:
     health = Health()
-    clients = Clients(Node(), health)
+    clients = Clients(LocalNode(), health)
     broken, fine = Session(LookupError("as told")), Session()
     numbers = [clients.add("sspq", "", session).number for session in (broken, fine)]
     for number in (*numbers, 999):
@@ -143,7 +143,7 @@ def test_a_disconnect_ends_one_connection_and_its_failure_hurts_no_other() -> No
 
 @pytest.mark.parametrize("text", ["a" * 10_000, "ü" * 10_000, "\0" * 300, "\udcff" * 300])
 def test_a_clients_description_is_bounded_in_bytes(text: str) -> None:
-    clients = Clients(Node(), Health())
+    clients = Clients(LocalNode(), Health())
     client = clients.add("peerbus", text, Session())
     client.identify(1, text)
     for kept in (client.address, client.name):
@@ -153,7 +153,7 @@ def test_a_clients_description_is_bounded_in_bytes(text: str) -> None:
 
 def test_numbers_begin_anew_after_the_last_and_leave_out_those_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NUMBER_BITS", 2)
-    clients = Clients(Node(), Health())
+    clients = Clients(LocalNode(), Health())
     [first, second] = add(clients, 2)
     clients.remove(second)
     assert [client.number for client in add(clients, 2)] == [3, 0]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from queues.engine import Engine, Outgoing, QueueFull
+from queues.engine import DetailedMessage, Engine, QueueFull
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 
 
@@ -122,7 +122,7 @@ async def test_a_delayed_message_comes_when_it_is_due(engine: Engine, producer: 
     queue = store.queue("orders")
     consumer = Consumer(await engine.queue("orders"))
     (before,) = store.rows("select clock_timestamp() as now")
-    await producer.publish_detailed("orders", Outgoing(b"later", delay=3600), Outgoing(b"now"))
+    await producer.publish_detailed("orders", DetailedMessage(b"later", delay=3600), DetailedMessage(b"now"))
     assert store.counts(queue)[2] == 1
     assert await consumer.bodies(1) == [b"now"]
     (row,) = store.rows(
@@ -143,7 +143,7 @@ async def test_headers_and_key_travel_with_a_message(engine: Engine, producer: P
             assert await consumer.nothing(0.1)
         waiting = asyncio.create_task(consumer.next())
         await asyncio.sleep(0)
-        await producer.publish_detailed("orders", Outgoing(b"", key=f"k{buffered}", headers={"a": [1]}))
+        await producer.publish_detailed("orders", DetailedMessage(b"", key=f"k{buffered}", headers={"a": [1]}))
         delivery = await waiting
         assert delivery is not None
         assert delivery[3] is not None
@@ -152,8 +152,8 @@ async def test_headers_and_key_travel_with_a_message(engine: Engine, producer: P
 
 async def test_a_key_that_is_taken_makes_a_publish_a_no_op(engine: Engine, producer: Producer, store: Store) -> None:
     queue = store.queue("orders")
-    await producer.publish_detailed("orders", Outgoing(b"first", key="k"))
-    await producer.publish_detailed("orders", Outgoing(b"second", key="k"), Outgoing(b"third", key="l"))
+    await producer.publish_detailed("orders", DetailedMessage(b"first", key="k"))
+    await producer.publish_detailed("orders", DetailedMessage(b"second", key="k"), DetailedMessage(b"third", key="l"))
     assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"first", b"third"]
     assert store.counts(queue) == (2, 0, 0, 0)
 
@@ -163,7 +163,7 @@ async def test_a_message_that_postgresql_cannot_store_harms_no_other(
 ) -> None:
     queue = store.queue("orders")
     producer.send("orders", b"before")
-    await producer.publish_detailed("orders", Outgoing(b"bad", headers={"x": "\0"}))
+    await producer.publish_detailed("orders", DetailedMessage(b"bad", headers={"x": "\0"}))
     producer.send("orders", b"after")
     await producer.publish("orders", b"last")
     assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"before", b"after", b"last"]
@@ -240,10 +240,10 @@ async def test_a_purge_leaves_in_memory_what_was_confirmed_after_it_began(
     queue = store.queue("orders")
     buffer = await engine.queue("orders")
     await producer.publish("orders", b"1", b"2")
-    await producer.publish_detailed("orders", Outgoing(b"low", priority=-1))
+    await producer.publish_detailed("orders", DetailedMessage(b"low", priority=-1))
     [row] = store.rows("select nextval('queues_message_id') as high")
     await producer.publish("orders", b"later")
-    await producer.publish_detailed("orders", Outgoing(b"high", priority=1))
+    await producer.publish_detailed("orders", DetailedMessage(b"high", priority=1))
     consumer = Consumer(buffer)
     assert await consumer.bodies(1) == [b"high"]
     await store.until(lambda: len(buffer.ready) == 4, "the others in memory")

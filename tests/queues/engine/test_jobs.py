@@ -13,9 +13,9 @@ import pytest
 from queues.engine import (
     Content,
     Destination,
+    DetailedMessage,
     Engine,
     EngineError,
-    Outgoing,
     QueueNotFound,
     StoreUnavailable,
 )
@@ -39,11 +39,11 @@ class Asker(Producer):
     def published(self, tokens: list[int], ids: Sequence[int | None]) -> None:
         self.ids.update(zip(tokens, ids, strict=True))
 
-    async def ask(self, address: str, *messages: bytes | Outgoing) -> list[int | None]:
+    async def ask(self, address: str, *messages: bytes | DetailedMessage) -> list[int | None]:
         source = self.engine.publisher(Destination.parse(address))
         batch = 0
         for token, message in enumerate(messages):
-            if isinstance(message, Outgoing):
+            if isinstance(message, DetailedMessage):
                 batch = source.publish_detailed(message, self, token, True)
             else:
                 batch = source.publish_answered(message, Content.MSGPACK, self, token, None)
@@ -156,7 +156,7 @@ async def test_higher_priorities_come_first_and_within_one_the_first(make_engine
     worker = Worker(await engine.queue("q"))
     producer = Producer(engine)
     order = [(b"low", -1), (b"a", 0), (b"high 1", 5), (b"b", 0), (b"high 2", 5), (b"top", 100), (b"bottom", -100)]
-    await producer.publish_detailed("queue:q", *(Outgoing(body, priority=priority) for body, priority in order))
+    await producer.publish_detailed("queue:q", *(DetailedMessage(body, priority=priority) for body, priority in order))
     worker.grant(7)
     assert await worker.bodies(7) == [b"top", b"high 1", b"high 2", b"a", b"b", b"low", b"bottom"]
 
@@ -173,7 +173,7 @@ async def test_messages_published_together_come_by_priority_also_from_memory(
     await producer.publish("queue:q", b"first")
     assert await worker.bodies(1) == [b"first"]
     order = [(b"a", 0), (b"high", 5), (b"low", -5), (b"top 1", 100), (b"b", 0), (b"bottom", -100), (b"top 2", 100)]
-    await producer.publish_detailed("queue:q", *(Outgoing(body, priority=priority) for body, priority in order))
+    await producer.publish_detailed("queue:q", *(DetailedMessage(body, priority=priority) for body, priority in order))
     assert len(buffer.ready) == 7
     worker.grant(7)
     assert await worker.bodies(7) == [b"top 1", b"top 2", b"high", b"a", b"b", b"low", b"bottom"]
@@ -190,7 +190,9 @@ async def test_a_plain_message_goes_before_those_of_a_lower_priority_that_are_in
     await producer.publish("queue:q", b"0")
     assert await consumer.bodies(1) == [b"0"]
     await store.until(lambda: buffer.wanted(monotonic()), "the look that finds nothing")
-    await producer.publish_detailed("queue:q", Outgoing(b"low", priority=-5), Outgoing(b"low too", priority=-5))
+    await producer.publish_detailed(
+        "queue:q", DetailedMessage(b"low", priority=-5), DetailedMessage(b"low too", priority=-5)
+    )
     await producer.publish("queue:q", b"plain")
     assert await consumer.bodies(3) == [b"plain", b"low", b"low too"]
 
@@ -206,7 +208,7 @@ async def test_a_high_priority_overtakes_thousands_that_are_in_memory_already(
     worker.grant(1)
     assert await worker.bodies(1) == [b"0"]
     await store.until(lambda: len(buffer.ready) >= 100, "memory is full")
-    await producer.publish_detailed("queue:q", Outgoing(b"urgent", priority=1))
+    await producer.publish_detailed("queue:q", DetailedMessage(b"urgent", priority=1))
     await store.until(lambda: buffer.overtaken, "the urgent one was heard of")
     worker.grant(2)
     assert await worker.bodies(2) == [b"urgent", b"1"]
@@ -246,7 +248,9 @@ async def test_a_failed_message_goes_to_the_tail_of_its_own_priority(
     engine = await make_engine()
     buffer = await engine.queue("q")
     worker, producer = Worker(buffer), Producer(engine)
-    await producer.publish_detailed("queue:q", Outgoing(b"a", priority=3), Outgoing(b"b", priority=3), Outgoing(b"c"))
+    await producer.publish_detailed(
+        "queue:q", DetailedMessage(b"a", priority=3), DetailedMessage(b"b", priority=3), DetailedMessage(b"c")
+    )
     worker.grant(1)
     [first] = await worker.take(1)
     buffer.give_back(first.tag, error="no")
@@ -261,7 +265,7 @@ async def test_a_message_may_have_a_retry_interval_of_its_own(make_engine: MakeE
     buffer = await engine.queue("q")
     worker = Worker(buffer)
     worker.grant(3)
-    await Producer(engine).publish_detailed("queue:q", Outgoing(b"soon", retry_interval=20, max_attempts=3))
+    await Producer(engine).publish_detailed("queue:q", DetailedMessage(b"soon", retry_interval=20, max_attempts=3))
     for attempts in range(3):
         [push] = await worker.take(1)
         assert push.attempts == attempts
@@ -311,7 +315,7 @@ async def test_a_producer_learns_the_ids_by_which_its_messages_are_found(make_en
     plain = await asker.ask("queue:q", b"\x01", b"\x02")
     assert plain == [row["id"] for row in store.messages(queue)]
     assert {row["content"] for row in store.messages(queue)} == {Content.MSGPACK}
-    [prior] = await asker.ask("queue:q", Outgoing(b"\x03", priority=7))
+    [prior] = await asker.ask("queue:q", DetailedMessage(b"\x03", priority=7))
     assert store.messages(queue)[0]["origin_id"] == prior
 
 
@@ -332,8 +336,8 @@ async def test_a_key_that_is_taken_is_told_and_nothing_is_stored(make_engine: Ma
     queue = store.queue("q")
     engine = await make_engine()
     asker = Asker(engine)
-    [first] = await asker.ask("queue:q", Outgoing(b"\x01", key="k"))
-    assert await asker.ask("queue:q", Outgoing(b"\x02", key="k")) == [None]
+    [first] = await asker.ask("queue:q", DetailedMessage(b"\x01", key="k"))
+    assert await asker.ask("queue:q", DetailedMessage(b"\x02", key="k")) == [None]
     assert [row["id"] for row in store.messages(queue)] == [first]
 
 
@@ -376,13 +380,14 @@ async def test_a_key_held_by_an_unfinished_transaction_is_refused_and_delays_oth
             b" values (nextval('queues_message_id'), %s, 0, 'k', '')",
             (queue,),
         )
-        messages = [Outgoing(b"1", key="k"), Outgoing(b"2", key="free"), Outgoing(b"3", key="k"), Outgoing(b"4")]
+        given = ((b"1", "k"), (b"2", "free"), (b"3", "k"), (b"4", None))
+        messages = [DetailedMessage(body, key=key) for body, key in given]
         ids = await asker.ask("queue:q", *messages)
         other.rollback()
     assert len(ids) == 2
     assert [(token, type(error)) for token, error in asker.failed] == [(0, StoreUnavailable), (2, StoreUnavailable)]
     assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"2", b"4"]
-    [id] = await asker.ask("queue:q", Outgoing(b"5", key="k"))
+    [id] = await asker.ask("queue:q", DetailedMessage(b"5", key="k"))
     assert id is not None
 
 

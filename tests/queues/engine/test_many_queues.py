@@ -8,11 +8,11 @@ import time
 import psycopg
 import pytest
 
-from queues.engine import Engine, LocalQueue, Outgoing
+from queues.engine import DetailedMessage, Engine, LocalQueue
 from queues.engine.clock import now
 from queues.engine.consume.deadlines import Agenda
 from queues.engine.consume.local_queue import COLD
-from queues.engine.consume.subscriptions import TAGS, Subscription
+from queues.engine.consume.subscriptions import TAGS, LocalSubscription
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting
 from tests.queues.engine.faults import Faults
 
@@ -76,7 +76,7 @@ async def test_delayed_messages_are_looked_for_by_one_statement_while_none_is_du
     await store.until(lambda: faults.runs["next_due"] >= 5, "looks")
     assert faults.runs["promote_due"] == 0
     queue = store.queue("q")
-    await Producer(engine).publish_detailed("q", Outgoing(b"x", delay=0.1))
+    await Producer(engine).publish_detailed("q", DetailedMessage(b"x", delay=0.1))
     await store.until(lambda: [row["state"] for row in store.messages(queue)] == [0], "its time")
 
 
@@ -174,7 +174,7 @@ async def test_subscribes_that_wait_are_made_in_one_transaction_and_one_that_can
         "select id, topic, qos, queue_id, next_tag, xmin::text as by from queues_subscription order by id"
     )
     found = [(row["id"], bytes(row["topic"]), row["qos"], row["queue_id"]) for row in rows]
-    assert found == [(one.id, one.topic, one.qos, one.buffer.id) for one in made if isinstance(one, Subscription)]
+    assert found == [(one.id, one.topic, one.qos, one.buffer.id) for one in made if isinstance(one, LocalSubscription)]
     assert [topic for _, topic, *_ in found] == [b"t/%d" % n for n in range(150)]
     assert {row["next_tag"] for row in rows} == {TAGS + 1}
     assert len({row["by"] for row in rows}) < 20

@@ -7,7 +7,7 @@ from time import monotonic
 import psycopg
 import pytest
 
-from queues.engine import Engine, Outgoing
+from queues.engine import DetailedMessage, Engine
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 
 
@@ -95,7 +95,7 @@ async def test_a_full_queue_drops_the_oldest_of_the_lowest_priority(make_engine:
     engine = await make_engine()
     producer = Producer(engine)
     for body, priority in ((b"high", 127), (b"low 1", -127), (b"low 2", -127), (b"none", 0)):
-        await producer.publish_detailed("orders", Outgoing(body, priority=priority))
+        await producer.publish_detailed("orders", DetailedMessage(body, priority=priority))
     await producer.publish("orders", b"new 1")
     assert bodies(store, queue) == [b"high", b"low 2", b"new 1", b"none"]
     await producer.publish("orders", b"new 2", b"new 3")
@@ -208,6 +208,6 @@ async def test_a_delayed_message_that_finds_its_queue_full_at_its_time_has_the_o
     worker.grant(1)
     await producer.publish("orders", b"1")
     [push] = await worker.take(1)
-    await producer.publish_detailed("orders", Outgoing(b"2", delay=0.02))
+    await producer.publish_detailed("orders", DetailedMessage(b"2", delay=0.02))
     await store.until(lambda: store.counts(queue) == (0, 1, 0, 0), "only the one that is worked on is left")
     assert worker.buffer.complete(push.tag, None)

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from queues.engine import Engine, NotMigrated, Outgoing, UnsafeServer, UnsupportedServer
+from queues.engine import DetailedMessage, Engine, NotMigrated, UnsafeServer, UnsupportedServer
 from queues.engine.database import check_server
 from queues.engine.statements import statement
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
@@ -34,7 +34,9 @@ async def test_a_node_looks_for_what_it_has_delayed_itself_when_that_is_due(
     store.queue("orders")
     engine = await make_engine()
     consumer = Consumer(await engine.queue("orders"))
-    await Producer(engine).publish_detailed("orders", Outgoing(b"last", delay=0.1), Outgoing(b"first", delay=0.05))
+    await Producer(engine).publish_detailed(
+        "orders", DetailedMessage(b"last", delay=0.1), DetailedMessage(b"first", delay=0.05)
+    )
     assert await consumer.bodies(1) == [b"first"]
     [delivery] = [await consumer.next()]
     assert delivery is not None

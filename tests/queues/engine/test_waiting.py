@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from queues.engine import Outgoing, StoreUnavailable, options_from_settings
+from queues.engine import DetailedMessage, StoreUnavailable, options_from_settings
 from queues.engine.access import key_digest
 from queues.engine.consume.claim_path import State
 from queues.engine.consume.low_watermark import FIRST
@@ -85,7 +85,7 @@ async def test_a_high_priority_is_pushed_although_memory_is_full_and_the_writer_
     await producer.publish("q", *(b"%d" % n for n in range(6)))
     worker.grant(1)
     assert await worker.bodies(1) == [b"0"]
-    await producer.publish_detailed("q", Outgoing(b"urgent", priority=5))
+    await producer.publish_detailed("q", DetailedMessage(b"urgent", priority=5))
     with psycopg.connect(store.conninfo) as other:
         other.execute(b"select from queues_message where queue_id = %s and state = 0 for update", (queue,))
         worker.grant(1)
@@ -94,10 +94,10 @@ async def test_a_high_priority_is_pushed_although_memory_is_full_and_the_writer_
         other.rollback()
     assert await worker.bodies(1) == [b"urgent"]
     assert (buffer.backlog.state, buffer.room) == (State.NEARLY_DONE, 0)
-    await producer.publish_detailed("q", Outgoing(b"urgent too", priority=5))
+    await producer.publish_detailed("q", DetailedMessage(b"urgent too", priority=5))
     with psycopg.connect(store.conninfo) as other:
         hold_key(other, another)
-        writing = asyncio.create_task(producer.publish_detailed("other", Outgoing(b"x", key="k")))
+        writing = asyncio.create_task(producer.publish_detailed("other", DetailedMessage(b"x", key="k")))
         await store.until(lambda: not engine.writer.idle, "the writer is busy")
         worker.grant(1)
         await store.until(lambda: not buffer.overtaken or buffer in engine.fetcher._nearly_done, "the writer has it")

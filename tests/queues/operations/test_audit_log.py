@@ -15,7 +15,7 @@ from django.test import Client
 from django.urls import reverse
 
 from queues.audit.chains import OPERATORS, append, seal
-from queues.audit.events import LONGEST_ID, Event, event_bytes
+from queues.audit.events import LONGEST_ID, AuditEvent, event_bytes
 from queues.audit.verify import verify
 from queues.models import (
     ApiKey,
@@ -422,8 +422,8 @@ def test_a_long_name_is_cut_so_that_it_can_be_recorded() -> None:
     assert len(id.encode()) <= LONGEST_ID
     assert id.startswith("route:üüü")
     assert len(detail) == audit_log.LONGEST_DETAIL
-    append(OPERATORS, [Event("add", id, "alice", detail)])
-    assert event_bytes(Event("add", id, "alice", detail))
+    append(OPERATORS, [AuditEvent("add", id, "alice", detail)])
+    assert event_bytes(AuditEvent("add", id, "alice", detail))
 
 
 def test_a_user_without_a_name_is_known_by_number(monkeypatch: pytest.MonkeyPatch) -> None:

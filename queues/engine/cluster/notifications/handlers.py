@@ -31,7 +31,7 @@ from queues.engine.consume.subscriptions import Subscriptions
 from queues.engine.errors import StoreUnavailable
 from queues.engine.grants import Grants
 from queues.engine.mailbox.service import MailboxService
-from queues.engine.node import Node
+from queues.engine.node import LocalNode
 from queues.engine.policies import Policies
 from queues.engine.settle.writer import SettlementWriter
 
@@ -75,7 +75,7 @@ class Handlers:
     """One handler for each type of notification, in `by_type`."""
 
     def __init__(
-        self, node: Node, policies: Policies, reader: PolicyReader, local_queues: LocalQueues,
+        self, node: LocalNode, policies: Policies, reader: PolicyReader, local_queues: LocalQueues,
         subscriptions: Subscriptions, settlements: SettlementWriter, grants: Grants, clients: Clients,
         mailboxes: MailboxService | None, on_periodic_change: Sequence[Callable[[], None]],
     ) -> None:  # fmt: skip

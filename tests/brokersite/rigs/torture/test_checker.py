@@ -9,13 +9,13 @@ import pytest
 from brokersite.rigs.torture.checker import check
 from brokersite.rigs.torture.history import (
     Archived,
-    ClientConnection,
     Delivery,
     InjectedFault,
     InjectedFaultKind,
     MessageId,
     Publish,
     QueueRules,
+    RecordedConnection,
     RunHistory,
     Store,
     StoredCounts,
@@ -41,14 +41,14 @@ class Scene:
         self.store = Store()
         self.rules = [QueueRules(QUEUE, frozenset({"p"}), retention, timed)]
         self.published = 0
-        self.connection = ClientConnection("c", 0, 0.0)
+        self.connection = RecordedConnection("c", 0, 0.0)
 
     def connect(self, at: float, listener: int = 0) -> None:
         """The consumer's next connection."""
-        self.connection = ClientConnection("c", listener, at)
+        self.connection = RecordedConnection("c", listener, at)
 
     def publish(
-        self, sequence: int, at: float = 1.0, confirmed: float | None = 1.5, on: ClientConnection | None = None
+        self, sequence: int, at: float = 1.0, confirmed: float | None = 1.5, on: RecordedConnection | None = None
     ) -> None:
         self.history.publishes.append(Publish(MessageId("p", sequence), at, confirmed, on))
 
@@ -298,9 +298,9 @@ def test_a_producer_that_connects_anew_before_its_message_is_confirmed_may_overt
     confirmed: float | None, reconnects: bool, names: list[str]
 ) -> None:
     scene = Scene()
-    first = ClientConnection("p", 1, 0.0)
+    first = RecordedConnection("p", 1, 0.0)
     scene.publish(0, at=1.1, confirmed=confirmed, on=first)
-    scene.publish(1, at=1.3, on=ClientConnection("p", 0, 1.2) if reconnects else first)
+    scene.publish(1, at=1.3, on=RecordedConnection("p", 0, 1.2) if reconnects else first)
     for sequence in (1, 0):
         scene.deliver(sequence)
         scene.archive(sequence)

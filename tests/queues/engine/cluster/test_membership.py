@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from queues.engine import Destination, Engine, Outgoing
+from queues.engine import Destination, DetailedMessage, Engine
 from queues.engine.cluster import membership as nodes
 from queues.engine.cluster import reaper
 from queues.engine.cluster.reaper import settle_predecessors
@@ -435,7 +435,7 @@ async def test_a_loss_while_messages_are_stored_one_by_one_does_not_block_their_
             (queue,),
         )
         producer.send("q", b"1")
-        engine.publisher(Destination.parse("q")).publish_detailed(Outgoing(b"2", key="k"), producer, 1)
+        engine.publisher(Destination.parse("q")).publish_detailed(DetailedMessage(b"2", key="k"), producer, 1)
         await store.until(lambda: store.messages(queue), "the first is stored by itself")
         cut(engine, store, "writer")
         await store.until(lambda: not engine.available, "the loss is noticed")

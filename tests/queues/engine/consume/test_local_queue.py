@@ -18,7 +18,7 @@ from queues.engine.consume.local_queue import OVERTAKING, LocalQueue, QueueSched
 from queues.engine.consume.low_watermark import LOWEST
 from queues.engine.health import Health
 from queues.engine.message import Delivery, Message
-from queues.engine.node import Node
+from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
 from queues.engine.policies import QueuePolicy
 from tests.queues.engine.conftest import Worker
@@ -55,7 +55,7 @@ class Fetcher:
 
     def __init__(self) -> None:
         self.limits = FlowLimits(EngineOptions(conninfo="", peppers=(), name="test"))
-        self.node = Node()
+        self.node = LocalNode()
         self.wanted = False
 
     def want(self, queue: LocalQueue) -> None:

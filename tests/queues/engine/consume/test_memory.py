@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import monotonic
 
-from queues.engine import Engine, Outgoing
+from queues.engine import DetailedMessage, Engine
 from queues.engine.consume.memory import OVERHEAD, Memory, weight
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 
@@ -41,7 +41,7 @@ async def test_headers_keys_and_what_a_message_takes_beside_them_count(make_engi
     engine = await make_engine()
     producer = Producer(engine)
     await producer.publish("orders", *[b""] * 100)
-    await producer.publish_detailed("orders", Outgoing(b"", headers={"h": "x" * 50_000}, key="k" * 1000))
+    await producer.publish_detailed("orders", DetailedMessage(b"", headers={"h": "x" * 50_000}, key="k" * 1000))
     buffer = await engine.queue("orders")
     assert buffer.deliver(monotonic()) is None
     await store.until(lambda: len(buffer.ready) == 101, "all in memory")
@@ -60,7 +60,7 @@ async def test_messages_leased_when_stored_and_pushed_ones_are_counted_alike(
     worker.grant(1)
     await store.until(lambda: buffer.wanted(monotonic()), "the look that finds nothing")
     await producer.publish("jobs", *[b"x" * 10] * 50)
-    await producer.publish_detailed("jobs", *[Outgoing(b"y", headers={"n": n}) for n in range(50)])
+    await producer.publish_detailed("jobs", *[DetailedMessage(b"y", headers={"n": n}) for n in range(50)])
     await worker.take(1)
     assert engine.fetcher.limits.memory.used == held(engine)
     worker.grant(99)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from queues.engine import Engine, Outgoing, StoreUnavailable
+from queues.engine import DetailedMessage, Engine, StoreUnavailable
 from tests.queues.engine.conftest import Producer, Store
 
 
@@ -32,7 +32,7 @@ async def test_a_subscribe_does_not_wait_for_a_publish_whose_key_is_held(
     monkeypatch.setattr("queues.engine.publish.group_commit.KEY_PATIENCE", 3600.0)
     queue = store.queue("orders")
     with holding(store, queue, "k"):
-        publish = asyncio.create_task(producer.publish_detailed("orders", Outgoing(b"1", key="k")))
+        publish = asyncio.create_task(producer.publish_detailed("orders", DetailedMessage(b"1", key="k")))
         waiting = "select from pg_stat_activity where application_name = 'fivewire writer' and wait_event_type = 'Lock'"
         await store.until(lambda: store.rows(waiting), "the publish waits for its key")
         assert (await engine.subscriptions.create(b"t", 1, None)).topic == b"t"
@@ -46,10 +46,10 @@ async def test_held_keys_hold_up_other_publishes_only_now_and_then(
 ) -> None:
     queue = store.queue("orders")
     with holding(store, queue, "a", "b"):
-        await producer.publish_detailed("orders", Outgoing(b"1", key="a"), Outgoing(b"2", key="free"))
+        await producer.publish_detailed("orders", DetailedMessage(b"1", key="a"), DetailedMessage(b"2", key="free"))
         assert [(token, type(error)) for token, error in producer.failed] == [(0, StoreUnavailable)]
         monkeypatch.setattr("queues.engine.publish.group_commit.KEY_PATIENCE", 3600.0)
         engine.writer._rests_until += 3600.0
-        await producer.publish_detailed("orders", Outgoing(b"3", key="b"), Outgoing(b"4"))
+        await producer.publish_detailed("orders", DetailedMessage(b"3", key="b"), DetailedMessage(b"4"))
         assert len(producer.failed) == 2
     assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"2", b"4"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queues.engine import Destination, Engine, Outgoing
+from queues.engine import Destination, DetailedMessage, Engine
 from queues.engine.clock import now
 from queues.models import ApiKey
 from queues.operations.keys import create_key
@@ -85,7 +85,7 @@ async def test_a_message_with_details_between_plain_ones_keeps_its_place(
     producer = Producer(engine)
     source = engine.publisher(Destination("queue", b"q"))
     source.publish(b"1", producer, 1)
-    source.publish_detailed(Outgoing(b"2", headers={"n": 2}), producer, 2)
+    source.publish_detailed(DetailedMessage(b"2", headers={"n": 2}), producer, 2)
     await producer.wait(source.publish(b"3", producer, 3))
     assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"1", b"2", b"3"]
     assert (runs.runs["publish_one"], runs.runs["publish_detailed"]) == (2, 1)

@@ -16,7 +16,7 @@ from django.db import connections, transaction
 
 from queues import api
 from queues.audit.verify import Verification, verify
-from queues.engine import Destination, Engine, LocalQueue, Outgoing, StoreUnavailable, Unstorable
+from queues.engine import Destination, DetailedMessage, Engine, LocalQueue, StoreUnavailable, Unstorable
 from queues.engine.settle.writer import SettlementWriter
 from queues.models import State
 from queues.operations import queues as queue_operations
@@ -301,7 +301,9 @@ async def test_a_topic_and_a_route_reach_audited_queues_beside_others(engine: En
     shop = add_key(store, "shop")
     await publish(engine, "topic:t", *[b"%d" % n for n in range(3)], key=shop)
     producer = Producer(engine)
-    await producer.publish_detailed("topic:t", Outgoing(b"4", key="k", priority=5), Outgoing(b"5", key="k"))
+    await producer.publish_detailed(
+        "topic:t", DetailedMessage(b"4", key="k", priority=5), DetailedMessage(b"5", key="k")
+    )
     await until_happened(store, *["publish"] * 4)
     ids = [row["origin_id"] or row["id"] for row in store.messages((await engine.queue("orders")).id)]
     assert sorted(int(row[1]) for row in rows(store) if row[0] == "publish") == sorted(ids)
@@ -523,7 +525,7 @@ async def test_rejected_messages_get_no_row_and_those_stored_singly_get_one(engi
     queue = store.queue("orders", audited=True, max_length=3)
     producer = Producer(engine)
     producer.send("orders", b"1", b"2")
-    await producer.publish_detailed("orders", Outgoing(b"bad", headers={"x": "\0"}), Outgoing(b"3"))
+    await producer.publish_detailed("orders", DetailedMessage(b"bad", headers={"x": "\0"}), DetailedMessage(b"3"))
     await producer.publish("orders", b"4", b"5")
     assert len(producer.failed) == 3
     stored = [str(row["id"]) for row in store.messages(queue)]

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from queues.engine.message import ROWS_PER_STATEMENT, Failure
-from queues.engine.settle.batches import Kind, Part, Settlements, each_once, halve, settle_parameters
+from queues.engine.settle.batches import Part, SettlementKind, Settlements, each_once, halve, settle_parameters
 
 
 def acks(*ids: int, at: float = 1.0, **alike: Any) -> Settlements:
-    made = Settlements(Kind.ACKNOWLEDGE, **alike)
+    made = Settlements(SettlementKind.ACKNOWLEDGE, **alike)
     made.add_many(ids, [at] * len(ids))
     return made
 
@@ -21,7 +21,7 @@ def ids(part: Part) -> list[list[int]]:
 
 
 def test_a_part_is_halved_by_its_kinds_first_and_then_by_its_rows() -> None:
-    returned = Settlements(Kind.RETURN)
+    returned = Settlements(SettlementKind.RETURN)
     for n in range(3):
         returned.add_failure(Failure(n, n, delay=n / 2, tag=n, error=str(n)))
     error = ValueError()
@@ -30,7 +30,7 @@ def test_a_part_is_halved_by_its_kinds_first_and_then_by_its_rows() -> None:
     _, rest = halve(second, error)
     [some] = rest
     assert (some.kind, some.ids, some.attempts, some.delays, some.tags, some.errors) == (
-        Kind.RETURN, [1, 2], [1, 2], [0.5, 1.0], [1, 2], ["1", "2"]
+        SettlementKind.RETURN, [1, 2], [1, 2], [0.5, 1.0], [1, 2], ["1", "2"]
     )  # fmt: skip
     assert halve(first, error) == []
 
@@ -43,7 +43,7 @@ def test_a_message_acknowledged_twice_is_settled_once_as_it_was_last() -> None:
 def test_only_what_gets_new_ids_is_split_into_statements() -> None:
     many = range(ROWS_PER_STATEMENT + 1)
     assert [len(one.ids) for one in acks(*many).chunks] == [len(many)]
-    handed_back = Settlements(Kind.HAND_BACK)
+    handed_back = Settlements(SettlementKind.HAND_BACK)
     handed_back.add_ids(many, [None] * len(many))
     assert [(one.ids[0], len(one.tags)) for one in handed_back.chunks] == [
         (0, ROWS_PER_STATEMENT), (ROWS_PER_STATEMENT, 1)
@@ -71,7 +71,7 @@ def test_constant_values_are_given_once_and_varying_ones_as_a_column(part: Part,
 
 
 def test_results_of_jobs_stand_beside_messages_that_have_none() -> None:
-    jobs = Settlements(Kind.ACKNOWLEDGE, job=True)
+    jobs = Settlements(SettlementKind.ACKNOWLEDGE, job=True)
     jobs.add_jobs([1, 2], [1.0, 1.0], None, [b"r", None])
     assert settle_parameters([acks(3), jobs], 0.0)["results"] == [None, b"r", None]
     assert settle_parameters([acks(3)], 0.0)["results"] is None
