@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from django.apps import AppConfig
 from django.conf import settings
@@ -17,6 +17,9 @@ from queues.settings import problems
 
 #: Characters.
 SHORTEST_SECRET = 32
+
+#: Server settings without which a crash loses commits.
+SAFETY: Final = ("fsync", "full_page_writes")
 
 Apps = Sequence[AppConfig] | None
 
@@ -40,20 +43,9 @@ def check_database_server(
     app_configs: Apps, databases: Sequence[str] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
     """fivewire.E002: PostgreSQL 14 or later. fivewire.E003: what it has committed survives a crash."""
-    connection = connections[DEFAULT_DB_ALIAS]
-    if DEFAULT_DB_ALIAS not in (databases or ()) or connection.vendor != "postgresql":
-        return []
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "select current_setting('server_version_num')::int, current_setting('fsync'),"
-                " current_setting('full_page_writes')"
-            )
-            version, *safety = cursor.fetchone()
-    except OperationalError:
-        return []  # the command that needs the database reports it
+    found = _settings(databases, ["server_version_num", *SAFETY])
     messages: list[CheckMessage] = []
-    if version < OLDEST_SERVER:
+    if found and (version := int(found["server_version_num"])) < OLDEST_SERVER:
         messages.append(
             Error(
                 f"The server is PostgreSQL {version // 10000}.",
@@ -61,11 +53,11 @@ def check_database_server(
                 id="fivewire.E002",
             )
         )
-    for name, value in zip(("fsync", "full_page_writes"), safety, strict=True):
-        if value != "on":
+    for name in SAFETY:
+        if found and found[name] != "on":
             messages.append(
                 Error(
-                    f"PostgreSQL runs with {name} = {value}: a crash could lose messages that were confirmed.",
+                    f"PostgreSQL runs with {name} = {found[name]}: a crash could lose messages that were confirmed.",
                     hint=f"Set {name} = on; listeners refuse to start on this server.",
                     id="fivewire.E003",
                 )
@@ -78,15 +70,7 @@ def check_database_sessions(
     app_configs: Apps, databases: Sequence[str] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
     """fivewire.E005: Django's sessions write, and their commits wait for the disk."""
-    connection = connections[DEFAULT_DB_ALIAS]
-    if DEFAULT_DB_ALIAS not in (databases or ()) or connection.vendor != "postgresql":
-        return []
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("select name, current_setting(name) from unnest(%s::text[]) as name", [list(DJANGO_SESSION)])
-            found = dict(cursor.fetchall())
-    except OperationalError:
-        return []  # the command that needs the database reports it
+    found = _settings(databases, list(DJANGO_SESSION))
     return [
         Error(
             f"Django's sessions have {name} = {found[name]}.",
@@ -94,8 +78,21 @@ def check_database_sessions(
             id="fivewire.E005",
         )
         for name, value in DJANGO_SESSION.items()
-        if found[name] not in (value, "remote_apply")
+        if found and found[name] not in (value, "remote_apply")
     ]
+
+
+def _settings(databases: Sequence[str] | None, names: list[str]) -> dict[str, str]:
+    """Settings of the default database's session; none where it is not checked, or away."""
+    connection = connections[DEFAULT_DB_ALIAS]
+    if DEFAULT_DB_ALIAS not in (databases or ()) or connection.vendor != "postgresql":
+        return {}
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("select name, current_setting(name) from unnest(%s::text[]) as name", [names])
+            return dict(cursor.fetchall())
+    except OperationalError:
+        return {}  # the command that needs the database reports it
 
 
 @register(Tags.security)

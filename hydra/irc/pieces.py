@@ -110,11 +110,11 @@ class PiecePacker:
 
     __slots__ = ("_lines", "_number", "_pieces", "_size", "_waiting", "session", "to")
 
-    def __init__(self, session: str, size: int = MAX_TEXT) -> None:
+    def __init__(self, session: str) -> None:
         self.session = session
         self.to = UNKNOWN
         """The other side's session, once it is known."""
-        self._size = size - len(str(Piece(session, session, 10**15 - 1, PieceKind.WHOLE, "%20")))
+        self._size = MAX_TEXT - len(str(Piece(session, session, 10**15 - 1, PieceKind.WHOLE, "%20")))
         self._number = 0
         self._lines: deque[str] = deque()
         self._pieces: deque[tuple[PieceKind, str]] = deque()

@@ -40,7 +40,6 @@ class World:
         scenario: Scenario,
         *,
         node_class: type[Node] = Node,
-        times: Times | None = None,
         trace: Trace | None = None,
         only: str | None = None,
         quiet: bool = False,
@@ -57,7 +56,7 @@ class World:
         self._names = 0
         self._cluster = Cluster(
             scenario, self._schedule, self.rng, self.checker,
-            node_class=node_class, times=times or Times(), trace=trace, handled=self._look_for_leader,
+            node_class=node_class, times=Times(), trace=trace, handled=self._look_for_leader,
         )  # fmt: skip
 
     @property

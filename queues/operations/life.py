@@ -72,9 +72,9 @@ def life_of(message: Message | ArchivedMessage, using: str = DEFAULT_DB_ALIAS) -
     return sorted(steps, key=lambda step: step.at or last)
 
 
-def came_over(content: int | None, key: ApiKey | None, queue: Queue | None = None) -> str:
+def came_over(content: int | None, key: ApiKey | None) -> str:
     """Over which protocol a message came, as far as the store can tell."""
-    if content == Content.LETTER or (queue is not None and queue.kind == QueueKind.MAILBOX):
+    if content == Content.LETTER:
         return "over peerbus"
     if content == Content.CELERY:
         return "by Celery"

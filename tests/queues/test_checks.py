@@ -28,11 +28,11 @@ class OtherDatabase:
     def cursor(self) -> Iterator[OtherDatabase]:
         yield self
 
-    def execute(self, sql: str) -> None:
-        assert "fsync" in sql
+    def execute(self, sql: str, parameters: list[list[str]]) -> None:
+        [self.names] = parameters
 
-    def fetchone(self) -> tuple[Any, ...]:
-        return self.row
+    def fetchall(self) -> list[tuple[str, str]]:
+        return list(zip(self.names, self.row, strict=True))
 
 
 def connected_to(monkeypatch: pytest.MonkeyPatch, database: OtherDatabase) -> None:
@@ -59,14 +59,14 @@ def test_a_server_is_asked_when_its_database_is_to_be_checked() -> None:
 @pytest.mark.parametrize(
     ("row", "found"),
     [
-        ((180000, "on", "on"), []),
-        ((130009, "on", "on"), ["fivewire.E002"]),
-        ((140000, "off", "on"), ["fivewire.E003"]),
-        ((140000, "off", "off"), ["fivewire.E003", "fivewire.E003"]),
+        (("180000", "on", "on"), []),
+        (("130009", "on", "on"), ["fivewire.E002"]),
+        (("140000", "off", "on"), ["fivewire.E003"]),
+        (("140000", "off", "off"), ["fivewire.E003", "fivewire.E003"]),
     ],
 )
 def test_an_old_or_unsafe_server_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, row: tuple[Any, ...], found: list[str]
+    monkeypatch: pytest.MonkeyPatch, row: tuple[str, ...], found: list[str]
 ) -> None:
     connected_to(monkeypatch, OtherDatabase(row=row))
     assert ids(checks.check_database_server(None, ["default"])) == found

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 #: Bytes of a number, and the hexadecimal digits of one.
 WIDTH: Final = 8
 DIGITS: Final = 2 * WIDTH
-MOST_PRODUCERS: Final = 1 << 16
 _POSITION: Final = (1 << 32) - 1
 
 
