@@ -54,8 +54,6 @@ class Tidying:
             time, rounds = now(), rounds + 1
             cold = self._cold(time)
             await self._leave(connection, cold)
-            for dead in self._local_queues.dead_letters.values():
-                dead.return_unwanted()
             await self._raise_floors(connection, time)
             if rounds % int(UNSEEN / TIDY) == 0:
                 await self._look_for_unseen(connection)
@@ -66,12 +64,11 @@ class Tidying:
     def _cold(self, time: float) -> list[LocalQueue]:
         """Empty the buffers that are not consumed from any more; those that are due again are noted."""
         cold: list[LocalQueue] = []
-        for buffer in self._schedule.idle.due(time):
-            # Messages on their way when a buffer went cold come to one that is no longer interested.
-            if buffer.closed or not (buffer.interested or buffer.ready):
+        for at, buffer in self._schedule.idle.due(time):
+            if not buffer.begin_look(at):
                 continue
             if not buffer.is_cold(time):
-                self._schedule.idle.at(buffer, max(buffer.look_again_at(time), time + TIDY))
+                buffer.look_at(max(buffer.look_again_at(time), time + TIDY))
                 continue
             buffer.return_prefetched()
             buffer.not_served()
@@ -97,7 +94,7 @@ class Tidying:
             for buffer in cold:  # to be said again, later
                 if buffer not in left:
                     buffer.still_served()
-                    self._schedule.idle.at(buffer, now() + UNTIDY)
+                    buffer.look_at(now() + UNTIDY)
         back = [buffer for buffer in left if buffer.interested]  # said before the drop, perhaps
         for buffer in await self._each(connection, "interest in a queue", back, serve):
             buffer.not_served()  # announced again with the next claim

@@ -21,7 +21,7 @@ class DeadlineTimer:
     the clock stands still, and for GRACE seconds more."""
 
     def __init__(self, schedule: QueueSchedule, health: Health, held_up: Callable[[], bool]) -> None:
-        self._timed = schedule.deadlines
+        self._deliveries = schedule.deliveries
         self._health = health
         self._held_up = held_up
         self._held_up_at = self._looked_at = 0.0
@@ -43,10 +43,8 @@ class DeadlineTimer:
             self._timer.cancel()
 
     def _return_overdue(self, time: float) -> None:
-        for queue in self._timed.due(time):
+        for _, burst in self._deliveries.due(time):
             try:
-                queue.expire_deliveries(time)
+                burst.queue.expire(burst, time)
             except Exception as error:
-                self._health.isolate("deadline", error, queue=queue.policy.name)
-            if (following := queue.next_deadline) is not None:
-                self._timed.at(queue, following)
+                self._health.isolate("deadline", error, queue=burst.queue.policy.name)

@@ -17,7 +17,6 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from queues.engine.clock import now
 from queues.engine.consume.backlog import Backlog
-from queues.engine.consume.deadlines import MovableDeadlines
 from queues.engine.faults import told
 from queues.engine.health import Health
 from queues.engine.message import Delivery, Detail
@@ -124,8 +123,8 @@ class Dispatched(Protocol):
     def want(self) -> None:
         """Have messages claimed soon."""
 
-    def expires_at(self, time: float) -> None:
-        """Call `expire_deliveries` at this time."""
+    def due_back(self, deadline: float, tags: Sequence[int], consumer: PushConsumer) -> None:
+        """Have `Dispatcher.expire` called at this time for these deliveries."""
 
 
 class Dispatcher:
@@ -139,7 +138,8 @@ class Dispatcher:
         #: Messages that consumers wait for.
         self.demand = 0
         self._dispatching = False
-        self._deadlines = MovableDeadlines()
+        #: Deadlines that consumers have moved, by tag.
+        self._moved: dict[int, float] = {}
 
     def grant(self, consumer: PushConsumer, credits: int) -> None:
         """Let so many more messages be pushed to a consumer, up to 2³²-1 in all; push the prefetched ones."""
@@ -232,8 +232,7 @@ class Dispatcher:
         first, last = messages[0].tag, messages[-1].tag
         consecutive = last - first == len(messages) - 1
         tags: Sequence[int] = range(first, last + 1) if consecutive else [message.tag for message in messages]
-        self._deadlines.add(time + timeout, tags, consumer)
-        self._queue.expires_at(time + timeout)
+        self._queue.due_back(time + timeout, tags, consumer)
         return time + timeout
 
     def beat(self, tag: int) -> float | None:
@@ -242,30 +241,31 @@ class Dispatcher:
         timeout = self._queue.policy.ack_timeout
         if timeout is None:
             return None
-        deadline = now() + timeout
-        self._deadlines.move(tag, deadline)
+        deadline = self._moved[tag] = now() + timeout
         return deadline
 
     def completed(self, tags: Iterable[int]) -> None:
         """Remove finished deliveries."""
-        if self._deadlines.moved:
+        if self._moved:
             for tag in tags:
-                self._deadlines.drop(tag)
+                self._moved.pop(tag, None)
 
-    @property
-    def next_deadline(self) -> float | None:
-        """The earliest time at which `expire` has work."""
-        return self._deadlines.next
-
-    def expire(self, time: float) -> None:
-        """Take back deliveries that were not finished in time."""
-        for tags, worker in self._deadlines.expired(time):
-            late = [tag for tag in tags if tag in self._queue.unacked]
-            for tag in late:
-                self._queue.give_back(tag, error="not finished by its deadline")
-            if late:
-                self._queue.health.guard("session", worker, worker.expired, late)
+    def expire(self, tags: Iterable[int], consumer: PushConsumer, time: float) -> None:
+        """Take back those of these deliveries that are unfinished, and whose deadline was not moved."""
+        late = []
+        for tag in tags:
+            moved = self._moved.pop(tag, time)
+            if tag not in self._queue.unacked:
+                continue
+            if moved > time:
+                self._queue.due_back(moved, (tag,), consumer)
+            else:
+                late.append(tag)
+        for tag in late:
+            self._queue.give_back(tag, error="not finished by its deadline")
+        if late:
+            self._queue.health.guard("session", consumer, consumer.expired, late)
 
     def forget_deadlines(self) -> None:
         """The queue is gone, or the leases are: no delivery is this node's any more."""
-        self._deadlines.clear()
+        self._moved.clear()

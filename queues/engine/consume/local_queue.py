@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice, takewhile
+from dataclasses import dataclass
+from itertools import chain, islice, takewhile
+from math import inf
 from typing import Protocol
 
 from queues.engine.consume.backlog import Backlog, ClaimResult
 from queues.engine.consume.claim_path import Action, Event, State
-from queues.engine.consume.deadlines import Agenda, BurstDeadlines
-from queues.engine.consume.dispatch import TURN_BYTES, Dispatcher, Push, Waiter
+from queues.engine.consume.deadlines import Deadlines
+from queues.engine.consume.dispatch import TURN_BYTES, Dispatcher, Push, PushConsumer, Waiter
 from queues.engine.consume.held_messages import HeldMessages, Unacked
 from queues.engine.consume.limits import BATCH, FlowLimits
 from queues.engine.consume.low_watermark import LOWEST
@@ -52,12 +54,21 @@ SHARED_BATCH = 200
 UNLIMITED = 2**31
 
 
+@dataclass(slots=True, eq=False)
+class Burst:
+    """Deliveries made at once, which are due back at one time: to a consumer, or (None) to those who asked."""
+
+    queue: LocalQueue
+    consumer: PushConsumer | None
+    tags: list[Sequence[int]]
+
+
 class QueueSchedule:
-    """When each local queue of a node is looked at: for deliveries that are due, and for messages without consumers."""
+    """When a node looks at its local queues: for deliveries that are due, and for messages without consumers."""
 
     def __init__(self) -> None:
-        self.deadlines: Agenda[LocalQueue] = Agenda()
-        self.idle: Agenda[LocalQueue] = Agenda()
+        self.deliveries: Deadlines[Burst] = Deadlines()
+        self.idle: Deadlines[LocalQueue] = Deadlines()
 
 
 class Claims(Protocol):
@@ -110,7 +121,11 @@ class LocalQueue:
         #: Messages that a consumer asks for at once: of each larger burst at once, of smaller ones by and by.
         self._burst = 1
         self._on_refill: list[Callable[[], None]] = []
-        self._deadlines = BurstDeadlines()
+        #: The last burst of deliveries to those who asked: its time and number of attempts.
+        self._burst_key: tuple[float, int] | None = None
+        self._last_burst: list[Sequence[int]] = []
+        #: When it is looked at next whether consumers have left.
+        self._next_look = inf
         self._batches: dict[int | None, Settlements] = {}
 
     @property
@@ -189,7 +204,7 @@ class LocalQueue:
 
     def demand_ended(self) -> None:
         """The last consumer that waited has left."""
-        self._schedule.idle.at(self, self.look_again_at(time.monotonic()))
+        self.look_at(self.look_again_at(time.monotonic()))
 
     def want(self) -> None:
         """Have messages claimed soon."""
@@ -330,13 +345,8 @@ class LocalQueue:
         when its attempts are used up. Without `count` the delivery is not held against the message. `refuse` is called
         if the lease is lost before that is stored: the message comes again without this attempt."""
         entry = self.held.release(tag, None)
-        if entry is not None:
-            self._give_back(tag, entry, count, delay, error, keep_tag, refuse)
-
-    def _give_back(
-        self, tag: int, entry: Unacked, count: bool, delay: float | None, error: str | None, keep_tag: bool,
-        refuse: Callable[[], None] | None = None,
-    ) -> None:  # fmt: skip
+        if entry is None:
+            return
         id, attempts, _, detail = entry
         attempts += count
         if count and self.policy.exhausted(attempts, None if detail is None else detail.max_attempts):
@@ -477,7 +487,7 @@ class LocalQueue:
         if self._soon_cold or not self.interested:
             self.tidy_soon()
         else:
-            self._schedule.idle.at(self, time.monotonic() + COLD)
+            self.look_at(time.monotonic() + COLD)
         self.dispatch()
 
     def refilled(self) -> None:
@@ -536,7 +546,21 @@ class LocalQueue:
 
     def tidy_soon(self) -> None:
         """The queue may become cold sooner than expected."""
-        self._schedule.idle.at(self, time.monotonic() + COLD_SHARED)
+        self.look_at(time.monotonic() + COLD_SHARED)
+
+    def look_at(self, time: float) -> None:
+        """Look at this time whether it has become cold, unless it is looked at sooner."""
+        if time < self._next_look:
+            self._next_look = time
+            self._schedule.idle.at(time, self)
+
+    def begin_look(self, time: float) -> bool:
+        """A look was due at this time; False if a sooner one took its place, or there is nothing to hand back."""
+        if time != self._next_look:
+            return False
+        self._next_look = inf
+        # Messages on their way when a queue went cold come to one that is no longer interested.
+        return not self.closed and (self.interested or bool(self.ready))
 
     def serve(self) -> None:
         """The store is told that this node serves the queue."""
@@ -611,8 +635,8 @@ class LocalQueue:
         self.held.lose_leases()
         self.backlog.restart()
         self._returned_in = 0  # messages on their way back are reaped
-        self._deadlines.clear()
         self._dispatcher.forget_deadlines()
+        self._burst_key = None
         self.interested = False
 
     def forget_history(self) -> None:
@@ -621,31 +645,26 @@ class LocalQueue:
 
     # Deadlines.
 
-    def expires_at(self, time: float) -> None:
-        """A delivery is due back at this time."""
-        self._schedule.deadlines.at(self, time)
+    def due_back(self, deadline: float, tags: Sequence[int], consumer: PushConsumer) -> None:
+        """Deliveries to a consumer are due back at this time."""
+        self._schedule.deliveries.at(deadline, Burst(self, consumer, [tags]))
 
     def _add_deadline(self, tags: Sequence[int], attempts: int, now: float) -> None:
-        """Note the deadline of deliveries; those of one burst share an entry."""
-        if not self._deadlines.is_open(now, attempts):
+        """Note the deadline of deliveries to those who asked; those of one moment and attempt share an entry."""
+        if self._burst_key != (now, attempts):
+            self._burst_key, self._last_burst = (now, attempts), []
             deadline = now + (self.policy.ack_timeout or 0.0) + self.policy.backoff(attempts + 1)
-            self._deadlines.begin(now, attempts, deadline)
-            self._schedule.deadlines.at(self, deadline)
-        self._deadlines.join(tags)
+            self._schedule.deliveries.at(deadline, Burst(self, None, self._last_burst))
+        self._last_burst.append(tags)
 
-    def expire_deliveries(self, now: float) -> None:
-        """Return deliveries that were not acknowledged in time: timed ones keep their tags."""
-        for tag in self._deadlines.expired(now):
-            entry = self.held.release(tag, None)
-            if entry is not None:
-                self._give_back(tag, entry, True, 0.0, "not acknowledged in time", keep_tag=True)
-        self._dispatcher.expire(now)
-
-    @property
-    def next_deadline(self) -> float | None:
-        """When `expire_deliveries` has work next."""
-        times = [self._deadlines.next, self._dispatcher.next_deadline]
-        return min((time for time in times if time is not None), default=None)
+    def expire(self, burst: Burst, time: float) -> None:
+        """Return deliveries that were not acknowledged in time: those to who asked keep their tags."""
+        tags = chain.from_iterable(burst.tags)
+        if burst.consumer is not None:
+            self._dispatcher.expire(tags, burst.consumer, time)
+            return
+        for tag in tags:
+            self.give_back(tag, delay=0.0, error="not acknowledged in time", keep_tag=True)
 
     # For operators.
 
@@ -674,16 +693,23 @@ class LocalDeadLetters(LocalQueue):
     def wanted(self, now: float) -> int:
         return 0
 
-    def return_unwanted(self) -> None:
+    def _added(self) -> None:
+        self.dispatch()
+        self.demand_ended()
+
+    def demand_ended(self) -> None:
         """Return dead letters whose consumers left while they were claimed."""
         if self.ready and not self.demand:
             self._settlements.hand_back(self.take_all())
 
-    def _give_back(
-        self, tag: int, entry: Unacked, count: bool, delay: float | None, error: str | None, keep_tag: bool,
-        refuse: Callable[[], None] | None = None,
+    def give_back(
+        self, tag: int, *, count: bool = True, delay: float | None = None, error: str | None = None,
+        keep_tag: bool = False, refuse: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         """A dead letter goes back unchanged: behind the others, or with `count` off, unseen, to its place."""
+        entry = self.held.release(tag, None)
+        if entry is None:
+            return
         if count:
             self._settlements.give_back(Failure(entry[0], entry[1], refuse=refuse), self.audited)
         else:

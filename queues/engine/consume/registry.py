@@ -131,6 +131,7 @@ class LocalQueues:
 
     def lose_leases(self) -> None:
         """The leases are lost with the connections."""
+        self.schedule.deliveries.clear()
         for queue in self:
             queue.lose_leases()
 

@@ -10,22 +10,25 @@ import pytest
 
 from queues.engine import DetailedMessage, Engine, LocalQueue
 from queues.engine.clock import now
-from queues.engine.consume.deadlines import Agenda
+from queues.engine.consume.deadlines import Deadlines
 from queues.engine.consume.local_queue import COLD
 from queues.engine.consume.subscriptions import TAGS, LocalSubscription
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting
 from tests.queues.engine.faults import Faults
 
 
-def test_an_agenda_gives_each_thing_once_at_its_earliest_time() -> None:
-    agenda: Agenda[str] = Agenda()
-    for thing, at in (("a", 5.0), ("b", 2.0), ("a", 3.0), ("b", 9.0), ("c", 4.0)):
-        agenda.at(thing, at)
-    assert agenda.due(1.9) == []
-    assert agenda.due(3.5) == ["b", "a"]
-    agenda.at("a", 8.0)
-    assert agenda.due(7.0) == ["c"]
-    assert (agenda.due(10.0), agenda.due(10.0), len(agenda)) == (["a"], [], 0)
+def test_deadlines_give_each_thing_at_its_time_and_things_of_one_time_in_their_order() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    for at, thing in ((5.0, "z"), (2.0, "b"), (5.0, "a"), (4.0, "c")):
+        deadlines.at(at, thing)
+    assert deadlines.due(1.9) == []
+    assert deadlines.due(4.0) == [(2.0, "b"), (4.0, "c")]
+    assert len(deadlines) == 2
+    deadlines.at(4.5, "d")
+    assert deadlines.due(10.0) == [(4.5, "d"), (5.0, "z"), (5.0, "a")]
+    deadlines.at(1.0, "e")
+    deadlines.clear()
+    assert (deadlines.due(10.0), len(deadlines)) == ([], 0)
 
 
 async def test_idle_queues_with_consumers_are_not_looked_at_each_time(
@@ -55,18 +58,21 @@ async def test_a_queue_whose_last_consumer_leaves_is_looked_at_as_soon_as_it_may
     engine: Engine, store: Store
 ) -> None:
     store.queue("q")
-    buffer, idle = await engine.queue("q"), engine.local_queues.schedule.idle
+    buffer = await engine.queue("q")
     waiting = [Waiting(), Waiting()]
     for one in waiting:
         buffer.wait(one)
     await store.until(lambda: buffer.interested and not buffer.backlog.unclaimed, "it is served")
     looked = now() + 30
     engine.tidying._cold(looked)  # consumers wait: the next look is late
-    assert idle.due(looked + 50) == []
+    assert buffer._next_look > looked + 50
     buffer.cancel(waiting[0])
-    assert idle.due(now() + COLD + 1) == []
+    assert buffer._next_look > looked + 50
     buffer.cancel(waiting[1])
-    assert idle.due(now() + COLD + 1) == [buffer]
+    assert buffer._next_look < now() + COLD + 1
+    due = engine.local_queues.schedule.idle.due(now() + COLD + 1)
+    assert [queue for at, queue in due if queue.begin_look(at)] == [buffer]  # by the sooner look alone
+    assert not any(queue.begin_look(at) for at, queue in engine.local_queues.schedule.idle.due(looked + 100))
 
 
 async def test_delayed_messages_are_looked_for_by_one_statement_while_none_is_due(
@@ -102,9 +108,11 @@ async def test_only_queues_with_deadlines_are_looked_at(engine: Engine, store: S
     buffers = [await engine.queue(name) for name in names]
     await Producer(engine).publish("q0", b"x")
     await store.until(lambda: buffers[0].deliver_many(time.monotonic(), 1), "the delivery")
-    assert len(engine.local_queues.schedule.deadlines) == 1
-    assert engine.local_queues.schedule.deadlines.due(time.monotonic() + 3000) == []
-    assert engine.local_queues.schedule.deadlines.due(time.monotonic() + 4000) == [buffers[0]]
+    deliveries = engine.local_queues.schedule.deliveries
+    assert len(deliveries) == 1
+    assert deliveries.due(time.monotonic() + 3000) == []
+    [(_, burst)] = deliveries.due(time.monotonic() + 4000)
+    assert burst.queue is buffers[0]
 
 
 async def test_after_a_reconnect_publishes_do_not_walk_over_what_was_settled_before(

@@ -335,7 +335,7 @@ def test_a_waiter_is_served_before_workers_and_takes_one_message() -> None:
     shop.publish(1, 2, 3)
     assert (taker.taken, [push.id for push in worker.pushed]) == ([1], [2, 3])
     assert worker.deadlines[0] is not None
-    assert len(shop.queue._schedule.deadlines) == 1  # the waiter's delivery has no deadline
+    assert len(shop.queue._schedule.deliveries) == 1  # the waiter's delivery has no deadline
     assert (shop.queue.demand, taker.credits) == (8, 0)
     left = Taker(shop.queue)
     shop.queue.cancel(left)
