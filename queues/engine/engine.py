@@ -27,7 +27,7 @@ from queues.engine.cluster.notifications.handlers import Handlers, PolicyReader
 from queues.engine.cluster.tidying import Tidying
 from queues.engine.cluster.timeline import Timeline
 from queues.engine.connections import Connections
-from queues.engine.consume.deadline_timer import DeadlineTimer
+from queues.engine.consume.deadlines import DeadlineTimer
 from queues.engine.consume.fetcher import Fetcher
 from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue
 from queues.engine.consume.registry import LocalQueues
@@ -111,7 +111,7 @@ class Engine:
         )  # fmt: skip
         self._notifications = NotificationReader(handlers.by_type, counts)
         self._deadlines = DeadlineTimer(
-            self.local_queues.schedule, health, lambda: self.saturation.reached or self.behind
+            self.local_queues.schedule.deliveries, health, lambda: self.saturation.reached or self.behind
         )
         self.jobs: Sequence[EngineJob] = self._all_jobs()
         self.supervisor = Supervisor(self, options, counts, health, node, connections)

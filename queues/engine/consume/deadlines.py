@@ -1,17 +1,30 @@
 """Times at which something is looked at: deliveries that are due back, and queues that consumers may have left.
 
 `Deadlines` is one heap for all queues of a node: what is not due costs nothing, however many queues there are. Nothing
-is taken out before its time. Deliveries share an entry if they were made at once, and may be finished when it is due;
+is taken out before its time: deliveries share an entry if they were made at once, and may be finished when it is due;
 who moves a deadline notes the new one, and sets it when the old one is due.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
+
+from queues.engine.clock import now
+from queues.engine.consume.dispatch import PushConsumer
+from queues.engine.health import Health
+from queues.engine.policies import QueuePolicy
 
 T = TypeVar("T")
+
+#: Seconds between looks.
+DEADLINES = 0.02
+#: Seconds that clients have to acknowledge after they were held up.
+GRACE = 0.1
 
 
 class Deadlines(Generic[T]):
@@ -40,3 +53,56 @@ class Deadlines(Generic[T]):
 
     def clear(self) -> None:
         self._heap.clear()
+
+
+class Delivering(Protocol):
+    """The queue of a burst."""
+
+    policy: QueuePolicy
+
+    def expire(self, burst: Burst, time: float) -> None:
+        """Return those deliveries that were not acknowledged in time."""
+
+
+@dataclass(slots=True, eq=False)
+class Burst:
+    """Deliveries made at once, which are due back at one time: to a consumer, or (None) to those who asked."""
+
+    queue: Delivering
+    consumer: PushConsumer | None
+    tags: list[Sequence[int]]
+
+
+class DeadlineTimer:
+    """Returns deliveries that were due at the last look, on this process's own clock: acknowledgements that had arrived
+    by then were read in between, however long this process was held up. While `held_up()`, clients may not be able to
+    acknowledge: the clock stands still, and for GRACE seconds more."""
+
+    def __init__(self, deliveries: Deadlines[Burst], health: Health, held_up: Callable[[], bool]) -> None:
+        self._deliveries = deliveries
+        self._health = health
+        self._held_up = held_up
+        self._held_up_at = self._looked_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Look, and go on looking."""
+        time = now()
+        if self._held_up():
+            self._held_up_at = time
+        elif time - self._held_up_at > GRACE:
+            self._return_overdue(self._looked_at)
+            self._looked_at = time
+        self._timer = asyncio.get_running_loop().call_later(DEADLINES, self.start)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _return_overdue(self, time: float) -> None:
+        for _, burst in self._deliveries.due(time):
+            try:
+                burst.queue.expire(burst, time)
+            except Exception as error:
+                self._health.isolate("deadline", error, queue=burst.queue.policy.name)

@@ -153,7 +153,7 @@ class Fetcher:
         """The writer is idle: backlogs left to it are claimed here."""
         left, self._nearly_done = self._nearly_done, {}
         for queue in left:
-            queue.writer_idle()
+            queue.backlog.writer_idle()
             self.want(queue)
 
     async def claim(self, connection: Connection, queue: LocalQueue) -> None:
@@ -171,7 +171,7 @@ class Fetcher:
             queue.refilled()
             return
         policy = queue.policy
-        queue.begin_claim()
+        queue.backlog.begin_claim()
         try:
             result, messages = await self._claim(connection, queue, limit)
         except BaseException as error:

@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice, takewhile
 from math import inf
 from typing import Protocol
 
 from queues.engine.consume.backlog import Backlog, ClaimResult
 from queues.engine.consume.claim_path import Action, Event, State
-from queues.engine.consume.deadlines import Deadlines
+from queues.engine.consume.deadlines import Burst, Deadlines
 from queues.engine.consume.dispatch import TURN_BYTES, Dispatcher, Push, PushConsumer, Waiter
 from queues.engine.consume.held_messages import HeldMessages, Unacked
 from queues.engine.consume.limits import BATCH, FlowLimits
@@ -52,15 +51,6 @@ OVERTAKING = 100
 SHARED_BATCH = 200
 #: More messages than any transaction stores.
 UNLIMITED = 2**31
-
-
-@dataclass(slots=True, eq=False)
-class Burst:
-    """Deliveries made at once, which are due back at one time: to a consumer, or (None) to those who asked."""
-
-    queue: LocalQueue
-    consumer: PushConsumer | None
-    tags: list[Sequence[int]]
 
 
 class QueueSchedule:
@@ -141,26 +131,8 @@ class LocalQueue:
         With `timed` the message comes back unless it is acknowledged within the queue's ack timeout and, on top, the
         backoff of its attempt. `consumer` is the API key of the consumer.
         """
-        self.last_demand = now
-        held = self.held
-        if (
-            held.ready and not (self.backlog.unclaimed and held.ready[0][0] > self.backlog.first)
-            and not self.policy.paused and now < self._node.trusted_until
-        ):  # fmt: skip
-            delivery = held.deliver(now)
-            if delivery is not None:
-                if self.audited is not None:
-                    id = held.unacked[delivery[0]][0]
-                    self.audited.delivered([id], [_published_id(id, delivery[3])], consumer)
-                if timed:
-                    self._add_deadline((delivery[0],), delivery[2], now)
-                if self.backlog.unclaimed and (self.overtaken or len(held.ready) < self._limits.low_water):
-                    self._fetcher.want(self)
-                return delivery
-        if self.backlog.unclaimed:
-            self._shortage += 1
-            self._fetcher.want(self)
-        return None
+        found = self._take(now, 1, consumer, timed)
+        return found[0] if found else None
 
     def deliver_many(self, now: float, count: int, consumer: int | None = None) -> list[Delivery]:
         """Up to `count` messages, each with a deadline as `deliver` gives it with `timed`."""
@@ -173,21 +145,37 @@ class LocalQueue:
         ):  # fmt: skip
             tags, messages = held.deliver_plain(now, count)
         if not messages:
-            found: list[Delivery] = []
-            while len(found) < count and (delivery := self.deliver(now, True, consumer)) is not None:
-                found.append(delivery)
-            self._shortage = max(self._shortage, count - len(found))
-            return found
+            return self._take(now, count, consumer, True)
         self.last_demand = now
         self._add_deadline(tags, 0, now)
         if self.audited is not None:
             ids = [message[0] for message in messages]
             self.audited.delivered(ids, ids, consumer)
-        if self.backlog.unclaimed and len(held.ready) < self._limits.low_water:
-            self._fetcher.want(self)
+        self._refill()
         taken: list[Delivery] = [(tag, message[1], 0, None) for tag, message in zip(tags, messages, strict=True)]
         left = count - len(taken)
         return taken if not left else taken + self.deliver_many(now, left, consumer)
+
+    def _take(self, now: float, count: int, consumer: int | None, timed: bool) -> list[Delivery]:
+        """Messages of any kind for a consumer that asks; what is missing is claimed."""
+        self.last_demand = now
+        found: list[Delivery] = []
+        while len(found) < count and not self.policy.paused and (taken := self.push(now, count - len(found), consumer)):
+            found += [(tag, payload, attempts, detail) for tag, _, payload, attempts, detail in taken]
+        if timed:
+            for tag, _, attempts, _ in found:
+                self._add_deadline((tag,), attempts, now)
+        if missing := count - len(found):
+            if self.backlog.unclaimed:
+                self._shortage += 1
+                self._fetcher.want(self)
+            self._shortage = max(self._shortage, missing)
+        return found
+
+    def _refill(self) -> None:
+        """Have messages claimed when few are left."""
+        if self.backlog.unclaimed and (self.overtaken or len(self.ready) < self._limits.low_water):
+            self._fetcher.want(self)
 
     @property
     def may_refill(self) -> bool:
@@ -240,11 +228,10 @@ class LocalQueue:
             first = self.backlog.first
             most = sum(1 for _ in takewhile(lambda message: message[0] <= first, islice(held.ready, most)))
         taken = held.push(now, most, TURN_BYTES)
-        if self.audited is not None:
+        if taken and self.audited is not None:
             ids = [held.unacked[push.tag][0] for push in taken]
             self.audited.delivered(ids, [push.id for push in taken], key)
-        if self.backlog.unclaimed and (self.overtaken or len(held.ready) < self._limits.low_water):
-            self._fetcher.want(self)
+        self._refill()
         return taken
 
     @property
@@ -402,11 +389,6 @@ class LocalQueue:
             return UNLIMITED if self.demand or recent else 0
         return max(0, min(self.room, max(self.demand, self._burst if recent else 0) - len(self.held.ready)))
 
-    def begin_storing(self) -> None:
-        """A transaction begins that may lease new messages to this node: no claim may begin before `end_storing`, or
-        messages would overtake each other."""
-        self.backlog.on(Event.STORING_BEGUN)
-
     def end_storing(self) -> None:
         """The transaction has ended."""
         self._obey(self.backlog.on(Event.STORED))
@@ -445,10 +427,6 @@ class LocalQueue:
         self._shortage = 0
         return max(most, overtaking) if self.overtaken else most
 
-    def begin_claim(self) -> None:
-        """A claim begins."""
-        self.backlog.begin_claim()
-
     def abort_claim(self) -> None:
         """The claim under way has failed. A purge passed over its messages, which are ready in the store again."""
         self.backlog.on(Event.CLAIM_FAILED)
@@ -460,11 +438,6 @@ class LocalQueue:
         # When a concurrency limit was met there is more, but not now.
         limited = result.taken < limit and self.policy.concurrency_limit is not None
         self.backlog.end_claim(result, LOWEST if self.dead else horizon, limited=limited)
-
-    def writer_idle(self) -> None:
-        """The publish writer makes no claim now: one that was left to it is the fetcher's."""
-        if self.backlog.state is State.NEARLY_DONE:
-            self.backlog.on(Event.WRITER_IDLE)
 
     def add(self, messages: Iterable[Message], size: int) -> None:
         """Take messages leased to this node, which have `size` bytes together, as `weight` counts."""

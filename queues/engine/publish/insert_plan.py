@@ -320,7 +320,7 @@ class Plan:
         buffers = dict.fromkeys(buffer for write in self.writes for buffer in write.buffers if buffer is not None)
         self.storing = list(buffers)
         for buffer in self.storing:
-            buffer.begin_storing()
+            buffer.backlog.begin_storing()
 
     def end(self) -> None:
         """Leased messages are about to be in memory, or there are none."""

@@ -37,14 +37,14 @@ def claimed(shop: Shop, *, more: bool) -> None:
 CAUSES: dict[Event, Callable[[Shop], object]] = {
     Event.ARRIVED: lambda shop: shop.queue.more_in_store(7),
     Event.RETURNED: lambda shop: shop.queue.return_prefetched(),
-    Event.CLAIM_BEGUN: lambda shop: shop.queue.begin_claim(),
+    Event.CLAIM_BEGUN: lambda shop: shop.queue.backlog.begin_claim(),
     Event.CLAIMED_SOME: lambda shop: claimed(shop, more=True),
     Event.CLAIMED_ALL: lambda shop: claimed(shop, more=False),
     Event.CLAIM_FAILED: lambda shop: shop.queue.abort_claim(),
     Event.EXHAUSTED: lambda shop: shop.queue.exhaust(),
-    Event.STORING_BEGUN: lambda shop: shop.queue.begin_storing(),
+    Event.STORING_BEGUN: lambda shop: shop.queue.backlog.begin_storing(),
     Event.STORED: lambda shop: shop.queue.end_storing(),
-    Event.WRITER_IDLE: lambda shop: shop.queue.writer_idle(),
+    Event.WRITER_IDLE: lambda shop: shop.queue.backlog.writer_idle(),
 }
 
 
@@ -192,6 +192,6 @@ def test_nobody_is_asked_for_a_claim_that_no_consumer_waits_for() -> None:
 def test_a_claim_that_met_a_limit_has_had_all_for_now() -> None:
     shop = Shop(concurrency_limit=2)
     shop.queue.more_in_store(7)
-    shop.queue.begin_claim()
+    shop.queue.backlog.begin_claim()
     shop.queue.end_claim(ClaimResult(SNAPSHOT, True, 7, 1), 2, LOWEST)
     assert shop.queue.backlog.state is State.CAUGHT_UP

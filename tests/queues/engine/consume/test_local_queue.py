@@ -107,7 +107,7 @@ class Shop:
     def begin_claim(self) -> int:
         assert not self.queue.in_transit
         limit = self.queue.claim_limit()
-        self.queue.begin_claim()
+        self.queue.backlog.begin_claim()
         return limit
 
     def end_claim(self, limit: int = BATCH) -> list[int]:
@@ -214,7 +214,7 @@ def test_a_message_that_was_being_stored_as_an_earlier_one_was_handed_back_comes
     shop = Shop()
     shop.publish(1)
     shop.take()
-    shop.queue.begin_storing()
+    shop.queue.backlog.begin_storing()
     shop.queue.hand_back(shop.tags[1])
     shop.write_handed_back()
     shop.queue.end_storing()
