@@ -67,11 +67,6 @@ class Backlog(ClaimPath):
         self.watermark.reset()
         self.returned(FIRST)
 
-    def begin_storing(self) -> None:
-        """A transaction begins that may lease new messages to this node: no claim may begin before its end, or messages
-        would overtake each other."""
-        self.on(Event.STORING_BEGUN)
-
     def writer_idle(self) -> None:
         """The publish writer makes no claim now: one that was left to it is the fetcher's."""
         if self.state is State.NEARLY_DONE:

@@ -30,6 +30,8 @@ from typing import Final
 class State(Enum):
     """What a node knows of one queue's ready messages in the store, and what is under way."""
 
+    __hash__ = object.__hash__  # that of enumerations is a function of Python's, and each commit looks up the table
+
     BEHIND = auto()
     """The store may have some; a claim is made when consumers want messages."""
     CLAIMING = auto()
@@ -49,6 +51,8 @@ class State(Enum):
 
 class Event(Enum):
     """An event of a backlog."""
+
+    __hash__ = object.__hash__
 
     ARRIVED = auto()
     """Messages became ready in the store."""
@@ -138,6 +142,12 @@ TABLE: Final[Mapping[State, _Row]] = MappingProxyType(
 )
 
 
+# Each commit reads these for each of its queues, and a member is looked up slowly by its enumeration.
+_CAUGHT_UP, _STORING, _STORING_BEHIND = State.CAUGHT_UP, State.STORING, State.STORING_BEHIND
+_STORING_BEGUN, _STORED = Event.STORING_BEGUN, Event.STORED
+ASK: Final = Action.ASK
+
+
 class ClaimPath:
     """One backlog's place in the table."""
 
@@ -155,7 +165,7 @@ class ClaimPath:
             raise IllegalTransition(f"{event.name} in {self.state.name}")
         action, state = row
         self.state = state
-        self.unclaimed = state is not State.CAUGHT_UP and state is not State.STORING
+        self.unclaimed = state is not _CAUGHT_UP and state is not _STORING
         return action
 
     @property
@@ -166,4 +176,17 @@ class ClaimPath:
     @property
     def storing(self) -> bool:
         """Whether a transaction is under way that may lease new messages to this node."""
-        return self.state is State.STORING or self.state is State.STORING_BEHIND
+        return self.state is _STORING or self.state is _STORING_BEHIND
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether new messages may be leased to this node as they are stored."""
+        return self.state is _CAUGHT_UP
+
+    def begin_storing(self) -> None:
+        """A transaction begins that may lease new messages to this node."""
+        self.on(_STORING_BEGUN)
+
+    def end_storing(self) -> Action:
+        """The transaction has ended."""
+        return self.on(_STORED)

@@ -156,8 +156,11 @@ class Dispatcher:
             self._queue.want()
 
     def _line_up(self, consumer: PushConsumer) -> None:
-        self._consumers.insert(self._waiters if consumer.waits else len(self._consumers), consumer)
-        self._waiters += consumer.waits
+        if consumer.waits:
+            self._consumers.insert(self._waiters, consumer)
+            self._waiters += 1
+        else:
+            self._consumers.append(consumer)
 
     def withdraw(self, consumer: PushConsumer) -> None:
         """Push nothing more to a consumer; a no-op when it has no credits."""

@@ -22,7 +22,7 @@ from math import inf
 from typing import Protocol
 
 from queues.engine.consume.backlog import Backlog, ClaimResult
-from queues.engine.consume.claim_path import Action, Event, State
+from queues.engine.consume.claim_path import ASK, Action, Event
 from queues.engine.consume.deadlines import Burst, Deadlines
 from queues.engine.consume.dispatch import TURN_BYTES, Dispatcher, Push, PushConsumer, Waiter
 from queues.engine.consume.held_messages import HeldMessages, Unacked
@@ -382,7 +382,7 @@ class LocalQueue:
     def wanted(self, now: float) -> int:
         """The number of new messages that may be leased to this node as they are stored: any while memory has room, but
         of a queue that other nodes serve too no more than its own consumers ask for."""
-        if self.backlog.state is not State.CAUGHT_UP or self.room <= 0 or not self.policy.may_lease_on_publish:
+        if not self.backlog.caught_up or self.room <= 0 or not self.policy.may_lease_on_publish:
             return 0
         recent = now - self.last_demand < (COLD_SHARED if self._with_workers or self.shared else WARM)
         if not self.shared:
@@ -391,7 +391,7 @@ class LocalQueue:
 
     def end_storing(self) -> None:
         """The transaction has ended."""
-        self._obey(self.backlog.on(Event.STORED))
+        self._obey(self.backlog.end_storing())
 
     @property
     def in_transit(self) -> bool:
@@ -495,7 +495,7 @@ class LocalQueue:
         self._obey(action)
 
     def _obey(self, action: Action) -> None:
-        if action is Action.ASK and (self.demand or self._on_refill):
+        if action is ASK and (self.demand or self._on_refill):
             self._fetcher.want(self)
 
     # Returning prefetched messages.
