@@ -89,8 +89,10 @@ class Job:
     log: tuple[str, ...] = ()
 
 
-def find_job(queue: str, uuid: UUID, using: str = DEFAULT_DB_ALIAS) -> Job | None:
-    """A job, with its log; None when there is none (any more)."""
+def find_job(
+    queue: str, uuid: UUID, active: Iterable[int] = (), using: str = DEFAULT_DB_ALIAS
+) -> Job | None:
+    """A job, with its log; None when there is none (any more). `active` is as for `list_jobs`."""
     found = Queue.objects.using(using).filter(name=queue).first()
     if found is None:
         return None
@@ -100,7 +102,7 @@ def find_job(queue: str, uuid: UUID, using: str = DEFAULT_DB_ALIAS) -> Job | Non
         return None
     lines = JobLogLine.objects.using(using).filter(message_id=id).order_by("id").values_list("line", flat=True)
     job = _job(found, row, tuple(lines))
-    if job.status is JobStatus.ACTIVE and id not in _jobs_of_workers(queue, using):
+    if job.status is JobStatus.ACTIVE and id not in active and id not in _jobs_of_workers(queue, using):
         job = replace(job, status=JobStatus.WAITING)
     return job
 
