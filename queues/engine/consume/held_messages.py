@@ -18,7 +18,7 @@ from operator import itemgetter
 
 from queues.engine.consume.dispatch import Push
 from queues.engine.consume.memory import OVERHEAD, Memory, weight
-from queues.engine.message import POSITION, Delivery, Detail, Message
+from queues.engine.message import POSITION, Detail, Message
 
 #: Bytes of a message before the first claim: that claim takes few messages, in case they are large.
 UNKNOWN_BYTES = 1 << 16
@@ -62,31 +62,6 @@ class HeldMessages:
 
     # Delivering.
 
-    def deliver(self, now: float) -> Delivery | None:
-        """Deliver the first message; None when none is left."""
-        ready = self.ready
-        while ready:
-            id, payload, attempts, detail = ready.popleft()
-            size = OVERHEAD + len(payload) + (0 if detail is None else detail.weight)
-            self.bytes -= size
-            self._memory.hold(-size)
-            tag = self.next_tag
-            if detail is not None:
-                if id in self._settled:
-                    continue
-                if detail.expires_at is not None and detail.expires_at <= time.monotonic():
-                    self._on_expired(id)
-                    continue
-                if detail.tag is not None:
-                    tag = detail.tag
-                    self._tagged.pop(tag, None)
-                    self.unacked[tag] = (id, attempts, now, detail)
-                    return tag, payload, attempts, detail
-            self.next_tag = tag + 1
-            self.unacked[tag] = (id, attempts, now, detail)
-            return tag, payload, attempts, detail
-        return None
-
     def deliver_plain(self, now: float, most: int) -> tuple[range, list[Message]]:
         """Deliver up to `most` messages, as many at the head as are on their first delivery and have no detail; returns
         their tags and the messages."""
@@ -103,24 +78,27 @@ class HeldMessages:
         return tags, messages
 
     def push(self, now: float, most: int, most_bytes: int) -> list[Push]:
-        """Deliver up to `most` messages to a worker, fewer of large ones."""
+        """Deliver up to `most` messages, fewer of large ones. Those that outlived their time are none of them."""
         taken: list[Push] = []
         ready, unacked, size, released = self.ready, self.unacked, 0, 0
         while len(taken) < most and ready and size < most_bytes:
-            id, payload, attempts, detail = ready[0]
-            origin = None if detail is None else detail.origin
-            if detail is None or (detail.tag is None and detail.expires_at is None):  # as `deliver`, but faster
-                ready.popleft()
-                released += OVERHEAD + len(payload) + (0 if detail is None else detail.weight)
-                tag = self.next_tag
+            id, payload, attempts, detail = ready.popleft()
+            released += OVERHEAD + len(payload) + (0 if detail is None else detail.weight)
+            tag, origin = self.next_tag, None
+            if detail is not None:
+                if detail.tag is not None or detail.expires_at is not None:
+                    if id in self._settled:
+                        continue
+                    if detail.expires_at is not None and detail.expires_at <= time.monotonic():
+                        self._on_expired(id)
+                        continue
+                    if detail.tag is not None:
+                        tag = detail.tag
+                        self._tagged.pop(tag, None)
+                origin = detail.origin
+            if tag == self.next_tag:
                 self.next_tag = tag + 1
-                unacked[tag] = (id, attempts, now, detail)
-            else:
-                delivery = self.deliver(now)
-                if delivery is None:
-                    break
-                tag, payload, attempts, detail = delivery
-                id, origin = unacked[tag][0], None if detail is None else detail.origin
+            unacked[tag] = (id, attempts, now, detail)
             size += len(payload)
             taken.append(new_push(Push, (tag, origin or id, payload, attempts, detail)))
         self._hold(-released)
