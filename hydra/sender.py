@@ -60,6 +60,8 @@ class Sender(Waiter):
             await asyncio.wait({self._task}, timeout=FINISH)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        if self._buffer is not None:
+            self._buffer.leave(self, finish=True)
 
     # Called by the engine.
 
@@ -111,6 +113,8 @@ class Sender(Waiter):
             delivery = await self._next
         finally:
             buffer.cancel(self)
+            if not self._gate.is_open():
+                buffer.leave(self, finish=True)
         if delivery is None and self._gate.is_open():  # paused, or the engine reconnects
             await asyncio.sleep(RETRY)
         return delivery

@@ -108,6 +108,11 @@ class ClientConnection:
         self.session = ENDED
 
     @property
+    def title(self) -> str:
+        """Its protocol, address and name."""
+        return f"{self.protocol} {self.address} {self.name}".strip()
+
+    @property
     def rate(self) -> float:
         """Messages a second in both directions."""
         return self.in_rate + self.out_rate

@@ -21,6 +21,7 @@ from queues.engine.backpressure import Barriers, ReplyHolder, Saturation
 from queues.engine.clients import Clients
 from queues.engine.clock import ServerClock, now
 from queues.engine.cluster import membership, periodic, reaper
+from queues.engine.cluster.lines import Lines
 from queues.engine.cluster.notifications.channel import Announcer, NotificationReader
 from queues.engine.cluster.notifications.formats import CHANNEL
 from queues.engine.cluster.notifications.handlers import Handlers, PolicyReader
@@ -105,9 +106,10 @@ class Engine:
         self.on_periodic_change: list[Callable[[], None]] = []
         self.timeline = Timeline(options.name, counts, node, clock, lambda: self.last_id, self._forget_history)
         self.tidying = Tidying(node, health, self.local_queues, self.fetcher, turn)
+        self.lines = Lines(node, self.local_queues.schedule)
         handlers = Handlers(
             node, policies, PolicyReader(policies, self.reread), self.local_queues, self.subscriptions,
-            self.settlements, self.grants, self.clients, self.mailboxes, self.on_periodic_change,
+            self.settlements, self.grants, self.clients, self.mailboxes, self.lines, self.on_periodic_change,
         )  # fmt: skip
         self._notifications = NotificationReader(handlers.by_type, counts)
         self._deadlines = DeadlineTimer(
@@ -130,6 +132,7 @@ class Engine:
             EngineJob("history", "requests", self.timeline.run),
             EngineJob("grants", "requests", self.grants.run),
             EngineJob("clients", "requests", self.clients.run),
+            EngineJob("lines", "requests", self.lines.run),
             EngineJob("delays", "delays", keep.promote_due),
             EngineJob("liveness", "liveness", liveness.run),
             EngineJob("reaper", "reaper", reaping.run),
@@ -194,7 +197,7 @@ class Engine:
 
     def settles(self, round: int) -> bool:
         """Whether a reply that answers something settled in this round must wait."""
-        return round in self.settlements.unrecorded if round < 0 else round > self.settlements.settled
+        return self.settlements.settles(round)
 
     def settling_of(self, buffer: LocalQueue) -> int:
         """The round of this queue's last acknowledgement: an audited queue is written by itself, and replies to it wait
@@ -364,6 +367,7 @@ class Engine:
     def end_life(self) -> None:
         """The connections are lost, and every lease with them."""
         self.settlements.forget_leases()
+        self.lines.forget()
         self.local_queues.lose_leases()
         if self.mailboxes is not None:
             self.mailboxes.lose_connections()

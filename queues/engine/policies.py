@@ -36,6 +36,7 @@ class QueuePolicy:
     allow_job_overrides: bool = True
     uuid: str = ""
     audited: bool = False
+    single_active_consumer: bool = False
 
     @property
     def may_lease_on_publish(self) -> bool:

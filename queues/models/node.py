@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.db.models import Q
 from django.db.models.functions import Now
 
 
@@ -36,3 +37,36 @@ class Interest(models.Model):
 
     def __str__(self) -> str:
         return f"node {self.node_id} serves queue {self.queue_id}"
+
+
+class Consumer(models.Model):
+    """A consumer of a queue with a single active one, in the order in which they came. The engine's functions write
+    these rows, and the database removes them with their node or queue."""
+
+    id = models.BigAutoField(primary_key=True)
+    # The constraints are in the migration: Django could not let them delete by themselves.
+    queue = models.ForeignKey(
+        "queues.Queue", on_delete=models.DO_NOTHING, related_name="line", db_constraint=False, db_index=False
+    )
+    node = models.ForeignKey(
+        Node, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False
+    )
+    connection = models.BigIntegerField(null=True, help_text="The id of its client's connection.")
+    name = models.TextField(help_text="The protocol, and the client's address and name.")
+    active = models.BooleanField(db_default=False)
+    since = models.DateTimeField(db_default=Now())
+    active_since = models.DateTimeField(null=True)
+
+    class Meta:
+        default_permissions = ()
+        ordering = ("id",)
+        constraints = (
+            models.UniqueConstraint(fields=("queue",), condition=Q(active=True), name="consumer_active_once"),
+        )
+        indexes = (
+            models.Index(fields=("queue", "id"), name="consumer_line"),
+            models.Index(fields=("node",), name="consumer_node"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name or 'a consumer'} {'is active' if self.active else 'waits'}"

@@ -66,6 +66,11 @@ class Queue(models.Model):
     concurrency_limit = models.PositiveIntegerField(
         null=True, blank=True, help_text="Maximum number of leased messages at a time, over all nodes."
     )
+    single_active_consumer = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="One consumer at a time is given messages, over all nodes; the others wait for its end.",
+    )
     max_attempts = models.PositiveSmallIntegerField(
         default=default_max_attempts,
         help_text="Deliveries before a message becomes a dead letter; 0: without limit.",
@@ -130,6 +135,11 @@ class Queue(models.Model):
                 condition=Q(audited=False) | ~Q(kind=QueueKind.MAILBOX),
                 name="queue_mailbox_not_audited",
                 violation_error_message="Letters between peers are recorded in the chain peerbus.",
+            ),
+            models.CheckConstraint(
+                condition=Q(single_active_consumer=False) | ~Q(kind=QueueKind.MAILBOX),
+                name="queue_mailbox_has_one_consumer",
+                violation_error_message="A peer's mailbox has one consumer anyway.",
             ),
             models.CheckConstraint(
                 condition=Q(concurrency_limit=None) | Q(concurrency_limit__gte=1),

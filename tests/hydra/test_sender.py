@@ -39,6 +39,9 @@ class Buffer:
         if self.waiter is waiter:
             self.waiter = None
 
+    def leave(self, consumer: Sender, *, finish: bool) -> None:
+        """Another sender may have the queue, if only one is to."""
+
     def _dispatch(self) -> None:
         if self.messages and self.waiter is not None:
             id, body, detail = self.messages.pop(0)

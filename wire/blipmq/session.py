@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from queues.engine import (
+    ClientConnection,
     Destination,
     Engine,
     EngineError,
@@ -105,6 +106,11 @@ class BlipMQSession:
         self._late: list[tuple[int, list[int]]] = []
         self._client = server.engine.clients.add(Protocol.BLIPMQ, connection.address, self)
 
+    @property
+    def client(self) -> ClientConnection:
+        """The connection, as operators see it."""
+        return self._client
+
     # Called by the connection.
 
     def data_received(self, data: bytes) -> None:
@@ -130,9 +136,16 @@ class BlipMQSession:
         if self._task is not None:
             self._task.cancel()
         self._stop_waiting()
+        self._leave()
         self._engine.clients.remove(self._client)
         if self._grant is not None:
             self._server.by_key.forget(self._grant.id, self)
+
+    def _leave(self) -> None:
+        """It polls no more what it has polled. What it has not acknowledged of a queue with a single active consumer
+        goes back in place."""
+        for known in self._polled.values():
+            known.buffer.leave(self, count=not self.connection.listener.stopping, keep_tags=True)
 
     def drain(self) -> None:
         self._draining = True
@@ -280,7 +293,7 @@ class BlipMQSession:
             return at + 1
         topic, out, buffer = known.prefix, self._replies.begin(), known.buffer
         assert self._grant is not None
-        deliveries = buffer.deliver_many(monotonic(), count, self._grant.id)
+        deliveries = buffer.deliver_many(monotonic(), count, self._grant.id, self)
         for tag, body, _, _ in deliveries:
             length = 9 + len(topic) + len(body)
             if length > MAX_FRAME_SIZE:
@@ -363,7 +376,7 @@ class BlipMQSession:
         elif not self._deliver_one(cid, known):
             if self._may_come(known):
                 self._await_message(cid, known)
-            elif known.transient:
+            elif known.transient and known.buffer.serves(self):
                 self._deliver_transient(cid, known)
 
     def _deliver_transient(self, cid: int, known: Polled) -> None:
@@ -379,7 +392,8 @@ class BlipMQSession:
         if self._patience_ends is not None and monotonic() >= self._patience_ends:
             return False
         buffer = known.buffer
-        return buffer.may_refill or (soon and buffer.backlog.storing) or self._engine.holds(self._replies.batch)
+        storing = soon and buffer.backlog.storing
+        return buffer.may_refill_for(self) or storing or self._engine.holds(self._replies.batch)
 
     def _await_message(self, cid: int, known: Polled) -> None:
         """Wait for the claim that the buffer has asked for, or for the commit of our own publishes, but not long."""
@@ -403,7 +417,7 @@ class BlipMQSession:
         """A batch was committed: it may have held the message that is polled."""
         if self._waiting is not None and not self._engine.holds(self._replies.batch):
             self._engine.unhold(self)
-            self._look_again(self._waiting[1].buffer.may_refill)
+            self._look_again(self._waiting[1].buffer.may_refill_for(self))
 
     @contained
     def _refilled(self) -> None:
@@ -437,11 +451,11 @@ class BlipMQSession:
 
         With `last` a QoS 0 message waits no longer for older ones that are in the store.
         """
-        if known.transient and (last or known.subscription.transient_is_next):
+        if known.transient and (last or known.subscription.transient_is_next) and known.buffer.serves(self):
             self._deliver_transient(cid, known)
             return True
         assert self._grant is not None
-        delivery = known.buffer.deliver(monotonic(), True, self._grant.id)
+        delivery = known.buffer.deliver(monotonic(), True, self._grant.id, self)
         if delivery is None:
             return False
         self._client.delivered(1)
@@ -473,6 +487,7 @@ class BlipMQSession:
 
     def _remember(self, payload: bytes, subscription: LocalSubscription) -> Polled:
         if len(self._polled) >= MOST_POLLED:
+            self._leave()
             self._polled.clear()
         known = self._polled[payload] = Polled(subscription)
         return known

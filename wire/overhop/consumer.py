@@ -11,7 +11,7 @@ from time import monotonic, time
 from typing import Protocol
 from uuid import uuid4
 
-from queues.engine import CONTENT_ONLY, Content, LocalQueue, Push, PushConsumer
+from queues.engine import CONTENT_ONLY, ClientConnection, Content, LocalQueue, Push, PushConsumer
 from wire.net.connection import Connection, contained
 from wire.overhop.codec.encoder import Unencodable
 from wire.overhop.codec.hot_frames import QuestWriter
@@ -44,6 +44,7 @@ class ConsumerOwner(Protocol):
     """The deliveries of the connection that a consumer belongs to."""
 
     connection: Connection
+    client: ClientConnection
     assignments: dict[bytes, Assignment]
 
     def send_quests(self, frames: bytes, count: int) -> None:
@@ -54,7 +55,7 @@ class Consumer(PushConsumer):
     """A subscription: a consumer that is pushed to."""
 
     __slots__ = (
-        "_names", "_owner", "_writer", "active", "buffer", "connection", "kept_credits", "largest",
+        "_names", "_owner", "_writer", "active", "buffer", "client", "connection", "kept_credits", "largest",
         "queue", "sid",
     )  # fmt: skip
 
@@ -69,6 +70,7 @@ class Consumer(PushConsumer):
         self.active = 0
         self.largest = largest
         self.connection = owner.connection
+        self.client = owner.client
         self._owner = owner
         self._names = JobNames(queue, buffer.policy.uuid)
         self._writer = QuestWriter(self.sid, queue)
@@ -154,9 +156,14 @@ class Consumer(PushConsumer):
             self.buffer.dispatcher().grant(self, credits)
 
     def withdraw(self) -> None:
-        """Take no more jobs."""
+        """Take no more jobs; those at work may be finished."""
         self.kept_credits = 0
         self.buffer.dispatcher().withdraw(self)
+        self.buffer.leave(self, finish=True)
+
+    def lose(self) -> None:
+        """The worker is gone: of a queue with a single active consumer its jobs go back in place."""
+        self.buffer.leave(self)
 
     def set_aside(self) -> None:
         """Take no more jobs for now."""

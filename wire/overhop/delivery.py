@@ -60,7 +60,7 @@ class Deliveries:
         self, connection: Connection, service: OverhopService, replies: Replies, client: ClientConnection
     ) -> None:
         self.connection = connection
-        self._client = client
+        self.client = client
         self.consumers: dict[str, Consumer] = {}
         self.assignments: dict[bytes, Assignment] = {}
         self._service = service
@@ -88,6 +88,7 @@ class Deliveries:
         key = None if service.grant is None else service.grant.id
         consumer = Consumer(self, wanted.q, buffer, service.largest_payload, key)
         self.consumers[consumer.sid] = consumer
+        buffer.enter(consumer)
         return consumer
 
     def unsubscribe(self, rid: str, p: Payload) -> None:
@@ -192,7 +193,7 @@ class Deliveries:
         """Push jobs; a worker that does not read gets no more of them until it does."""
         connection = self.connection
         connection.write(frames)
-        self._client.delivered(count)
+        self.client.delivered(count)
         if connection.is_choked:
             for consumer in self.consumers.values():
                 consumer.set_aside()
@@ -220,6 +221,8 @@ class Deliveries:
     def lose(self) -> None:
         """The worker is gone: another attempt for each of its jobs, after the backoff."""
         jobs, self.assignments = self.assignments, {}
+        for consumer in {pushed.consumer for pushed, _ in jobs.values()}:
+            consumer.lose()
         for pushed, tag in jobs.values():
             pushed.consumer.buffer.give_back(tag, error="the worker disconnected")
 

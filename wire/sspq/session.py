@@ -7,7 +7,16 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
-from queues.engine import Delivery, Destination, Engine, EngineError, LocalDeadLetters, LocalQueue, Waiter
+from queues.engine import (
+    ClientConnection,
+    Delivery,
+    Destination,
+    Engine,
+    EngineError,
+    LocalDeadLetters,
+    LocalQueue,
+    Waiter,
+)
 from queues.reach import Protocol
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure
@@ -61,6 +70,8 @@ class SspqSession(Waiter):
         self._unconfirmed = server.unconfirmed.of(connection.peer[0])
         self._publisher = server.engine.publisher(serves.destination)
         self._waits_in: LocalQueue | None = None
+        #: The queue that it has received from.
+        self._receives: LocalQueue | None = None
         self._held: tuple[LocalQueue, int] | None = None
         self._dispatching = False
         #: The server stops: nothing is asked for any more; and, a moment later, the connection closes.
@@ -68,6 +79,11 @@ class SspqSession(Waiter):
         self._draining = False
         self._client = server.engine.clients.add(Protocol.SSPQ, connection.address, self)
         connection.handshake_done()  # SSPQ has none: a SEND may come at any time, only the idle limit holds
+
+    @property
+    def client(self) -> ClientConnection:
+        """The connection, as operators see it."""
+        return self._client
 
     # Called by the connection.
 
@@ -97,6 +113,8 @@ class SspqSession(Waiter):
             self._lost_publishes["truncated"] += 1
 
     def connection_lost(self) -> None:
+        if self._receives is not None:
+            self._receives.leave(self, count=not self._stopping)
         self._act(self._slot.on(Event.DISCONNECT))
         self._replies.discard()
         self._engine.clients.remove(self._client)
@@ -213,6 +231,8 @@ class SspqSession(Waiter):
             self._act(self._slot.on(Event.REFUSED))
             return
         self._waits_in = buffer
+        if buffer is self._serves.queue:
+            self._receives = buffer
         self.connection.allow_silence(True)
         self._dispatching = True
         buffer.wait(self)

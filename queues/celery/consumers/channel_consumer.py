@@ -68,6 +68,7 @@ class QueueConsumer(PushConsumer):
         self.buffer = buffer
         self.credits = 0
         self.held = set()
+        buffer.enter(self)
 
     @property
     def takes_places(self) -> bool:
@@ -156,6 +157,8 @@ class ChannelConsumer:
         if self._ahead_buffer is not None:
             for received in self._ahead_buffer.remove(lambda received: received.consumer is consumer):
                 self.settle(received, LocalQueue.hand_back)
+        if consumer.buffer is not None:
+            consumer.buffer.leave(consumer, finish=True)
 
     def closed(self) -> list[QueueConsumer]:
         """The consumers of deleted queues; there may be another queue of the name by now."""

@@ -237,7 +237,8 @@ class EngineThread:
         self.run(begin())
 
     def get(self, consumer: QueueConsumer) -> Received | None:
-        """The next message of a queue, or None when there is none: what was stored or given back before is seen.
+        """The next message of a queue, or None when there is none: what was stored or given back before is seen. Of a
+        queue with a single active consumer nothing is got.
 
         Raises QueueNotFound or StoreUnavailable.
         """
@@ -250,7 +251,7 @@ class EngineThread:
             if not buffer.ready:  # what was stored a moment ago may not have been announced yet
                 buffer.more_in_store(FIRST)
             delivery = buffer.deliver(time.monotonic())
-            while delivery is None and buffer.may_refill and not buffer.closed:
+            while delivery is None and buffer.may_refill_for(None) and not buffer.closed:
                 await _refill(buffer)
                 delivery = buffer.deliver(time.monotonic())
             if delivery is None:

@@ -84,7 +84,8 @@ def declaration(
 ) -> dict[str, Any]:
     """The parameters of declare.sql. Raises InvalidQueueName.
 
-    ``x-expires``, ``x-message-ttl`` (milliseconds), ``x-max-length`` and ``x-overflow`` mean what they do in RabbitMQ.
+    ``x-expires``, ``x-message-ttl`` (milliseconds), ``x-max-length``, ``x-overflow`` and ``x-single-active-consumer``
+    mean what they do in RabbitMQ.
     A queue that expires, is exclusive or goes with its last consumer is temporary.
     """
     if problem := queue_problem(queue, Protocol.CELERY, Operation.CREATE):
@@ -101,6 +102,7 @@ def declaration(
         "ttl": _seconds(given.get("x-message-ttl")),
         "max_length": given.get("x-max-length") or None,
         "overflow": "drop-oldest" if drops else "reject",
+        "single_active_consumer": bool(given.get("x-single-active-consumer")),
     }
 
 

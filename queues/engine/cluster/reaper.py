@@ -142,6 +142,7 @@ async def _forget(connection: Connection, node: int, health: Health, which: dict
     if whole and not left:
         news.gone(node)
         await connection.execute(statement("close_mailboxes"), {"node": node}, prepare=False)
+        await connection.execute(statement("leave_lines"), {"node": node, "numbers": None}, prepare=False)
         await connection.execute("delete from queues_interest where node_id = %s", (node,))
         await connection.execute("delete from queues_node where id = %s", (node,))
     await news.flush(connection)

@@ -71,6 +71,8 @@ class Burst:
     queue: Delivering
     consumer: PushConsumer | None
     tags: list[Sequence[int]]
+    #: When they were made, if by those who asked; a tag may be that of a later delivery by then.
+    made: float = 0.0
 
 
 class DeadlineTimer:

@@ -4,6 +4,8 @@ A consumer grants credits: while it has some, messages are pushed to it as they 
 of the queue, and each push takes a credit. A message that it does not finish by its deadline is returned. A `Waiter` is
 a consumer with one credit and without a deadline; waiters have their turn in the order of their arrival, before others.
 
+Of a queue with a single active consumer only that one is served: the credits of the others count from their turn on.
+
 The local queue calls `dispatch` when it has messages. `Dispatched` lists the members of a queue that a dispatcher uses.
 """
 
@@ -114,6 +116,9 @@ class Dispatched(Protocol):
     def give_back(self, tag: int, *, error: str) -> None:
         """A delivery failed."""
 
+    def enter(self, consumer: object) -> None:
+        """A consumer has come."""
+
     def note_demand(self, now: float) -> None:
         """A consumer waits."""
 
@@ -140,11 +145,62 @@ class Dispatcher:
         self._dispatching = False
         #: Deadlines that consumers have moved, by tag.
         self._moved: dict[int, float] = {}
+        #: Whether workers have come.
+        self.with_workers = False
+        #: The only consumer that is served, and the others that have credits; the latter is None if all are served.
+        self._active: object | None = None
+        self._standby: dict[PushConsumer, None] | None = None
+
+    def expect_workers(self) -> None:
+        """Workers have come."""
+        self.with_workers = True
+
+    # A single active consumer.
+
+    def serve_only(self, active: object | None) -> list[PushConsumer]:
+        """Of all consumers serve this one alone, or none for now. Returns those with credits that have to wait."""
+        waiting = [*self._consumers, *(self._standby or ())]
+        self._active, self._standby = active, {}
+        self._serve(waiting)
+        return list(self._standby)
+
+    def serve_all(self) -> None:
+        """Serve every consumer."""
+        waiting, self._active, self._standby = [*self._consumers, *(self._standby or ())], None, None
+        self._serve(waiting)
+
+    def _serve(self, consumers: Iterable[PushConsumer]) -> None:
+        """Serve those with credits, all there are, or let them stand by."""
+        self._consumers.clear()
+        self._waiters = self.demand = 0
+        for consumer in consumers:
+            if self._stands_by(consumer):
+                assert self._standby is not None
+                self._standby[consumer] = None
+            else:
+                self._line_up(consumer)
+                self.demand += consumer.credits
+        if self.demand:
+            self._queue.note_demand(now())
+        else:
+            self._queue.demand_ended()
+        self.dispatch()
+
+    def _stands_by(self, consumer: object) -> bool:
+        return self._standby is not None and consumer is not self._active
+
+    # Credits.
 
     def grant(self, consumer: PushConsumer, credits: int) -> None:
         """Let so many more messages be pushed to a consumer, up to 2³²-1 in all; push the prefetched ones."""
         credits = min(credits, MOST_CREDITS - consumer.credits)
         if not credits:
+            return
+        if self._standby is not None and self._stands_by(consumer):
+            consumer.add_credits(credits)
+            self._standby[consumer] = None
+            self._queue.enter(consumer)
+            self.dispatch()
             return
         if not consumer.credits:
             self._line_up(consumer)
@@ -164,6 +220,9 @@ class Dispatcher:
 
     def withdraw(self, consumer: PushConsumer) -> None:
         """Push nothing more to a consumer; a no-op when it has no credits."""
+        if self._standby is not None and consumer in self._standby:
+            del self._standby[consumer]
+            consumer.add_credits(-consumer.credits)
         if consumer.credits:
             self._consumers.remove(consumer)
             self._waiters -= consumer.waits
@@ -175,11 +234,13 @@ class Dispatcher:
     def dispatch(self) -> None:
         """Hand prefetched messages to consumers."""
         queue, consumers = self._queue, self._consumers
+        if self._standby and queue.policy.paused and queue.policy.refuse_when_paused:
+            self._refuse([consumer for consumer in self._standby if consumer.waits])
         if not consumers or self._dispatching:  # a consumer that asks for more while it is given one has its turn
             return
         if queue.policy.paused:
             if queue.policy.refuse_when_paused:
-                self._refuse(self._waiters)
+                self._refuse(islice(consumers, self._waiters))
             return
         time = now()
         queue.note_demand(time)
@@ -218,11 +279,11 @@ class Dispatcher:
     def close(self) -> None:
         """The queue was removed: refuse every consumer, and forget deadlines."""
         self.forget_deadlines()
-        self._refuse(len(self._consumers))
+        self._refuse([*self._consumers, *(self._standby or ())])
 
-    def _refuse(self, count: int) -> None:
-        """Take back the credits of the first consumers."""
-        for consumer in tuple(islice(self._consumers, count)):
+    def _refuse(self, consumers: Iterable[PushConsumer]) -> None:
+        """Take back the credits of consumers."""
+        for consumer in tuple(consumers):
             self.withdraw(consumer)
             self._queue.health.guard("session", consumer, consumer.refuse)
 

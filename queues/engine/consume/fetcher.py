@@ -158,6 +158,9 @@ class Fetcher:
 
     async def claim(self, connection: Connection, queue: LocalQueue) -> None:
         """Fill one queue. While a publish leases to it, or it returns messages, it waits: the order would be lost."""
+        if queue.stands_by:
+            queue.refilled()
+            return
         if not queue.interested and not queue.dead and not queue.closed:
             await self._serve(connection, queue)
         if queue.in_transit:
@@ -167,7 +170,7 @@ class Fetcher:
             return
         limit = queue.claim_limit()
         limit = min(limit, self._narrow.get(queue, limit))
-        if limit <= 0 or queue.policy.paused or queue.closed or self._stopping:
+        if limit <= 0 or queue.policy.paused or queue.closed or queue.stands_by or self._stopping:
             queue.refilled()
             return
         policy = queue.policy

@@ -7,6 +7,9 @@ for more). When few messages are prefetched and the store has more, the queue as
 consumer has asked for a while, its messages go back to the store. The publish writer adds messages that it stored
 already leased (`add`), the fetcher those that it claimed (`begin_claim`, `add_claimed`, `end_claim`).
 
+Of a queue with a single active consumer (`line`) each consumer is known by the object that it calls itself (`by`, a
+waiter, a worker). It stands in line from its first call on until `leave`.
+
 Messages are delivered in the order of their ids, to consumers of every kind: a prefetched message waits while the store
 has one that belongs before it, of a higher priority or handed back (`overtaken`), until a claim has brought that.
 
@@ -27,7 +30,8 @@ from queues.engine.consume.deadlines import Burst, Deadlines
 from queues.engine.consume.dispatch import TURN_BYTES, Dispatcher, Push, PushConsumer, Waiter
 from queues.engine.consume.held_messages import HeldMessages, Unacked
 from queues.engine.consume.limits import BATCH, FlowLimits
-from queues.engine.consume.low_watermark import LOWEST
+from queues.engine.consume.line import Line, LineChanges
+from queues.engine.consume.low_watermark import FIRST, LOWEST
 from queues.engine.health import Health
 from queues.engine.message import Delivery, Detail, Failure, Message
 from queues.engine.node import LocalNode
@@ -54,9 +58,11 @@ UNLIMITED = 2**31
 
 
 class QueueSchedule:
-    """When a node looks at its local queues: for deliveries that are due, and for messages without consumers."""
+    """When a node looks at its local queues: for deliveries that are due, for messages without consumers, and for
+    consumers that stand in line."""
 
     def __init__(self) -> None:
+        self.lines: LineChanges[LocalQueue] = LineChanges()
         self.deliveries: Deadlines[Burst] = Deadlines()
         self.idle: Deadlines[LocalQueue] = Deadlines()
 
@@ -100,7 +106,6 @@ class LocalQueue:
         self._node = fetcher.node
         self._schedule = schedule
         self._dispatcher = Dispatcher(self)
-        self._with_workers = False
         #: The settlement writer's round that returns messages of this queue to the store.
         self._returned_in = 0
         #: A purge during the claim under way: it is for the claimed messages too. When that claim has failed (third),
@@ -117,6 +122,10 @@ class LocalQueue:
         #: When it is looked at next whether consumers have left.
         self._next_look = inf
         self._batches: dict[int | None, Settlements] = {}
+        #: Its consumers here, if only one of all is active.
+        self.line: Line | None = None
+        if policy.single_active_consumer:
+            self._begin_line()
 
     @property
     def health(self) -> Health:
@@ -125,17 +134,23 @@ class LocalQueue:
 
     # Delivering to consumers that ask.
 
-    def deliver(self, now: float, timed: bool = False, consumer: int | None = None) -> Delivery | None:
+    def deliver(
+        self, now: float, timed: bool = False, consumer: int | None = None, by: object = None
+    ) -> Delivery | None:
         """The next message, or None when none is prefetched; then `may_refill` tells whether waiting could help.
 
         With `timed` the message comes back unless it is acknowledged within the queue's ack timeout and, on top, the
-        backoff of its attempt. `consumer` is the API key of the consumer.
+        backoff of its attempt. `consumer` is the API key of the consumer, which is `by`.
         """
+        if self.line is not None and not self.serves(by):
+            return None
         found = self._take(now, 1, consumer, timed)
         return found[0] if found else None
 
-    def deliver_many(self, now: float, count: int, consumer: int | None = None) -> list[Delivery]:
+    def deliver_many(self, now: float, count: int, consumer: int | None = None, by: object = None) -> list[Delivery]:
         """Up to `count` messages, each with a deadline as `deliver` gives it with `timed`."""
+        if self.line is not None and not self.serves(by):
+            return []
         held = self.held
         self._burst = max(count, self._burst // 2)
         tags, messages = range(0), list[Message]()
@@ -154,7 +169,7 @@ class LocalQueue:
         self._refill()
         taken: list[Delivery] = [(tag, message[1], 0, None) for tag, message in zip(tags, messages, strict=True)]
         left = count - len(taken)
-        return taken if not left else taken + self.deliver_many(now, left, consumer)
+        return taken if not left else taken + self.deliver_many(now, left, consumer, by)
 
     def _take(self, now: float, count: int, consumer: int | None, timed: bool) -> list[Delivery]:
         """Messages of any kind for a consumer that asks; what is missing is claimed."""
@@ -181,6 +196,12 @@ class LocalQueue:
     def may_refill(self) -> bool:
         """Whether the store may have a message for a consumer that found none."""
         return self.backlog.unclaimed and not self.policy.paused
+
+    def may_refill_for(self, consumer: object) -> bool:
+        """As `may_refill`, for this consumer: it may be about to become the active one."""
+        if self.line is not None and not self.line.may_serve(consumer):
+            return False
+        return self.may_refill
 
     def on_refill(self, resume: Callable[[], None]) -> None:
         """Call `resume` once, when the next claim has come back, with messages or without."""
@@ -214,8 +235,8 @@ class LocalQueue:
 
     def dispatcher(self) -> Dispatcher:
         """The dispatcher, for workers. From now on room and idle times are those of a queue with workers."""
-        if not self._with_workers:
-            self._with_workers = True
+        if not self._dispatcher.with_workers:
+            self._dispatcher.expect_workers()
             self.tidy_soon()
         return self._dispatcher
 
@@ -238,6 +259,106 @@ class LocalQueue:
     def demand(self) -> int:
         """Messages that consumers wait for."""
         return self._dispatcher.demand
+
+    # A single active consumer.
+
+    def enter(self, consumer: object) -> None:
+        """A consumer has come: of a queue with a single active one it stands in line from now on, until `leave`."""
+        if self.line is not None and self.line.enter(consumer):
+            self._schedule.lines.note(self)
+
+    def serves(self, consumer: object) -> bool:
+        """Whether this consumer, which has come now at the latest, may be given messages."""
+        if self.line is None:
+            return True
+        if consumer is None:
+            return False
+        self.enter(consumer)
+        return consumer is self.line.active
+
+    def leave(
+        self, consumer: object, *, finish: bool = False, count: bool = True, keep_tags: bool = False
+    ) -> None:
+        """A consumer takes nothing more: another one is active once nothing of what it had is under way. It may
+        `finish` that, or it goes back in place; with `count` that was an attempt, with `keep_tags` it may still be
+        acknowledged. A no-op unless it stands in line, or had the last turn."""
+        if self.line is None:
+            return
+        was_active = consumer is self.line.active
+        if number := self.line.end(consumer):
+            self._schedule.lines.remove([number])
+        if was_active:
+            self._dispatcher.serve_only(None)
+            self.return_prefetched()
+        if self.line.is_former(consumer):
+            if not finish:
+                self._return_deliveries(count, keep_tags)
+            self._schedule.lines.note(self)
+
+    def _return_deliveries(self, count: bool, keep_tags: bool) -> None:
+        """The consumer that had all deliveries is gone: they go back in place, or are given up."""
+        taken: list[tuple[int, int | None]] = []
+        attempted: list[int] = []
+        for tag in sorted(self.unacked, key=lambda tag: self.unacked[tag][0]):
+            id, attempts, _, detail = self.unacked[tag]
+            attempts += count
+            self.held.release(tag, None)
+            if count and self.policy.exhausted(attempts, None if detail is None else detail.max_attempts):
+                self._bury(Failure(id, attempts, error="its consumer is gone"))
+            else:
+                taken.append((id, tag if keep_tags else None))
+                attempted.append(attempts)
+        self._dispatcher.forget_deadlines()
+        self._burst_key = None
+        self._put_back(taken, self.audited, attempted)
+
+    def hand_over(self) -> int:
+        """The number of the consumer that had the last turn, once all that it had is settled or back in the store; 0
+        before."""
+        line = self.line
+        assert line is not None
+        if self.ready:  # they were on their way
+            self.return_prefetched()
+        if self.unacked or self.backlog.claiming or self.in_transit:
+            return 0
+        round = line.settled_in
+        if round is None:
+            round = self._settlements.round if self.audited is None else self.audited.settling
+            line.settles_in(round)
+            self._settlements.hurry()
+        return 0 if self._settlements.settles(round) else line.hand_over()
+
+    @property
+    def awaits_turn(self) -> bool:
+        """Whether one of the consumers that stand in line here may become the active one."""
+        return self.line is not None and bool(self.line) and self.line.active is None and self.line.former is None
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether the active consumer is not here: no message may be leased to this node."""
+        return self.line is not None and self.line.active is None
+
+    def obey_line(self, number: int | None) -> None:
+        """The consumer of this number is the active one; None: it is not here."""
+        if self.line is not None and number is not None and (active := self.line.elect(number)) is not None:
+            self._dispatcher.serve_only(active)
+            self.more_in_store(FIRST)
+        else:
+            self.refilled()
+
+    def _begin_line(self) -> None:
+        """From now on a single consumer is active. Messages that others have stay with them."""
+        self.line = Line()
+        for consumer in self._dispatcher.serve_only(None):
+            self.enter(consumer)
+        self.return_prefetched()
+
+    def _end_line(self) -> None:
+        """Every consumer is served again."""
+        assert self.line is not None
+        self._schedule.lines.remove(self.line.numbers)
+        self.line = None
+        self._dispatcher.serve_all()
 
     # Settling.
 
@@ -384,7 +505,9 @@ class LocalQueue:
         of a queue that other nodes serve too no more than its own consumers ask for."""
         if not self.backlog.caught_up or self.room <= 0 or not self.policy.may_lease_on_publish:
             return 0
-        recent = now - self.last_demand < (COLD_SHARED if self._with_workers or self.shared else WARM)
+        if self.stands_by:
+            return 0
+        recent = now - self.last_demand < (COLD_SHARED if self._dispatcher.with_workers or self.shared else WARM)
         if not self.shared:
             return UNLIMITED if self.demand or recent else 0
         return max(0, min(self.room, max(self.demand, self._burst if recent else 0) - len(self.held.ready)))
@@ -408,7 +531,7 @@ class LocalQueue:
         limits, held = self._limits, self.held
         if held.bytes >= limits.queue_bytes or not limits.memory.room(held.bytes):
             return 0
-        if self._with_workers:  # their deliveries are bounded by credits, and take no memory for payloads
+        if self._dispatcher.with_workers:  # their deliveries are bounded by credits, and take no memory for payloads
             return limits.prefetch - len(held.ready)
         return limits.prefetch - len(held.ready) - len(held.unacked)
 
@@ -422,7 +545,7 @@ class LocalQueue:
             asked = max(self.demand, self._shortage)  # other consumers may want the rest
             most = min(most, asked, SHARED_BATCH) if len(held.ready) < asked else 0
             overtaking = min(asked, OVERTAKING)
-        elif self._with_workers:  # workers are slow: messages that they cannot take soon wait in the store
+        elif self._dispatcher.with_workers:  # workers are slow: messages that they cannot take soon wait in the store
             most = min(most, max(2 * (self.demand + len(held.unacked)), self._shortage, FEW))
         self._shortage = 0
         return max(most, overtaking) if self.overtaken else most
@@ -503,7 +626,7 @@ class LocalQueue:
     @property
     def _soon_cold(self) -> bool:
         """Whether other consumers may want the messages here: without demand they go back soon."""
-        return self.shared or self.policy.taken_as_asked or self._with_workers
+        return self.shared or self.policy.taken_as_asked or self._dispatcher.with_workers
 
     def is_cold(self, now: float) -> bool:
         """Whether no consumer has asked for so long that prefetched messages should go back."""
@@ -579,11 +702,16 @@ class LocalQueue:
             self.take_all()
             self.held.forget_deliveries()
             self._dispatcher.close()
+            self.line = None
             return
         self.policy = policy
         self.audited = self._settlements.audited(policy)
         self._batches.clear()
         self.tidy_soon()
+        if policy.single_active_consumer and self.line is None:
+            self._begin_line()
+        elif self.line is not None and not policy.single_active_consumer:
+            self._end_line()
         if policy.taken_as_asked:
             self.return_prefetched()
         self.more_in_store(self.backlog.watermark.value + 1)
@@ -594,11 +722,13 @@ class LocalQueue:
         self._put_back([(id, None if detail is None else detail.tag) for id, _, _, detail in messages])
         self.backlog.returned()
 
-    def _put_back(self, taken: list[tuple[int, int | None]], audited: AuditedQueue | None = None) -> None:
+    def _put_back(
+        self, taken: list[tuple[int, int | None]], audited: AuditedQueue | None = None, attempts: Sequence[int] = ()
+    ) -> None:
         if taken:
             ids = [id for id, _ in taken]
             self.held.remember_handed_back(ids)
-            self._settlements.hand_back(taken, audited)
+            self._settlements.hand_back(taken, audited, attempts)
             self._returned_in = self._settlements.round
             self.backlog.returned(min(ids))
             self._give_way()
@@ -611,6 +741,10 @@ class LocalQueue:
         self._dispatcher.forget_deadlines()
         self._burst_key = None
         self.interested = False
+        if self.line is not None:
+            self.line.lose()
+            self._dispatcher.serve_only(None)
+            self._schedule.lines.note(self)
 
     def forget_history(self) -> None:
         """The store has another past: ids of earlier deliveries may belong to other messages."""
@@ -627,7 +761,7 @@ class LocalQueue:
         if self._burst_key != (now, attempts):
             self._burst_key, self._last_burst = (now, attempts), []
             deadline = now + (self.policy.ack_timeout or 0.0) + self.policy.backoff(attempts + 1)
-            self._schedule.deliveries.at(deadline, Burst(self, None, self._last_burst))
+            self._schedule.deliveries.at(deadline, Burst(self, None, self._last_burst, now))
         self._last_burst.append(tags)
 
     def expire(self, burst: Burst, time: float) -> None:
@@ -636,8 +770,10 @@ class LocalQueue:
         if burst.consumer is not None:
             self._dispatcher.expire(tags, burst.consumer, time)
             return
+        unacked, made = self.unacked, burst.made
         for tag in tags:
-            self.give_back(tag, delay=0.0, error="not acknowledged in time", keep_tag=True)
+            if (entry := unacked.get(tag)) is not None and entry[2] == made:
+                self.give_back(tag, delay=0.0, error="not acknowledged in time", keep_tag=True)
 
     # For operators.
 
@@ -658,6 +794,9 @@ class LocalDeadLetters(LocalQueue):
     """The dead letters of a queue, for consumers that read them one at a time. Nothing is prefetched."""
 
     dead = True
+
+    def _begin_line(self) -> None:
+        """All of its consumers are served."""
 
     @property
     def room(self) -> int:

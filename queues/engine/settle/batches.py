@@ -117,7 +117,7 @@ class Settlements:
     results: list[bytes | None] = field(default_factory=list)
     #: API key of each one's consumer; empty where `consumer` is all that is known.
     consumers: list[int | None] = field(default_factory=list)
-    attempts: list[int] = field(default_factory=list)
+    attempts: list[int | None] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)
     tags: list[int | None] = field(default_factory=list)
     errors: list[str | None] = field(default_factory=list)
@@ -158,8 +158,13 @@ class Settlements:
         self.errors.append(failure.error)
         self.refusals.append(failure.refuse)
 
-    def add_ids(self, ids: Sequence[int], tags: Iterable[int | None] = ()) -> None:
-        """Purge messages, or hand them back with tags to keep."""
+    def add_ids(
+        self, ids: Sequence[int], tags: Iterable[int | None] = (), attempts: Sequence[int] = ()
+    ) -> None:
+        """Purge messages, or hand them back with tags to keep, and with `attempts` if that has become more."""
+        if attempts or self.attempts:
+            self.attempts += [None] * (len(self.ids) - len(self.attempts))
+            self.attempts += [min(count, MOST_ATTEMPTS) for count in attempts] or [None] * len(ids)
         self._gather(ids)
         self.tags += tags
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -150,11 +150,14 @@ class SettlementWriter:
         self._lane(policy).of(SettlementKind.BURY, target=policy.dead_letter_queue_id).add_failure(failure)
         self.hurry()
 
-    def hand_back(self, taken: Iterable[tuple[int, int | None]], audited: AuditedQueue | None = None) -> None:
+    def hand_back(
+        self, taken: Iterable[tuple[int, int | None]], audited: AuditedQueue | None = None, attempts: Sequence[int] = ()
+    ) -> None:
         """Make messages (id, tag to keep) ready again in their places; `audited` is their queue if they were
-        delivered."""
+        delivered. `attempts`, if these deliveries count."""
         if columns := list(zip(*taken, strict=True)):
-            (audited or self._plain).of(SettlementKind.HAND_BACK).add_ids(*columns)
+            ids, tags = columns
+            (audited or self._plain).of(SettlementKind.HAND_BACK).add_ids(ids, tags, attempts)
         self.hurry()
 
     def set_aside(self, id: int, attempts: int, error: str) -> None:
@@ -167,6 +170,10 @@ class SettlementWriter:
         if ids:
             self._purges.of(SettlementKind.PURGE, by=by).add_ids(ids)
             self.hurry()
+
+    def settles(self, round: int) -> bool:
+        """Whether something settled in this round, or before this mark of an audited queue, is still under way."""
+        return round in self.unrecorded if round < 0 else round > self.settled
 
     def hurry(self) -> None:
         """Write at once."""
@@ -330,7 +337,8 @@ class SettlementWriter:
             self.refuse(one.told)
         buried = one.kind is SettlementKind.BURY and one.target is None and lane is self._plain
         if one.kind is not SettlementKind.DELIVER and not buried:  # those stay leased until this node ends
-            attempts = one.attempts[0] if one.attempts else int(one.kind is SettlementKind.ACKNOWLEDGE)
+            counted = one.attempts[0] if one.attempts else None
+            attempts = int(one.kind is SettlementKind.ACKNOWLEDGE) if counted is None else counted
             self.set_aside(id, attempts, f"{why}: {told(error)}")
 
     def _write_kind(self, kind: SettlementKind) -> Callable[[Connection, Lane, Part, PartEffects], Awaitable[None]]:

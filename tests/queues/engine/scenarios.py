@@ -206,6 +206,24 @@ async def consuming(world: World) -> None:
     await world.until_settled(queue)
 
 
+async def taking_turns(world: World) -> None:
+    """Two consumers of a queue with a single active one: the second has its turn when the first has ended."""
+    name, queue = await world.queue(single_active_consumer=True)
+    buffer = await world.buffer(name)
+    first, second = Worker(buffer), Worker(buffer)
+    first.grant(2)
+    await world.store.until(lambda: buffer.line and buffer.line.active is first, "the first one's turn")
+    second.grant(2)
+    bodies = await world.publish(f"queue:{name}", b"1", b"2")
+    assert await first.bodies(len(bodies)) == bodies
+    buffer.dispatcher().withdraw(first)
+    buffer.leave(first)
+    taken = await second.take(len(bodies))
+    assert [push.payload for push in taken] == bodies
+    buffer.complete_many([push.tag for push in taken])
+    await world.until_settled(queue)
+
+
 async def narrowing(world: World) -> None:
     """Consume beside a message that cannot be claimed."""
     name, queue = await world.queue()

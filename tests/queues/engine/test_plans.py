@@ -31,6 +31,7 @@ ELSEWHERE = {
     "close_mailboxes", "connected_names", "forget_letters", "hold_mailboxes", "leave_mailboxes", "mailbox_ids",
     "names_owned", "note_key_uses",
     "see_letters", "take_mailbox", "unsee_letters",
+    "active_consumers", "join_lines", "leave_lines",
 }  # fmt: skip
 READS_ALL = {"leased_ids", "oldest_ids", "reap_leases"}
 #: Those that must follow the order of one index: another would walk over what is leased or other queues'.

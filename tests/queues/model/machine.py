@@ -2,8 +2,9 @@
 
 One queue, `main`, is used over every protocol: Overhop and SSPQ clients, Django's transactions, and a BlipMQ topic that
 a route leads to it. The topic has a subscription too, `copies`; `graves` is the queue that dead letters of `main` may
-go to. The steps come one after the other, but for transactions that stay open and credits that wait for messages.
-After each step all deliveries that must come are awaited, and then the store has what the model has.
+go to. In some examples `main` has a single active consumer. The steps come one after the other, but for transactions
+that stay open and credits that wait for messages. After each step all deliveries that must come are awaited, and then
+the store has what the model has.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ class BrokerMachine(RuleBasedStateMachine):
 
     # Begin and end.
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(single=st.booleans())
+    def begin(self, single: bool = False) -> None:
+        """With `single` only one consumer of `main` is active."""
         n = next(_numbers)
         self.topic = f"topic{n}"
         make = partial(create_queue, max_attempts=MAX_ATTEMPTS, retry_backoff=0, ack_timeout=3600)
@@ -76,6 +78,10 @@ class BrokerMachine(RuleBasedStateMachine):
         self.queues = {row.name: Model(row.name, MAX_ATTEMPTS) for row in rows}
         self.main, self.graves, self.copies = self.queues.values()
         self.broker.obey(self.copies.name)
+        if single:
+            self.main.line = []
+            Queue.objects.filter(pk=rows[0].pk).update(single_active_consumer=True)
+            self.broker.obey(self.main.name)
         self.grant(0, 2, False)
         self.enqueue(3, None)
         self.send(2, 1)
@@ -88,7 +94,8 @@ class BrokerMachine(RuleBasedStateMachine):
             if hasattr(self, "main"):
                 if self.open is not None:
                     self.end_transaction(True)
-                self.change(self.main, paused=False, concurrency_limit=None)
+                self.change(self.main, paused=False, concurrency_limit=None, single_active_consumer=False)
+                self.main.line = None
                 self.put_back()
                 self._drain()
         finally:
@@ -131,17 +138,28 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def _observe(self, queue: Model) -> None:
         waiting = [one for one in self.consumers if one.credits.get(queue.name)]
-        expected = queue.deliverable(sum(one.credits[queue.name] for one in waiting))
+        for consumer in waiting:
+            queue.enter(consumer)
+        expected = queue.deliverable(sum(one.credits[queue.name] for one in waiting if queue.serves(one)))
         batch: list[tuple[object, str, int | None]] = []
 
         def complete() -> bool:
             for consumer in waiting:
                 while consumer.credits.get(queue.name) and (got := consumer.take(TURN)) is not None:
                     self._note(consumer, got, batch, queue)
-            return len(batch) >= expected
+            return len(batch) >= expected and self._is_in_line(queue)
 
         wait_until(complete, lambda: f"{expected} deliveries of {queue.name}, only {[label for _, label, _ in batch]}")
         queue.deliver(batch)
+
+    def _is_in_line(self, queue: Model) -> bool:
+        """Whether as many consumers as should stand in line in the store, the first of them active."""
+        if queue.line is None:
+            return True
+        rows = self.broker.store.rows(
+            "select active from queues_consumer where queue_id = %s order by id", self.rows[queue.name].pk
+        )
+        return [row["active"] for row in rows] == [n == 0 for n in range(len(queue.line))]
 
     def _note(self, consumer: Consumer, got: Any, batch: list[Any], queue: Model) -> None:
         if got.queue != queue.name:
@@ -321,6 +339,8 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def _drop(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
+        for queue in self.queues.values():
+            queue.leave(consumer)
 
     def _of(self, kind: type[Any]) -> list[Any]:
         return [one for one in self.consumers if type(one) is kind]
@@ -416,7 +436,7 @@ class BrokerMachine(RuleBasedStateMachine):
         else:
             consumer.close()
             for label, (name, _) in consumer.held.items():
-                self.queues[name].fail(label)
+                self.queues[name].fail(label, in_place=self.queues[name].line is not None)
         self._check()
 
     # Operators.
@@ -519,7 +539,8 @@ class BrokerMachine(RuleBasedStateMachine):
         self.broker.start()
         for consumer in self.consumers:
             consumer.close()
-        self.consumers.clear()
+        for consumer in tuple(self.consumers):
+            self._drop(consumer)
         self._lose_leases()
 
     def be_killed_at_work(self, count: int) -> None:

@@ -2,7 +2,8 @@
 
 A message has a place, `at`: a number that grows with each arrival. Order is promised for each producer, and for a
 message that returns to the tail: it comes after all that were ready then. A message that is handed back keeps its
-place. All of that within a priority: those of a higher one come first.
+place. All of that within a priority: those of a higher one come first. With a single active consumer the first one in
+line has all deliveries, and what it had when it ends keeps its place.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class Queue:
         self.max_length: int | None = None
         self.drops_oldest = False
         self.concurrency: int | None = None
+        #: The consumers of a queue with a single active one, in the order in which they came; None: all are active.
+        self.line: list[object] | None = None
         self.messages: dict[str, Message] = {}
         #: The number of acknowledged messages.
         self.settled = 0
@@ -81,6 +84,20 @@ class Queue:
 
     # Deliveries.
 
+    def enter(self, consumer: object) -> None:
+        """A consumer has come."""
+        if self.line is not None and consumer not in self.line:
+            self.line.append(consumer)
+
+    def leave(self, consumer: object) -> None:
+        """A consumer has ended."""
+        if self.line is not None and consumer in self.line:
+            self.line.remove(consumer)
+
+    def serves(self, consumer: object) -> bool:
+        """Whether a consumer is given messages."""
+        return self.line is None or self.line[:1] == [consumer]
+
     def deliverable(self, wanted: int) -> int:
         """The number of messages that `wanted` credits bring now."""
         if self.paused:
@@ -94,6 +111,8 @@ class Queue:
         delivered: list[tuple[object, Message]] = []
         for consumer, label, attempt in batch:
             message = self.messages.get(label)
+            if not self.serves(consumer):
+                raise Difference(f"{self.name}: {label} was delivered to a consumer that waits for its turn")
             if message is None:
                 raise Difference(f"{self.name}: {label} was delivered, and is not there any more")
             if message.state != READY or any(message is other for _, other in delivered):
@@ -120,13 +139,16 @@ class Queue:
         del self.messages[label]
         self.settled += 1
 
-    def fail(self, label: str) -> None:
-        """A delivery failed: the message goes to the tail, or it is given up."""
+    def fail(self, label: str, in_place: bool = False) -> None:
+        """A delivery failed: the message goes to the tail, or keeps its place, or it is given up."""
         message = self.messages[label]
         message.attempts += 1
         limit = self.max_attempts if message.limit is None else message.limit
         if not limit or message.attempts < limit:
-            message.to_tail()
+            if in_place:
+                message.state = READY
+            else:
+                message.to_tail()
         elif self.target is not None:
             del self.messages[label]
             self.target.add(label, None)

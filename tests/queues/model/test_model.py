@@ -34,9 +34,9 @@ def broker(store: Store) -> Iterator[LiveBroker]:
 class Steps(BrokerMachine):
     """Single steps of the machine, for cases that it has found."""
 
-    def __init__(self) -> None:
+    def __init__(self, single: bool = False) -> None:
         super().__init__()
-        self.begin()
+        self.begin(single)
 
     def of(self, kind: type[Consumer]) -> Consumer:
         [found] = [one for one in self.consumers if type(one) is kind]
@@ -49,6 +49,18 @@ def steps(broker: LiveBroker) -> Iterator[Steps]:
     all messages are consumed, in order."""
     steps = Steps()
     yield steps
+    steps.teardown()
+
+
+def test_the_next_consumer_goes_on_where_the_single_active_one_ended(broker: LiveBroker) -> None:
+    steps = Steps(single=True)
+    steps.settle("m1")
+    steps.disconnect(steps.of(Worker), polite=False)
+    assert list(steps.of(Receiver).held) == ["m2"]
+    steps.settle("m2")
+    steps.lose_connections()
+    steps.receive()
+    assert list(steps.of(Receiver).held) == ["m3"]
     steps.teardown()
 
 

@@ -20,6 +20,7 @@ class Owner:
     def __init__(self) -> None:
         self.failures = 0
         self.connection: Any = SimpleNamespace(name="overhop 10.0.0.1:7", listener=self)
+        self.client: Any = None
         self.assignments: dict[bytes, Assignment] = {}
         self.sent = b""
 

@@ -148,13 +148,20 @@ class Disconnected:
 
 
 @dataclass(frozen=True, slots=True)
+class ActiveChanged:
+    """Other consumers than before are the active ones of these queues."""
+
+    queues: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Instructed:
     """There are instructions for nodes, the earliest with this id."""
 
     first: int
 
 
-Hint = Ready | Dead | InterestChange | Gone | Changed | Instructed
+Hint = Ready | Dead | InterestChange | Gone | Changed | ActiveChanged | Instructed
 Instruction = Transient | RemoteAck | Purge | MailboxTaken | Evicted | Disconnected
 Notification = Hint | Instruction
 #: Those that are sent from Python; the others come from SQL functions and triggers.
@@ -274,6 +281,7 @@ _HINTS: dict[str, Callable[[dict[str, Any]], Hint]] = {
     "interest": _interest("interest", True),
     "disinterest": _interest("disinterest", False),
     "gone": lambda message: Gone(_id(message["gone"])),
+    "active": lambda message: ActiveChanged(_list(message["active"], _id)),
     "instructions": lambda message: Instructed(_bigint(message["instructions"])),
     **{table: _changed(table) for table in ("queue", "key", "route", "subscription", "periodic", "bulk")},
 }

@@ -11,8 +11,10 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from queues.engine.clients import Clients
+from queues.engine.cluster.lines import Lines
 from queues.engine.cluster.notifications.channel import Handler
 from queues.engine.cluster.notifications.formats import (
+    ActiveChanged,
     Changed,
     Dead,
     Disconnected,
@@ -77,7 +79,7 @@ class Handlers:
     def __init__(
         self, node: LocalNode, policies: Policies, reader: PolicyReader, local_queues: LocalQueues,
         subscriptions: Subscriptions, settlements: SettlementWriter, grants: Grants, clients: Clients,
-        mailboxes: MailboxService | None, on_periodic_change: Sequence[Callable[[], None]],
+        mailboxes: MailboxService | None, lines: Lines, on_periodic_change: Sequence[Callable[[], None]],
     ) -> None:  # fmt: skip
         self._node = node
         self._policies = policies
@@ -88,6 +90,7 @@ class Handlers:
         self._grants = grants
         self._clients = clients
         self._mailboxes = mailboxes
+        self._lines = lines
         self._on_periodic_change = on_periodic_change
         self.by_type: dict[type, Handler] = {
             Ready: self._ready,
@@ -95,6 +98,7 @@ class Handlers:
             Changed: self._table_changed,
             InterestChange: self._interest,
             Gone: self._gone,
+            ActiveChanged: lambda _: self._lines.look(),
             Transient: self._transient,
             RemoteAck: self._acks,
             Purge: self._purge,

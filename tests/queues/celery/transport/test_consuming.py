@@ -524,3 +524,22 @@ def test_an_engine_that_is_used_again_at_the_last_moment_is_still_looked_after(
     assert not thread.ended
     thread.forget(consumers)
     wait_until(lambda: thread.ended, "it is stopped with its last user")
+
+
+def test_a_single_active_consumer_is_followed_by_the_next_one_in_order(connect: Connect, tables: Tables) -> None:
+    turns = Queue("turns", queue_arguments={"x-single-active-consumer": True})
+    connection, other = connect(), connect()
+    send(connection, *range(6), queue=turns)
+    first = Got(connection, [turns], prefetch=3)
+    first.wait(3)[0].ack()
+    second = Got(other, [turns], prefetch=6)
+    assert second.nothing_more()
+    assert connection.default_channel.basic_get("turns") is None
+    first.consumer.cancel()
+    assert second.nothing_more(), "the first one may finish what it has"
+    first.messages[1].ack()
+    first.channel.close()
+    assert second.bodies(4) == [2, 3, 4, 5]
+    for message in second.messages:
+        message.ack()
+    wait_until(lambda: tables.held("turns") == (0, 0, 0, 0), "all are acknowledged")

@@ -64,12 +64,15 @@ def test_a_queue_that_is_there_keeps_its_policy(connect: Connect) -> None:
 def test_amqp_arguments_are_the_queues_policy(connect: Connect) -> None:
     channel = connect().channel()
     Queue("a", message_ttl=2.5, max_length=7)(channel).declare()
-    Queue("b", max_length=7, queue_arguments={"x-overflow": "reject-publish"})(channel).declare()
+    Queue(
+        "b", max_length=7, queue_arguments={"x-overflow": "reject-publish", "x-single-active-consumer": True}
+    )(channel).declare()
     first, second = StoredQueue.objects.order_by("name")
     assert first.message_ttl is not None
     assert first.message_ttl.total_seconds() == 2.5
     assert (first.max_length, first.overflow) == (7, "drop-oldest")
     assert second.overflow == "reject"
+    assert (first.single_active_consumer, second.single_active_consumer) == (False, True)
 
 
 @pytest.mark.parametrize("name", ["_peer/bob", "a\0b", "x" * 256])

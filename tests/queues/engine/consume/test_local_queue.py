@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ class Settlements:
 
     def audited(self, _: QueuePolicy) -> None: ...
 
-    def hand_back(self, taken: list[tuple[int, int | None]], _: None = None) -> None:
+    def hand_back(self, taken: list[tuple[int, int | None]], _: None = None, attempts: Sequence[int] = ()) -> None:
         self.handing += [id for id, _ in taken]
 
     def purge(self, ids: list[int], _: str) -> None:

@@ -1,0 +1,107 @@
+"""Keeps this node's part of `queues_consumer`, the lines of consumers of queues with a single active one.
+
+One job: it writes who has come and who has ended, and tells local queues which of their consumers is active. A handover
+waits here until what the former consumer had is in the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from queues.engine.clients import connection_id
+from queues.engine.consume.line import Connected
+from queues.engine.consume.local_queue import LocalQueue, QueueSchedule
+from queues.engine.database import Connection
+from queues.engine.node import LocalNode
+from queues.engine.statements import array, statement
+
+#: Seconds between looks for an active consumer that no notification told of.
+LOOK = 1.0
+#: Seconds until it is looked again whether a former consumer's messages are in the store; whether it has finished them.
+SOON, FINISHING = 0.002, 0.05
+#: Consumers in one statement.
+MOST = 1000
+
+
+class Lines:
+    """The job's state."""
+
+    def __init__(self, node: LocalNode, schedule: QueueSchedule) -> None:
+        self._node = node
+        self._changes = schedule.lines
+        #: Local queues with a single active consumer, and numbers to remove: again, if a statement fails.
+        self._queues: dict[LocalQueue, None] = {}
+        self._gone: list[int] = []
+
+    async def run(self, connection: Connection) -> None:
+        """Keep the table for ever; ends by an exception when the connection is lost, and may be run again."""
+        self._changes.look()
+        while True:
+            await self._changes.wait(LOOK if self._queues else None)
+            await self.write(connection)
+
+    async def write(self, connection: Connection) -> None:
+        """Write what has changed, and see which consumers are active."""
+        changed, gone = self._changes.take()
+        self._gone += gone
+        for queue in changed:
+            self._queues[queue] = None
+            self._hand_over(queue)
+        self._queues = {queue: None for queue in self._queues if queue.line is not None}
+        if self._gone:
+            await self._leave(connection)
+        if coming := [(queue, one) for queue in self._queues if queue.line for one in queue.line.newcomers]:
+            await self._join(connection, coming)
+        if any(queue.awaits_turn for queue in self._queues):
+            await self._look(connection)
+
+    def look(self) -> None:
+        """Another consumer of some queue is active now."""
+        if self._queues:
+            self._changes.look()
+
+    def forget(self) -> None:
+        """The node has ended, and its rows with it."""
+        self._changes.forget()
+        self._gone.clear()
+
+    def _hand_over(self, queue: LocalQueue) -> None:
+        """If the active consumer has ended, and nothing of what it had is under way, the next one may have its turn."""
+        if queue.line is None or queue.line.former is None:
+            return
+        if number := queue.hand_over():
+            self._gone.append(number)
+        else:
+            pause = FINISHING if queue.unacked else SOON
+            asyncio.get_running_loop().call_later(pause, self._changes.note, queue)
+
+    async def _leave(self, connection: Connection) -> None:
+        leaving = self._gone[:MOST]
+        await connection.execute(statement("leave_lines"), {"numbers": array(leaving), "node": self._node.id})
+        del self._gone[: len(leaving)]
+        if self._gone:
+            self._changes.look()
+
+    async def _join(self, connection: Connection, newcomers: list[tuple[LocalQueue, object]]) -> None:
+        coming = newcomers[:MOST]
+        clients = [one.client if isinstance(one, Connected) else None for _, one in coming]
+        node = self._node.id
+        parameters = {
+            "queues": [queue.id for queue, _ in coming], "node": node,
+            "connections": [None if client is None else connection_id(node, client.number) for client in clients],
+            "names": ["" if client is None else client.title for client in clients],
+        }  # fmt: skip
+        rows = await (await connection.execute(statement("join_lines"), parameters)).fetchall()
+        for place, number in rows:
+            queue, consumer = coming[place - 1]
+            if queue.line is None or not queue.line.arrive(consumer, number):
+                self._changes.remove([number])
+        if len(newcomers) > MOST:
+            self._changes.look()
+
+    async def _look(self, connection: Connection) -> None:
+        cursor = await connection.execute(statement("active_consumers"), {"node": self._node.id})
+        active: dict[int, int] = dict(await cursor.fetchall())
+        for queue in self._queues:
+            if queue.awaits_turn:
+                queue.obey_line(active.get(queue.id))
