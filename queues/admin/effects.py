@@ -70,6 +70,12 @@ def _concurrency_limit(queue: Queue) -> str:
     return f"With {queue.concurrency_limit:,} being worked on, the next one waits."
 
 
+def _single_active_consumer(queue: Queue) -> str:
+    if not queue.single_active_consumer:
+        return "All consumers are given messages, in turns."
+    return "What the active consumer had and did not settle comes again first, in its place, to the next one."
+
+
 def _retention(queue: Queue) -> str:
     kept = {
         Retention.NONE: "A finished message leaves no trace: ETL and the page of its life have nothing of it.",
@@ -82,7 +88,8 @@ def _retention(queue: Queue) -> str:
 DESCRIBED: Mapping[str, Callable[[Queue], str]] = {
     "paused": _paused, "max_attempts": _max_attempts, "retry_backoff": _retry_backoff, "ack_timeout": _ack_timeout,
     "message_ttl": _message_ttl, "max_length": _max_length, "overflow": _overflow,
-    "concurrency_limit": _concurrency_limit, "retention": _retention,
+    "concurrency_limit": _concurrency_limit, "single_active_consumer": _single_active_consumer,
+    "retention": _retention,
 }  # fmt: skip
 
 

@@ -36,8 +36,9 @@ from queues.reach import Operation, Protocol
 
 #: The fields that a clone has of its model.
 POLICY = (
-    "refuse_when_paused", "concurrency_limit", "ack_timeout", "max_attempts", "retry_backoff", "retry_backoff_cap",
-    "allow_job_overrides", "message_ttl", "max_length", "overflow", "retention", "audited",
+    "refuse_when_paused", "single_active_consumer", "concurrency_limit", "ack_timeout", "max_attempts",
+    "retry_backoff", "retry_backoff_cap", "allow_job_overrides", "message_ttl", "max_length", "overflow", "retention",
+    "audited",
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class QueueAdmin(ConfirmedDeletion):
         "name", "last_hour", "is_delivering", "ready", "leased", "delayed", "dead", "incoming", "outgoing", "oldest",
         "consumers",
     )  # fmt: skip
-    list_filter = ("kind", "paused", "audited")
+    list_filter = ("kind", "paused", "single_active_consumer", "audited")
     list_per_page = 50
     search_fields = ("name",)
     show_full_result_count = False
@@ -122,7 +123,9 @@ class QueueAdmin(ConfirmedDeletion):
     autocomplete_fields = ("dead_letter_queue",)
     fieldsets = (
         (None, {"fields": ("name",)}),
-        ("Delivery", {"fields": ("paused", "refuse_when_paused", "concurrency_limit", "ack_timeout")}),
+        ("Delivery", {
+            "fields": ("paused", "refuse_when_paused", "single_active_consumer", "concurrency_limit", "ack_timeout"),
+        }),
         ("Retries", {"fields": ("max_attempts", "retry_backoff", "retry_backoff_cap", "dead_letter_queue")}),
         ("Jobs", {"fields": ("allow_job_overrides",)}),
         ("Limits", {"fields": ("message_ttl", "max_length", "overflow")}),
@@ -134,7 +137,7 @@ class QueueAdmin(ConfirmedDeletion):
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> tuple[str, ...]:
         if obj is None:
             return ()
-        return ("name", "audited") if obj.kind == QueueKind.MAILBOX else ("name",)
+        return ("name", "audited", "single_active_consumer") if obj.kind == QueueKind.MAILBOX else ("name",)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """With `?clone=ID` the policy of another queue."""

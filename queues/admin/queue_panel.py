@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from queues.admin.history import history_charts
 from queues.counts import QueueCounts
 from queues.models import Queue
 from queues.operations.overview import QueueState, oldest_ready, read_queues
-from queues.operations.queue_page import MOST_LETTERS, queue_details
+from queues.operations.queue_page import MOST_LETTERS, ConsumerState, queue_details
 from queues.samples import SPANS, SPARK, read_series
 from queues.store import query_within
 from queues.times import duration, relative
@@ -79,6 +79,16 @@ def _sum(*figures: float | None) -> float | None:
     return sum(known) if known else None
 
 
+def _rows(consumers: Iterable[ConsumerState]) -> list[dict[str, Any]]:
+    return [
+        {
+            "consumer": one, "address": reverse(f"admin:{one.page[0]}", args=[one.page[1]]),
+            "since": "-" if one.since is None else relative(one.since, timezone.now()),
+        }
+        for one in consumers
+    ]
+
+
 def queue_panel(queue: Queue, span: str, using: str = DEFAULT_DB_ALIAS) -> dict[str, Any]:
     """The context of a queue's page above its settings; four queries."""
     now = time.time()
@@ -100,12 +110,6 @@ def queue_panel(queue: Queue, span: str, using: str = DEFAULT_DB_ALIAS) -> dict[
         ],
         "charts": history_charts(series, SPANS[span], now, SMALL),
         "span": span, "spans": {key: one.label for key, one in SPANS.items()},
-        "consumers": [
-            {
-                "consumer": one, "address": reverse(f"admin:{one.page[0]}", args=[one.page[1]]),
-                "since": "-" if one.since is None else relative(one.since, timezone.now()),
-            }
-            for one in details.consumers
-        ],
+        "consumers": _rows(details.consumers), "line": _rows(details.line),
         "reasons": details.reasons, "dead": counts.dead, "most_letters": MOST_LETTERS,
     }  # fmt: skip

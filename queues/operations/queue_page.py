@@ -33,13 +33,15 @@ class QueueDetails:
     """Consumers over every protocol, and the reasons of the newest dead letters with their numbers."""
 
     consumers: list[ConsumerState]
+    #: The line of a queue with a single active consumer: that one, then those that wait, in their order.
+    line: list[ConsumerState]
     reasons: list[tuple[str, int]]
 
 
 def queue_details(queue: Queue, held: int, using: str = DEFAULT_DB_ALIAS) -> QueueDetails:
     """The details of a queue of which consumers hold so many messages; one query. Raises django.db.OperationalError
     when it takes more than two seconds."""
-    [(nodes, workers, peer, subscriber, reasons)] = query_within(
+    [(nodes, workers, peer, subscriber, line, reasons)] = query_within(
         "queue_page", using, LIMIT, queue=queue.pk, name=queue.name, most=MOST_WORKERS, letters=MOST_LETTERS,
         reasons=MOST_REASONS,
     )  # fmt: skip
@@ -54,7 +56,10 @@ def queue_details(queue: Queue, held: int, using: str = DEFAULT_DB_ALIAS) -> Que
         topic = bytes.fromhex(subscriber["topic"]).decode("utf-8", "replace")
         what = f"subscriber of {topic}, QoS {subscriber['qos']}"
         consumers.append(ConsumerState(what, ("queues_subscription_change", subscriber["id"]), owner, None, holds=held))
-    return QueueDetails([*consumers, *map(_node, nodes)], [(reason, count) for reason, count in reasons])
+    return QueueDetails(
+        [*consumers, *map(_node, nodes)], [_in_line(one) for one in line],
+        [(reason, count) for reason, count in reasons],
+    )  # fmt: skip
 
 
 def _worker(worker: dict[str, Any]) -> ConsumerState:
@@ -62,6 +67,15 @@ def _worker(worker: dict[str, Any]) -> ConsumerState:
         f"worker {worker['wid']}", ("queues_worker_change", worker["wid"]),
         f"{worker['address']}, node {worker['node']}", _time(worker["since"]), worker["credits"], worker["active"],
     )  # fmt: skip
+
+
+def _in_line(one: dict[str, Any]) -> ConsumerState:
+    page = ("queues_node_change", one["node"])
+    if one["connection"] is not None:
+        page = ("queues_connection_change", one["connection"])
+    state = "active" if one["active"] else "waits"
+    what = f"{state}: {one['name'] or 'a consumer'}"
+    return ConsumerState(what, page, f"node {one['node']}", _time(one["since"]))
 
 
 def _node(node: dict[str, Any]) -> ConsumerState:

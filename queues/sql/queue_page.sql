@@ -1,5 +1,6 @@
 -- The page of a queue, without its counts, as JSON: nodes with consumers, workers with their credits, the peer or
--- subscriber it belongs to; and its newest dead letters by reason, how many of them were looked at.
+-- subscriber it belongs to; the line of its consumers if a single one is active, which comes first; and its newest dead
+-- letters by reason, how many of them were looked at.
 select
     (select coalesce(json_agg(json_build_object('node', n.id, 'name', n.name, 'host', n.host, 'pid', n.pid,
             'since', extract(epoch from i.since)::float8) order by n.id), '[]')
@@ -14,6 +15,10 @@ select
         from queues_mailbox m where m.queue_id = %(queue)s),
     (select json_build_object('topic', encode(s.topic, 'hex'), 'id', s.id, 'qos', s.qos, 'owner', k.name)
         from queues_subscription s left join queues_apikey k on k.id = s.owner_id where s.queue_id = %(queue)s),
+    (select coalesce(json_agg(json_build_object('name', c.name, 'active', c.active, 'node', c.node_id, 'connection', k.id,
+            'since', extract(epoch from coalesce(c.active_since, c.since))::float8) order by not c.active, c.id), '[]')
+        from (select * from queues_consumer where queue_id = %(queue)s order by id limit %(most)s) as c
+            left join queues_connection k on k.id = c.connection),
     (select coalesce(json_agg(json_build_array(d.reason, d.count) order by d.count desc), '[]') from (
         select coalesce(left(error, 200), '') as reason, count(*) as count from (
             select error from queues_message where queue_id = %(queue)s and state = 3

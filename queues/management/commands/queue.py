@@ -37,7 +37,8 @@ POLICY = (
 )
 SHOWN = (
     "name", "uuid", "kind", "paused", "refuse_when_paused", "concurrency_limit", "max_attempts", "retry_backoff",
-    "retry_backoff_cap", "ack_timeout", "message_ttl", "max_length", "overflow", "retention", "audited", "created_at",
+    "retry_backoff_cap", "ack_timeout", "message_ttl", "max_length", "overflow", "retention", "single_active_consumer",
+    "audited", "created_at",
 )  # fmt: skip
 COUNTS = ("ready", "leased", "delayed", "dead", "published", "settled")
 
@@ -86,9 +87,10 @@ class Command(SubcommandCommand):
             policy["ack_timeout"] = None
         if (name := options["dead_letter_queue"]) is not None:
             policy["dead_letter_queue"] = queue_operations.get_queue(name)
+        policy |= {field: options[field] for field in ("audited", "single_active_consumer")}
         by, name = shell_operator(), options["name"]
         with transaction.atomic():
-            queue_operations.create_queue(name, by=by, audited=options["audited"], **policy)
+            queue_operations.create_queue(name, by=by, **policy)
             record(by, "add", f"queue:{name}")
         self.say(f"created {options['name']}")
 
@@ -192,6 +194,9 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(option, dest=field, type=kind, metavar=metavar, help=help)
     parser.add_argument(
         "--audited", action="store_true", help="record each step of a message in the audit chain queue:NAME"
+    )
+    parser.add_argument(
+        "--single-active-consumer", action="store_true", help="deliver to one consumer at a time; the others wait"
     )
     parser.add_argument("--overflow", choices=Overflow.values, help="the policy for publishes to a full queue")
     parser.add_argument("--retention", choices=Retention.values, help="the part of a finished message that is kept")

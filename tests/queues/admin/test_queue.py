@@ -19,7 +19,20 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 
 from queues.admin.effects import effects
 from queues.database import connection_parameters
-from queues.models import AuditJournalEntry, BulkAction, Interest, Queue, QueueSample, Route, SampleMark, State, Worker
+from queues.models import (
+    AuditJournalEntry,
+    BulkAction,
+    Connection,
+    Consumer,
+    Interest,
+    Node,
+    Queue,
+    QueueSample,
+    Route,
+    SampleMark,
+    State,
+    Worker,
+)
 from queues.operations.definitions import export_definitions
 from queues.samples import ALL_QUEUES
 from tests.queues.admin.test_admin import act, address, policy, subscription, text_of, unprivileged
@@ -134,6 +147,34 @@ def test_the_owner_of_a_queue_counts_as_its_consumer(admin_client: Client) -> No
     assert "subscriber of prices, QoS 1 key owner of prices" in text
 
 
+def test_the_page_shows_which_consumer_is_active_and_which_wait(admin_client: Client) -> None:
+    queue, node = make_queue(single_active_consumer=True), make_node()
+    assert "No consumer has come." in words(admin_client.get(page(queue)))
+    connection = node.pk << 32 | 7
+    Consumer.objects.create(queue=queue, node=node, name="sspq 10.0.0.9:99", active=False)
+    Consumer.objects.create(
+        queue=queue, node=node, name="overhop 10.0.0.8:99", connection=connection, active=True,
+        active_since=timezone.now() - timedelta(minutes=3),
+    )  # fmt: skip
+    Consumer.objects.create(queue=queue, node=node, name="", active=False)
+    response = admin_client.get(page(queue))
+    assert [row["consumer"].what for row in response.context["line"]] == [
+        "active: overhop 10.0.0.8:99", "waits: sspq 10.0.0.9:99", "waits: a consumer",
+    ]  # fmt: skip
+    assert f"active: overhop 10.0.0.8:99 node {node.pk} 3 minutes" in words(response)
+    assert reverse("admin:queues_node_change", args=[node.pk]) in response.content.decode()
+    store_connection(connection, node)
+    html = admin_client.get(page(queue)).content.decode()
+    assert reverse("admin:queues_connection_change", args=[connection]) in html
+
+
+def store_connection(id: int, node: Node) -> None:
+    Connection.objects.create(
+        id=id, node=node, protocol="overhop", address="10.0.0.8:99", connected_at=timezone.now(), messages_in=0,
+        messages_out=0, in_rate=0, out_rate=0, rate=0, unacked=0, held_bytes=0,
+    )  # fmt: skip
+
+
 def test_a_queue_without_consumers_says_so(admin_client: Client) -> None:
     assert "Nothing consumes from it now." in text_of(admin_client.get(page(make_queue())))
 
@@ -167,6 +208,12 @@ def test_the_reasons_are_those_of_the_newest_dead_letters(
         ("overflow", {"max_length": 5, "overflow": "drop-oldest"}, "While it is full the oldest message is lost."),
         ("overflow", {}, "It has no effect without a maximum length."),
         ("message_ttl", {"message_ttl": timedelta(hours=2)}, "What has waited for 2 h leaves the queue undelivered."),
+        ("single_active_consumer", {}, "All consumers are given messages, in turns."),
+        (
+            "single_active_consumer",
+            {"single_active_consumer": True},
+            "What the active consumer had and did not settle comes again first, in its place, to the next one.",
+        ),
         ("retention", {"retention": "full"}, "Finished messages can be read, exported and published again."),
     ],
 )
@@ -238,7 +285,10 @@ def test_several_are_purged_after_their_number_was_typed(admin_client: Client) -
 
 
 def test_a_clone_begins_with_the_policy_of_its_model(admin_client: Client) -> None:
-    model = make_queue("orders", max_attempts=9, message_ttl=timedelta(hours=1), overflow="drop-oldest", max_length=7)
+    model = make_queue(
+        "orders", max_attempts=9, message_ttl=timedelta(hours=1), overflow="drop-oldest", max_length=7,
+        single_active_consumer=True,
+    )  # fmt: skip
     model.dead_letter_queue = make_queue("graveyard")
     model.save()
     clone = f"{address('queue', 'add')}?clone={model.pk}"
@@ -248,6 +298,7 @@ def test_a_clone_begins_with_the_policy_of_its_model(admin_client: Client) -> No
     assert given == {
         "max_attempts": 9, "message_ttl": "01:00:00", "overflow": "drop-oldest", "max_length": 7,
     }  # fmt: skip
+    assert form["single_active_consumer"].value() is True
     assert form["name"].value() is None
     assert form["dead_letter_queue"].value() == model.dead_letter_queue.pk
     assert admin_client.get(f"{address('queue', 'add')}?clone=x").status_code == 200

@@ -63,7 +63,9 @@ def test_a_second_import_changes_nothing() -> None:
 
 def test_every_policy_field_of_a_queue_goes_out() -> None:
     make_everything()
-    assert set(export_definitions()["queues"]["orders"]) == set(QUEUE_FIELDS) >= {"paused", "retention", "audited"}
+    assert set(export_definitions()["queues"]["orders"]) == set(QUEUE_FIELDS) >= {
+        "paused", "retention", "audited", "single_active_consumer",
+    }  # fmt: skip
 
 
 def test_no_secret_and_no_system_queue_goes_out() -> None:

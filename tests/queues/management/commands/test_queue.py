@@ -21,7 +21,7 @@ def test_a_queue_is_created_with_every_option(shell: Shell) -> None:
     outcome = shell(
         "queue", "create", "orders", "--ack-timeout", "1.5", "--max-attempts", "0", "--retry-backoff", "0.25",
         "--retry-backoff-cap", "60", "--ttl", "3600", "--max-length", "10", "--overflow", "drop-oldest",
-        "--retention", "full", "--concurrency-limit", "2", "--dead-letter-queue", "dead",
+        "--retention", "full", "--concurrency-limit", "2", "--dead-letter-queue", "dead", "--single-active-consumer",
     )  # fmt: skip
     assert (outcome.status, outcome.out) == (0, "created orders\n")
     queue = Queue.objects.get(name="orders")
@@ -32,6 +32,8 @@ def test_a_queue_is_created_with_every_option(shell: Shell) -> None:
     assert (queue.max_attempts, queue.max_length, queue.concurrency_limit) == (0, 10, 2)
     assert (queue.overflow, queue.retention) == ("drop-oldest", "full")
     assert queue.dead_letter_queue is not None
+    assert queue.single_active_consumer
+    assert shell("queue", "show", "orders", "--json").json["single_active_consumer"] is True
 
 
 def test_an_ack_timeout_of_0_is_none(shell: Shell) -> None:
