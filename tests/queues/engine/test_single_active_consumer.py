@@ -199,7 +199,9 @@ async def test_a_late_acknowledgement_settles_what_the_next_consumer_has_not_bee
     buffer = await engine.queue("q")
     first, second = Poller(buffer), Poller(buffer)
     await producer.publish("queue:q", *BODIES[:3])
-    await first.take(*BODIES[:3])
+    await first.take(b"1")
+    assert second.poll(3) == []
+    await first.take(b"2", b"3")
     first.leave()
     second.poll(0)
     await second.take(b"1")
