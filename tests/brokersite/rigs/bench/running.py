@@ -30,7 +30,7 @@ def bench(store: Database, *arguments: str, status: int = 0) -> str:
     """Run it to its end; what it printed, or what it said when it is to fail."""
     process = start(store, *arguments)
     try:
-        out, err = process.communicate(timeout=4 * PATIENCE)
+        out, err = process.communicate(timeout=8 * PATIENCE)  # Spark starts slowly on a busy machine
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)  # it ends what it has started
