@@ -158,7 +158,7 @@ end $$;
 
 select queues_make_archive_partitions((now() at time zone 'UTC')::date, 7);
 
--- Whoever may read the archive may read it still.
+-- Roles that may read the archive keep that right.
 do $$
 declare
     given record;

@@ -8,7 +8,7 @@ alter table queues_consumer set unlogged;
 
 create function queues_lock_lines(queues integer[]) returns void
 language plpgsql volatile as $$
--- Nobody else changes who consumes from these queues, as for mailboxes, until the calling transaction ends. In order, so
+-- No other transaction changes the consumers of these queues, as for mailboxes, until the calling one ends. In order, so
 -- that no two transactions wait for each other.
 begin
     perform pg_advisory_xact_lock(74659, queue) from (select distinct unnest(queues) as queue order by 1) as ordered;
