@@ -94,7 +94,7 @@ class SiteOptions(FileSettings):
         ("localhost", "127.0.0.1", "[::1]"), "Host names the site answers to, with commas between them."
     )
     BROKER_ADMIN_BUSY_PERCENT = integer(
-        10, "Percent of the processors' time that the admin's pages work at most while other processes use more than "
+        5, "Percent of the processors' time that the admin's pages work at most while other processes use more than "
         "half of it; then those that come faster wait. 100: no page waits.",
         minimum=1, maximum=100,
     )  # fmt: skip

@@ -21,7 +21,7 @@ REFUSALS = (DataError, IntegrityError, UnicodeEncodeError, ValidationError)
 #: Errors that say so where lookups are made into SQL, and only there.
 IN_LOOKUPS = (ValueError, TypeError, IndexError, OverflowError, ProgrammingError)
 #: The packages whose code makes them.
-LOOKUPS = ("django.db.", "django.forms.", "psycopg", "psycopg_binary")
+LOOKUPS = ("django.db.", "django.forms.", "django.contrib.admin.views.main", "psycopg", "psycopg_binary")
 
 
 class UnfitValues:

@@ -26,6 +26,11 @@ def test_an_address_with_a_value_that_no_column_takes_is_a_bad_request(admin_cli
     assert response.status_code == 400
 
 
+def test_a_year_that_no_calendar_has_is_a_bad_request(admin_client: Client) -> None:
+    address = reverse("admin:django_celery_results_taskresult_changelist")
+    assert admin_client.get(f"{address}?date_done__year=2147483648").status_code == 400
+
+
 def test_a_position_whose_time_has_no_zone_leads_back_to_the_list(admin_client: Client) -> None:
     response = admin_client.get(f"{reverse('admin:queues_archivedmessage_changelist')}?after=2020-01-01 00:00:00,5")
     assert response.status_code == 302

@@ -53,6 +53,7 @@ PARAMETERS: Final = ("q", "o", "p", "all", "e", "after", "queue", "queues", "sta
                      "app_label", "model_name", "field_name", "next")  # fmt: skip
 LOOKUPS: Final = ("", "__gt", "__in", "__range", "__isnull", "__regex", "__year")
 Value = TypeVar("Value")
+#: The next place in such a list; each test begins with the first one, whatever ran before it.
 _places = itertools.count()
 
 
@@ -146,6 +147,12 @@ def stranger(site: WebBroker) -> Iterator[Browser]:
     made = Browser(site.address)
     yield made
     made.close()
+
+
+@pytest.fixture(autouse=True)
+def same_values_in_every_run() -> None:
+    global _places
+    _places = itertools.count()
 
 
 @pytest.fixture(autouse=True)
