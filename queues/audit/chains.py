@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, OperationalError, transaction
 
 from queues.audit.errors import AuditError, HeadNotLocked, NoSuchChain
-from queues.audit.events import MOST_ROWS, AuditEvent, Head, append_parameters, columns, parts
+from queues.audit.events import MOST_ROWS, AuditEvent, AuditRecord, Head, append_parameters, columns
 from queues.models import AuditChain
 from queues.store import query
 
@@ -43,7 +43,7 @@ def append(chain: str, events: Sequence[AuditEvent], using: str = DEFAULT_DB_ALI
     """
     columns(events)  # what cannot be stored is refused before it could spoil the caller's transaction
     with transaction.atomic(using=using, savepoint=False):
-        for part in parts(events):
+        for part in AuditRecord(events).parts:
             _append_after(_lock(chain, using), part, using)
 
 
@@ -62,7 +62,7 @@ def journal(chain: str, events: Sequence[AuditEvent], using: str = DEFAULT_DB_AL
     Takes no lock. Events keep the order in which they were noted, but events of a transaction that commits late
     come after others that were noted later and sealed before. Raises InvalidEvent.
     """
-    prepared = [columns(part) for part in parts(events)]
+    prepared = [columns(events[start : start + MOST_ROWS]) for start in range(0, len(events), MOST_ROWS)]
     with transaction.atomic(using=using, savepoint=False):
         for part in prepared:
             query("audit_journal", using, chain=chain, **part)
@@ -100,10 +100,9 @@ def _seal_part(chain: str, using: str) -> int:
         # The head first: who waits for it finds afterwards what the one before has left.
         head = _lock(chain, using)
         rows = sorted(query("audit_take", using, chain=chain, limit=MOST_ROWS))
-        events = [AuditEvent(*row[1:]) for row in rows]
-        if events:
-            _append_after(head, events, using)
-    return len(events)
+        if rows:
+            _append_after(head, AuditRecord(AuditEvent(*row[1:]) for row in rows), using)
+    return len(rows)
 
 
 def _lock(chain: str, using: str) -> Head:
@@ -114,5 +113,5 @@ def _lock(chain: str, using: str) -> Head:
     return chain_id, seq, bytes(last), place
 
 
-def _append_after(head: Head, events: Sequence[AuditEvent], using: str) -> None:
-    query("audit_append", using, **append_parameters(head, events))
+def _append_after(head: Head, record: AuditRecord, using: str) -> None:
+    query("audit_append", using, **append_parameters(head, record))

@@ -6,9 +6,11 @@ keys event, id, from, to in this order. The time of a row is not hashed.
 
 from __future__ import annotations
 
+from binascii import hexlify
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from itertools import repeat
+from itertools import chain as chained
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from blake3 import blake3
@@ -45,6 +47,76 @@ class AuditEvent(NamedTuple):
     recipient: str
 
 
+#: What events of a run have in common: event, sender, recipient.
+Kind = tuple[str, str, str]
+
+
+class AuditRecord:
+    """Events in their order, in runs of those that differ in their ids only: a long run costs little a row."""
+
+    __slots__ = ("runs",)
+
+    def __init__(self, events: Iterable[AuditEvent] = ()) -> None:
+        self.runs: list[tuple[Kind, list[str]]] = [
+            (kind, [event.id for event in some]) for kind, some in groupby(events, itemgetter(0, 2, 3))
+        ]
+
+    def __bool__(self) -> bool:
+        return bool(self.runs)
+
+    def __len__(self) -> int:
+        return sum(len(ids) for _, ids in self.runs)
+
+    def add(self, event: str, id: str, sender: str, recipient: str) -> None:
+        """Add one event."""
+        kind = (event, sender, recipient)
+        if self.runs and self.runs[-1][0] == kind:
+            self.runs[-1][1].append(id)
+        else:
+            self.runs.append((kind, [id]))
+
+    def add_run(self, event: str, ids: list[str], sender: str, recipient: str) -> None:
+        """Add events of one kind, one for each id."""
+        if ids:
+            self.runs.append(((event, sender, recipient), ids))
+
+    def extend(self, other: AuditRecord) -> None:
+        """Add the events of another record."""
+        self.runs += other.runs
+
+    @property
+    def ids(self) -> list[str]:
+        """The id of each event."""
+        return self.runs[0][1] if len(self.runs) == 1 else [id for _, ids in self.runs for id in ids]
+
+    @property
+    def parts(self) -> Iterator[AuditRecord]:
+        """The events in parts small enough for one statement."""
+        part, room = AuditRecord(), MOST_ROWS
+        for kind, ids in self.runs:
+            start = 0
+            while start < len(ids):
+                some = ids[start : start + room]
+                part.runs.append((kind, some))
+                start, room = start + len(some), room - len(some)
+                if not room:
+                    yield part
+                    part, room = AuditRecord(), MOST_ROWS
+        if part:
+            yield part
+
+    def spelled(self) -> list[bytes]:
+        """The bytes of each event that are hashed."""
+        texts = []
+        for (event, sender, recipient), ids in self.runs:
+            start = f'{{"event":{json_string(event)},"id":"'
+            end = f'","from":{json_string(sender)},"to":{json_string(recipient)}}}'
+            if not is_plain("".join(ids)):
+                ids = [json_string(id)[1:-1] for id in ids]
+            texts.append(start + f"{end}\0{start}".join(ids) + end)
+        return "\0".join(texts).encode().split(b"\0") if texts else []
+
+
 def event_bytes(event: AuditEvent) -> bytes:
     """The bytes of an event that are hashed."""
     name, id, sender, recipient = map(json_string, event)
@@ -56,24 +128,17 @@ def hash_after(hash_hex: str, event: AuditEvent) -> str:
     return blake3(hash_hex.encode() + event_bytes(event)).hexdigest()
 
 
-def alike(event: str, ids: Iterable[int], senders: Iterable[str], recipients: Iterable[str]) -> Iterator[AuditEvent]:
-    """Events of one kind, one for each id."""
-    # A NamedTuple's own constructor takes three times as long.
-    return map(partial(tuple.__new__, AuditEvent), zip(repeat(event), map(str, ids), senders, recipients, strict=False))
-
-
-def extend(hash_hex: str, events: Iterable[AuditEvent]) -> list[str]:
-    """The hashes of rows with these events after a row with this hash, all hexadecimal."""
-    given = list(events)
-    if not is_plain("".join(map("".join, given))):
-        return [hash_hex := hash_after(hash_hex, event) for event in given]
-    hasher, hashes = blake3(), []
-    for name, id, sender, recipient in given:
-        hasher.reset()  # a new one for each would take as long as the hash
-        hasher.update(f'{hash_hex}{{"event":"{name}","id":"{id}","from":"{sender}","to":"{recipient}"}}'.encode())
-        hash_hex = hasher.hexdigest()
-        hashes.append(hash_hex)
-    return hashes
+def hashes_after(hash_hex: str, record: AuditRecord) -> bytes:
+    """The hashes, in one, of rows with these events after a row with this hash, which is hexadecimal."""
+    hasher, before, hashes = blake3(), hash_hex.encode(), []
+    reset, update, digest = hasher.reset, hasher.update, hasher.digest  # a new one for each takes as long as the hash
+    for event in record.spelled():
+        reset()
+        update(before + event)
+        found = digest()
+        before = hexlify(found)
+        hashes.append(found)
+    return b"".join(hashes)
 
 
 def hash_each(
@@ -116,7 +181,13 @@ def hash_block(before: str, rows: str, count: int) -> bytes | None:
 def columns(events: Sequence[AuditEvent]) -> dict[str, Any]:
     """Events as the statements take them: one list a column. Raises InvalidEvent for what cannot be stored."""
     names, ids, senders, recipients = map(list, zip(*events, strict=True)) if events else ([], [], [], [])
-    everything = "".join((*names, *ids, *senders, *recipients))
+    check_storable(ids, (*names, *senders, *recipients))
+    return {"events": names, "ids": ids, "senders": senders, "recipients": recipients}
+
+
+def check_storable(ids: Sequence[str], others: Iterable[str]) -> None:
+    """Raise InvalidEvent for ids, or other values of events, that cannot be stored."""
+    everything = "".join((*ids, *others))
     if "\0" in everything:
         raise InvalidEvent("it has a NUL character")
     if not everything.isascii():
@@ -126,23 +197,22 @@ def columns(events: Sequence[AuditEvent]) -> dict[str, Any]:
             raise InvalidEvent("it is not valid Unicode text") from error
     if max(map(len, ids), default=0) > SHORT_ID and max(len(id.encode()) for id in ids) > LONGEST_ID:
         raise InvalidEvent(f"its id has more than {LONGEST_ID} bytes")
-    return {"events": names, "ids": ids, "senders": senders, "recipients": recipients}
 
 
-def append_parameters(head: Sequence[Any], events: Sequence[AuditEvent]) -> dict[str, Any]:
+def append_parameters(head: Sequence[Any], record: AuditRecord) -> dict[str, Any]:
     """The parameters of audit_append.sql for at least one event and up to MOST_ROWS, after a locked head.
 
     `head` is the row that audit_head.sql returned in the same transaction. Raises InvalidEvent.
     """
     chain, seq, last, place = head
-    parameters = columns(events)
-    hashes = bytes.fromhex("".join(extend(bytes(last).hex(), events)))
-    return {name: text_array(column) for name, column in parameters.items()} | {
-        "chain": chain, "seq": seq, "place": str(place), "count": len(events), "hashes": hashes, "last": hashes[-32:],
+    ids = record.ids
+    kinds = {kind: f"{n}," for n, kind in enumerate(dict.fromkeys(kind for kind, _ in record.runs), 1)}
+    numbers = "".join(kinds[kind] * len(some) for kind, some in record.runs)
+    check_storable(ids, chained.from_iterable(kinds))
+    names, senders, recipients = map(text_array, zip(*kinds, strict=True))
+    hashes = hashes_after(bytes(last).hex(), record)
+    return {
+        "ids": text_array(ids), "kinds": f"{{{numbers[:-1]}}}", "events": names, "senders": senders,
+        "recipients": recipients, "chain": chain, "seq": seq, "place": str(place), "count": len(ids),
+        "hashes": hashes, "last": hashes[-32:],
     }  # fmt: skip
-
-
-def parts(events: Sequence[AuditEvent]) -> Iterable[Sequence[AuditEvent]]:
-    """The events in parts small enough for one statement."""
-    for start in range(0, len(events), MOST_ROWS):
-        yield events[start : start + MOST_ROWS]

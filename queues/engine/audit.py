@@ -6,19 +6,19 @@ the two and the commit no other transaction can append to the chain, so little e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from queues.audit.errors import AuditError, InvalidEvent
-from queues.audit.events import MOST_ROWS, AuditEvent, alike, append_parameters, parts
+from queues.audit.events import MOST_ROWS, AuditEvent, AuditRecord, append_parameters
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, told
 from queues.engine.health import Trouble
 from queues.engine.statements import statement
 
 __all__ = [
-    "MOST_ROWS", "AuditError", "AuditEvent", "ChainBroken", "ChainPosition", "InvalidEvent", "alike", "append",
-    "append_all", "has", "seal", "trouble",
+    "MOST_ROWS", "AuditError", "AuditRecord", "ChainBroken", "ChainPosition", "InvalidEvent", "append", "append_all",
+    "has", "seal", "trouble",
 ]  # fmt: skip
 
 
@@ -45,7 +45,7 @@ class ChainPosition(NamedTuple):
 
 
 async def append(
-    connection: Connection, chain: str, events: Sequence[AuditEvent], head: Any = None
+    connection: Connection, chain: str, record: AuditRecord, head: Any = None
 ) -> ChainPosition | None:
     """Append events to a chain in the open transaction, which holds the chain's lock until it ends. `head` is the row
     of audit_head.sql, if the chain was locked already.
@@ -54,21 +54,21 @@ async def append(
     psycopg.Error when the connection is lost or the server refuses.
     """
     last = None
-    for part in parts(events):
+    for part in record.parts:
         if head is None:
             head = await (await connection.execute(statement("audit_head"), {"chain": chain})).fetchone()
         last, head = await _append_part(connection, chain, head, part), None
     return last
 
 
-async def _append_part(connection: Connection, chain: str, head: Any, events: Sequence[AuditEvent]) -> ChainPosition:
+async def _append_part(connection: Connection, chain: str, head: Any, record: AuditRecord) -> ChainPosition:
     """Append up to MOST_ROWS events after a locked head. Raises as `append`."""
     try:
-        parameters = append_parameters(_locked(head, chain), events)
+        parameters = append_parameters(_locked(head, chain), record)
         await connection.execute(statement("audit_append"), parameters)
     except Exception as error:
         raise _of_chain(error, chain, connection) from error
-    return ChainPosition(parameters["chain"], parameters["seq"] + len(events) - 1, parameters["last"])
+    return ChainPosition(parameters["chain"], parameters["seq"] + parameters["count"] - 1, parameters["last"])
 
 
 def _locked(head: Any, chain: str) -> Any:
@@ -92,10 +92,10 @@ async def has(connection: Connection, chain: str, place: ChainPosition) -> bool:
     return row is not None and bool(row[0])
 
 
-async def append_all(connection: Connection, events: Mapping[str, Sequence[AuditEvent]]) -> None:
+async def append_all(connection: Connection, records: Mapping[str, AuditRecord]) -> None:
     """Append to several chains in the open transaction, locking them in order of their names. Raises as `append`."""
-    for chain in sorted(events):
-        await append(connection, chain, events[chain])
+    for chain in sorted(records):
+        await append(connection, chain, records[chain])
 
 
 async def seal(connection: Connection) -> int:
@@ -127,7 +127,8 @@ async def _seal_part(connection: Connection, chain: str) -> int:
         head = await (await connection.execute(statement("audit_head"), {"chain": chain})).fetchone()
         head = _locked(head, chain)
         cursor = await connection.execute(statement("audit_take"), {"chain": chain, "limit": MOST_ROWS})
-        events = [AuditEvent(*row[1:]) for row in sorted(await cursor.fetchall())]
-        if events:
-            await connection.execute(statement("audit_append"), append_parameters(head, events))
-    return len(events)
+        rows = sorted(await cursor.fetchall())
+        if rows:
+            record = AuditRecord(AuditEvent(*row[1:]) for row in rows)
+            await connection.execute(statement("audit_append"), append_parameters(head, record))
+    return len(rows)

@@ -13,9 +13,9 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from queues.audit.events import AuditEvent
 from queues.canonical import json_string
 from queues.engine import audit
+from queues.engine.audit import AuditRecord
 from queues.engine.clock import wall_offset
 from queues.engine.consume.backlog import ClaimResult
 from queues.engine.database import Connection
@@ -189,7 +189,7 @@ class Exchange:
         self.settled = 0
         #: Acknowledgements of letters that do not exist, which have no row in the audit chain.
         self.stray = 0
-        self.events: list[AuditEvent] = []
+        self.record = AuditRecord()
         #: Queues that may hold more than they should now.
         self.overfull: set[int] = set()
 
@@ -210,7 +210,7 @@ class Exchange:
                 claiming = await self._claim(connection)
             if round.asking:
                 naming = await connection.execute(statement("connected_names"))
-            if self.audited and (self.events or storing is not None or claiming is not None):
+            if self.audited and (self.record or storing is not None or claiming is not None):
                 head = await connection.execute(statement("audit_head"), {"chain": CHAIN})
             if storing is not None:
                 self._stored(await storing.fetchall())
@@ -220,7 +220,7 @@ class Exchange:
                 self.names = sorted(row[0])
             if head is not None:
                 try:
-                    await audit.append(connection, CHAIN, self.events, await head.fetchone())
+                    await audit.append(connection, CHAIN, self.record, await head.fetchone())
                 except audit.ChainBroken as error:
                     raise Later(error.why) from error
 
@@ -265,22 +265,21 @@ class Exchange:
         return await connection.execute(statement("store_letters"), parameters, binary=True)
 
     def _stored(self, rows: Sequence[STORED_ROW]) -> None:
-        postings, events = self.round.postings, self.events
-        delivered = []
+        postings, record, delivered = self.round.postings, self.record, AuditRecord()
         by_queue = {mailbox.queue: mailbox for mailbox in self.locals}
         claimed = {mailbox.queue for mailbox in self.round.claims}
         for n, id, queue, leased, copy_of, node in rows:
             sender, key, recipient, body = postings[n - 1]
             if copy_of is not None:
                 key, recipient = f"{key}|{copy_of}", copy_of
-            events.append(AuditEvent("send", key, sender.name, recipient or ""))
+            record.add("send", key, sender.name, recipient or "")
             if leased:
                 mailbox = by_queue[queue]
                 self.deliveries.setdefault(mailbox, []).append((id, PeerMessage(key, body, LETTER, sender.name, 0.0)))
-                delivered.append(AuditEvent("deliver", key, sender.name, mailbox.name))
+                delivered.add("deliver", key, sender.name, mailbox.name)
             elif node is not None and queue not in claimed:
                 self.left.setdefault(queue, (id, node))
-        events += delivered
+        record.extend(delivered)
         self.stored += len(rows)
         self.dropped += len(postings) - len({row[0] for row in rows})
 
@@ -328,10 +327,10 @@ class Exchange:
                     self.unforeseen.append((raw.key, mailbox.name, error))
                     continue
                 if not attempts:
-                    self.events.append(AuditEvent("send", letter.key, GATEWAY, mailbox.name))
+                    self.record.add("send", letter.key, GATEWAY, mailbox.name)
             self.deliveries.setdefault(mailbox, []).append((id, letter))
             if letter.key not in mailbox.unacked:  # it may be out since before the database was lost
-                self.events.append(AuditEvent("deliver", letter.key, letter.sender, mailbox.name))
+                self.record.add("deliver", letter.key, letter.sender, mailbox.name)
 
     # Acknowledging.
 
@@ -351,7 +350,7 @@ class Exchange:
                 if id is None and not self.may_record(mailbox.key):
                     self.stray += 1
                     continue
-                self.events.append(AuditEvent("ack", key, mailbox.name, ""))
+                self.record.add("ack", key, mailbox.name, "")
                 if id is not None and id not in taken:
                     taken.add(id)
                     settlements.ids.append(id)
@@ -409,9 +408,8 @@ class Exchange:
             return
         self.overfull.update(dropping or ())
         self.stored += count
-        self.events += [
-            AuditEvent("send", forward.id, forward.sender.name, str(forward.destination)) for forward in some
-        ]
+        for forward in some:
+            self.record.add("send", forward.id, forward.sender.name, str(forward.destination))
 
 
 def headers_of(sender: str) -> str:

@@ -321,7 +321,7 @@ class PublishWriter:
                         queue for queue in plan.drop_oldest if not await self.max_length.keep_within(connection, queue)
                     ]
                     if plan.audited:
-                        await audit.append_all(connection, self._events(plan))
+                        await audit.append_all(connection, self._records(plan))
                 for queue in overfull:
                     await self.max_length.keep(connection, queue)
                 for name in plan.audited.values():
@@ -338,17 +338,18 @@ class PublishWriter:
             self._sealed = self.routing.version
         await self._names.learn(connection, (write.key for write in plan.writes))
 
-    def _events(self, plan: Plan) -> dict[str, list[audit.AuditEvent]]:
+    def _records(self, plan: Plan) -> dict[str, audit.AuditRecord]:
         """The messages stored in audited queues, by chain."""
-        events: dict[str, list[audit.AuditEvent]] = {}
+        records: dict[str, audit.AuditRecord] = {}
         for write in plan.writes:
-            [producer] = self._names.of([write.key])
+            producer = self._names.of(write.key)
             for queue in write.queues:
                 if (name := plan.audited.get(queue)) is not None:
-                    stored = (id for id in write.first_ids(queue) if id is not None)
-                    told = audit.alike("publish", stored, repeat(producer), repeat(name))
-                    events.setdefault(queue_chain(name), []).extend(told)
-        return events
+                    stored = [str(id) for id in write.first_ids(queue) if id is not None]
+                    records.setdefault(queue_chain(name), audit.AuditRecord()).add_run(
+                        "publish", stored, producer, name
+                    )
+        return records
 
     async def _check_version(self, connection: Connection) -> None:
         """Check that destinations without known targets still have none. Raises TopologyMoved."""

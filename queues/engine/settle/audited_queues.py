@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from itertools import chain, compress, count, repeat
+from itertools import chain, compress, count, groupby
+from operator import itemgetter
 from typing import Protocol
 
 from queues.engine import audit
-from queues.engine.audit import AuditEvent
+from queues.engine.audit import AuditRecord
 from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.errors import Later
@@ -40,9 +41,9 @@ class KeyNames:
     def __init__(self) -> None:
         self._names: dict[int | None, str] = {None: ""}
 
-    def of(self, keys: Iterable[int | None]) -> Iterator[str]:
-        """The names of known keys."""
-        return map(self._names.__getitem__, keys)
+    def of(self, key: int | None) -> str:
+        """The name of a known key."""
+        return self._names[key]
 
     async def learn(self, connection: Connection, keys: Iterable[int | None]) -> None:
         """Read the names of these keys; a deleted key has an empty name."""
@@ -83,7 +84,7 @@ class AuditedQueue(Lane):
         #: The marks that `settling` gave for what is gathered, and for the part being written.
         self._mark = 0
         self._marks: list[int] = []
-        self._events: list[AuditEvent] = []
+        self._record = AuditRecord()
         self._proof: audit.ChainPosition | None = None
         #: The API key that each outstanding message was delivered to, by its id.
         self._consumers: dict[int, int | None] = {}
@@ -159,7 +160,7 @@ class AuditedQueue(Lane):
     @contextlib.asynccontextmanager
     async def transaction(self, connection: Connection, part: Part) -> AsyncIterator[None]:
         """Append to the chain what was recorded. Raises Later when the chain is broken."""
-        self._events = []
+        self._record = AuditRecord()
         if self.recording:
             with contextlib.suppress(audit.AuditError):  # if this chain is broken, `append` raises below
                 await audit.seal(connection)  # events in the journal came earlier
@@ -168,25 +169,26 @@ class AuditedQueue(Lane):
             async with connection.transaction():
                 yield
                 if self.recording:
-                    self._proof = await audit.append(connection, queue_chain(str(self.name)), self._events)
+                    self._proof = await audit.append(connection, queue_chain(str(self.name)), self._record)
         except audit.ChainBroken as error:
             raise Later(error.why) from error
 
     def record(self, settlements: Settlements, first_ids: dict[int, int] | None = None, target: str = "") -> None:
-        kind, ids, consumers, queue = settlements.kind, settlements.ids, settlements.consumers, repeat(str(self.name))
+        ids, consumers, queue, add = settlements.ids, settlements.consumers, str(self.name), self._record.add_run
         if first_ids is not None:
             there = [id in first_ids for id in ids]
             consumers = list(compress(consumers, there))
             ids = [first_ids[id] for id in compress(ids, there)]
-        names = self._names.of(consumers)
-        if kind is SettlementKind.DELIVER:
-            self._events += audit.alike("deliver", ids, queue, names)
-        elif kind is SettlementKind.ACKNOWLEDGE:
-            self._events += audit.alike("settle", ids, names, repeat(""))
-        elif kind is SettlementKind.BURY:
-            self._events += audit.alike("dead-letter", ids, queue, repeat(target))
-        else:
-            self._events += audit.alike("return", ids, names, queue)
+        for consumer, run in _runs(ids, consumers):
+            match settlements.kind:
+                case SettlementKind.DELIVER:
+                    add("deliver", run, queue, self._names.of(consumer))
+                case SettlementKind.ACKNOWLEDGE:
+                    add("settle", run, self._names.of(consumer), "")
+                case SettlementKind.BURY:
+                    add("dead-letter", run, queue, target)
+                case _:
+                    add("return", run, self._names.of(consumer), queue)
 
     async def written_before(self, connection: Connection) -> Part | None:
         proof, self._proof = self._proof, None
@@ -210,3 +212,12 @@ class AuditedQueue(Lane):
             self._writer.end_records(self._marks)
             self._marks = []
         return super().end_round(refused)
+
+
+def _runs(ids: Sequence[int], consumers: Sequence[int | None]) -> Iterator[tuple[int | None, list[str]]]:
+    """The ids as text, in runs of the same consumer."""
+    if len(set(consumers)) == 1:
+        yield consumers[0], list(map(str, ids))
+        return
+    for consumer, some in groupby(zip(consumers, ids, strict=True), itemgetter(0)):
+        yield consumer, [str(id) for _, id in some]

@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from queues.audit.chains import append, append_all, get_chain, journal, queue_chain, seal, waiting
 from queues.audit.errors import HeadNotLocked, InvalidEvent, NoSuchChain
-from queues.audit.events import MOST_ROWS, AuditEvent, append_parameters
+from queues.audit.events import MOST_ROWS, AuditEvent, AuditRecord, append_parameters
 from queues.audit.verify import chain_names, verify
 from queues.database import connection_parameters
 from queues.engine import audit as engine_audit
@@ -117,8 +117,9 @@ def test_a_head_whose_lock_was_not_kept_appends_nothing() -> None:
         cursor.execute(statement("audit_head").decode(), {"chain": CHAIN})
         head = cursor.fetchone()
         append(CHAIN, letters(1, first=1))
+        parameters = append_parameters(head, AuditRecord(letters(1, first=2)))
         with pytest.raises(OperationalError, match="0 of 1 rows"), transaction.atomic():
-            cursor.execute(statement("audit_append").decode(), append_parameters(head, letters(1, first=2)))
+            cursor.execute(statement("audit_append").decode(), parameters)
     assert events() == letters(2)
 
 
@@ -130,7 +131,7 @@ def test_a_head_that_says_another_seq_than_is_at_its_place_appends_nothing() -> 
         chain, seq, last, place = cursor.fetchone()
         stale = (chain, seq - 1, last, place)
         with pytest.raises(OperationalError, match="0 of 1 rows"), transaction.atomic():
-            cursor.execute(statement("audit_append").decode(), append_parameters(stale, letters(1)))
+            cursor.execute(statement("audit_append").decode(), append_parameters(stale, AuditRecord(letters(1))))
 
 
 def test_a_chain_whose_head_was_taken_away_is_not_appended_to(transactional_db: None, intruder: Intruder) -> None:
@@ -192,7 +193,8 @@ async def test_engines_and_django_threads_append_to_a_chain_that_is_not_there_ye
         connection = await engine_connection()
         for n in range(40):
             async with connection.transaction():
-                await engine_audit.append(connection, CHAIN, [AuditEvent("send", f"{name}-{n}-0", name, "")])
+                record = AuditRecord([AuditEvent("send", f"{name}-{n}-0", name, "")])
+                await engine_audit.append(connection, CHAIN, record)
         await connection.close()
 
     def by_django(name: str) -> None:
@@ -219,7 +221,7 @@ async def test_transactions_that_append_to_the_same_chains_in_any_order_do_not_d
         connection = await engine_connection()
         for n in range(40):
             async with connection.transaction():
-                await engine_audit.append_all(connection, {chain: letters(1, first=n) for chain in chains})
+                await engine_audit.append_all(connection, {chain: AuditRecord(letters(1, first=n)) for chain in chains})
         await connection.close()
 
     await asyncio.gather(work(["a", "b", "c"]), work(["c", "b", "a"]), work(["b", "c"]))
@@ -242,9 +244,9 @@ def test_threads_that_append_to_the_same_chains_in_any_order_do_not_deadlock(tra
 async def test_the_engine_appends_in_its_open_transaction(transactional_db: None, intruder: Intruder) -> None:
     connection = await engine_connection()
     async with connection.transaction(force_rollback=True):
-        await engine_audit.append(connection, CHAIN, letters(3))
+        await engine_audit.append(connection, CHAIN, AuditRecord(letters(3)))
     async with connection.transaction():
-        await engine_audit.append(connection, CHAIN, letters(2))
+        await engine_audit.append(connection, CHAIN, AuditRecord(letters(2)))
     await connection.close()
     assert [row[5] for row in intruder.rows()] == reference_hashes(letters(2))
 
@@ -259,18 +261,31 @@ async def test_the_engine_may_put_the_head_at_the_end_of_its_own_pipeline(
             cursor = await connection.execute(statement("audit_head"), {"chain": CHAIN})
             head = await cursor.fetchone()
         assert head is not None
-        await connection.execute(statement("audit_append"), append_parameters(head, letters(5)))
+        await connection.execute(statement("audit_append"), append_parameters(head, AuditRecord(letters(5))))
     await connection.close()
     assert [row[5] for row in intruder.rows()] == reference_hashes(letters(5))
+
+
+async def test_rows_of_many_kinds_lie_in_the_order_of_their_numbers(
+    transactional_db: None, intruder: Intruder
+) -> None:
+    connection = await engine_connection()
+    given = [AuditEvent("send", f"m{n}", f"peer {n % 7}", f"peer {n % 3}") for n in range(50)]
+    for _ in range(7):  # the statement is prepared by then
+        async with connection.transaction():
+            await engine_audit.append(connection, CHAIN, AuditRecord(given))
+    await connection.close()
+    assert events() == given * 7
+    assert [seq for (seq,) in intruder.run("select seq from queues_audit order by ctid")] == list(range(350))
 
 
 async def test_outside_a_transaction_the_engine_appends_only_while_no_other_does(transactional_db: None) -> None:
     connection = await engine_connection()
     head = await (await connection.execute(statement("audit_head"), {"chain": CHAIN})).fetchone()
     assert head is not None
-    await engine_audit.append(connection, CHAIN, letters(1))
+    await engine_audit.append(connection, CHAIN, AuditRecord(letters(1)))
     with pytest.raises(psycopg.OperationalError, match="0 of 1 rows"):
-        await connection.execute(statement("audit_append"), append_parameters(head, letters(1)))
+        await connection.execute(statement("audit_append"), append_parameters(head, AuditRecord(letters(1))))
     await connection.close()
 
 
@@ -282,7 +297,8 @@ def test_an_event_of_a_long_transaction_does_not_hold_up_the_chain(transactional
         journal(CHAIN, [AuditEvent("send", "late", "", "")])
         with psycopg.connect(**connection_parameters() | {"options": "-c lock_timeout=2s"}) as other:
             cursor = other.execute(statement("audit_head"), {"chain": CHAIN})
-            other.execute(statement("audit_append"), append_parameters(cursor.fetchone() or (), letters(1)))
+            parameters = append_parameters(cursor.fetchone() or (), AuditRecord(letters(1)))
+            other.execute(statement("audit_append"), parameters)
     assert events() == letters(1)
     assert waiting() == {CHAIN: 1}
     assert seal() == 1

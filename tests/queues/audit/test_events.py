@@ -14,14 +14,15 @@ from queues.audit.errors import InvalidEvent
 from queues.audit.events import (
     GENESIS,
     LONGEST_ID,
+    MOST_ROWS,
     AuditEvent,
+    AuditRecord,
     append_parameters,
     columns,
     event_bytes,
-    extend,
     hash_block,
     hash_each,
-    parts,
+    hashes_after,
 )
 from queues.canonical import json_string
 from tests.queues.audit.test_canonical import text_of_any_kind, written
@@ -55,13 +56,13 @@ def test_events_have_the_published_bytes() -> None:
 
 
 def test_rows_have_the_published_hashes() -> None:
-    assert extend(GENESIS, EVENTS) == [hash_hex for _, hash_hex in VECTORS["rows"]]
+    assert hashes_after(GENESIS, AuditRecord(EVENTS)).hex() == "".join(hash_hex for _, hash_hex in VECTORS["rows"])
 
 
 @given(st.lists(events_of_any_kind, max_size=6))
 def test_the_hash_of_any_event_is_that_of_the_specified_bytes(events: list[AuditEvent]) -> None:
     hashes = slow_hashes(GENESIS, events)
-    assert extend(GENESIS, events) == hashes
+    assert hashes_after(GENESIS, AuditRecord(events)).hex() == "".join(hashes)
     befores = [GENESIS, *hashes[:-1]][: len(events)]
     names, ids, senders, recipients = map(list, zip(*events, strict=True)) if events else ([], [], [], [])
     assert hash_each(befores, names, ids, senders, recipients) == hashes
@@ -93,12 +94,12 @@ def test_a_special_character_in_any_one_column_is_escaped() -> None:
     for field in AuditEvent._fields:
         events = [EVENTS[0], EVENTS[1]._replace(**{field: "<"}), EVENTS[2]]
         hashes = slow_hashes(GENESIS, events)
-        assert extend(GENESIS, events) == hashes
+        assert hashes_after(GENESIS, AuditRecord(events)).hex() == "".join(hashes)
         assert hash_each([GENESIS, *hashes[:-1]], *map(list, zip(*events, strict=True))) == hashes
 
 
 def test_a_statement_gets_the_hashes_and_the_place_of_the_head() -> None:
-    parameters = append_parameters((7, 12, bytes.fromhex(GENESIS), "(0,3)"), EVENTS)
+    parameters = append_parameters((7, 12, bytes.fromhex(GENESIS), "(0,3)"), AuditRecord(EVENTS))
     hashes = [hash_hex for _, hash_hex in VECTORS["rows"]]
     assert parameters["hashes"].hex() == "".join(hashes)
     assert parameters["last"].hex() == hashes[-1]
@@ -119,8 +120,42 @@ def test_an_id_may_be_as_long_as_an_index_takes() -> None:
         columns([EVENTS[0]._replace(id="é" * (LONGEST_ID // 2) + "a")])
 
 
-def test_many_events_go_in_parts_that_lose_none() -> None:
-    events = EVENTS * 3000
-    divided = list(parts(events))
-    assert [len(part) for part in divided] == [4096, 4096, 808]
-    assert [event for part in divided for event in part] == events
+def events_of(record: AuditRecord) -> list[AuditEvent]:
+    return [AuditEvent(name, id, *others) for (name, *others), ids in record.runs for id in ids]
+
+
+@given(st.lists(st.builds(AuditEvent, *[st.sampled_from(("a", "b"))] * 4)))
+def test_a_record_has_its_events_in_order_however_they_are_added(events: list[AuditEvent]) -> None:
+    one_by_one, in_runs, of_two = AuditRecord(), AuditRecord(), AuditRecord(events[:3])
+    for name, id, *others in events:
+        one_by_one.add(name, id, *others)
+        in_runs.add_run(name, [id], *others)
+    of_two.extend(AuditRecord(events[3:]))
+    for record in (AuditRecord(events), one_by_one, in_runs, of_two):
+        assert events_of(record) == events
+        assert (record.ids, len(record), bool(record)) == ([event.id for event in events], len(events), bool(events))
+    in_runs.add_run("nothing", [], "a", "b")
+    assert events_of(in_runs) == events
+
+
+def test_events_of_one_kind_are_one_run() -> None:
+    record = AuditRecord([EVENTS[0]] * 3)
+    record.add(*EVENTS[0])
+    assert record.runs == [(("send", "bob", "alice"), ["m1"] * 4)]
+
+
+@pytest.mark.parametrize("repeated", [[EVENTS[0]] * 9000, EVENTS * 3000, [*[EVENTS[0]] * MOST_ROWS, EVENTS[1]]])
+def test_many_events_go_in_parts_that_lose_none(repeated: list[AuditEvent]) -> None:
+    divided = list(AuditRecord(repeated).parts)
+    assert {len(part) for part in divided[:-1]} == {MOST_ROWS}
+    assert 0 < len(divided[-1]) <= MOST_ROWS
+    assert [event for part in divided for event in events_of(part)] == repeated
+    assert list(AuditRecord().parts) == []
+
+
+def test_a_statement_gets_what_rows_have_in_common_once() -> None:
+    given = [EVENTS[0], EVENTS[0]._replace(id="m2"), EVENTS[1], EVENTS[0]]
+    parameters = append_parameters((7, 12, bytes.fromhex(GENESIS), "(0,3)"), AuditRecord(given))
+    assert (parameters["ids"], parameters["kinds"]) == ('{"m1","m2","m1","m1"}', "{1,1,2,1}")
+    assert parameters["events"] == '{"send","deliver"}'
+    assert (parameters["senders"], parameters["recipients"]) == ('{"bob","bob"}', '{"alice","alice"}')

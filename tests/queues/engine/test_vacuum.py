@@ -25,3 +25,21 @@ def test_the_hot_table_does_not_grow_for_ever_under_a_lasting_load() -> None:
     with connection.cursor() as cursor:
         cursor.execute(PAUSES)
         assert dict(cursor.fetchall()) == dict.fromkeys(CHURNED, 0.0)
+
+
+DAYS_OF_THE_CHAINS = """
+select c.relname, o.option_value::float
+from pg_inherits i join pg_class c on c.oid = i.inhrelid left join pg_options_to_table(c.reloptions) o
+    on o.option_name = 'autovacuum_analyze_scale_factor'
+where i.inhparent = 'queues_audit'::regclass
+"""
+
+
+def test_statistics_of_audit_rows_are_taken_when_their_number_has_doubled() -> None:
+    # After each tenth, as by default, they cost more than the rows.
+    with connection.cursor() as cursor:
+        cursor.execute("select queues_make_audit_partitions('2040-01-01', 1)")
+        cursor.execute(DAYS_OF_THE_CHAINS)
+        days = dict(cursor.fetchall())
+    assert {"queues_audit_default", "queues_audit_20400101"} < days.keys()
+    assert set(days.values()) == {1.0}

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append
-from queues.audit.events import GENESIS, extend
+from queues.audit.events import GENESIS, AuditRecord, hashes_after
 from queues.audit.reading import Block, Connection, read_blocks
 from queues.audit.verify import Unread, Verification, VerificationProgress, verify
 from queues.database import connection_parameters
@@ -56,11 +56,10 @@ def verified(found: list[Proven]) -> Verification:
 def columns(count: int) -> dict[str, Any]:
     """The rows [0, count) of a chain, as a query brings them."""
     events = letters(count)
-    hashes = extend(GENESIS, events)
     names, ids, senders, recipients = map(list, zip(*events, strict=True))
     return {
         "seqs": list(range(count)), "names": names, "ids": ids, "senders": senders, "recipients": recipients,
-        "hashes": bytes.fromhex("".join(hashes)),
+        "hashes": hashes_after(GENESIS, AuditRecord(events)),
     }  # fmt: skip
 
 
