@@ -29,10 +29,13 @@ LONGEST_ID = 2000
 #: Characters of an id that certainly fit.
 SHORT_ID = LONGEST_ID // 4
 
-#: audit_block.sql's separator between an event and its hash.
+#: audit_block.sql's separator of events; what it leaves out before the first and after the last.
 _MARK = b"\x1f"
+_FIRST, _LAST = '{"event":"', '"}'
 #: Double quotes in an event without special characters.
 _QUOTES = 16
+#: Bytes of a hash.
+HASH = 32
 
 #: The columns of audit_head.sql: the chain's id, the next seq, the last hash, the row's place.
 Head = tuple[int, int, bytes, str]
@@ -156,24 +159,25 @@ def hash_each(
     return [hash_after(hash_hex, AuditEvent(*event)) for hash_hex, *event in rows]
 
 
-def hash_block(before: str, rows: str, count: int) -> bytes | None:
+def hash_block(before: str, rows: str, stored: bytes, count: int) -> bytes | None:
     """The hashes, in one, of the `count` rows that audit_block.sql has read, each computed with the stored hash of the
     row before; `before` is that before the first, hexadecimal. None when a field has a special character.
 
     The database spells the events: that is right if they have no other special characters than those it has put there.
     """
-    if rows.count('"') != _QUOTES * count or count_special(rows) != (_QUOTES + 1) * count:
+    spelled = f"{_FIRST}{rows}{_LAST}"
+    if spelled.count('"') != _QUOTES * count or count_special(spelled) != (_QUOTES + 1) * count - 1:
         return None
-    inputs = f"{before}{rows}".encode().split(_MARK)
-    if len(inputs) != count + 1:
+    events = spelled.encode().split(_MARK)
+    if len(events) != count or len(stored) != HASH * count:
         return None
-    del inputs[-1]  # the last row's own hash
+    befores = before.encode() + hexlify(stored[:-HASH])
     hasher = blake3()  # to make a new one for each takes longer than the hash
     reset, update, digest = hasher.reset, hasher.update, hasher.digest
     hashes = []
-    for row in inputs:
+    for event, start in zip(events, range(0, 2 * HASH * count, 2 * HASH), strict=True):
         reset()
-        update(row)
+        update(befores[start : start + 2 * HASH] + event)
         hashes.append(digest())
     return b"".join(hashes)
 
@@ -214,5 +218,5 @@ def append_parameters(head: Sequence[Any], record: AuditRecord) -> dict[str, Any
     return {
         "ids": text_array(ids), "kinds": f"{{{numbers[:-1]}}}", "events": names, "senders": senders,
         "recipients": recipients, "chain": chain, "seq": seq, "place": str(place), "count": len(ids),
-        "hashes": hashes, "last": hashes[-32:],
+        "hashes": hashes, "last": hashes[-HASH:],
     }  # fmt: skip

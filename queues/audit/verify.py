@@ -24,7 +24,7 @@ from queues.audit.anchor_file import AnchorFile
 from queues.audit.chains import seal
 from queues.audit.diagnosis import WINDOW, Finding, FindingKind, judge
 from queues.audit.errors import AuditError, NoSuchChain
-from queues.audit.events import GENESIS, hash_after, hash_block
+from queues.audit.events import GENESIS, HASH, hash_after, hash_block
 from queues.audit.origin import chains_of, copies_of
 from queues.audit.reading import (
     BLOCK,
@@ -44,8 +44,6 @@ from queues.audit.signing import trusted_keys
 from queues.models import AuditChain, AuditVerification
 
 logger = logging.getLogger(__name__)
-
-HASH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +278,7 @@ class _Reader:
 
     def _hashes(self, block: Block, count: int) -> bytes:
         """The right hashes of the first `count` rows, each computed from the stored hash before it."""
-        if (hashes := hash_block(self.before, block.rows, len(block.seqs))) is not None:
+        if (hashes := hash_block(self.before, block.rows, block.hashes, len(block.seqs))) is not None:
             return hashes[: HASH * count]
         before, found = self.before, []
         for row in read_rows(self.connection, self.chain, self.seq, self.seq + count):

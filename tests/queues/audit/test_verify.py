@@ -90,9 +90,9 @@ def test_the_next_block_is_asked_for_before_one_is_checked(
     monkeypatch.setattr(verify_module, "BLOCK", 5)
     checked: list[list[int]] = []
 
-    def check_and_note(before: str, rows: str, count: int) -> bytes | None:
+    def check_and_note(before: str, rows: str, stored: bytes, count: int) -> bytes | None:
         checked.append(asked[:])
-        return hash_block(before, rows, count)
+        return hash_block(before, rows, stored, count)
 
     monkeypatch.setattr(verify_module, "hash_block", check_and_note)
     assert verify(CHAIN).ok
