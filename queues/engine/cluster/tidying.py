@@ -62,12 +62,14 @@ class Tidying:
                 await self._touch_subscriptions(connection, time)
 
     def _cold(self, time: float) -> list[LocalQueue]:
-        """Empty the buffers that are not consumed from any more; those that are due again are noted."""
+        """Empty the buffers that are not consumed from any more, or too slowly; those that are due again are noted."""
         cold: list[LocalQueue] = []
         for at, buffer in self._schedule.idle.due(time):
             if not buffer.begin_look(at):
                 continue
             if not buffer.is_cold(time):
+                if buffer.has_surplus(time):
+                    buffer.return_prefetched()
                 buffer.look_at(max(buffer.look_again_at(time), time + TIDY))
                 continue
             buffer.return_prefetched()

@@ -32,6 +32,7 @@ from queues.engine.consume.held_messages import HeldMessages, Unacked
 from queues.engine.consume.limits import BATCH, FlowLimits
 from queues.engine.consume.line import Line, LineChanges
 from queues.engine.consume.low_watermark import FIRST, LOWEST
+from queues.engine.consume.pace import Pace
 from queues.engine.health import Health
 from queues.engine.message import Delivery, Detail, Failure, Message
 from queues.engine.node import LocalNode
@@ -51,7 +52,7 @@ WAITING = 60.0
 FEW = 100
 #: Most messages taken beyond the room: they belong before prefetched ones.
 OVERTAKING = 100
-#: Most messages of one claim from a queue that other nodes serve too, so that all of them are busy.
+#: Most messages of one claim for demand from a queue that other nodes serve too, so that all of them are busy.
 SHARED_BATCH = 200
 #: More messages than any transaction stores.
 UNLIMITED = 2**31
@@ -115,6 +116,10 @@ class LocalQueue:
         self._shortage = 0
         #: Messages that a consumer asks for at once: of each larger burst at once, of smaller ones by and by.
         self._burst = 1
+        #: Its tags count deliveries, from the first one here.
+        self._pace = Pace(first_tag)
+        #: Since when more is prefetched than consumers here take, of a queue that other nodes serve too.
+        self._surplus_since: float | None = None
         self._on_refill: list[Callable[[], None]] = []
         #: The last burst of deliveries to those who asked: its time and number of attempts.
         self._burst_key: tuple[float, int] | None = None
@@ -502,15 +507,20 @@ class LocalQueue:
 
     def wanted(self, now: float) -> int:
         """The number of new messages that may be leased to this node as they are stored: any while memory has room, but
-        of a queue that other nodes serve too no more than its own consumers ask for."""
+        of a queue that other nodes serve too no more than its own consumers ask for, or take in half a second."""
         if not self.backlog.caught_up or self.room <= 0 or not self.policy.may_lease_on_publish:
             return 0
         if self.stands_by:
             return 0
-        recent = now - self.last_demand < (COLD_SHARED if self._dispatcher.with_workers or self.shared else WARM)
-        if not self.shared:
-            return UNLIMITED if self.demand or recent else 0
-        return max(0, min(self.room, max(self.demand, self._burst if recent else 0) - len(self.held.ready)))
+        if self.shared:
+            return max(0, min(self.room, self._asked(now) - len(self.held.ready)))
+        recent = now - self.last_demand < (COLD_SHARED if self._dispatcher.with_workers else WARM)
+        return UNLIMITED if self.demand or recent else 0
+
+    def _asked(self, now: float) -> int:
+        """What consumers here ask for and are about to ask for, of a queue that other nodes serve too."""
+        burst = self._burst if now - self.last_demand < COLD_SHARED else 0
+        return max(self.demand, burst, self._pace.ahead(now, self.held.next_tag))
 
     def end_storing(self) -> None:
         """The transaction has ended."""
@@ -543,12 +553,20 @@ class LocalQueue:
         overtaking = OVERTAKING
         if self.dead or self.shared or self.policy.taken_as_asked:
             asked = max(self.demand, self._shortage)  # other consumers may want the rest
-            most = min(most, asked, SHARED_BATCH) if len(held.ready) < asked else 0
+            now_wanted = min(asked, SHARED_BATCH) if len(held.ready) < asked else 0
+            most = min(most, max(now_wanted, self._ahead - len(held.ready)))
             overtaking = min(asked, OVERTAKING)
         elif self._dispatcher.with_workers:  # workers are slow: messages that they cannot take soon wait in the store
             most = min(most, max(2 * (self.demand + len(held.unacked)), self._shortage, FEW))
         self._shortage = 0
         return max(most, overtaking) if self.overtaken else most
+
+    @property
+    def _ahead(self) -> int:
+        """Messages that a claim may bring ahead of demand, though other nodes serve the queue too."""
+        if self.dead or self.policy.taken_as_asked:
+            return 0
+        return self._pace.ahead(time.monotonic(), self.held.next_tag)
 
     def abort_claim(self) -> None:
         """The claim under way has failed. A purge passed over its messages, which are ready in the store again."""
@@ -631,6 +649,16 @@ class LocalQueue:
     def is_cold(self, now: float) -> bool:
         """Whether no consumer has asked for so long that prefetched messages should go back."""
         return not self.demand and now - self.last_demand > (COLD_SHARED if self._soon_cold else COLD)
+
+    def has_surplus(self, now: float) -> bool:
+        """Whether more has been prefetched for a while than consumers here take, though other nodes serve the queue
+        too: their pace has fallen. Nothing new was leased meanwhile."""
+        if not self.shared or self.line is not None or len(self.ready) <= 2 * self._asked(now):
+            self._surplus_since = None
+            return False
+        if self._surplus_since is None:
+            self._surplus_since = now
+        return now - self._surplus_since >= COLD_SHARED
 
     def look_again_at(self, now: float) -> float:
         """When the queue may have become cold."""

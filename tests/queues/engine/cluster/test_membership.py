@@ -12,10 +12,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from queues.engine import Destination, DetailedMessage, Engine
+from queues.engine import Destination, DetailedMessage, Engine, Push
 from queues.engine.cluster import membership as nodes
 from queues.engine.cluster import reaper
 from queues.engine.cluster.reaper import settle_predecessors
+from queues.engine.consume.pace import FEW_AHEAD
 from queues.engine.node import TRUSTED
 from queues.engine.statements import statement
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting, Worker
@@ -101,6 +102,101 @@ async def test_a_node_leases_no_more_of_a_shared_queue_than_its_consumers_ask_fo
     assert await here.bodies(3) == [b"0", b"1", b"2"]
     assert await there.bodies(2) == [b"3", b"4"]
     assert (first.counts.claimed, second.counts.claimed) == (0, 2), "stored as leased here, claimed there"
+
+
+class Greedy(Worker):
+    """A worker that acknowledges what it is pushed, and asks for as many again."""
+
+    def push(self, messages: list[Push], deadline: float | None) -> None:
+        super().push(messages, deadline)
+        assert self.buffer.ack_many([push.tag for push in messages]) == []
+        self.grant(len(messages))
+
+
+async def shared_by(engines: list[Engine], queue: int, store: Store) -> None:
+    """Wait until the nodes know of each other that they serve the queue, and that the store has nothing of it."""
+    await store.until(lambda: all(one.policies.is_shared(queue) for one in engines), "both nodes know each other")
+    buffers = [one.local_queues.queues[queue] for one in engines]
+    await store.until(lambda: not any(buffer.backlog.unclaimed for buffer in buffers), "the store is empty")
+
+
+async def test_a_shared_queue_is_in_the_fast_gear_while_consumers_here_keep_pace(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.consume.pace.AHEAD", 1e12)  # however slow the machine is
+    queue = store.queue("orders")
+    first, second = await make_engine(), await make_engine()
+    here, there = Greedy(await first.queue("orders")), Greedy(await second.queue("orders"))
+    here.grant(FEW_AHEAD)
+    there.grant(1)
+    await shared_by([first, second], queue, store)
+    producer = Producer(first)
+    for _ in range(3):
+        await producer.publish("orders", *[b""] * FEW_AHEAD)
+        await here.take(FEW_AHEAD)
+    await producer.publish("orders", *[b""] * 3 * FEW_AHEAD)  # more than they ask for, and as many as they have taken
+    await here.take(3 * FEW_AHEAD)
+    assert (first.counts.claimed, second.counts.claimed) == (0, 0)
+
+
+async def test_a_node_without_a_publisher_gets_what_the_publishers_own_consumers_do_not_take(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    queue = store.queue("orders")
+    first, second = await make_engine(), await make_engine()
+    here, there = Worker(await first.queue("orders")), Worker(await second.queue("orders"))
+    here.grant(2 * FEW_AHEAD)
+    there.grant(5 * FEW_AHEAD)
+    await shared_by([first, second], queue, store)
+    producer = Producer(first)
+    await producer.publish("orders", *[b"taken"] * 2 * FEW_AHEAD)
+    assert await here.bodies(2 * FEW_AHEAD) == [b"taken"] * 2 * FEW_AHEAD  # a good pace, and no credit is left
+    await producer.publish("orders", *[b"%d" % n for n in range(5 * FEW_AHEAD)])
+    assert sorted(map(int, await there.bodies(5 * FEW_AHEAD))) == list(range(5 * FEW_AHEAD))
+
+
+async def test_what_was_taken_ahead_goes_to_another_node_when_the_consumers_here_slow_down(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.consume.pace.AHEAD", 1e12)
+    queue, many = store.queue("orders"), 10 * FEW_AHEAD
+    first, second = await make_engine(), await make_engine()
+    here, there = Worker(await first.queue("orders")), Greedy(await second.queue("orders"))
+    here.grant(many)
+    there.grant(1)
+    await shared_by([first, second], queue, store)
+    await Producer(first).publish("orders", *[b""] * many)
+    await here.take(many)
+    await Producer(first).publish("orders", *[b""] * many)
+    monkeypatch.setattr("queues.engine.consume.pace.AHEAD", 1e-9)  # nothing was taken since the last sample
+    while not there.pushed:
+        here.grant(1)  # it still asks, so the queue is not cold here
+        await asyncio.sleep(0.02)
+    assert len(here.pushed) + len(there.pushed) <= many
+
+
+async def test_consumers_of_all_nodes_get_a_producers_messages_in_order_while_nodes_take_ahead(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.consume.pace.AHEAD", 1e12)
+    queue = store.queue("orders")
+    engines = [await make_engine(), await make_engine()]
+    workers = [Greedy(await engine.queue("orders")) for engine in engines]
+    for worker in workers:
+        worker.grant(150)
+    await shared_by(engines, queue, store)
+    producers = [Producer(engine) for engine in engines]
+    for n in range(20):  # many at once, so that most of them are more than consumers ask for
+        bodies = [[b"%d %d" % (k, 1000 * n + m) for m in range(400)] for k in (0, 1)]
+        batches = [producer.send("orders", *some) for producer, some in zip(producers, bodies, strict=True)]
+        for producer, batch in zip(producers, batches, strict=True):
+            await producer.wait(batch)
+    await store.until(lambda: sum(len(worker.pushed) for worker in workers) == 2 * 20 * 400, "all are delivered")
+    for worker in workers:
+        assert worker.pushed
+        for k in (b"0", b"1"):
+            numbers = [int(push.payload[2:]) for push in worker.pushed if push.payload[:1] == k]
+            assert numbers == sorted(numbers)
 
 
 async def test_a_consumer_wakes_when_another_node_publishes(

@@ -15,8 +15,9 @@ import pytest
 from queues.engine.consume.backlog import ClaimResult
 from queues.engine.consume.dispatch import Waiter
 from queues.engine.consume.limits import BATCH, FlowLimits
-from queues.engine.consume.local_queue import OVERTAKING, LocalQueue, QueueSchedule
+from queues.engine.consume.local_queue import COLD_SHARED, OVERTAKING, LocalQueue, QueueSchedule
 from queues.engine.consume.low_watermark import LOWEST
+from queues.engine.consume.pace import FEW_AHEAD
 from queues.engine.health import Health
 from queues.engine.message import Delivery, Message
 from queues.engine.node import LocalNode
@@ -277,6 +278,83 @@ def test_a_node_takes_no_more_of_a_shared_queue_than_was_asked_for_when_it_is_ov
     Taker(shop.queue)
     assert shop.claim() == [1]
     assert shop.stored == {5, 6}
+
+
+def fast() -> Shop:
+    """A queue that another node serves too. Its consumers here have just taken as many as count."""
+    shop = Shop()
+    shop.queue.share(True)
+    shop.queue.wanted(time.monotonic())  # the first sample
+    shop.publish(*range(FEW_AHEAD))
+    assert len(shop.queue.deliver_many(time.monotonic(), FEW_AHEAD)) == FEW_AHEAD
+    return shop
+
+
+@pytest.fixture
+def no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was taken once counts for ever."""
+    monkeypatch.setattr("queues.engine.consume.pace.AHEAD", 1e12)
+
+
+@pytest.mark.usefixtures("no_samples")
+def test_of_a_shared_queue_as_many_are_leased_ahead_as_its_consumers_have_lately_taken() -> None:
+    shop = fast()
+    later = time.monotonic() + COLD_SHARED  # the burst counts no more
+    assert shop.queue.wanted(later) == FEW_AHEAD
+    shop.publish(*range(FEW_AHEAD, FEW_AHEAD + 30))
+    assert shop.queue.wanted(later) == FEW_AHEAD - 30
+
+
+@pytest.mark.usefixtures("no_samples")
+def test_nothing_is_leased_ahead_while_an_earlier_message_is_ready_in_the_store() -> None:
+    shop = fast()
+    shop.queue.more_in_store(FEW_AHEAD)
+    assert shop.queue.wanted(time.monotonic()) == 0
+
+
+@pytest.mark.usefixtures("no_samples")
+def test_a_claim_brings_as_many_ahead_as_consumers_here_have_lately_taken() -> None:
+    shop = fast()
+    shop.queue.more_in_store(FEW_AHEAD)
+    assert shop.queue.claim_limit() == FEW_AHEAD
+    shop.publish(*range(FEW_AHEAD, FEW_AHEAD + 30))
+    assert shop.queue.claim_limit() == FEW_AHEAD - 30
+    shop.queue.change_policy(dataclasses.replace(POLICY, concurrency_limit=5))
+    assert shop.queue.claim_limit() == 0, "of a queue with a limit what is here would count as being worked on"
+
+
+@pytest.mark.usefixtures("no_samples")
+def test_what_is_ahead_goes_back_when_the_pace_falls_though_a_consumer_still_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shop = fast()
+    now = time.monotonic() + COLD_SHARED
+    shop.publish(*range(FEW_AHEAD, 2 * FEW_AHEAD))
+    assert not shop.queue.has_surplus(now)
+    monkeypatch.setattr("queues.engine.consume.pace.AHEAD", 1e-9)  # nothing was taken since the last sample
+    assert not shop.queue.has_surplus(now)
+    assert not shop.queue.has_surplus(now + 0.9 * COLD_SHARED), "its last message may have been stored just now"
+    assert shop.queue.has_surplus(now + 1.1 * COLD_SHARED)
+    shop.queue.return_prefetched()
+    assert shop.settlements.handing == list(range(FEW_AHEAD, 2 * FEW_AHEAD))
+    taker = Taker(shop.queue)
+    assert shop.queue.wanted(now + 2 * COLD_SHARED) == 0, "a new message would overtake them"
+    shop.write_handed_back()
+    assert shop.claim() == [FEW_AHEAD]
+    assert taker.taken == [FEW_AHEAD]
+
+
+@pytest.mark.usefixtures("no_samples")
+def test_what_is_ahead_stays_while_no_other_node_serves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = fast()
+    shop.publish(*range(FEW_AHEAD, 2 * FEW_AHEAD))
+    monkeypatch.setattr("queues.engine.consume.pace.AHEAD", 1e-9)
+    later = time.monotonic() + COLD_SHARED
+    assert not shop.queue.has_surplus(later)
+    shop.queue.share(False)
+    assert not shop.queue.has_surplus(later + 2 * COLD_SHARED)
+    shop.queue.share(True)
+    assert not shop.queue.has_surplus(later + 3 * COLD_SHARED), "a surplus of another time"
 
 
 def test_consumers_get_what_is_here_when_the_store_has_nothing_that_can_be_claimed(shop: Shop) -> None:
