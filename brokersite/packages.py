@@ -41,7 +41,9 @@ def foreign_package() -> str | None:
 def sharing_distributions() -> Iterator[tuple[str, str]]:
     """Other distributions that have installed a package of these names beside ours, and the names."""
     for distribution in distributions():
-        if distribution.metadata["Name"] == "fivewire" or Path(str(distribution.locate_file("."))).resolve() != HOME:
+        if Path(str(distribution.locate_file("."))).resolve() != HOME:
             continue
-        files = distribution.read_text("RECORD") or ""
-        yield from ((distribution.metadata["Name"], name) for name in NAMES if f"\n{name}/__init__.py," in f"\n{files}")
+        files = "\n" + (distribution.read_text("RECORD") or "")
+        shared = [name for name in NAMES if f"\n{name}/__init__.py," in files]
+        if shared and distribution.metadata["Name"] != "fivewire":  # a name is parsed out of much, so for few
+            yield from ((distribution.metadata["Name"], name) for name in shared)
