@@ -160,7 +160,6 @@ def create_queue(name: str, using: str = DEFAULT_DB_ALIAS, by: str = "", **polic
         if Queue.objects.using(using).filter(name=name).exists():
             raise QueueExists(f"There is a queue {name!r} already.") from error
         raise InvalidQueue(_problems(queue.full_clean) or {NON_FIELD_ERRORS: [str(error)]}) from error
-    queue.refresh_from_db(using=using)
     return queue
 
 

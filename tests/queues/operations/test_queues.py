@@ -57,6 +57,15 @@ def test_a_queue_is_made_with_the_policy_given_and_defaults_for_the_rest(setting
     assert_counts_are_exact(queue)
 
 
+def test_a_queue_is_made_by_one_insert_and_is_known_as_the_store_has_it(django_assert_num_queries: Any) -> None:
+    with django_assert_num_queries(4):  # a savepoint and its release, who does it, the insert
+        queue = queue_operations.create_queue("orders", message_ttl=1.5, max_attempts="4", retention="none")
+    stored = Queue.objects.get(pk=queue.pk)
+    for field in Queue._meta.concrete_fields:
+        known, kept = getattr(queue, field.attname), getattr(stored, field.attname)
+        assert (known, str(known)) == (kept, str(kept)), field.name
+
+
 def test_a_name_that_is_taken_is_refused() -> None:
     queue_operations.create_queue("orders")
     with pytest.raises(queue_operations.QueueExists, match="'orders'"):
