@@ -74,6 +74,12 @@ class EngineSettings(Options):
     BROKER_PREFETCH = integer(
         10_000, "Messages a process holds in memory for each queue.", minimum=1, maximum=10_000_000
     )
+    BROKER_SEGMENT_MESSAGES = integer(
+        32,
+        "Plain messages of a queue from which on those that are published together, while consumers wait for them, are"
+        " stored as one row, a segment; 0 means never.",
+        maximum=4096,
+    )
     BROKER_PREFETCH_BYTES = size(
         16 * MIB, "Bytes of messages, with headers and all, a process holds in memory for each queue.",
         minimum=64 * 1024,

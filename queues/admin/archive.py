@@ -13,11 +13,12 @@ from django.utils.html import format_html
 
 from queues.admin import payload
 from queues.admin.audit_links import audit_links
-from queues.admin.filters import FinishedFilter, QueueFilter
-from queues.admin.keyset import KeysetAdmin
+from queues.admin.filters import FinishedFilter, QueueFilter, number, since
+from queues.admin.keyset import KeysetAdmin, KeysetChangeList
 from queues.admin.life import ID, life_shown
 from queues.admin.operate import operation_links
 from queues.models import ArchivedMessage, Content, Queue
+from queues.store import query
 
 
 @admin.register(ArchivedMessage)
@@ -37,6 +38,18 @@ class ArchivedMessageAdmin(KeysetAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[ArchivedMessage]:
         found: QuerySet[ArchivedMessage] = super().get_queryset(request)
         return found.defer("payload", "result")
+
+    def within_reach(self, rows: QuerySet[Any], page: KeysetChangeList, most: int) -> QuerySet[Any]:
+        """Messages of segments are not sorted one by one: the newest segments that fill the page say how far back it
+        may reach."""
+        if set(page.filter_params) - {FinishedFilter.parameter_name, QueueFilter.parameter_name}:
+            return rows  # they have other conditions that segments know nothing of
+        queue = page.choice(QueueFilter.parameter_name)
+        low, high = since(page.choice(FinishedFilter.parameter_name) or "all"), page.after.split(",")[0] or None
+        [(reach,)] = query(
+            "archive_reach", rows.db, queue=number(queue) if queue else None, low=low, high=high, most=most
+        )
+        return rows if reach is None else rows.filter(finished_at__gte=reach)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """The whole message; of several rows with its id, which has no unique index, the newest."""

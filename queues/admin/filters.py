@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
@@ -27,14 +27,14 @@ class QueueFilter(admin.SimpleListFilter):
         queues = list(Queue.objects.values_list("pk", "name")[: MOST_OFFERED + 1])
         if len(queues) > MOST_OFFERED:
             chosen = self.value()
-            queues = list(Queue.objects.filter(pk=_number(chosen)).values_list("pk", "name")) if chosen else []
+            queues = list(Queue.objects.filter(pk=number(chosen)).values_list("pk", "name")) if chosen else []
         return [(str(pk), name) for pk, name in queues]
 
     def has_output(self) -> bool:
         return True
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(queue_id=_number(self.value())) if self.value() else queryset
+        return queryset.filter(queue_id=number(self.value())) if self.value() else queryset
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -60,7 +60,7 @@ class StateFilter(admin.SimpleListFilter):
         yield from states
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(state=_number(self.value())) if self.value() else queryset
+        return queryset.filter(state=number(self.value())) if self.value() else queryset
 
 
 class FinishedFilter(admin.SimpleListFilter):
@@ -82,11 +82,15 @@ class FinishedFilter(admin.SimpleListFilter):
         yield from windows
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if self.value() == "all":
-            return queryset
-        return queryset.filter(finished_at__gte=timezone.now() - timedelta(hours=int(self.value())))
+        low = since(self.value())
+        return queryset if low is None else queryset.filter(finished_at__gte=low)
 
 
-def _number(text: str | None) -> int:
+def since(window: str) -> datetime | None:
+    """The beginning of a window of `FinishedFilter`; None: there is none."""
+    return None if window == "all" else timezone.now() - timedelta(hours=int(window))
+
+
+def number(text: str | None) -> int:
     """A number from an address line; one that no row has if it is none."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else -1

@@ -43,6 +43,11 @@ class KeysetChangeList(ChangeList):
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         return list(self.keyset)
 
+    def choice(self, parameter: str) -> str | None:
+        """What is chosen in the filter of this name."""
+        filters = (spec for spec in self.filter_specs if isinstance(spec, admin.SimpleListFilter))
+        return next((spec.value() for spec in filters if spec.parameter_name == parameter), None)
+
     @property
     def keyset(self) -> Sequence[str]:
         """The fields that order the list."""
@@ -56,7 +61,8 @@ class KeysetChangeList(ChangeList):
         rows = self.queryset
         if self.after:
             rows = rows.filter(self._beyond(self.after.split(",")))
-        found = list(rows[: self.list_per_page + 1])
+        most = self.list_per_page + 1
+        found = list(self._admin.within_reach(rows, self, most)[:most])
         more, found = len(found) > self.list_per_page, found[: self.list_per_page]
         self._admin.prepare_rows(found)
         self.result_list = found
@@ -108,6 +114,10 @@ class KeysetAdmin(ReadOnlyAdmin):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return KeysetChangeList
+
+    def within_reach(self, rows: QuerySet[Any], page: KeysetChangeList, most: int) -> QuerySet[Any]:
+        """The rows among which the first `most` surely are: fewer than all, if that can be said."""
+        return rows
 
     def prepare_rows(self, rows: list[Any]) -> None:
         """Fetch at once what all rows of a page need."""

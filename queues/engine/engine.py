@@ -90,6 +90,7 @@ class Engine:
         self.writer = PublishWriter(
             node, policies, self.routing, self.local_queues.queues, self.fetcher, counts, health, max_length,
             self._ready, self.maintenance.due_in, self.subscriptions.deliver_transient, self.progress,
+            self.settlements.segments, options.segment_messages,
         )  # fmt: skip
         #: The letters of named peers; None in a process that serves none.
         self.mailboxes: MailboxService | None = None

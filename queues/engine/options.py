@@ -22,6 +22,8 @@ class EngineOptions:
     prefetch_bytes: int = 16 << 20
     prefetch_total_bytes: int = 128 << 20
     pending_bytes: int = 32 << 20
+    #: Messages from which on those that are published together, and leased at once, are stored as a segment; 0: never.
+    segment_messages: int = 0
     most_unsettled: int = 10_000
     publish_timeout: float = 60.0
     stall_timeout: float = 5.0
@@ -75,6 +77,7 @@ def options_from_settings(name: str) -> EngineOptions:
         prefetch_bytes=settings.BROKER_PREFETCH_BYTES,
         prefetch_total_bytes=settings.BROKER_PREFETCH_TOTAL_BYTES,
         pending_bytes=settings.BROKER_PENDING_BYTES,
+        segment_messages=settings.BROKER_SEGMENT_MESSAGES,
         publish_timeout=settings.BROKER_PUBLISH_TIMEOUT,
         stall_timeout=settings.BROKER_STALL_TIMEOUT,
         database_timeout=settings.BROKER_DATABASE_TIMEOUT,

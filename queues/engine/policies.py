@@ -44,6 +44,11 @@ class QueuePolicy:
         return not self.paused and self.concurrency_limit is None and self.max_length is None
 
     @property
+    def packs(self) -> bool:
+        """Whether its messages may be stored as segments: nothing but their ends is recorded or kept."""
+        return not self.audited and self.retention != "full"
+
+    @property
     def taken_as_asked(self) -> bool:
         """Whether no more is taken into memory than consumers ask for: messages there would count as being worked on
         though no consumer has it, or could not be dropped though it is the oldest."""

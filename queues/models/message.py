@@ -1,4 +1,4 @@
-"""The hot table: every message that is not finished."""
+"""The hot tables: every message that is not finished."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ class Content(models.IntegerChoices):
 
 class Message(models.Model):
     """One message in one queue. Written by the engine's SQL only; narrow on purpose.
+
+    The model is a view of two tables: `queues_message`, a row a message, has the constraints and indexes below;
+    `queues_segment` has one row for plain messages that were published together and leased at once.
 
     `id` is the position in the queue: a message that returns to the tail gets a new one and keeps its first in
     `origin_id`. Its highest byte is the priority, negated (`id >> 56` is -priority), so that higher ones come first.
@@ -75,6 +78,7 @@ class Message(models.Model):
     payload = models.BinaryField()
 
     class Meta:
+        db_table = "queues_openmessage"
         ordering = ("id",)
         constraints = (
             models.CheckConstraint(condition=Q(state__in=State.values), name="message_state_known"),

@@ -9,7 +9,7 @@ with block as materialized (
     from (
         select id, (id >> 56) << 56 as priority, coalesce(origin_id, id) as first_id, key, headers, payload, content,
             max_attempts, retry_interval, producer_id
-        from queues_message where not %(archived)s and queue_id = %(source)s and id = any(%(ids)s::bigint[])
+        from queues_openmessage where not %(archived)s and queue_id = %(source)s and id = any(%(ids)s::bigint[])
         union all
         select distinct on (id) id, 0, id, key, headers, payload, content, max_attempts, retry_interval, producer_id
         from queues_archive

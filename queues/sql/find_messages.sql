@@ -16,21 +16,21 @@ with looked as materialized (
         and (%(content)s::smallint is null or content = %(content)s::smallint)
         and (%(text)s::bytea is null or position(%(text)s::bytea in substring(payload from 1 for 65536)) > 0) as fits
     from (
-        (select * from queues_message
+        (select id, state, queue_id, published_at, key, headers, producer_id, content, payload from queues_message
         where %(way)s = 'queue' and state = %(state)s and (queue_id, id) > (%(queue)s, %(after)s)
             and (queue_id, id) <= (%(queue)s, 9223372036854775807)
         order by queue_id, id limit %(rows)s)
         union all
-        (select * from queues_message
+        (select id, state, queue_id, published_at, key, headers, producer_id, content, payload from queues_message
         where %(way)s = 'key' and queue_id = any(%(queues)s::int[]) and key = %(key)s and key is not null
             and id > %(after)s
         order by id limit %(rows)s)
         union all
-        (select * from queues_message
+        (select id, state, queue_id, published_at, key, headers, producer_id, content, payload from queues_openmessage
         where %(way)s = 'ids' and (id = any(%(ids)s::bigint[]) or origin_id = any(%(ids)s::bigint[])) and id > %(after)s
         order by id limit %(rows)s)
         union all
-        (select * from queues_message where %(way)s = 'all' and id > %(after)s order by id limit %(rows)s)
+        (select id, state, queue_id, published_at, key, headers, producer_id, content, payload from queues_openmessage where %(way)s = 'all' and id > %(after)s order by id limit %(rows)s)
     ) as near
 ), fitting as materialized (
     select id from looked where fits order by id limit %(most)s

@@ -16,7 +16,7 @@ TOPIC = b"failover"
 STATUS = ("--status", "127.0.0.1:0")
 #: More statements than PostgreSQL logs ids ahead for, so that a promoted standby gives some of them again.
 MANY = 40
-BODIES = "select min(id), max(id), count(*) from queues_message where convert_from(payload, 'UTF8') like %s"
+BODIES = "select min(id), max(id), count(*) from queues_openmessage where convert_from(payload, 'UTF8') like %s"
 
 
 def test_a_synchronous_standby_that_is_promoted_under_load_takes_over_without_a_restart_and_nothing_is_lost(

@@ -281,7 +281,7 @@ def passes_on(side: IrcSide, store: Database) -> None:
         if side.is_over() or not arrived.sent:  # type: ignore[attr-defined]
             side.send(f"\r\n:ann!a@b PRIVMSG #hydra :{mark}\r\n".encode())
             arrived.sent = True  # type: ignore[attr-defined]
-        query = "select count(*) from queues_message where payload = %s"
+        query = "select count(*) from queues_openmessage where payload = %s"
         return bool(store.value(query, f":ann!a@b PRIVMSG #hydra :{mark}".encode()))
 
     arrived.sent = False  # type: ignore[attr-defined]

@@ -17,6 +17,7 @@ class Range(NamedTuple):
     high: int
     consumer: int | None
     delivered: datetime | None
+    job: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,15 @@ class Segment:
     finished: datetime
     producer: int | None = None
     outcome: int = 0
+    max_attempts: int | None = None
+    content: int | None = None
 
     def store(self) -> None:
         with connection.cursor() as cursor:
             cursor.execute(INSERT, asdict(self) | {
                 "count": len(self.sizes), "sizes": list(self.sizes), "lows": [one.low for one in self.ranges],
                 "highs": [one.high for one in self.ranges], "consumers": [one.consumer for one in self.ranges],
-                "delivered": [one.delivered for one in self.ranges],
+                "delivered": [one.delivered for one in self.ranges], "jobs": [one.job for one in self.ranges],
             })  # fmt: skip
 
     def messages(self) -> list[ArchiveRow]:
@@ -45,7 +48,7 @@ class Segment:
         rows = [
             ArchiveRow(
                 self.first + slot, self.queue, self.outcome, 0, self.producer, one.consumer, self.published,
-                one.delivered, self.finished, self.sizes[slot],
+                one.delivered, self.finished, self.sizes[slot], self.max_attempts, self.content, one.job,
             )
             for one in self.ranges for slot in range(one.low, one.high + 1)
         ]  # fmt: skip
@@ -66,6 +69,9 @@ class ArchiveRow:
     delivered: datetime | None
     finished: datetime
     size: int
+    max_attempts: int | None = None
+    content: int | None = None
+    job: bool | None = None
 
     def store(self) -> None:
         """Store it as a row."""
@@ -74,14 +80,16 @@ class ArchiveRow:
 
 
 COLUMNS = (
-    "id, queue_id, outcome, attempts, producer_id, consumer_id, published_at, delivered_at, finished_at, size"
+    "id, queue_id, outcome, attempts, producer_id, consumer_id, published_at, delivered_at, finished_at, size,"
+    " max_attempts, content, job"
 )
-MARKS = "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s"
+MARKS = ", ".join(["%s"] * 13)
 INSERT = """
     insert into queues_archivedsegment (first, count, queue_id, outcome, producer_id, published_at, finished_at, sizes,
-        lows, highs, consumers, delivered)
+        lows, highs, consumers, delivered, jobs, max_attempts, content)
     values (%(first)s, %(count)s, %(queue)s, %(outcome)s, %(producer)s, %(published)s, %(finished)s, %(sizes)s,
-        %(lows)s, %(highs)s, %(consumers)s, %(delivered)s::timestamptz[])"""
+        %(lows)s, %(highs)s, %(consumers)s, %(delivered)s::timestamptz[], %(jobs)s::boolean[],
+        %(max_attempts)s, %(content)s)"""
 
 
 def archive_rows(where: str = "true", *parameters: Any) -> list[ArchiveRow]:

@@ -98,6 +98,19 @@ def test_an_id_may_have_rows_and_a_message_of_a_segment() -> None:
     assert list(found) == [(0, 2, NOW), (2, 1, NOW + SECOND)]
 
 
+def test_nodes_of_the_version_before_go_on_archiving_into_the_view() -> None:
+    """Their statements insert into `queues_archive` within a larger one, some with the number of their transaction."""
+    with connection.cursor() as cursor:
+        for id, name, xid in (1, "", ""), (2, ", xid", ", (select pg_current_xact_id()::text::bigint)"):
+            cursor.execute(
+                f"with gone as (select {id} as id), archived as ("
+                f"insert into queues_archive (id, queue_id, outcome, attempts, published_at, finished_at, size{name})"
+                f" select id, 1, 0, 0, %s, %s, 3{xid} from gone) select count(*) from gone", [NOW, NOW],
+            )  # fmt: skip
+        cursor.execute("select id, xid = pg_current_xact_id()::text::bigint from queues_archivedmessage order by id")
+        assert cursor.fetchall() == [(1, True), (2, True)]
+
+
 @pytest.mark.parametrize("id", [-(2**63), -1, 0, 2**63 - 1, 2**63, -(2**70)])
 def test_any_number_may_be_looked_for(id: int) -> None:
     Segment(4096, 1, [1], [Range(0, 0, None, None)], NOW, NOW).store()
@@ -220,5 +233,6 @@ def test_what_is_looked_up_by_id_time_or_queue_leaves_other_segments_alone(hundr
     assert expanded(objects.filter(finished_at__gt=hundred - 3 * SECOND)) == 3
     assert expanded(objects.filter(queue_id=3)) == 25
     assert expanded(objects.filter(xid=0)) == 0
-    assert expanded(objects.filter(queue_id=3, job=True).order_by("id")[:10]) == 0
+    assert expanded(objects.filter(queue_id=3, key="k").order_by("id")[:10]) == 0
+    assert expanded(objects.filter(queue_id=3, job=True).order_by("id")[:10]) == 25
     assert expanded(objects.filter(payload__isnull=False)) == 0

@@ -36,7 +36,7 @@ WRITER_WAITS = f"""
     )
 """
 WRITER = "select pid from pg_stat_activity where application_name = 'fivewire writer'"
-STORED = "select count(*) from queues_message m join queues_queue q on q.id = m.queue_id where q.name like %s"
+STORED = "select count(*) from queues_openmessage m join queues_queue q on q.id = m.queue_id where q.name like %s"
 #: Seconds for which an answer that must not come is waited for.
 QUIET = 1.0
 

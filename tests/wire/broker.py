@@ -93,12 +93,12 @@ class Database:
 
     def states(self, queue: int) -> Counter[int]:
         """A queue's messages, counted by state."""
-        rows = self.rows("select state, count(*) from queues_message where queue_id = %s group by state", queue)
+        rows = self.rows("select state, count(*) from queues_openmessage where queue_id = %s group by state", queue)
         return Counter(dict(rows))
 
     def payloads(self, queue: int) -> list[bytes]:
         """The payloads in a queue, in order."""
-        rows = self.rows("select payload from queues_message where queue_id = %s order by id", queue)
+        rows = self.rows("select payload from queues_openmessage where queue_id = %s order by id", queue)
         return [bytes(payload) for (payload,) in rows]
 
     def wait_for_states(self, queue: int, **counts: int) -> None:

@@ -130,7 +130,7 @@ def test_a_stop_answers_waiting_clients_accepts_confirms_and_keeps_sent_messages
     assert store.states(store.queue("sspq")).total() == 0
     assert store.states(store.queue_of(subscription)) == {0: 1}
     assert store.rows("select 1 from queues_node") == []
-    assert store.rows("select 1 from queues_message where state in (1, 4)") == []
+    assert store.rows("select 1 from queues_openmessage where state in (1, 4)") == []
     broker.start()
 
 

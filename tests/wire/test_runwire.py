@@ -379,4 +379,4 @@ def test_the_children_end_when_their_parent_is_killed(store: Database) -> None:
         children = psutil.Process(running.process.pid).children()
         running.process.kill()
         assert psutil.wait_procs(children, PATIENCE)[1] == []
-    assert store.rows("select 1 from queues_message where state = 1") == []
+    assert store.rows("select 1 from queues_openmessage where state = 1") == []

@@ -54,6 +54,9 @@ class Command(SubcommandCommand):
         )
         etl = do.add_parser("etl", help="the export beside COPY TO, with rows in a database made for it")
         etl.add_argument("--rows", type=number(1), default=5_000_000, metavar="N", help="default: %(default)s")
+        etl.add_argument(
+            "--segments", type=number(0), default=0, metavar="N", help="messages a segment; default: rows only"
+        )
         for one, rounds in (celery, 3), (etl, 1):
             _add_output(one, rounds)
 
@@ -121,7 +124,7 @@ class Command(SubcommandCommand):
         with self._run(options) as (rounds, _, _):
             for turn in range(options["rounds"]):
                 self._progress(turn / options["rounds"], f"round {turn + 1} of {options['rounds']}")
-                speeds = bench.measure(options["rows"], lambda text: self._progress(0.5, text))
+                speeds = bench.measure(options["rows"], lambda text: self._progress(0.5, text), options["segments"])
                 rounds.add("etl", "export", speeds.figures)
         self._tell(rounds, options, f"{options['rows']:,} rows", [])
 

@@ -176,14 +176,22 @@ MESSAGES: Final = """
             (array[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 3])[1 + (n / 2) %% 20] as state
         from generate_series(%(first)s::bigint, %(last)s::bigint) n
     ) as new"""
-#: Half as many are finished.
+#: Half as many are finished: of two thousand ids each, those of the first are rows, those of the second a segment.
 ARCHIVE: Final = """
     insert into queues_archivedmessage (id, queue_id, outcome, attempts, producer_id, consumer_id, published_at,
         delivered_at, finished_at, size, key, payload)
     select n, %(queue)s + n %% %(queues)s, 0, 0, %(key)s, %(key)s, at - interval '2 s', at - interval '1 s', at, 20,
         case when n %% 10 = 0 then 'key-' || n end, convert_to('{"number": ' || n || '}', 'UTF8')
     from (select n, now() - (%(last)s - n) * interval '10 ms' as at
-        from generate_series(%(first)s::bigint, %(last)s::bigint, 2) n) as new"""
+        from generate_series(%(first)s::bigint, %(last)s::bigint, 2) n where n / 1000 %% 2 = 0) as new"""
+SEGMENTS: Final = """
+    insert into queues_archivedsegment (first, count, queue_id, producer_id, published_at, finished_at, sizes, lows,
+        highs, consumers, delivered, jobs)
+    select 1000 * n, 500, %(queue)s + n %% %(queues)s, %(key)s, at - interval '2 s', at, array_fill(20, array[500]),
+        array[0, 250], array[249, 499], array[%(key)s, null], array[at - interval '1 s', at - interval '1 s'],
+        array[null, true]
+    from (select n, now() - (%(last)s - 1000 * n) * interval '10 ms' as at
+        from generate_series(%(first)s::bigint / 1000, %(last)s::bigint / 1000 - 1) n where n %% 2 = 1) as new"""
 COUNTS: Final = """
     update queues_queuecount c set ready = m.ready, leased = m.leased, delayed = m.delayed, dead = m.dead,
         published = m.ready + m.leased + m.delayed + m.dead
@@ -206,7 +214,7 @@ def fill(cursor: Any, size: Size, tell: Callable[[str], None]) -> None:
     for first in range(1, size.messages + 1, BATCH):
         last = min(first + BATCH, size.messages + 1) - 1
         tell(f"making messages {first:,} to {last:,}")
-        for statement in (MESSAGES, ARCHIVE):
+        for statement in (MESSAGES, ARCHIVE, SEGMENTS):
             cursor.execute(statement, {**given, "first": first, "last": last})
     cursor.execute(COUNTS)
     cursor.execute(

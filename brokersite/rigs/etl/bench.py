@@ -31,6 +31,14 @@ FILL = """insert into queues_archivedmessage (id, queue_id, outcome, attempts, p
     select nextval('queues_message_id'), 1 + n %% 4, 0, 0, 1, 1, now() - n * interval '1 ms',
         now() - n * interval '0.5 ms', now(), 100, null, (select pg_current_xact_id()::text::bigint)
     from generate_series(1, %(batch)s) n"""
+#: The same messages, `slots` a segment.
+SEGMENTS = """insert into queues_archivedsegment (first, count, queue_id, producer_id, published_at, finished_at, sizes,
+        lows, highs, consumers, delivered, jobs, xid)
+    select nextval('queues_message_id'), slots, 1 + n %% 4, 1, now() - n * interval '1 ms', now(),
+        array_fill(100, array[slots]), array[0], array[slots - 1], array[1], array[now() - n * interval '0.5 ms'],
+        array[true], (select pg_current_xact_id()::text::bigint)
+    from (select n, least(%(slots)s, %(batch)s - n)::integer as slots
+        from generate_series(0, %(batch)s - 1, %(slots)s) n) as cut"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +59,12 @@ class Speeds:
         }  # fmt: skip
 
 
-def measure(rows: int, tell: Callable[[str], None]) -> Speeds:
-    """Make so many rows, and take them out both ways. Raises EtlError."""
+def measure(rows: int, tell: Callable[[str], None], slots: int = 0) -> Speeds:
+    """Make so many rows, or segments of so many messages each, and take them out both ways. Raises EtlError."""
     with scratch_database(NAME) as alias, scratch_directory("fivewire-etl-bench-") as directory:
         with psycopg.connect(**connection_parameters(alias), autocommit=True) as connection:
             tell(f"making {rows:,} rows")
-            _fill(connection, rows)
+            _fill(connection, rows, slots)
             tell("COPY TO")
             copy = _copy(connection, directory / "copy")
         tell("the job")
@@ -68,14 +76,15 @@ def measure(rows: int, tell: Callable[[str], None]) -> Speeds:
         return Speeds(rows, copy, result["seconds"]["messages"], monotonic() - started)
 
 
-def _fill(connection: psycopg.Connection[Any], rows: int) -> None:
+def _fill(connection: psycopg.Connection[Any], rows: int, slots: int) -> None:
     connection.execute(
         "insert into queues_queue (name, uuid, max_attempts, retry_backoff)"
         " select 'queue-' || n, gen_random_uuid(), 3, '1 s' from generate_series(1, 4) n"
     )
     connection.execute("set synchronous_commit = off")
     for start in range(0, rows, BATCH):
-        connection.execute(FILL, {"batch": min(BATCH, rows - start)})
+        statement = SEGMENTS if slots else FILL
+        connection.execute(statement, {"batch": min(BATCH, rows - start), "slots": slots})
     connection.execute("checkpoint")
 
 

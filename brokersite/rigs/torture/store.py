@@ -13,7 +13,7 @@ STATES = (StoredState.READY, StoredState.LEASED, StoredState.DELAYED, StoredStat
 
 MESSAGES = """
     select q.name, m.payload, coalesce(m.origin_id, m.id), m.state
-    from queues_message m join queues_queue q on q.id = m.queue_id where q.name = any(%s)
+    from queues_openmessage m join queues_queue q on q.id = m.queue_id where q.name = any(%s)
 """
 ARCHIVE = """
     select q.name, a.id, a.outcome, a.payload
@@ -30,7 +30,7 @@ COUNTS = """
     where q.name = any(%s)
 """
 WAITING = """
-    select count(*) from queues_message m join queues_queue q on q.id = m.queue_id
+    select count(*) from queues_openmessage m join queues_queue q on q.id = m.queue_id
     where q.name = any(%s) and m.state in (0, 1, 2)
 """
 

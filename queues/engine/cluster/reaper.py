@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -102,18 +103,30 @@ async def reap(connection: Connection, node: int, health: Health) -> bool:
     Returns False when the node lives after all, another one is at it, or some of its messages are locked.
     """
 
-    async def attempt(which: dict[str, Any]) -> Rows:
+    async def take(which: dict[str, Any], step: Callable[[dict[str, Any]], Awaitable[bool]]) -> Rows:
         async with connection.transaction():
             cursor = await connection.execute("select pg_try_advisory_xact_lock(%s, %s)", (LOCK_CLASS, node))
             row = await cursor.fetchone()
             if row is None or not row[0]:
                 return [(False,)]
-            return [(await _forget(connection, node, health, which),)]
+            return [(await step(which),)]
 
+    async def unpack(which: dict[str, Any]) -> bool:
+        await _await_transactions(connection, node)
+        await _unpack(connection, node, which)
+        return True
+
+    async def forget(which: dict[str, Any]) -> bool:
+        return await _forget(connection, node, health, which, segments.parameters)
+
+    segments = Rowwise("node_segments", "segment of a dead node", health, letters=False)
+    rows = await segments.run(connection, partial(take, step=unpack), node=node)
+    if not rows[0][0]:
+        return False
     leases = Rowwise("leased_ids", "return of a dead node's lease", health)
-    rows = await leases.run(connection, attempt, node=node)
+    rows = await leases.run(connection, partial(take, step=forget), node=node)
     if leases.narrowed:  # only the node itself is left
-        rows = await attempt(leases.parameters)
+        rows = await take(leases.parameters, forget)
     return bool(rows[0][0])
 
 
@@ -122,20 +135,36 @@ async def leave(connection: Connection, node: int, health: Health, drained: bool
     node that is `drained` skips the search when the counts say that nothing is leased at all."""
     async with connection.transaction():
         [(leased,)] = await (await connection.execute(statement("any_leased"))).fetchall()
-        await _forget(connection, node, health, ALL if leased or not drained else None)
+        await _forget(connection, node, health, ALL if leased or not drained else None, ALL)
 
 
-async def _forget(connection: Connection, node: int, health: Health, which: dict[str, Any] | None) -> bool:
-    """Return a node's leases, `which` of them (None: there are none), and delete it unless that was a part. Its
-    transactions under way are waited for: they may lease still. Locked messages are left, and the node with them, so
-    that nothing waits for them: False, and it is to be tried again."""
+async def _await_transactions(connection: Connection, node: int) -> None:
+    """Wait for the transactions of a node that are under way: they may lease still."""
     await connection.execute("select pg_advisory_xact_lock(%s, %s)", (LEASES_CLASS, node))
+
+
+async def _unpack(connection: Connection, node: int, which: dict[str, Any]) -> int:
+    """Give the messages of a node's segments, `which` of them, rows of their own; returns how many segments are locked
+    and left."""
+    cursor = await connection.execute(statement("unpack_node"), {"node": node} | which, prepare=False)
+    [(locked,)] = await cursor.fetchall()
+    return int(locked)
+
+
+async def _forget(
+    connection: Connection, node: int, health: Health, which: dict[str, Any] | None, packed: dict[str, Any]
+) -> bool:
+    """Return a node's leases, `which` of them (None: there are none), those in its `packed` segments too, and delete it
+    unless that was a part. Its transactions under way are waited for. Locked messages are left, and the node with them,
+    so that nothing waits for them: False, and it is to be tried again."""
+    await _await_transactions(connection, node)
     news, left = Announcer(health), 0
     if which is not None:
         await connection.execute("set local enable_seqscan = on")
+        left = packed_left = await _unpack(connection, node, packed)
         cursor = await connection.execute(statement("reap_leases"), {"node": node} | which, prepare=False)
         for queue, low, dead, locked in await cursor.fetchall():
-            left = locked
+            left = packed_left + locked
             if queue is not None:
                 news.dead(queue) if dead else news.ready(queue, low)
     whole = which is None or which["ids"] is None

@@ -38,6 +38,7 @@ from queues.engine.publish.insert_plan import Insert, Plan, Write
 from queues.engine.publish.publisher import OpenBatch, Publisher, Segment
 from queues.engine.publish.routing import UNKNOWN, Routing
 from queues.engine.settle.audited_queues import KeyNames, queue_chain
+from queues.engine.settle.segments import OpenSegments
 from queues.engine.statements import statement
 
 #: A part of a batch: publishers, and their segments.
@@ -80,6 +81,7 @@ class PublishWriter:
         fetcher: Fetcher, counts: Counts, health: Health, max_length: MaxLength,
         more_in_store: Callable[[int, int], None], due_in: Callable[[float], None],
         deliver_transient: Callable[[int, list[bytes]], None], on_commit: Callable[[], None],
+        segments: OpenSegments, segment_messages: int,
     ) -> None:  # fmt: skip
         self.routing = routing
         self.policies = policies
@@ -92,6 +94,8 @@ class PublishWriter:
         self.due_in = due_in
         self.deliver_transient = deliver_transient
         self.on_commit = on_commit
+        self.segments = segments
+        self.segment_messages = segment_messages
         self.node = node
         #: The last batch that is durable.
         self.committed = 0
@@ -284,7 +288,7 @@ class PublishWriter:
         if unknown:
             await routing.resolve(connection, unknown)
         await self.fetcher.finish(connection)
-        plan = Plan()
+        plan = Plan(self.segment_messages)
         time = now()
         for publisher, segments in work:
             targets = routing.targets(publisher.destination)
@@ -426,6 +430,8 @@ class PublishWriter:
         if write.delayed:
             for delay in {message.delay for message in write.segment.outgoing if message.delay > 0}:
                 self.due_in(delay)
+        if write.packed and write.leased[0]:
+            self.segments.add(write.first, count)
         size = sum(map(len, write.segment.bodies)) + OVERHEAD * count
         for k, (queue, leased) in enumerate(zip(write.queues, write.leased, strict=True)):
             buffer = self.local_queues.get(queue)

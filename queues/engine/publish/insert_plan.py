@@ -36,6 +36,8 @@ class Write:
     queues: tuple[int, ...]
     buffers: tuple[LocalQueue | None, ...]
     ttl: float = 0.0
+    #: Whether it is stored as a segment where it is leased.
+    packed: bool = False
     first: int = 0
     leased: tuple[bool, ...] = ()
     stored: frozenset[int] | None = None
@@ -53,6 +55,11 @@ class Write:
     def plain(self) -> bool:
         """Whether its rows have neither details nor times of their own."""
         return not (self.segment.detailed or self.ttl)
+
+    @property
+    def joins(self) -> bool:
+        """Whether one statement may store it with others."""
+        return self.plain and not self.packed
 
     @property
     def own_detail(self) -> Detail | None:
@@ -132,11 +139,16 @@ class Insert:
         write = self.writes[0]
         if not write.plain:
             return "publish_detailed"
+        if write.packed:
+            return "publish_segment"
         return "publish_one" if len(self.writes) == write.width == 1 else "publish"
 
     def parameters(self, version: int, node: int) -> dict[str, Any]:
         """The statement's parameters."""
-        of_statement = {"publish_one": self._one, "publish_detailed": self._detailed, "publish": self._plain}
+        of_statement = {
+            "publish_one": self._one, "publish_segment": self._one, "publish_detailed": self._detailed,
+            "publish": self._plain,
+        }  # fmt: skip
         return {"version": version, "node": node, **of_statement[self.statement]()}
 
     def _one(self) -> dict[str, Any]:
@@ -230,6 +242,8 @@ def _detail(id: int, message: DetailedMessage) -> Detail:
 class Plan:
     """The contents of one transaction, and the messages that it does not store."""
 
+    #: Messages from which on those that are published together are stored as a segment; 0: none are.
+    segment_messages: int = 0
     writes: list[Write] = field(default_factory=list)
     #: Queues with a maximum length, and the segments that go to one of them.
     limited: set[int] = field(default_factory=set)
@@ -283,7 +297,8 @@ class Plan:
                     some = queues[start : start + ROWS_PER_STATEMENT]
                     leased = [queue for queue in some if not ttl and self._lease(queue, len(part.bodies))]
                     takers = {queue: buffers[queue] for queue in leased}
-                    writes.append(Write(part, key, some, tuple(map(takers.get, some)), ttl))
+                    packed = self._packs(part, some, takers)
+                    writes.append(Write(part, key, some, tuple(map(takers.get, some)), ttl, packed))
             self.writes += writes
             if part.answered and targets.own is not None:
                 self.answers += [(write, targets.own) for write in writes if targets.own in write.queues]
@@ -295,6 +310,13 @@ class Plan:
         left = self._leasable.get(queue, 0)
         self._leasable[queue] = left - count if left >= count else 0
         return left >= count
+
+    def _packs(self, part: Segment, queues: Sequence[int], takers: Mapping[int, LocalQueue]) -> bool:
+        """Whether messages are stored as a segment if they are leased: many plain ones, for one queue."""
+        return (
+            0 < self.segment_messages <= len(part.bodies) and len(queues) == len(takers) == 1 and not part.detailed
+            and takers[queues[0]].policy.packs
+        )  # fmt: skip
 
     def reject(self, segment: Segment, error: EngineError) -> None:
         """Reject the messages of a segment."""
@@ -308,7 +330,7 @@ class Plan:
         """The statements, in order. Plain writes that follow each other share one, as many as it has ids for."""
         inserts, some, rows = list[Insert](), list[Write](), 0
         for write in self.writes:
-            if some and (rows + write.rows > ROWS_PER_STATEMENT or not (write.plain and some[-1].plain)):
+            if some and (rows + write.rows > ROWS_PER_STATEMENT or not (write.joins and some[-1].joins)):
                 inserts.append(Insert(some))
                 some, rows = [], 0
             some.append(write)

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
 
-from queues.engine.clock import ServerClock
+from queues.engine.clock import ServerClock, now
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, told
 from queues.engine.health import Health, Trouble
-from queues.engine.isolation import Patience, carry_out
+from queues.engine.isolation import Patience, carry_out, halves
 from queues.engine.max_length import MaxLength
 from queues.engine.message import Counts, Failure
 from queues.engine.node import LocalNode
@@ -41,6 +42,7 @@ from queues.engine.settle.batches import (
     time_array,
 )
 from queues.engine.settle.lane import Lane
+from queues.engine.settle.segments import OpenSegments, as_range
 from queues.engine.statements import array, statement
 
 #: Seconds that a batch of acknowledgements may grow: larger batches cost less a message. As long, messages that were
@@ -95,6 +97,8 @@ class SettlementWriter:
         self._due_in = due_in
         self._more_dead = more_dead
         self._on_progress = on_progress
+        #: Segments whose messages this node has; the publish writer adds to them.
+        self.segments = OpenSegments()
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
         self._patience = Patience()
@@ -223,6 +227,7 @@ class SettlementWriter:
 
     def forget_leases(self) -> None:
         """The leases were lost: the node that reaps them returns the messages, and every acknowledgement is late."""
+        self.segments.clear()
         for lane in self._lanes:
             lane.forget_leases()
 
@@ -248,12 +253,19 @@ class SettlementWriter:
             if self._rests:
                 self._wake.clear()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(BROKEN if self._recording else None):  # a broken chain is tried again
+                    async with asyncio.timeout(self._rest):
                         await self._wake.wait()
             with contextlib.suppress(TimeoutError):  # not wait_for, which may swallow the cancellation that ends this
                 async with asyncio.timeout(GROWTH):
                     await self._urgent.wait()
             self._urgent.clear()
+
+    @property
+    def _rest(self) -> float | None:
+        """Seconds after which there is something to do, if nothing is gathered: a broken chain is tried again, and
+        segments that stay settled in part are unpacked."""
+        rests = (BROKEN if self._recording else None, self.segments.lingering_in(now()))
+        return min((rest for rest in rests if rest is not None), default=None)
 
     async def write(self, connection: Connection) -> Exception | None:
         """One round: write everything gathered, each lane even if others fail, purges after the records of earlier
@@ -270,6 +282,7 @@ class SettlementWriter:
                 self._recording.pop(lane, None)
         if refused is None:
             self._confirm(round)
+            refused = await self._unpack_lingering(connection)
         self._on_progress()
         return refused
 
@@ -293,6 +306,8 @@ class SettlementWriter:
 
     async def _write_part(self, connection: Connection, lane: Lane, part: Part) -> None:
         effects = PartEffects()
+        if self.segments:
+            await self._unpack(connection, lane, part)
         async with lane.transaction(connection, part):
             for kind, some in groupby(part, attrgetter("kind")):
                 await self._write_kind(kind)(connection, lane, list(some), effects)
@@ -360,6 +375,8 @@ class SettlementWriter:
 
     async def _settle(self, connection: Connection, lane: Lane, settled: Part, effects: PartEffects) -> None:
         once = each_once(settled)
+        if self.segments and not lane.recording:
+            once = await self._settle_segments(connection, once)
         late = [one for one in once if one.late]
         if late:
             mine, busy = await self._lock_late(connection, late)
@@ -374,10 +391,57 @@ class SettlementWriter:
                 for one in once:
                     lane.record(one, first_ids)
 
+    async def _unpack(self, connection: Connection, lane: Lane, part: Part) -> None:
+        """Give messages rows of their own whose settlements are no ranges of a segment. In a transaction of its own: if
+        the part is written again, they have them."""
+        rows = (
+            one for one in part
+            if one.kind is not SettlementKind.DELIVER
+            and (lane.recording or one.kind is not SettlementKind.ACKNOWLEDGE or not as_range(one))
+        )  # fmt: skip
+        if firsts := self.segments.having(id for one in rows for id in one.ids):
+            await self._unpack_segments(connection, firsts)
+
+    async def _unpack_segments(self, connection: Connection, firsts: list[int]) -> None:
+        await connection.execute(statement("unpack_segments"), {"firsts": array(firsts)})
+        self.segments.forget(firsts)
+
+    async def _unpack_lingering(self, connection: Connection) -> Exception | None:
+        """Unpack segments that stay settled in part, so that the archive has what is settled of them; returns the error
+        by which the server refuses that for now."""
+        if not (firsts := self.segments.lingering(now())):
+            return None
+
+        def stay(some: list[int], error: Exception) -> None:
+            self.health.isolate("segment", error, first=some[0])
+            self.segments.stay(some[0])
+
+        return await carry_out(
+            deque([firsts]), partial(self._unpack_segments, connection), lambda some, _: halves(some), stay, connection
+        )
+
+    async def _settle_segments(self, connection: Connection, settled: Part) -> Part:
+        """Settle the messages that are in segments; returns the settlements of the others. When there are such, too,
+        all is one transaction."""
+        ranges, rows = self.segments.cut(settled)
+        if not ranges.firsts:
+            return rows
+        parameters = self.segments.parameters(ranges, self.clock.offset)
+        async with connection.transaction() if rows else contextlib.nullcontext():
+            cursor = await connection.execute(statement("settle_segments"), parameters, binary=True)
+            missing = ranges.slots.keys() - {first for (first,) in await cursor.fetchall()}
+            rows += self.segments.only(settled, missing) if missing else []
+            if rows:
+                await connection.execute(statement("settle"), settle_parameters(rows, self.clock.offset), binary=True)
+        self.segments.forget(missing)
+        self.segments.settled(ranges, now())
+        return []
+
     async def _lock_late(self, connection: Connection, late: Part) -> tuple[set[int], set[int]]:
         """Lock messages that were acknowledged late, which other nodes may lease, claim or return at the same time,
         without waiting for a lock with rows locked. Returns the ids that the open transaction may settle, and those
         that another transaction has locked."""
+        await connection.execute(statement("unpack_late"), {"ids": array(id for one in late for id in one.ids)})
         parameters = {
             "ids": array(id for one in late for id in one.ids),
             "delivered": time_array([time for one in late for time in one.delivered], self.clock.offset),

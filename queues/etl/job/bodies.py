@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-MSGPACK = 1
+MSGPACK = "application/msgpack"
 
 
 def msgpack_to_json(body: bytes | None) -> str | None:
@@ -33,16 +33,20 @@ def _bytes(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
-def with_bodies(rows: DataFrame, contents: dict[int, str], bodies: str, fields: str) -> DataFrame:
-    """The rows with the columns of payloads and results; `content` becomes its name."""
-    content = f.create_map(*(f.lit(part) for item in contents.items() for part in item))[f.col("content").cast("int")]
+def with_content_names(rows: DataFrame, contents: dict[int, str]) -> DataFrame:
+    """The rows with the name of each one's `content` in place of its number."""
+    names = f.create_map(*(f.lit(part) for item in contents.items() for part in item))
+    return rows.withColumn("content", names[f.col("content").cast("int")])
+
+
+def with_bodies(rows: DataFrame, bodies: str, fields: str) -> DataFrame:
+    """The rows, with names of contents, with the columns of payloads and results."""
     raw, decoded = bodies == "raw", bodies == "json"
     rows = (
         rows.withColumn("body", f.col("payload") if raw else f.lit(None).cast("binary"))
         .withColumn("body_json", _body_json() if decoded else f.lit(None).cast("string"))
         .withColumn("result_json", _unpacked(f.col("result")) if decoded else f.lit(None).cast("string"))
         .withColumn("result", f.col("result") if raw else f.lit(None).cast("binary"))
-        .withColumn("content", content)
     )
     return rows.withColumn("data", f.from_json("body_json", fields)) if fields else rows
 

@@ -32,6 +32,8 @@ PATIENCE = 20.0
 #: About what one query reads: it takes well under a second, and so does the snapshot it holds.
 ROWS_PER_QUERY = 25_000
 BYTES_PER_QUERY = 8 * 2**20
+#: Messages of segments that one query reads: they are few rows, and not much larger than these.
+SEGMENTED_PER_QUERY = 10 * ROWS_PER_QUERY
 #: Pages of a partition that are looked at to find where to cut.
 SAMPLE_PAGES = 300
 #: A row without its payload, in bytes.
@@ -46,6 +48,17 @@ SESSION_SETTINGS = {
     "synchronous_commit": "on",
     "default_transaction_read_only": "off",
 }
+
+
+#: Bytes of a segment, and its messages.
+SEGMENT = (sql.SQL("{} + 4 * count").format(ROW_BYTES), sql.SQL("count"))
+
+
+def _row_size(whole: bool) -> tuple[sql.Composable, sql.Composable]:
+    """The same of a row, `whole` with its payload."""
+    columns = ("headers", "key", "payload", "result") if whole else ("headers", "key")
+    sizes = (sql.SQL("coalesce(pg_column_size({}), 0)").format(sql.Identifier(name)) for name in columns)
+    return sql.SQL(" + ").join([sql.Literal(ROW_BYTES), *sizes]), sql.Literal(1)
 
 
 @cache
@@ -76,9 +89,11 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """The cuts of a table's values, and about the number of rows."""
+    """The cuts of the archive's transactions, for rows and for segments, which may be none at all (None); and about the
+    number of messages."""
 
     values: list[int]
+    segments: list[int] | None
     rows: int
 
 
@@ -153,18 +168,20 @@ class JobConnection:
 
     def adopt_restored_rows(self) -> int:
         """Put right what a dump has brought from another database's future; returns how many rows."""
-        return max(0, self.connection.execute(statement("restored_archive")).rowcount)
+        return int(self.rows(statement("restored_archive"))[0][0])
 
     def archive_cuts(self, window: Window, whole: bool) -> Cuts:
         """The cuts of a window's transactions. `whole`: payloads are read too."""
         parts = self.rows(statement("archive_parts"))
-        sample: list[tuple[int, float, float]] = []
-        for name, pages, index in parts:
+        samples: dict[bool, list[tuple[int, float, float]]] = {}
+        for name, pages, index, of_segments in parts:
             if pages:
                 self._summarize(index)
-                sample += self._sample(name, pages, window, whole)
-        rows = sum(weight for _, weight, _ in sample)
-        return Cuts(cut(sample, ROWS_PER_QUERY, BYTES_PER_QUERY), int(rows))
+                size, weight = SEGMENT if of_segments else _row_size(whole)
+                samples.setdefault(of_segments, []).extend(self._sample(name, pages, window, size, weight))
+        values = cut(samples.get(False, ()), ROWS_PER_QUERY, BYTES_PER_QUERY)
+        segments = cut(samples[True], SEGMENTED_PER_QUERY, BYTES_PER_QUERY) if True in samples else None
+        return Cuts(values, segments, int(sum(weight for sample in samples.values() for _, weight, _ in sample)))
 
     def _summarize(self, index: str | None) -> None:
         """Let the index know of pages that VACUUM has not seen, which each query would have to read otherwise."""
@@ -173,23 +190,23 @@ class JobConnection:
         except psycopg.errors.InsufficientPrivilege:
             return  # only slower
 
-    def _sample(self, part: str, pages: int, window: Window, whole: bool) -> Iterator[tuple[int, float, float]]:
+    def _sample(
+        self, part: str, pages: int, window: Window, size: sql.Composable, weight: sql.Composable
+    ) -> Iterator[tuple[int, float, float]]:
         share = min(1.0, SAMPLE_PAGES / pages)
-        columns = ("headers", "key", "payload", "result") if whole else ("headers", "key")
-        sizes = (sql.SQL("coalesce(pg_column_size({}), 0)").format(sql.Identifier(name)) for name in columns)
-        size = sql.SQL(" + ").join([sql.Literal(ROW_BYTES), *sizes])
         query = sql.SQL(
-            "select xid, {size} from {part} tablesample system ({percent}) where xid >= {low} and xid < {high}"
+            "select xid, {weight}, {size} from {part} tablesample system ({percent})"
+            " where xid >= {low} and xid < {high}"
         ).format(
-            size=size, part=sql.SQL(part), percent=sql.Literal(100 * share),
+            weight=weight, size=size, part=sql.SQL(part), percent=sql.Literal(100 * share),
             low=window.low, high=window.after.xmax,
         )  # fmt: skip
         try:
             found = self.rows(query)
         except psycopg.errors.UndefinedTable:
             return  # it was dropped just now, with all its rows
-        for xid, row_bytes in found:
-            yield xid, 1 / share, row_bytes / share
+        for xid, messages, row_bytes in found:
+            yield xid, messages / share, row_bytes / share
 
     def live_cuts(self) -> list[int]:
         """Ids between which there are about as many live messages as one query may read."""

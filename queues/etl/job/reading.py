@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from queues.etl.job import schema
-from queues.etl.job.bodies import with_bodies
+from queues.etl.job.bodies import with_bodies, with_content_names
 from queues.etl.job.database import ROWS_PER_QUERY, SESSION_SETTINGS, Chain, Cuts, JobConnection
 from queues.etl.job.window import Window
 
@@ -30,7 +30,12 @@ CONTENTS = {
 }
 
 ARCHIVE = """(select id, queue_id, outcome, attempts, producer_id, consumer_id, published_at, delivered_at, finished_at,
-    due_at, size, key, headers::text as headers, content, job, xid, payload, result from queues_archive) as archive"""
+    due_at, size, key, headers::text as headers, content, job, xid, payload, result
+    from queues_archivedmessage) as archive"""
+SEGMENTS = """(select first, queue_id, outcome, producer_id, published_at, finished_at, xid, content, sizes, lows,
+    highs, consumers, delivered, jobs from queues_archivedsegment) as segments"""
+#: What messages of segments never have: null in the output.
+NEVER = ("due_at", "key", "headers", "body", "body_json", "result", "result_json")
 AUDIT = """(select chain_id, seq, at, event, record_id as id, sender, recipient, encode(hash, 'hex') as hash
     from queues_audit) as audit"""
 # Messages of a dead letter queue have the reason in a header; those dead in their own queue in the row.
@@ -38,7 +43,7 @@ LIVE = """(select m.id as place, coalesce(m.origin_id, m.id) as id, m.queue_id, 
     m.published_at, m.due_at, coalesce(m.dead_at, (m.headers->'dead-letter'->>'at')::timestamptz) as dead_at,
     case when m.state not in (3, 4) then m.headers->'dead-letter'->>'queue' end as moved_from,
     case when m.state in (3, 4) then m.error else m.headers->'dead-letter'->>'error' end as dead_reason,
-    octet_length(m.payload) as size, m.key, statement_timestamp() as seen_at from queues_message m) as live"""
+    octet_length(m.payload) as size, m.key, statement_timestamp() as seen_at from queues_openmessage m) as live"""
 #: The end of ids, which are 64 bits wide.
 FIRST_ID, LAST_ID = -(2**63), 2**63 - 1
 
@@ -90,18 +95,52 @@ class Reader:
 def messages(
     reader: Reader, window: Window, cuts: Cuts, queues: dict[int, str], keys: dict[int, str], bodies: str, fields: str
 ) -> DataFrame:
-    """The archive's rows of a window."""
+    """The archive's messages of a window: its rows, and those of its segments."""
     rows = reader.archive(window.predicates(cuts.values), payloads=bodies != "none")
-    named = (
-        rows.withColumn("outcome", _label(f.col("outcome"), OUTCOMES))
-        .withColumn("attempts", f.col("attempts").cast("int"))
+    named = _named(reader, rows.withColumn("attempts", f.col("attempts").cast("int")), queues, keys)
+    columns = [f.col("queue_id").alias("owner"), *(f.col(name) for name, _, _ in schema.MESSAGES)]
+    extra = [f.col("data")] if fields else []
+    found = with_bodies(named, bodies, fields).select(*columns, *extra)
+    if cuts.segments is None:
+        return found
+    ranges = _ranges(reader.table(SEGMENTS, window.predicates(cuts.segments)))
+    exploded = _messages_of(_named(reader, ranges, queues, keys))
+    if fields:
+        exploded = exploded.withColumn("data", f.lit(None).cast(found.schema["data"].dataType))
+    return found.unionAll(exploded.select(*columns, *extra))
+
+
+def _named(reader: Reader, rows: DataFrame, queues: dict[int, str], keys: dict[int, str]) -> DataFrame:
+    """With the names of queues, keys and contents, and words for outcomes."""
+    return (
+        with_content_names(rows, CONTENTS)
+        .withColumn("outcome", _label(f.col("outcome"), OUTCOMES))
         .join(reader.names(queues, "queue_id", "queue_name"), "queue_id", "left")
         .join(reader.names(keys, "producer_id", "producer"), "producer_id", "left")
         .join(reader.names(keys, "consumer_id", "consumer"), "consumer_id", "left")
     )
-    columns = [f.col(name) for name, _, _ in schema.MESSAGES]
-    extra = [f.col("data")] if fields else []
-    return with_bodies(named, CONTENTS, bodies, fields).select(f.col("queue_id").alias("owner"), *columns, *extra)
+
+
+def _ranges(segments: DataFrame) -> DataFrame:
+    """The ranges of segments, each with the sizes of its messages only."""
+    zipped = f.arrays_zip("lows", "highs", "consumers", "delivered", "jobs")
+    ranges = segments.withColumn("range", f.explode(zipped)).withColumns({
+        "id": f.col("first") + f.col("range.lows"), "consumer_id": f.col("range.consumers"),
+        "delivered_at": f.col("range.delivered"), "job": f.col("range.jobs"),
+        "sizes": f.slice("sizes", f.col("range.lows") + 1, f.col("range.highs") - f.col("range.lows") + 1),
+    })  # fmt: skip
+    return ranges.drop("range", "lows", "highs", "consumers", "delivered", "jobs", "first")
+
+
+def _messages_of(ranges: DataFrame) -> DataFrame:
+    """The messages of ranges: last, so that all before is done once a range."""
+    types = {name: kind for name, kind, _ in schema.MESSAGES}
+    kept = [name for name in ranges.columns if name not in ("id", "sizes")]
+    slots = ranges.select("id", *kept, f.posexplode("sizes").alias("slot", "size"))
+    return slots.withColumns({
+        "id": f.col("id") + f.col("slot"), "attempts": f.lit(0),
+        **{name: f.lit(None).cast(types[name]) for name in NEVER},
+    })  # fmt: skip
 
 
 def _label(column: Column, labels: Sequence[str]) -> Column:

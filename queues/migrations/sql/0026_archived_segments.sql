@@ -5,8 +5,8 @@ set local lock_timeout = '10s';
 alter table queues_archive rename to queues_archivedmessage;
 
 -- `count` plain messages with the ids from `first` on; slot n is the message first + n, its payload had sizes[n + 1]
--- bytes. Those that are archived by this row are the slots lows[k] to highs[k], each range acknowledged by one consumer
--- and delivered at one time. No segment has more than 4096 slots.
+-- bytes. Those that are archived by this row are the slots lows[k] to highs[k], each range acknowledged by one consumer,
+-- as jobs or not, and delivered at one time. No segment has more than 4096 slots.
 create table queues_archivedsegment (
     first bigint not null,
     count integer not null,
@@ -16,11 +16,14 @@ create table queues_archivedsegment (
     published_at timestamptz not null,
     finished_at timestamptz not null,
     xid bigint not null default pg_current_xact_id()::text::bigint,
+    max_attempts smallint,
+    content smallint,
     sizes integer[] not null,
     lows integer[] not null,
     highs integer[] not null,
     consumers bigint[] not null,
-    delivered timestamptz[] not null
+    delivered timestamptz[] not null,
+    jobs boolean[] not null
 ) partition by range (finished_at);
 create index queues_archivedsegment_finished on queues_archivedsegment using brin (finished_at);
 create index queues_archivedsegment_first on queues_archivedsegment using brin (first);
@@ -32,13 +35,13 @@ create view queues_archive as
         headers, payload, due_at, max_attempts, retry_interval, content, job, result, xid
     from queues_archivedmessage
     union all
-    -- Conditions on the queue, the outcome, the producer, times and the transaction reach the segments' columns. Those on
+    -- Conditions on the queue, the outcome, the producer, the content, times and the transaction reach the segments' columns. Those on
     -- what a segment's messages never have leave them all out. One on the id does not: see queues_archived_at.
     select s.first + slot, s.queue_id, s.outcome, 0::smallint, s.producer_id, r.consumer_id, s.published_at,
         r.delivered_at, s.finished_at, s.sizes[slot + 1], null::text, null::jsonb, null::bytea, null::timestamptz,
-        null::smallint, null::integer, null::smallint, null::boolean, null::bytea, s.xid
+        s.max_attempts, null::integer, s.content, r.job, null::bytea, s.xid
     from queues_archivedsegment s,
-        unnest(s.lows, s.highs, s.consumers, s.delivered) as r (low, high, consumer_id, delivered_at),
+        unnest(s.lows, s.highs, s.consumers, s.delivered, s.jobs) as r (low, high, consumer_id, delivered_at, job),
         generate_series(r.low, r.high) as slot;
 alter view queues_archive alter column xid set default pg_current_xact_id()::text::bigint;
 
@@ -75,12 +78,13 @@ begin
     if found then
         return old;
     end if;
-    update queues_archivedsegment s set (lows, highs, consumers, delivered) = (
+    update queues_archivedsegment s set (lows, highs, consumers, delivered, jobs) = (
         select coalesce(array_agg(piece.low order by piece.low), '{}'),
             coalesce(array_agg(piece.high order by piece.low), '{}'),
             coalesce(array_agg(r.consumer_id order by piece.low), '{}'),
-            coalesce(array_agg(r.delivered_at order by piece.low), '{}')
-        from unnest(s.lows, s.highs, s.consumers, s.delivered) as r (low, high, consumer_id, delivered_at),
+            coalesce(array_agg(r.delivered_at order by piece.low), '{}'),
+            coalesce(array_agg(r.job order by piece.low), '{}')
+        from unnest(s.lows, s.highs, s.consumers, s.delivered, s.jobs) as r (low, high, consumer_id, delivered_at, job),
             lateral (values
                 (r.low, least(r.high, (old.id - s.first - 1)::integer)),
                 (greatest(r.low, (old.id - s.first + 1)::integer), r.high)

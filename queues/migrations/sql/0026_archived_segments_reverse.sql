@@ -2,11 +2,11 @@
 set local lock_timeout = '10s';
 lock table queues_archivedmessage, queues_archivedsegment in access exclusive mode;
 insert into queues_archivedmessage (id, queue_id, outcome, attempts, producer_id, consumer_id, published_at, delivered_at,
-    finished_at, size, xid)
+    finished_at, size, max_attempts, content, job, xid)
 select s.first + slot, s.queue_id, s.outcome, 0, s.producer_id, r.consumer_id, s.published_at, r.delivered_at,
-    s.finished_at, s.sizes[slot + 1], s.xid
+    s.finished_at, s.sizes[slot + 1], s.max_attempts, s.content, r.job, s.xid
 from queues_archivedsegment s,
-    unnest(s.lows, s.highs, s.consumers, s.delivered) as r (low, high, consumer_id, delivered_at),
+    unnest(s.lows, s.highs, s.consumers, s.delivered, s.jobs) as r (low, high, consumer_id, delivered_at, job),
     generate_series(r.low, r.high) as slot;
 drop view queues_archive;
 drop function queues_delete_archived();

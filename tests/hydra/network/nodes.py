@@ -213,7 +213,7 @@ class Network:
     def received(self, term: int | None = None) -> list[tuple[int, int, str]]:
         """The queue of lines from IRC, in its order: term, index, line."""
         rows = self.rows(
-            "select (headers->>'hydra.term')::bigint, (headers->>'hydra.idx')::bigint, payload from queues_message"
+            "select (headers->>'hydra.term')::bigint, (headers->>'hydra.idx')::bigint, payload from queues_openmessage"
             " where queue_id = (select id from queues_queue where name = %s) order by id",
             self.recv,
         )
@@ -221,8 +221,11 @@ class Network:
 
     def waiting(self) -> int:
         """The number of queued lines for IRC, without dead letters."""
-        query = "select count(*) from queues_message where queue_id = any(select id from queues_queue where name = %s)"
-        return int(self.store.value(query + " and state < 3", self.send))
+        query = (
+            "select count(*) from queues_openmessage where state < 3"
+            " and queue_id = any(select id from queues_queue where name = %s)"
+        )
+        return int(self.store.value(query, self.send))
 
     def sent(self) -> set[int]:
         """The messages that were noted as sent to IRC."""

@@ -91,7 +91,7 @@ def archive(queue: Queue, count: int = 1, **fields: Any) -> None:
         ("apikey", 2),
         ("route", 2),
         ("node", 2),
-        ("archivedmessage", 3),
+        ("archivedmessage", 4),
     ],
 )
 @pytest.mark.parametrize("rows", [1, 4])

@@ -185,7 +185,7 @@ class Store:
         self.connection.execute(sql.encode(), (queue, body))
 
     def messages(self, queue: int) -> list[dict[str, Any]]:
-        return self.rows("select * from queues_message where queue_id = %s order by id", queue)
+        return self.rows("select * from queues_openmessage where queue_id = %s order by id", queue)
 
     def archived(self, queue: int) -> list[dict[str, Any]]:
         return self.rows("select * from queues_archive where queue_id = %s order by id", queue)

@@ -21,7 +21,7 @@ from queues.engine.message import State
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import Faults, unwritable
 from tests.queues.engine.mailbox.test_service import Peer
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 T = TypeVar("T")
 _numbers = itertools.count()
@@ -288,6 +288,28 @@ async def finishing_jobs(world: World) -> None:
         assert buffer.complete(push.tag, b"result")
     await world.until_settled(queue)
     assert [row["job"] for row in world.store.archived(queue)] == [True] * (2 - len(world.dead(queue)))
+
+
+async def packing(world: World) -> None:
+    """Publish messages together, as a segment; acknowledge two of them and return one."""
+    name, queue = await world.queue()
+    world.engine.writer.segment_messages = 2
+    buffer = await world.buffer(name)
+    consumer = Consumer(buffer)
+    first = asyncio.ensure_future(consumer.next())
+    await until(lambda: not buffer.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
+    sent = await world.publish(name, b"1", b"2", b"3")
+    came = [await first, *[await consumer.next() for _ in sent[1:]]]
+    taken = [delivery for delivery in came if delivery is not None]
+    assert [delivery[1] for delivery in taken] == sent
+    assert buffer.ack_many([delivery[0] for delivery in taken[:2]]) == []
+    buffer.give_back(taken[2][0], delay=3600.0, error="no")
+    await world.store.until(
+        lambda: world.engine.settlements.idle and not {row["state"] for row in world.store.messages(queue)} & {0, 1},
+        "the settlement",
+    )
+    assert world.done(queue) + len(world.store.messages(queue)) == 3
+    world.engine.writer.segment_messages = 0
 
 
 async def late(world: World) -> None:

@@ -38,7 +38,8 @@ RUN_BY: dict[Scenario, str] = {
     scenarios.settling_without_archive: "settle",
     scenarios.settling_audited: "settle",
     scenarios.finishing_jobs: "settle",
-    scenarios.late: "lock_late",
+    scenarios.packing: "publish_segment settle_segments unpack_segments",
+    scenarios.late: "lock_late unpack_late",
     scenarios.returning: "return bury_elsewhere",
     scenarios.purging: "remove",
     scenarios.subscribing: "count_subscriptions subscribe subscription take_tags find_tags",
@@ -49,7 +50,8 @@ RUN_BY: dict[Scenario, str] = {
     " make_partitions drop_partitions drop_old_log_lines drop_idle_subscriptions forget_letters touch_subscriptions"
     " look_below unseen drop_interest idle_subscription_ids",
     scenarios.serving_many: "unseen_of_many",
-    scenarios.nodes: "dead_nodes end_silent end_frozen reap_leases leased_ids close_mailboxes",
+    scenarios.nodes: "dead_nodes end_silent end_frozen unpack_node node_segments reap_leases leased_ids"
+    " close_mailboxes",
     scenarios.logging_in: "key key_named keys note_key_uses",
     scenarios.asking: "ensure_queue find_key write_workers",
     scenarios.watching: "write_connections",
@@ -63,6 +65,7 @@ RESTARTING = {scenarios.reconnecting, scenarios.losing_a_commit}
 #: Statements that run only after another one has failed.
 AFTER = {
     "due_ids": "promote_due", "expired_ids": "expire", "tallied_queues": "fold_tallies", "leased_ids": "reap_leases",
+    "node_segments": "unpack_node",
     "drop_instructions": "take_instructions", "idle_subscription_ids": "drop_idle_subscriptions",
     "oldest_ids": "drop_oldest",
 }  # fmt: skip

@@ -30,13 +30,14 @@ ELSEWHERE = {
     "write_connections", "write_workers",
     "close_mailboxes", "connected_names", "forget_letters", "hold_mailboxes", "leave_mailboxes", "mailbox_ids",
     "names_owned", "note_key_uses",
-    "see_letters", "take_mailbox", "unsee_letters",
+    "see_letters", "settle_segments", "take_mailbox", "unpack_late", "unpack_node", "unpack_segments", "unsee_letters",
     "active_consumers", "join_lines", "leave_lines",
 }  # fmt: skip
 READS_ALL = {"leased_ids", "oldest_ids", "reap_leases"}
 #: Those that must follow the order of one index: another would walk over what is leased or other queues'.
 ORDERED = {
     "claim": "message_ready", "claim_alone": "message_ready", "claim_dead": "message_dead",
+    "publish_segment": "message_ready",
     "publish": "message_ready", "publish_one": "message_ready", "publish_detailed": "message_ready",
     "look_below": "message_ready", "claim_letters": "message_ready", "store_letters": "message_ready",
     "find_letters": "message_key", "first_ready": "message_ready",

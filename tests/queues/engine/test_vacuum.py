@@ -10,7 +10,7 @@ pytestmark = pytest.mark.django_db
 #: Tables that lose a row or more with each message, or with each commit.
 CHURNED = {
     "queues_message", "queues_queuetally", "queues_audithead", "queues_auditjournal", "queues_instruction",
-    "queues_connection",
+    "queues_connection", "queues_segment", "queues_segmentsettlement",
 }  # fmt: skip
 
 PAUSES = """

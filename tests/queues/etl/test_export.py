@@ -23,8 +23,11 @@ from queues.etl.job.ledger import ExportState
 from queues.etl.job.writing import Writer
 from queues.models import ArchivedMessage
 from tests.queues.etl.conftest import Etl, ago, config, open_transaction
+from tests.queues.segments import Range, Segment
 
 pytestmark = pytest.mark.timeout(300)
+
+NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
 
 class Killed(BaseException):
@@ -59,6 +62,51 @@ def test_each_message_is_exported_once_however_long_its_transaction_was_open(etl
         assert etl.ids() == [1, 2, 3, 4, 5, 10, 12, 13]
     assert etl.export()["tables"]["messages"]["rows_out"] == 0
     assert etl.ids() == [1, 2, 3, 4, 5, 10, 12, 13]
+
+
+def test_messages_of_segments_are_exported_as_if_they_were_rows(etl: Etl, tmp_path: Path) -> None:
+    queues = [etl.queue(name) for name in ("orders", "invoices")]
+    ((key,),) = etl.sql(
+        "insert into queues_apikey (name, digest, hint, protocols, publish, consume, manage)"
+        " values ('worker', 'x', '', '{}', '{}', '{}', '{}') returning id"
+    )
+    at = datetime(2026, 3, 4, 23, 59, 59, 999999, UTC)
+    ranges = [Range(0, 3, key, at), Range(5, 5, None, None), Range(7, 9, key + 1, at + timedelta(seconds=1))]
+    segments = [
+        Segment(4096, queues[0], range(10), ranges, at, at, key),
+        Segment(8192, queues[1], [2**31 - 1], [Range(0, 0, key, at)], at, at + timedelta(seconds=1), None, 3),
+        Segment(12288, queues[1] + 1, [1, 2], [Range(1, 1, None, at)], at, at, key + 1),
+    ]
+    expected = []
+    for output, stored in ("rows", [row for one in segments for row in one.messages()]), ("segments", segments):
+        etl.sql("delete from queues_archive")
+        for one in stored:
+            one.store()
+        etl.output = tmp_path / output
+        for options in {"bodies": "json", "body_schema": "a int"}, {"bodies": "raw"}, {}:
+            etl.output = tmp_path / output / str(len(options))
+            assert etl.export(**options)["tables"]["messages"]["rows_out"] == 10
+            expected.append(sorted(etl.rows(), key=lambda row: row["id"]))
+    assert expected[:3] == expected[3:]
+    assert [row["id"] for row in expected[0]] == [4096, 4097, 4098, 4099, 4101, 4103, 4104, 4105, 8192, 12289]
+    assert {row["consumer"] for row in expected[0]} == {"worker", None}
+
+
+def test_segments_belong_to_the_window_of_their_transaction(etl: Etl) -> None:
+    queue, at = etl.queue("orders"), ago(hours=1)
+
+    def store(first: int) -> None:
+        Segment(first, queue, [1, 2, 3], [Range(0, 2, None, None)], at, at).store()
+
+    etl.finish(1)
+    assert etl.export()["tables"]["messages"]["rows_out"] == 1
+    store(4096)
+    etl.finish(2)
+    assert etl.export()["tables"]["messages"]["rows_out"] == 4
+    store(8192)
+    assert etl.export()["tables"]["messages"]["rows_out"] == 3
+    assert etl.export()["tables"]["messages"]["rows_out"] == 0
+    assert etl.ids() == [1, 2, 4096, 4097, 4098, 8192, 8193, 8194]
 
 
 def test_rows_from_before_the_archive_knew_of_transactions_are_exported_by_the_first_run(etl: Etl) -> None:
@@ -218,14 +266,16 @@ def test_a_database_that_was_set_back_is_read_again_without_repeating_a_row(etl:
     etl.sql("update queues_etlwitness set token = gen_random_uuid()")
     etl.sql("update queues_archivedmessage set xid = 9000000000 where id = 2")  # as if a dump had brought it
     etl.finish(3, xid=9_000_000_001)
+    Segment(4096, etl.queue("orders"), [1, 2, 3], [Range(0, 0, None, None), Range(2, 2, 1, None)], NOW, NOW).store()
+    etl.sql("update queues_archivedsegment set xid = 9000000002")
     etl.export()
     assert "set back to an earlier state" in etl.warnings[0]
-    assert "2 rows came with a dump" in etl.warnings[0]
-    assert etl.ids() == [1, 2, 3]
+    assert "4 rows came with a dump" in etl.warnings[0]
+    assert etl.ids() == [1, 2, 3, 4096, 4098]
     etl.finish(4)
     etl.export()
     assert etl.warnings == []
-    assert etl.ids() == [1, 2, 3, 4]
+    assert etl.ids() == [1, 2, 3, 4, 4096, 4098]
 
 
 def test_an_output_without_its_records_is_not_filled_twice(etl: Etl) -> None:

@@ -175,7 +175,7 @@ class BrokerMachine(RuleBasedStateMachine):
         id = self.rows[queue.name].pk
         [row] = self.broker.at_once(
             "select (select json_agg(json_build_array(encode(payload, 'escape'), state, attempts))"
-            " from queues_message where queue_id = q.id) as found, to_json(h) as counted,"
+            " from queues_openmessage where queue_id = q.id) as found, to_json(h) as counted,"
             " (select count(*) from queues_archive where queue_id = q.id and outcome = %s) as archived"
             " from queues_queue q, queues_held(q.id) h where q.id = %s", Outcome.ACKNOWLEDGED, id,
         )  # fmt: skip
@@ -215,7 +215,8 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def _labels_of(self, queue: Model) -> set[str]:
         rows = self.broker.store.rows(
-            "select encode(payload, 'escape') as text from queues_message where queue_id = %s", self.rows[queue.name].pk
+            "select encode(payload, 'escape') as text from queues_openmessage where queue_id = %s",
+            self.rows[queue.name].pk,
         )
         return {_label(row["text"]) for row in rows}
 
@@ -295,7 +296,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self._check()
 
     def _await_promotion(self, label: str) -> None:
-        sql = "select state from queues_message where queue_id = %s and payload = %s"
+        sql = "select state from queues_openmessage where queue_id = %s and payload = %s"
         parameters = self.rows[self.main.name].pk, label.encode()
         ended: tuple[list[dict[str, Any]], ...] = ([{"state": 0}], [{"state": 1}], [])
         wait_until(lambda: self.broker.store.rows(sql, *parameters) in ended, "the delay's end")

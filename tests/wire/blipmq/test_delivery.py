@@ -138,7 +138,7 @@ def test_a_subscriber_gets_nothing_published_before_it_subscribed(client: Blip) 
 
 def test_a_publish_to_a_topic_without_subscriptions_is_dropped(client: Blip, store: Database) -> None:
     client.publish(b"deserted", b"unheard", b"unheard")
-    assert not store.value("select count(*) from queues_message where payload = 'unheard'")
+    assert not store.value("select count(*) from queues_openmessage where payload = 'unheard'")
 
 
 def test_messages_come_in_the_order_they_were_published(client: Blip) -> None:

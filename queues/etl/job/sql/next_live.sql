@@ -1,2 +1,2 @@
 -- The id below which the next `rows` live messages lie; null when there are fewer.
-select id from queues_message where id >= %(low)s order by id offset %(rows)s limit 1
+select id from queues_openmessage where id >= %(low)s order by id offset %(rows)s limit 1

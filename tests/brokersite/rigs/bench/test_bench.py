@@ -36,7 +36,7 @@ def assert_nothing_left(store: Database) -> None:
     assert store.rows("select name from queues_apikey where name like 'bench-%%'") == []
     assert store.rows("select id from queues_subscription") == []
     assert store.rows("select name from queues_mailbox") == []
-    assert store.rows("select id from queues_message") == []
+    assert store.rows("select id from queues_openmessage") == []
 
 
 def test_each_protocol_over_tcp_is_measured_and_each_message_is_counted(store: Database, broker: Broker) -> None:
@@ -113,7 +113,7 @@ def test_another_broker_is_measured_beside_it(
 
 def test_ctrl_c_leaves_nothing_behind(store: Database, broker: Broker) -> None:
     process = start(store, "blipmq", "--address", at(broker.blipmq), "--seconds", "60", "--measure", "throughput")
-    wait_until(lambda: store.value("select count(*) from queues_message") > 0, "the first message")
+    wait_until(lambda: store.value("select count(*) from queues_openmessage") > 0, "the first message")
     family = psutil.Process(process.pid).children(recursive=True)
     assert family
     os.killpg(process.pid, signal.SIGINT)

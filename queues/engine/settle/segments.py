@@ -1,0 +1,206 @@
+"""The segments of which this node has open messages, and settlements as ranges of their slots.
+
+A segment is one row that stores plain messages which were published together and leased to this node at once. The
+message in slot n (0, 1, …) has the segment's first id + n. The publish writer adds a segment once it is committed. The
+settlement writer turns acknowledgements into ranges of slots (`cut`), writes them, and takes note of it (`settled`).
+Whatever else becomes of a message is written to a row of its own: before that, its segment is unpacked, and forgotten
+here (`forget`). So is a segment that stays settled in part (`lingering`): what is settled of it is not yet
+in the archive. A message whose segment is not known here has a row of its own, or soon has: other nodes unpack the
+segments of dead ones.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, takewhile
+from typing import Any
+
+from queues.engine.settle.batches import KEPT, Part, Settlements, time_array
+from queues.engine.statements import array
+
+#: Seconds that a segment may be settled in part: so late at most the archive has a settled message.
+LINGER = 1.0
+#: Seconds by which the deliveries of one range may differ: it has the time of its first message's.
+SAME_TIME = 0.01
+
+
+def bits(low: int, high: int) -> int:
+    """The slots from `low` to `high` as bits."""
+    return (2 << high) - (1 << low)
+
+
+@dataclass(slots=True)
+class Ranges:
+    """Settled slots, as columns."""
+
+    firsts: list[int] = field(default_factory=list)
+    lows: list[int] = field(default_factory=list)
+    highs: list[int] = field(default_factory=list)
+    consumers: list[int | None] = field(default_factory=list)
+    delivered: list[float | None] = field(default_factory=list)
+    jobs: list[bool] = field(default_factory=list)
+    kept: list[bool] = field(default_factory=list)
+    #: The slots settled now, as bits, by the first id of their segment.
+    slots: dict[int, int] = field(default_factory=dict)
+
+    def add(self, first: int, low: int, high: int, settlements: Settlements, delivered: float | None) -> None:
+        """Settle the slots from `low` to `high`."""
+        self.firsts.append(first)
+        self.lows.append(low)
+        self.highs.append(high)
+        self.consumers.append(settlements.consumer)
+        self.delivered.append(delivered)
+        self.jobs.append(settlements.job)
+        self.kept.append(settlements.keep > 0)
+        self.slots[first] = self.slots.get(first, 0) | bits(low, high)
+
+
+class OpenSegments:
+    """The first ids of segments with open messages, in order; how many messages each has, and its open slots as bits;
+    since when (monotonic) some are settled in part, the longest first."""
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._counts: dict[int, int] = {}
+        self._open: dict[int, int] = {}
+        self._partly: dict[int, float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._firsts)
+
+    def add(self, first: int, count: int) -> None:
+        """A segment is stored, and all its messages are leased to this node."""
+        if self._firsts and first < self._firsts[-1]:
+            insort(self._firsts, first)
+        else:
+            self._firsts.append(first)
+        self._counts[first] = count
+        self._open[first] = bits(0, count - 1)
+
+    def cut(self, settled: Part) -> tuple[Ranges, Part]:
+        """Acknowledgements as ranges of slots, and those of messages that have rows of their own."""
+        ranges, rows = Ranges(), list[Settlements]()
+        for one in settled:
+            left = self._cut(one, ranges)
+            if len(left) == len(one.ids):
+                rows.append(one)
+            elif left:
+                rows.append(one.part(left))
+        return ranges, rows
+
+    def _cut(self, one: Settlements, ranges: Ranges) -> Sequence[int]:
+        """Add the ranges of one batch; returns the places of the others."""
+        ids, delivered = one.ids, one.delivered
+        places: Sequence[int] = range(len(ids))
+        if any(id > later for id, later in pairwise(ids)):
+            places = sorted(places, key=ids.__getitem__)
+            ids, delivered = [ids[n] for n in places], [delivered[n] for n in places]
+        left: list[int] = []
+        at = 0
+        while at < len(ids):
+            first = self._segment(ids[at])
+            if first is None:
+                left.append(places[at])
+                at += 1
+                continue
+            end = self._run(ids, delivered, at, first + self._counts[first])
+            open = self._open[first] & ~ranges.slots.get(first, 0)
+            if bits(ids[at] - first, ids[end - 1] - first) & ~open:  # some are settled already: one at a time
+                end = at + 1
+                if not open >> (ids[at] - first) & 1:
+                    left.append(places[at])
+                    at = end
+                    continue
+            ranges.add(first, ids[at] - first, ids[end - 1] - first, one, delivered[at])
+            at = end
+        return left
+
+    def _segment(self, id: int) -> int | None:
+        n = bisect_right(self._firsts, id) - 1
+        if n < 0:
+            return None
+        first = self._firsts[n]
+        return first if id < first + self._counts[first] else None
+
+    @staticmethod
+    def _run(ids: Sequence[int], delivered: Sequence[float | None], at: int, beyond: int) -> int:
+        """The place after the last one of a run of ids, below `beyond`, that were delivered at about the same time."""
+        id, time = ids[at], delivered[at]
+        end = min(len(ids), at + beyond - id)
+        if ids[end - 1] - id == end - 1 - at and delivered[at:end].count(time) == end - at:  # sorted: it is all there
+            return end
+        end = at + 1
+        while end < len(ids) and ids[end] == ids[end - 1] + 1 and ids[end] < beyond:
+            when = delivered[end]
+            if when != time and (when is None or time is None or abs(when - time) > SAME_TIME):
+                break
+            end += 1
+        return end
+
+    def parameters(self, ranges: Ranges, clock: float) -> dict[str, Any]:
+        """Parameters of settle_segments.sql; `clock` added to a monotonic time makes a Unix time."""
+        whole = {first for first, slots in ranges.slots.items() if slots == self._open[first]}
+        return {
+            "firsts": array(ranges.firsts), "lows": array(ranges.lows), "highs": array(ranges.highs),
+            "consumers": array("null" if key is None else str(key) for key in ranges.consumers),
+            "delivered": time_array(ranges.delivered, clock),
+            "jobs": array("t" if job else "f" for job in ranges.jobs),
+            "kept": array("t" if kept else "f" for kept in ranges.kept),
+            "whole": array(sorted(whole)), "parts": array(sorted(ranges.slots.keys() - whole)),
+        }  # fmt: skip
+
+    def settled(self, ranges: Ranges, time: float) -> None:
+        """These ranges are durable, since this (monotonic) time."""
+        finished = list[int]()
+        for first in ranges.slots.keys() & self._open.keys():
+            self._open[first] &= ~ranges.slots[first]
+            if self._open[first]:
+                self._partly.setdefault(first, time)
+            else:
+                finished.append(first)
+        self.forget(finished)
+
+    def lingering(self, time: float) -> list[int]:
+        """The segments that have been settled in part for too long at this (monotonic) time."""
+        return [first for first, _ in takewhile(lambda one: one[1] + LINGER <= time, self._partly.items())]
+
+    def lingering_in(self, time: float) -> float | None:
+        """Seconds from then until there is such a segment; None: not before something is settled."""
+        since = next(iter(self._partly.values()), None)
+        return None if since is None else max(0.0, since + LINGER - time)
+
+    def stay(self, first: int) -> None:
+        """A segment cannot be unpacked: it stays until all its messages are settled."""
+        self._partly.pop(first, None)
+
+    def having(self, ids: Iterable[int]) -> list[int]:
+        """The segments that have these messages."""
+        return sorted({first for id in ids if (first := self._segment(id)) is not None}) if self._firsts else []
+
+    def only(self, settled: Part, firsts: Collection[int]) -> Part:
+        """The settlements of messages in these segments."""
+        found = [one.part([n for n, id in enumerate(one.ids) if self._segment(id) in firsts]) for one in settled]
+        return [one for one in found if one.ids]
+
+    def forget(self, firsts: Iterable[int]) -> None:
+        """These segments have left the store: their open messages have rows."""
+        for first in firsts:
+            if self._counts.pop(first, None) is not None:
+                del self._open[first]
+                self._partly.pop(first, None)
+                del self._firsts[bisect_right(self._firsts, first) - 1]
+
+    def clear(self) -> None:
+        """The leases are lost."""
+        self._firsts.clear()
+        self._counts.clear()
+        self._open.clear()
+        self._partly.clear()
+
+
+def as_range(one: Settlements) -> bool:
+    """Whether acknowledgements can be written as ranges: nothing more is to be kept of them than by whom, when,
+    and whether these were jobs."""
+    return not (one.late or one.results or one.consumers or one.keep == KEPT["full"])
