@@ -35,14 +35,14 @@ from queues.engine.node import LocalNode
 from queues.engine.policies import Policies
 from queues.engine.publish.destination import Destination
 from queues.engine.publish.insert_plan import Insert, Plan, Write
-from queues.engine.publish.publisher import OpenBatch, Publisher, Segment
+from queues.engine.publish.publisher import OpenBatch, Publisher, PublishGroup
 from queues.engine.publish.routing import UNKNOWN, Routing
 from queues.engine.settle.audited_queues import KeyNames, queue_chain
 from queues.engine.settle.segments import OpenSegments
 from queues.engine.statements import statement
 
-#: A part of a batch: publishers, and their segments.
-Work = list[tuple[Publisher, list[Segment]]]
+#: A part of a batch: publishers, and their groups.
+Work = list[tuple[Publisher, list[PublishGroup]]]
 
 
 #: A transaction that is not finished has stored a message with this key.
@@ -100,7 +100,7 @@ class PublishWriter:
         #: The last batch that is durable.
         self.committed = 0
         self._publishers: Cache[tuple[Destination, int | None], Publisher] = Cache(
-            MOST_PUBLISHERS, MOST_PUBLISHER_BYTES, lambda at, _: 400 + len(at[0].name), lambda one: not one.segments
+            MOST_PUBLISHERS, MOST_PUBLISHER_BYTES, lambda at, _: 400 + len(at[0].name), lambda one: not one.groups
         )
         #: The batch being written, in parts: one, unless some message cannot be stored.
         self._taken: deque[Work] = deque()
@@ -161,8 +161,8 @@ class PublishWriter:
         taken = list(self._taken)
         self._finish()
         for work in taken:
-            for _, segment in _segments(work):
-                self._reject(segment, error)
+            for _, group in _groups(work):
+                self._reject(group, error)
 
     def forget_history(self) -> None:
         """The store has another past: forget its audit chains and keys."""
@@ -210,7 +210,7 @@ class PublishWriter:
         First the last of each backlog is claimed: only here nothing new can come between the claim and the write,
         so that messages written now may go to memory at once.
         """
-        if self._held_keys and any(self._held_keys.intersection(segment.keys) for _, segment in _segments(work)):
+        if self._held_keys and any(self._held_keys.intersection(group.keys) for _, group in _groups(work)):
             raise KeyIsHeld()  # not to wait for it again
         while True:
             try:
@@ -248,23 +248,23 @@ class PublishWriter:
                 self._held_keys.update(one[1].keys)
                 return []
             runs: list[Work] = [
-                [(publisher, [segment.cut(start, stop)])]
-                for publisher, segment in _segments(work)
-                for start, stop in _runs(segment)
+                [(publisher, [group.cut(start, stop)])]
+                for publisher, group in _groups(work)
+                for start, stop in _runs(group)
             ]
             if len(runs) > 1:
                 return runs
-        segments = _segments(work)
-        if len(segments) > 1:
-            return [[(publisher, [segment]) for publisher, segment in some] for some in halves(segments)]
-        [(publisher, segment)] = segments
+        groups = _groups(work)
+        if len(groups) > 1:
+            return [[(publisher, [group]) for publisher, group in some] for some in halves(groups)]
+        [(publisher, group)] = groups
         if isinstance(error, audit.ChainBroken):
             return []
-        return [[(publisher, [segment.cut(some[0], some[-1] + 1)])] for some in halves(range(len(segment.bodies)))]
+        return [[(publisher, [group.cut(some[0], some[-1] + 1)])] for some in halves(range(len(group.bodies)))]
 
     def _refuse(self, work: Work, error: Exception) -> None:
         """The last word on a message that cannot be stored, or on all of an audited queue whose chain is broken."""
-        [(publisher, segment)] = _segments(work)
+        [(publisher, group)] = _groups(work)
         answer: EngineError
         if isinstance(error, KeyIsHeld):
             answer = StoreUnavailable(KEY_IS_HELD)
@@ -272,14 +272,14 @@ class PublishWriter:
             self.health.begin(audit.trouble(error.chain), error.why)
             answer = Unstorable(str(error))
         else:
-            key = segment.keys[0] if segment.keys else None
+            key = group.keys[0] if group.keys else None
             self.health.isolate("publish", error, address=str(publisher.destination), producer=publisher.key, key=key)
             answer = error if isinstance(error, EngineError) else Unstorable(_reason(error))
-        self.counts.rejected += len(segment.bodies)
-        self._reject(segment, answer)
+        self.counts.rejected += len(group.bodies)
+        self._reject(group, answer)
 
-    def _reject(self, segment: Segment, error: EngineError) -> None:
-        for producer, token in zip(segment.producers, segment.tokens, strict=True):
+    def _reject(self, group: PublishGroup, error: EngineError) -> None:
+        for producer, token in zip(group.producers, group.tokens, strict=True):
             self.health.guard("session", producer, producer.publish_failed, token, error)
 
     async def _plan(self, connection: Connection, work: Work) -> Plan:
@@ -290,13 +290,13 @@ class PublishWriter:
         await self.fetcher.finish(connection)
         plan = Plan(self.segment_messages)
         time = now()
-        for publisher, segments in work:
+        for publisher, groups in work:
             targets = routing.targets(publisher.destination)
             if targets is None:
                 raise TopologyMoved()
-            for segment in segments:
+            for group in groups:
                 plan.add(
-                    segment, publisher.destination, targets, publisher.key, self.policies.by_id, self.local_queues, time
+                    group, publisher.destination, targets, publisher.key, self.policies.by_id, self.local_queues, time
                 )
         return plan
 
@@ -304,7 +304,7 @@ class PublishWriter:
         """Write a plan in one transaction; each write gets its `first` id and `leased`. Raises TopologyMoved."""
         plan.begin()
         try:
-            keyed = any(write.segment.keys for write in plan.writes)
+            keyed = any(write.group.keys for write in plan.writes)
             inserts = plan.inserts()
             if len(inserts) == 1 and not (plan.limited or plan.audited or keyed):
                 await self._write(connection, inserts[0])
@@ -382,13 +382,13 @@ class PublishWriter:
         for queue in plan.drop_oldest:
             room.pop(queue, None)
         error = QueueFull()
-        for segment, writes in plan.limited_segments:
+        for group, writes in plan.limited_groups:
             targets = [queue for write in writes for queue in write.queues if queue in room]
-            accepted = max(0, min((room[queue] for queue in targets), default=len(segment.bodies)))
-            accepted = min(accepted, len(segment.bodies))
+            accepted = max(0, min((room[queue] for queue in targets), default=len(group.bodies)))
+            accepted = min(accepted, len(group.bodies))
             for queue in targets:
                 room[queue] -= accepted
-            plan.reject(segment.cut(accepted), error)
+            plan.reject(group.cut(accepted), error)
             for write in writes:
                 write.keep(accepted)
         plan.drop_empty()
@@ -412,9 +412,9 @@ class PublishWriter:
         for _, queue, bodies in transient:
             self._deliver_transient(queue, bodies)
         self.counts.dropped += plan.unroutable
-        for segment, refusal in plan.rejected:
-            self.counts.rejected += len(segment.bodies)
-            self._reject(segment, refusal)
+        for group, refusal in plan.rejected:
+            self.counts.rejected += len(group.bodies)
+            self._reject(group, refusal)
 
     def _deliver_transient(self, queue: int, bodies: list[bytes]) -> None:
         try:
@@ -424,47 +424,47 @@ class PublishWriter:
 
     def _deliver_write(self, write: Write) -> None:
         """Hand leased messages to memory, and announce those left in the store."""
-        count = len(write.segment.bodies)
+        count = len(write.group.bodies)
         self.counts.published += count * len(write.queues)
         self.last_id = write.first + count * write.width - 1
         if write.delayed:
-            for delay in {message.delay for message in write.segment.outgoing if message.delay > 0}:
+            for delay in {message.delay for message in write.group.outgoing if message.delay > 0}:
                 self.due_in(delay)
         if write.packed and write.leased[0]:
             self.segments.add(write.first, count)
-        size = sum(map(len, write.segment.bodies)) + OVERHEAD * count
+        size = sum(map(len, write.group.bodies)) + OVERHEAD * count
         for k, (queue, leased) in enumerate(zip(write.queues, write.leased, strict=True)):
             buffer = self.local_queues.get(queue)
             if not leased:
                 self.more_in_store(queue, write.lowest + k)
             elif buffer is not None and buffer is write.buffers[k]:
                 ids = range(write.first + k, write.first + count * write.width, write.width)
-                plain = zip(ids, write.segment.bodies, repeat(0), repeat(write.own_detail))
+                plain = zip(ids, write.group.bodies, repeat(0), repeat(write.own_detail))
                 if buffer.policy.taken_as_asked:  # a limit was set meanwhile
-                    buffer.decline(write.leased_details(ids) if write.segment.detailed else plain)
-                elif write.segment.detailed:
+                    buffer.decline(write.leased_details(ids) if write.group.detailed else plain)
+                elif write.group.detailed:
                     buffer.add_claimed(write.leased_details(ids))
                 else:
                     buffer.add(plain, size)
                 buffer.refilled()
 
 
-def _segments(work: Work) -> list[tuple[Publisher, Segment]]:
-    return [(publisher, segment) for publisher, segments in work for segment in segments]
+def _groups(work: Work) -> list[tuple[Publisher, PublishGroup]]:
+    return [(publisher, group) for publisher, groups in work for group in groups]
 
 
-def _single(work: Work) -> tuple[Publisher, Segment] | None:
+def _single(work: Work) -> tuple[Publisher, PublishGroup] | None:
     """The message that this part is, if it is only one."""
-    segments = _segments(work)
-    return segments[0] if len(segments) == 1 and len(segments[0][1].bodies) == 1 else None
+    groups = _groups(work)
+    return groups[0] if len(groups) == 1 and len(groups[0][1].bodies) == 1 else None
 
 
-def _runs(segment: Segment) -> list[tuple[int, int]]:
-    """Where a segment is to be cut so that each message with a key is by itself."""
-    if not segment.outgoing:
-        return [(0, len(segment.bodies))]
+def _runs(group: PublishGroup) -> list[tuple[int, int]]:
+    """Where a group is to be cut so that each message with a key is by itself."""
+    if not group.outgoing:
+        return [(0, len(group.bodies))]
     runs, at = [], 0
-    for keyed, some in groupby(message.key is not None for message in segment.outgoing):
+    for keyed, some in groupby(message.key is not None for message in group.outgoing):
         count = sum(1 for _ in some)
         runs += [(at + n, at + n + 1) for n in range(count)] if keyed else [(at, at + count)]
         at += count

@@ -1,6 +1,6 @@
 """The plan of a batch's statements: for which queues, and which of these take their messages in memory.
 
-`Plan.add` turns a segment and its targets into `Write`s. Those of plain messages that follow each other go together
+`Plan.add` turns a group and its targets into `Write`s. Those of plain messages that follow each other go together
 into one `Insert`, so that thousands of different queues cost little more than one. The writer executes the inserts in
 one transaction, and each `Write` keeps its part of the result until the messages are delivered.
 """
@@ -21,16 +21,16 @@ from queues.engine.health import Health
 from queues.engine.message import CONTENT_ONLY, ROWS_PER_STATEMENT, Content, Detail, DetailedMessage, Message
 from queues.engine.policies import QueuePolicy
 from queues.engine.publish.destination import Destination
-from queues.engine.publish.publisher import AnsweredProducer, Producer, Segment
+from queues.engine.publish.publisher import AnsweredProducer, Producer, PublishGroup
 from queues.engine.publish.routing import Targets
 from queues.engine.statements import array
 
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """A segment's messages for some of its queues. `store` fills in the last four."""
+    """A group's messages for some of its queues. `store` fills in the last four."""
 
-    segment: Segment
+    group: PublishGroup
     #: The producer's API key.
     key: int | None
     queues: tuple[int, ...]
@@ -49,12 +49,12 @@ class Write:
 
     @property
     def rows(self) -> int:
-        return len(self.segment.bodies) * len(self.queues)
+        return len(self.group.bodies) * len(self.queues)
 
     @property
     def plain(self) -> bool:
         """Whether its rows have neither details nor times of their own."""
-        return not (self.segment.detailed or self.ttl)
+        return not (self.group.detailed or self.ttl)
 
     @property
     def joins(self) -> bool:
@@ -63,8 +63,8 @@ class Write:
 
     @property
     def own_detail(self) -> Detail | None:
-        """The detail in memory of a plain message of this segment."""
-        attempts, content = self.segment.max_attempts, self.segment.content
+        """The detail in memory of a plain message of this group."""
+        attempts, content = self.group.max_attempts, self.group.content
         if attempts is None:
             return None if content is None else CONTENT_ONLY[Content(content)]
         return Detail(max_attempts=attempts, content=content)
@@ -88,15 +88,15 @@ class Write:
 
     def keep(self, count: int) -> None:
         """Write only the first `count` messages."""
-        if count < len(self.segment.bodies):
-            self.segment = self.segment.cut(0, count)
+        if count < len(self.group.bodies):
+            self.group = self.group.cut(0, count)
 
     def leased_details(self, ids: range) -> list[Message]:
         """The messages that were stored as leased, with their details, in order of their ids."""
         stored = self.stored or frozenset()
         leased: list[Message] = [
             (id - (message.priority << 56), message.payload, 0, _detail(id, message))
-            for id, message in zip(ids, self.segment.outgoing, strict=True)
+            for id, message in zip(ids, self.group.outgoing, strict=True)
             if id in stored and id not in self.delayed
         ]
         leased.sort(key=itemgetter(0))
@@ -105,26 +105,26 @@ class Write:
     @property
     def lowest(self) -> int:
         """The lowest id that was stored, for the first of the queues."""
-        highest = max((message.priority for message in self.segment.outgoing), default=0)
+        highest = max((message.priority for message in self.group.outgoing), default=0)
         return self.first - (max(highest, 0) << 56)
 
     def first_ids(self, queue: int) -> Sequence[int | None]:
         """The id of each message in one of the queues; None: it was not stored there, its key was taken."""
         start = self.first + self.queues.index(queue)
-        ids, stored = range(start, start + len(self.segment.bodies) * self.width, self.width), self.stored
+        ids, stored = range(start, start + len(self.group.bodies) * self.width, self.width), self.stored
         return ids if stored is None else [id if id in stored else None for id in ids]
 
     def answer(self, queue: int, health: Health) -> None:
         """Tell each producer the id that its message has in the queue which it was published to."""
-        segment, known = self.segment, self.first_ids(queue)
-        producers, at = segment.producers, 0
+        group, known = self.group, self.first_ids(queue)
+        producers, at = group.producers, 0
         runs: Iterable[tuple[Producer, int]] = ((one, sum(1 for _ in group)) for one, group in groupby(producers))
         if producers and producers.count(producers[0]) == len(producers):  # nearly always: counting is cheaper
             runs = [(producers[0], len(producers))]
         for producer, count in runs:
             end = at + count
             published = cast(AnsweredProducer, producer).published
-            health.guard("session", producer, published, segment.tokens[at:end], known[at:end])
+            health.guard("session", producer, published, group.tokens[at:end], known[at:end])
             at = end
 
 
@@ -154,16 +154,16 @@ class Insert:
     def _one(self) -> dict[str, Any]:
         [write] = self.writes
         [buffer] = write.buffers
-        segment = write.segment
+        group = write.group
         return {
             "producer": write.key, "queue": write.queues[0], "wanted": buffer is not None,
-            "low": buffer.backlog.watermark.value if buffer else LOWEST, "bodies": segment.bodies,
-            "max_attempts": segment.max_attempts, "content": segment.content, "size": len(segment.bodies),
+            "low": buffer.backlog.watermark.value if buffer else LOWEST, "bodies": group.bodies,
+            "max_attempts": group.max_attempts, "content": group.content, "size": len(group.bodies),
         }  # fmt: skip
 
     def _plain(self) -> dict[str, Any]:
         targets = [(write, n, rank) for n, write in enumerate(self.writes) for rank in range(write.width)]
-        segments = [write.segment for write in self.writes]
+        groups = [write.group for write in self.writes]
         places: list[int] = []
         for write, first in zip(self.writes, self._offsets(), strict=True):
             places += range(first, first + write.rows, write.width)
@@ -173,30 +173,30 @@ class Insert:
             "lows": array(low for write in self.writes for low in write.lows),
             "groups": array(n for _, n, _ in targets),
             "ranks": array(rank for _, _, rank in targets),
-            "sizes": array(len(write.segment.bodies) for write, _, _ in targets),
+            "sizes": array(len(write.group.bodies) for write, _, _ in targets),
             "producers": array(_or_null(write.key) for write, _, _ in targets),
-            "attempts": array(_or_null(write.segment.max_attempts) for write, _, _ in targets),
-            "contents": array(_or_null(write.segment.content) for write, _, _ in targets),
-            "bodies": segments[0].bodies if len(segments) == 1 else [b for one in segments for b in one.bodies],
+            "attempts": array(_or_null(write.group.max_attempts) for write, _, _ in targets),
+            "contents": array(_or_null(write.group.content) for write, _, _ in targets),
+            "bodies": groups[0].bodies if len(groups) == 1 else [b for one in groups for b in one.bodies],
             "places": array(places),
-            "of_groups": array(n for n, segment in enumerate(segments) for _ in segment.bodies),
+            "of_groups": array(n for n, group in enumerate(groups) for _ in group.bodies),
         }
 
     def _detailed(self) -> dict[str, Any]:
         [write] = self.writes
-        segment, count = write.segment, len(write.segment.bodies)
+        group, count = write.group, len(write.group.bodies)
         common: dict[str, Any] = {
             "producer": write.key, "queues": array(write.queues), "wanted": array(write.wanted),
-            "lows": array(write.lows), "width": write.width, "bodies": segment.bodies,
+            "lows": array(write.lows), "width": write.width, "bodies": group.bodies,
         }  # fmt: skip
-        if not segment.detailed:
+        if not group.detailed:
             nothing: list[Any] = [None] * count
             return common | {
                 "keys": nothing, "headers": nothing, "delays": array([0] * count), "ttls": array([write.ttl] * count),
-                "attempts": [segment.max_attempts] * count, "priorities": array([0] * count), "intervals": nothing,
-                "contents": [segment.content] * count, "dues": nothing,
+                "attempts": [group.max_attempts] * count, "priorities": array([0] * count), "intervals": nothing,
+                "contents": [group.content] * count, "dues": nothing,
             }  # fmt: skip
-        outgoing = segment.outgoing
+        outgoing = group.outgoing
         return common | {
             "keys": [message.key for message in outgoing],
             "headers": [message.headers_json() for message in outgoing],
@@ -245,15 +245,15 @@ class Plan:
     #: Messages from which on those that are published together are stored as a segment; 0: none are.
     segment_messages: int = 0
     writes: list[Write] = field(default_factory=list)
-    #: Queues with a maximum length, and the segments that go to one of them.
+    #: Queues with a maximum length, and the groups that go to one of them.
     limited: set[int] = field(default_factory=set)
     drop_oldest: set[int] = field(default_factory=set)
     #: Audited queues and their names.
     audited: dict[int, str] = field(default_factory=dict)
-    limited_segments: list[tuple[Segment, list[Write]]] = field(default_factory=list)
+    limited_groups: list[tuple[PublishGroup, list[Write]]] = field(default_factory=list)
     #: The number of writes before, the queue, the bodies.
     transient: list[tuple[int, int, list[bytes]]] = field(default_factory=list)
-    rejected: list[tuple[Segment, EngineError]] = field(default_factory=list)
+    rejected: list[tuple[PublishGroup, EngineError]] = field(default_factory=list)
     unroutable: int = 0
     #: Writes whose producers want to know the ids, in the queue which they published to.
     answers: list[tuple[Write, int]] = field(default_factory=list)
@@ -262,23 +262,23 @@ class Plan:
     _leasable: dict[int, int] = field(default_factory=dict)
 
     def add(
-        self, segment: Segment, destination: Destination, targets: Targets, key: int | None,
+        self, group: PublishGroup, destination: Destination, targets: Targets, key: int | None,
         policies: Mapping[int, QueuePolicy], buffers: Mapping[int, LocalQueue], now: float,
     ) -> None:  # fmt: skip
-        """Add a segment."""
+        """Add a group."""
         if destination.kind == "queue" and targets.own is None:
-            self.reject(segment, QueueNotFound(repr(destination.name.decode("utf-8", "replace"))))
+            self.reject(group, QueueNotFound(repr(destination.name.decode("utf-8", "replace"))))
             return
         stored = targets.stored
         if targets.audited:
             self.audited.update(targets.audited)
-        if segment.transient:  # subscribers get it in memory; a queue that a route feeds stores it
-            self.transient += [(len(self.writes), queue, segment.bodies) for queue in targets.subscribed]
+        if group.transient:  # subscribers get it in memory; a queue that a route feeds stores it
+            self.transient += [(len(self.writes), queue, group.bodies) for queue in targets.subscribed]
             stored = tuple(queue for queue in stored if queue not in targets.subscribed)
         else:
-            self.transient += [(len(self.writes), queue, segment.bodies) for queue in targets.transient]
+            self.transient += [(len(self.writes), queue, group.bodies) for queue in targets.transient]
         if not stored and not targets.subscribed:
-            self.unroutable += len(segment.bodies)
+            self.unroutable += len(group.bodies)
         known = [policies[queue] for queue in stored if queue in policies]
         plain = tuple(policy.id for policy in known if policy.message_ttl is None)
         groups = [(plain, 0.0)] if plain else []
@@ -290,7 +290,7 @@ class Plan:
             if queue in buffers and queue not in self._leasable:
                 self._leasable[queue] = buffers[queue].wanted(now)
         width = max((len(queues) for queues, _ in groups), default=1)
-        for part in _parts(segment, width, [self._leasable.get(queue, 0) for queue in plain]):
+        for part in _parts(group, width, [self._leasable.get(queue, 0) for queue in plain]):
             writes = []
             for queues, ttl in groups:
                 for start in range(0, len(queues), ROWS_PER_STATEMENT):
@@ -303,7 +303,7 @@ class Plan:
             if part.answered and targets.own is not None:
                 self.answers += [(write, targets.own) for write in writes if targets.own in write.queues]
             if limited:
-                self.limited_segments.append((part, writes))
+                self.limited_groups.append((part, writes))
 
     def _lease(self, queue: int, count: int) -> bool:
         """Whether the next messages of a queue are to be leased to this node. None is behind one that is not."""
@@ -311,20 +311,20 @@ class Plan:
         self._leasable[queue] = left - count if left >= count else 0
         return left >= count
 
-    def _packs(self, part: Segment, queues: Sequence[int], takers: Mapping[int, LocalQueue]) -> bool:
+    def _packs(self, part: PublishGroup, queues: Sequence[int], takers: Mapping[int, LocalQueue]) -> bool:
         """Whether messages are stored as a segment if they are leased: many plain ones, for one queue."""
         return (
             0 < self.segment_messages <= len(part.bodies) and len(queues) == len(takers) == 1 and not part.detailed
             and takers[queues[0]].policy.packs
         )  # fmt: skip
 
-    def reject(self, segment: Segment, error: EngineError) -> None:
-        """Reject the messages of a segment."""
-        self.rejected.append((segment, error))
+    def reject(self, group: PublishGroup, error: EngineError) -> None:
+        """Reject the messages of a group."""
+        self.rejected.append((group, error))
 
     def drop_empty(self) -> None:
         """Forget writes that have no messages left."""
-        self.writes = [write for write in self.writes if write.segment.bodies]
+        self.writes = [write for write in self.writes if write.group.bodies]
 
     def inserts(self) -> list[Insert]:
         """The statements, in order. Plain writes that follow each other share one, as many as it has ids for."""
@@ -356,13 +356,13 @@ class Plan:
         self.rejected.clear()
 
 
-def _parts(segment: Segment, width: int, leasable: Iterable[int]) -> list[Segment]:
-    """A segment in parts small enough for one statement; the first one ends where the messages of one of the queues do
+def _parts(group: PublishGroup, width: int, leasable: Iterable[int]) -> list[PublishGroup]:
+    """A group in parts small enough for one statement; the first one ends where the messages of one of the queues do
     that may be leased."""
-    count = len(segment.bodies)
+    count = len(group.bodies)
     first = min((most for most in leasable if 0 < most < count), default=0)
     most = max(1, ROWS_PER_STATEMENT // width)
     if not first and count <= most:
-        return [segment]
+        return [group]
     cuts = [*range(0, first, most), *range(first, count, most), count]
-    return [segment.cut(start, stop) for start, stop in pairwise(cuts)]
+    return [group.cut(start, stop) for start, stop in pairwise(cuts)]

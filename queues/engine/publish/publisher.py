@@ -36,7 +36,7 @@ class AnsweredProducer(Producer, Protocol):
 
 
 @dataclass(slots=True)
-class Segment:
+class PublishGroup:
     """Consecutive publishes that are stored alike, and for each the producer that is told if that fails.
 
     With `answered` all producers are `AnsweredProducer`s.
@@ -72,10 +72,10 @@ class Segment:
         self.producers += [producer] * len(bodies)
         self.tokens += tokens
 
-    def cut(self, start: int, stop: int | None = None) -> Segment:
+    def cut(self, start: int, stop: int | None = None) -> PublishGroup:
         """A part of it."""
         part = slice(start, stop)
-        return Segment(
+        return PublishGroup(
             self.max_attempts, self.transient, self.detailed, self.content, self.answered, self.bodies[part],
             self.outgoing[part], self.producers[part], self.tokens[part],
         )  # fmt: skip
@@ -102,7 +102,7 @@ class OpenBatch:
         self.publishers.append(publisher)
         self._filled()
 
-    def take(self) -> list[tuple[Publisher, list[Segment]]]:
+    def take(self) -> list[tuple[Publisher, list[PublishGroup]]]:
         """All of it; the next batch begins."""
         publishers, self.publishers = self.publishers, []
         self.bytes = 0
@@ -114,46 +114,46 @@ class Publisher:
     """The publishes of one producer to one destination that wait to be written; their order is kept. Every method
     returns the number of the batch whose commit makes the message durable."""
 
-    __slots__ = ("_batch", "_open", "destination", "key", "segments")
+    __slots__ = ("_batch", "_open", "destination", "groups", "key")
 
     def __init__(self, batch: OpenBatch, destination: Destination, key: int | None) -> None:
         self._batch = batch
         self.destination = destination
         self.key = key
-        self.segments: list[Segment] = []
-        self._open: Segment | None = None
+        self.groups: list[PublishGroup] = []
+        self._open: PublishGroup | None = None
 
     def publish(self, body: bytes, producer: Producer, token: int, max_attempts: int | None = None) -> int:
         """Publish a plain message."""
-        segment = self._open
-        if segment is None or not segment.is_like(max_attempts, None, False):
-            segment = self._new_segment(Segment(max_attempts))
-        return self._add(segment, body, producer, token)
+        group = self._open
+        if group is None or not group.is_like(max_attempts, None, False):
+            group = self._new_group(PublishGroup(max_attempts))
+        return self._add(group, body, producer, token)
 
     def publish_answered(
         self, body: bytes, content: int | None, producer: AnsweredProducer, token: Token, max_attempts: int | None
     ) -> int:
         """Publish a message that has at most a content type and attempts of its own; its id is told."""
-        segment = self._open
-        if segment is None or not segment.is_like(max_attempts, content, True):
-            segment = self._new_segment(Segment(max_attempts, content=content, answered=True))
-        return self._add(segment, body, producer, token)
+        group = self._open
+        if group is None or not group.is_like(max_attempts, content, True):
+            group = self._new_group(PublishGroup(max_attempts, content=content, answered=True))
+        return self._add(group, body, producer, token)
 
     def publish_many_answered(
         self, bodies: list[bytes], content: int | None, producer: AnsweredProducer, tokens: list[Token]
     ) -> int:
         """Publish messages that have at most a content type, one token each; their ids are told."""
-        segment = self._open
-        if segment is None or not segment.is_like(None, content, True):
-            segment = self._new_segment(Segment(None, content=content, answered=True))
-        return self._add_many(segment, bodies, producer, tokens)
+        group = self._open
+        if group is None or not group.is_like(None, content, True):
+            group = self._new_group(PublishGroup(None, content=content, answered=True))
+        return self._add_many(group, bodies, producer, tokens)
 
     def publish_many(self, bodies: list[bytes], producer: Producer, tokens: list[int]) -> int:
         """Publish plain messages, one token each."""
-        segment = self._open
-        if segment is None or not segment.is_like(None, None, False):
-            segment = self._new_segment(Segment(None))
-        return self._add_many(segment, bodies, producer, tokens)
+        group = self._open
+        if group is None or not group.is_like(None, None, False):
+            group = self._new_group(PublishGroup(None))
+        return self._add_many(group, bodies, producer, tokens)
 
     @overload
     def publish_detailed(self, message: DetailedMessage, producer: Producer, token: Token) -> int: ...
@@ -167,37 +167,37 @@ class Publisher:
         self, message: DetailedMessage, producer: Producer, token: Token, answered: bool = False
     ) -> int:
         """Publish a message that carries more than a body; with `answered` its id is told."""
-        segment = self._open
-        if segment is None or not segment.detailed or segment.answered is not answered:
-            segment = self._new_segment(Segment(None, detailed=True, answered=answered))
-        segment.outgoing.append(message)
-        return self._add(segment, message.payload, producer, token)
+        group = self._open
+        if group is None or not group.detailed or group.answered is not answered:
+            group = self._new_group(PublishGroup(None, detailed=True, answered=answered))
+        group.outgoing.append(message)
+        return self._add(group, message.payload, producer, token)
 
     def publish_transient(self, body: bytes, producer: Producer, token: Token) -> int:
         """Publish to memory only (QoS 0): to the subscribers of this moment, without a promise."""
-        segment = self._open
-        if segment is None or not segment.transient:
-            segment = self._new_segment(Segment(None, transient=True))
-        return self._add(segment, body, producer, token)
+        group = self._open
+        if group is None or not group.transient:
+            group = self._new_group(PublishGroup(None, transient=True))
+        return self._add(group, body, producer, token)
 
-    def _add(self, segment: Segment, body: bytes, producer: Producer, token: Token) -> int:
-        segment.bodies.append(body)
-        segment.producers.append(producer)
-        segment.tokens.append(token)
+    def _add(self, group: PublishGroup, body: bytes, producer: Producer, token: Token) -> int:
+        group.bodies.append(body)
+        group.producers.append(producer)
+        group.tokens.append(token)
         return self._batch.add(len(body))
 
-    def _add_many(self, segment: Segment, bodies: list[bytes], producer: Producer, tokens: list[Token]) -> int:
-        segment.extend(bodies, producer, tokens)
+    def _add_many(self, group: PublishGroup, bodies: list[bytes], producer: Producer, tokens: list[Token]) -> int:
+        group.extend(bodies, producer, tokens)
         return self._batch.add(sum(map(len, bodies)))
 
-    def _new_segment(self, segment: Segment) -> Segment:
-        if not self.segments:
+    def _new_group(self, group: PublishGroup) -> PublishGroup:
+        if not self.groups:
             self._batch.join(self)
-        self.segments.append(segment)
-        self._open = segment
-        return segment
+        self.groups.append(group)
+        self._open = group
+        return group
 
-    def take(self) -> list[Segment]:
-        """Take all segments that wait."""
-        segments, self.segments, self._open = self.segments, [], None
-        return segments
+    def take(self) -> list[PublishGroup]:
+        """Take all groups that wait."""
+        groups, self.groups, self._open = self.groups, [], None
+        return groups
