@@ -26,11 +26,20 @@ from tests.tools import need, summary
 from tests.wire.broker import create_database, drop_databases, migrate
 
 # An example's time says nothing: the machine may be busy with something else.
-hypothesis.settings.register_profile(
-    "patient",
-    hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]),
-)
-hypothesis.settings.load_profile("patient")
+for name, examples in (("some", 40), ("all", 100)):
+    hypothesis.settings.register_profile(
+        name,
+        hypothesis.settings(
+            max_examples=examples, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+        ),
+    )
+hypothesis.settings.load_profile("some")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw more examples where everything is to run."""
+    if config.getoption("everything"):
+        hypothesis.settings.load_profile("all")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -45,7 +45,7 @@ def kill(leader: Node, person: Person) -> tuple[float, float]:
     return at, person.wait_joined(after=at)
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.long)])
 def test_a_leader_that_is_killed_again_and_again_costs_no_line_but_those_in_its_hands(
     network: Network, person: Person, publish_there: Publish, kills: int
 ) -> None:

@@ -6,7 +6,7 @@ from hydra.simulator.runner import SimulationReport, run_seeds
 
 
 @pytest.mark.timeout(1200)  # a thousand are a minute's work for a processor of its own
-@pytest.mark.parametrize("seeds", [200, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seeds", [100, pytest.param(1000, marks=pytest.mark.long)])
 def test_all_seeds_keep_all_promises(seeds: int) -> None:
     report = SimulationReport()
     for outcome in run_seeds(range(seeds)):

@@ -319,7 +319,7 @@ def accepted(data: bytes) -> bool:
     return True
 
 
-@settings(max_examples=1000)
+@settings(max_examples=10 * settings().max_examples)
 @given(NEARLY | VALUES.map(msgpack.packb) | st.tuples(VALUES.map(msgpack.packb), st.binary(max_size=3)).map(b"".join))
 def test_both_ways_accept_exactly_what_a_plain_reader_accepts(data: bytes) -> None:
     try:

@@ -179,7 +179,7 @@ def test_large_payloads_are_messages_of_their_own() -> None:
 BYTES = st.one_of(NEARLY, st.binary(max_size=6), PAYLOADS.map(msgpack.packb), st.just(b"\x81\xa1a\x01"))
 
 
-@settings(max_examples=500)
+@settings(max_examples=5 * settings().max_examples)
 @given(st.lists(BYTES, max_size=6), st.lists(st.integers(0, 400), max_size=4))
 @example([bytes.fromhex(value) for value in SPLIT[0][1]], [])
 def test_any_values_are_read_as_one_by_one(values: list[bytes], cuts: list[int]) -> None:
