@@ -297,3 +297,36 @@ def test_a_process_that_is_stopped_and_continued_gives_out_nothing_that_others_h
         holder.confirm()  # too late: the message is another's, and done
         holder.hang_up()
         store.wait_for_states(queue)
+
+
+def test_a_frozen_process_that_had_the_active_consumer_is_followed_in_order_and_settles_and_delivers_nothing_more(
+    brokers: tuple[Broker, Broker], store: Database
+) -> None:
+    """It takes the 10 s after which other nodes end the session of a node that is silent."""
+    bodies = [b"%d" % n for n in range(9)]
+    with Broker(store) as frozen, Blip(frozen.blipmq) as active, Blip(brokers[0].blipmq) as follower:
+        node = store.value("select max(id) from queues_node")
+        subscription = active.subscribe(b"frozen active")
+        queue = store.queue_of(subscription)
+        store.change_queue(queue, single_active_consumer=True)
+        active.publish(b"frozen active", *bodies)
+        held = [active.next(subscription) for _ in range(3)]
+        assert [frame.body for frame in held] == bodies[:3]
+        assert follower.poll(subscription) is None
+        frozen.process.send_signal(signal.SIGSTOP)
+        try:
+            acks = [blipmq.encode_ack(frame.cid, subscription) for frame in held]
+            active.send(*acks, *[blipmq.encode_poll(9, subscription)] * 9)  # read when the process goes on
+            assert follower.consume(subscription, len(bodies)) == bodies, "in order, from the first not acknowledged on"
+            store.wait_for_states(queue)
+        finally:
+            frozen.process.send_signal(signal.SIGCONT)
+        assert blipmq.PUBLISH not in [frame.kind for frame in active.ask()], "of what it had in memory nothing comes"
+        wait_until(lambda: store.rows("select 1 from queues_node where id > %s", node), "the new node")
+        settled = "select count(*) from queues_archive where queue_id = %s"
+        assert store.value(settled, queue) == len(bodies), "once each"
+        follower.publish(b"frozen active", b"new")
+        assert active.poll(subscription) is None, "it stands in line behind the one that followed it"
+        assert follower.consume(subscription, 1) == [b"new"]
+        store.wait_for_states(queue)
+        assert store.value(settled, queue) == len(bodies) + 1
