@@ -159,7 +159,7 @@ async def test_what_was_taken_ahead_goes_to_another_node_when_the_consumers_here
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queues.engine.consume.pace.AHEAD", 1e12)
-    queue, many = store.queue("orders"), 10 * FEW_AHEAD
+    queue, many = store.queue("orders"), 2 * FEW_AHEAD
     first, second = await make_engine(), await make_engine()
     here, there = Worker(await first.queue("orders")), Greedy(await second.queue("orders"))
     here.grant(many)

@@ -17,11 +17,11 @@ def started() -> Pace:
 def test_it_is_what_was_taken_in_the_time_that_is_looked_ahead() -> None:
     pace = started()
     assert pace.ahead(1000 + AHEAD, FIRST + 3000) == 3000
-    assert pace.ahead(1000 + 3 * AHEAD, FIRST + 3000 + 2 * 500) == 500
+    assert pace.ahead(1000 + 3 * AHEAD, FIRST + 3000 + 2 * 1500) == 1500
 
 
 def test_a_consumer_that_begins_has_some_before_the_first_sample() -> None:
-    assert started().ahead(1000 + AHEAD / 10, FIRST + 400) == 400
+    assert started().ahead(1000 + AHEAD / 10, FIRST + 1400) == 1400
 
 
 def test_a_pace_that_falls_counts_until_the_next_sample() -> None:
