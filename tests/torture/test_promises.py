@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(700)
 BROKEN = Path(__file__).with_name("confirms_early.py")
 
 
-@pytest.mark.parametrize(("kills", "database_kills"), [(6, 1), pytest.param(20, 3, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("kills", "database_kills"), [(4, 1), pytest.param(20, 3, marks=pytest.mark.long)])
 def test_nothing_confirmed_is_lost_when_the_listener_and_the_database_are_killed(
     torture: Torture, kills: int, database_kills: int
 ) -> None:
