@@ -37,7 +37,7 @@ from queues.operations.messages import (
     remove_messages,
 )
 from queues.reach import Operation, Protocol, may_reach
-from queues.store import notify
+from queues.store import notify, query
 
 __all__ = [
     "WAITING",
@@ -219,6 +219,8 @@ def _empty(queue: Queue, done: int, progress: Progress, using: str, by: str) -> 
     for state in (*WAITING, State.DEAD, State.LEASED, State.DEAD_LEASED):
         if state in LEASES and not queue_counts(queue.pk, using).held:
             break  # leases have no index: they are not looked for in vain
+        if state is State.LEASED:
+            query("unpack_queue", using, queue=queue.pk)
         for gone in purge_batches(queue.pk, state, Outcome.PURGED, using, by=by):
             done += gone
             progress(done)

@@ -19,6 +19,7 @@ from queues.engine.settle import segments as segments_module
 from queues.engine.settle.batches import SettlementKind, Settlements
 from queues.engine.settle.segments import LINGER, SAME_TIME, OpenSegments, Ranges, as_range, bits
 from queues.engine.statements import array
+from queues.operations.queues import delete_queue
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import unwritable
 from tests.waiting import until
@@ -376,6 +377,16 @@ async def test_a_queue_that_keeps_more_of_its_messages_has_no_segments(
     await taken(engine, *FOUR)
     assert segments(store) == 0
     assert len(store.rows("select from queues_message")) == 4
+
+
+async def test_a_queue_is_deleted_by_force_with_what_is_open_of_its_segments(engine: Engine, store: Store) -> None:
+    queue = store.queue("jobs")
+    buffer, deliveries = await taken(engine, *FOUR)
+    assert buffer.ack(deliveries[0][0])
+    await until_settled(engine, store)
+    assert await asyncio.to_thread(delete_queue, "jobs", force=True) == 3
+    assert (segments(store), store.messages(queue)) == (0, [])
+    assert sorted(row["outcome"] for row in store.archived(queue)) == [0, 2, 2, 2]
 
 
 async def test_messages_with_details_have_rows(engine: Engine, store: Store) -> None:
