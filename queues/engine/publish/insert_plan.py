@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby, islice, pairwise
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.consume.low_watermark import LOWEST
@@ -24,6 +24,9 @@ from queues.engine.publish.destination import Destination
 from queues.engine.publish.publisher import AnsweredProducer, Producer, PublishGroup
 from queues.engine.publish.routing import Targets
 from queues.engine.statements import array
+
+#: Bytes of all bodies of a segment: it is read as a whole when it is settled, and written again when it is unpacked.
+MOST_SEGMENT_BYTES: Final = 4 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -312,10 +315,11 @@ class Plan:
         return left >= count
 
     def _packs(self, part: PublishGroup, queues: Sequence[int], takers: Mapping[int, LocalQueue]) -> bool:
-        """Whether messages are stored as a segment if they are leased: many plain ones, for one queue."""
+        """Whether messages are stored as a segment if they are leased: many plain ones, for one queue, of a size that
+        may be unpacked while others wait."""
         return (
             0 < self.segment_messages <= len(part.bodies) and len(queues) == len(takers) == 1 and not part.detailed
-            and takers[queues[0]].policy.packs
+            and takers[queues[0]].policy.packs and sum(map(len, part.bodies)) <= MOST_SEGMENT_BYTES
         )  # fmt: skip
 
     def reject(self, group: PublishGroup, error: EngineError) -> None:

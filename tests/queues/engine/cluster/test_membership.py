@@ -20,7 +20,7 @@ from queues.engine.consume.pace import FEW_AHEAD
 from queues.engine.node import TRUSTED
 from queues.engine.statements import statement
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting, Worker
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 
 async def kill(engine: Engine, store: Store) -> None:
@@ -169,9 +169,12 @@ async def test_what_was_taken_ahead_goes_to_another_node_when_the_consumers_here
     await here.take(many)
     await Producer(first).publish("orders", *[b""] * many)
     monkeypatch.setattr("queues.engine.consume.pace.AHEAD", 1e-9)  # nothing was taken since the last sample
-    while not there.pushed:
+
+    def asked_on() -> bool:
         here.grant(1)  # it still asks, so the queue is not cold here
-        await asyncio.sleep(0.02)
+        return bool(there.pushed)
+
+    await until(asked_on, "the other node has what was ahead")
     assert len(here.pushed) + len(there.pushed) <= many
 
 

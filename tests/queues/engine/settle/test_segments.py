@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from django.db import DEFAULT_DB_ALIAS
 from hypothesis import given
 from hypothesis import strategies as st
+from psycopg.rows import tuple_row
 
 from queues.engine import Engine, LocalQueue
 from queues.engine.clock import now
@@ -18,8 +20,9 @@ from queues.engine.publish.publisher import Token
 from queues.engine.settle import segments as segments_module
 from queues.engine.settle.batches import SettlementKind, Settlements
 from queues.engine.settle.segments import LINGER, SAME_TIME, OpenSegments, Ranges, as_range, bits
-from queues.engine.statements import array
+from queues.engine.statements import ALL, array, statement
 from queues.operations.queues import delete_queue
+from queues.store import query
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import unwritable
 from tests.waiting import until
@@ -387,6 +390,49 @@ async def test_a_queue_is_deleted_by_force_with_what_is_open_of_its_segments(eng
     assert await asyncio.to_thread(delete_queue, "jobs", force=True) == 3
     assert (segments(store), store.messages(queue)) == (0, [])
     assert sorted(row["outcome"] for row in store.archived(queue)) == [0, 2, 2, 2]
+
+
+async def test_messages_of_a_segment_are_copied_and_stay(engine: Engine, store: Store) -> None:
+    queue, target = store.queue("jobs"), store.queue("copies")
+    buffer, deliveries = await taken(engine, *FOUR)
+    assert buffer.ack(deliveries[0][0])
+    await until_settled(engine, store)
+    first, *ids = [row["id"] for row in store.messages(queue)]
+    arguments = {"source": queue, "target": target, "ids": [first - 1, *ids], "by": "", "named": False}
+    [(count, _)] = await asyncio.to_thread(
+        query, "copy_messages", DEFAULT_DB_ALIAS, archived=False, low=None, high=None, **arguments
+    )
+    assert count == 2, "the one that is settled is no more"
+    assert [bytes(row["payload"]) for row in store.messages(target)] == [b"3", b"4"]
+    assert (segments(store), store.counts(queue)) == (1, (0, 3, 0, 0))
+
+
+async def test_an_idle_subscription_goes_with_what_is_open_of_its_segments(engine: Engine, store: Store) -> None:
+    queue = store.queue("jobs")
+    buffer, deliveries = await taken(engine, *FOUR)
+    assert buffer.ack(deliveries[0][0])
+    await until_settled(engine, store)
+    await store.change(
+        "insert into queues_subscription (topic, qos, queue_id, used_at)"
+        " values ('t', 1, %s, now() - interval '8 days') returning id", queue
+    )  # fmt: skip
+    parameters = ALL | {"days": 7, "limit": 1}
+    with store.connection.cursor(row_factory=tuple_row) as cursor:
+        assert cursor.execute(statement("drop_idle_subscriptions"), parameters).fetchall() == [(1,)]
+    assert (segments(store), store.messages(queue)) == (0, [])
+    assert store.rows("select from queues_segmentsettlement") == []
+
+
+async def test_bodies_that_are_large_together_have_rows(
+    engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.publish.insert_plan.MOST_SEGMENT_BYTES", 4)
+    store.queue("jobs")
+    await taken(engine, *FOUR)
+    assert segments(store) == 1
+    await taken(engine, b"5", b"6", b"7", b"88")
+    assert segments(store) == 1
+    assert len(store.rows("select from queues_message")) == 4
 
 
 async def test_messages_with_details_have_rows(engine: Engine, store: Store) -> None:
