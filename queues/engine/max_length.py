@@ -26,6 +26,7 @@ class MaxLength:
         failure the next message drops the surplus."""
         try:
             if excess := await _excess(connection, queue):
+                await _unpack(connection, queue, excess)
                 drop = partial(self._drop, connection, queue, excess)
                 await self._oldest.run(connection, drop, queue=queue, count=excess)
         except Exception as error:
@@ -37,6 +38,7 @@ class MaxLength:
         if excess := await _excess(connection, queue):
             try:
                 async with connection.transaction():
+                    await _unpack(connection, queue, excess)
                     await self._drop(connection, queue, excess, self._oldest.parameters)
             except Exception as error:
                 if fault_of(error, connection) is not Fault.BAD:
@@ -49,6 +51,12 @@ class MaxLength:
         rows = await (await connection.execute(statement("drop_oldest"), parameters)).fetchall()
         self._counts.dropped += rows[0][0]
         return rows
+
+
+async def _unpack(connection: Connection, queue: int, count: int) -> None:
+    """Give the oldest messages rows of their own: they may have been stored as segments before the queue had this
+    policy."""
+    await connection.execute(statement("unpack_ready"), {"queue": queue, "count": count})
 
 
 async def _excess(connection: Connection, queue: int) -> int:

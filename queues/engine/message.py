@@ -14,6 +14,9 @@ POSITION = (1 << 56) - 1
 #: Attempts that are counted: a message that was returned so often has been returned often.
 MOST_ATTEMPTS = (1 << 15) - 1
 ROWS_PER_STATEMENT = 4096  # the increment of the sequence queues_message_id
+#: Bytes of all bodies of a segment: it is read as a whole when it is claimed or settled, and written again when it is
+#: unpacked.
+MOST_SEGMENT_BYTES = 4 << 20
 
 
 class State(enum.IntEnum):

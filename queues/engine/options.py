@@ -22,7 +22,7 @@ class EngineOptions:
     prefetch_bytes: int = 16 << 20
     prefetch_total_bytes: int = 128 << 20
     pending_bytes: int = 32 << 20
-    #: Messages from which on those that are published together, and leased at once, are stored as a segment; 0: never.
+    #: Messages from which on those that are published together are stored as a segment; 0: never.
     segment_messages: int = 0
     most_unsettled: int = 10_000
     publish_timeout: float = 60.0

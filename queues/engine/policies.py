@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from queues.engine.database import Connection
 from queues.engine.node import LocalNode
 from queues.engine.statements import statement
+from queues.reach import MAILBOX_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,10 @@ class QueuePolicy:
 
     @property
     def packs(self) -> bool:
-        """Whether its messages may be stored as segments: nothing but their ends is recorded or kept."""
-        return not self.audited and self.retention != "full"
+        """Whether its messages may be stored as segments: nothing but their ends is recorded or kept, consumers take
+        many at once, and they are no letters, which are claimed by their own statement."""
+        special = self.audited or self.retention == "full" or self.taken_as_asked
+        return not (special or self.name.startswith(MAILBOX_PREFIX))
 
     @property
     def taken_as_asked(self) -> bool:

@@ -106,8 +106,8 @@ class Rowwise:
 
 async def first_ready(connection: Connection, queue: int, low: int) -> int | None:
     """The oldest ready message of a queue above an id."""
-    row = await (await connection.execute(statement("first_ready"), {"queue": queue, "low": low})).fetchone()
-    return None if row is None else int(row[0])
+    [(id,)] = await (await connection.execute(statement("first_ready"), {"queue": queue, "low": low})).fetchall()
+    return None if id is None else int(id)
 
 
 async def set_aside(connection: Connection, id: int, error: str, node: int | None = None) -> None:

@@ -113,7 +113,9 @@ async def reap(connection: Connection, node: int, health: Health) -> bool:
 
     async def unpack(which: dict[str, Any]) -> bool:
         await _await_transactions(connection, node)
-        await _unpack(connection, node, which)
+        news = Announcer(health)
+        await _unpack(connection, node, which, news)
+        await news.flush(connection)
         return True
 
     async def forget(which: dict[str, Any]) -> bool:
@@ -143,9 +145,12 @@ async def _await_transactions(connection: Connection, node: int) -> None:
     await connection.execute("select pg_advisory_xact_lock(%s, %s)", (LEASES_CLASS, node))
 
 
-async def _unpack(connection: Connection, node: int, which: dict[str, Any]) -> int:
-    """Give the messages of a node's segments, `which` of them, rows of their own; returns how many segments are locked
-    and left."""
+async def _unpack(connection: Connection, node: int, which: dict[str, Any], news: Announcer) -> int:
+    """Return a node's segments, `which` of them: whole ones, and of those that are settled in part the open messages as
+    rows of their own. Returns how many segments are locked and left."""
+    cursor = await connection.execute(statement("release_segments"), {"node": node} | which, prepare=False)
+    for queue, low in await cursor.fetchall():
+        news.ready(queue, low)
     cursor = await connection.execute(statement("unpack_node"), {"node": node} | which, prepare=False)
     [(locked,)] = await cursor.fetchall()
     return int(locked)
@@ -161,7 +166,7 @@ async def _forget(
     news, left = Announcer(health), 0
     if which is not None:
         await connection.execute("set local enable_seqscan = on")
-        left = packed_left = await _unpack(connection, node, packed)
+        left = packed_left = await _unpack(connection, node, packed, news)
         cursor = await connection.execute(statement("reap_leases"), {"node": node} | which, prepare=False)
         for queue, low, dead, locked in await cursor.fetchall():
             left = packed_left + locked

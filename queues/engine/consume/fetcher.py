@@ -4,6 +4,9 @@ A local queue asks with `want`; queues take turns. Each claim is one statement t
 that fails is repeated for half as many messages, until the message to blame is alone; it becomes a dead letter. When a
 claim has nearly emptied a backlog while publishes arrive, the publish writer makes the last one itself between two
 writes (`finish`), where no new message can slip in.
+
+A claim takes messages that are stored as segments by whole segments. A segment with more messages than it may have is
+unpacked first, and its messages are claimed as rows.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 from queues.engine.clock import now
@@ -27,12 +31,15 @@ from queues.engine.message import CONTENT_ONLY, POSITION, Counts, Detail, Messag
 from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
 from queues.engine.rowwise import first_ready, set_aside
+from queues.engine.settle.segments import OpenSegments
 from queues.engine.statements import array, statement
 
 #: Claims in a row that the writer makes to end a backlog, before it goes on writing.
 FINISHING_CLAIMS = 4
 #: The trouble of /readyz while the server refuses claims.
 CLAIMING = Trouble("Messages are not taken from the store", "claims")
+#: Tries of a claim, each of which unpacks a segment that comes next and is too large for it.
+UNPACKED = 3
 #: Most queues that this node begins to serve in one statement.
 STARTING = 500
 #: Details of messages that have a content type and nothing else, as claims give them.
@@ -43,12 +50,15 @@ class Fetcher:
     """One claim at a time; local queues that want messages take turns."""
 
     def __init__(
-        self, options: EngineOptions, node: LocalNode, counts: Counts, health: Health, writer_busy: Callable[[], bool]
-    ) -> None:
-        """`writer_busy`: whether a publish is being written or waits to be."""
+        self, options: EngineOptions, node: LocalNode, counts: Counts, health: Health, segments: OpenSegments,
+        writer_busy: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        """`segments` are those whose messages this node has; `writer_busy`: whether a publish is being written or waits
+        to be."""
         self.limits = FlowLimits(options)
         self.counts = counts
         self.health = health
+        self.segments = segments
         #: Queues with a message that cannot be claimed, and the limit of a claim until it is found.
         self._narrow: dict[LocalQueue, int] = {}
         self._patience = Patience()
@@ -228,22 +238,40 @@ class Fetcher:
             "low": queue.backlog.watermark.value,
             "limit": limit,
             "node": self.node.id,
+            "most_packed": 0 if queue in self._narrow else queue.most_packed,
         }
         limited = queue.policy.concurrency_limit is not None
         name = "claim_dead" if queue.dead else "claim_alone"
         if not queue.dead and (queue.shared or limited):
             name = "claim"
             parameters["limited"] = limited
-        cursor = await connection.execute(statement(name), parameters, binary=True)
-        (_, snapshot, more, _), *rows = await cursor.fetchall()
-        # A row without a detail is a complete message.
-        messages = [row if row[3] is None else (*row[:3], _OFTEN.get(row[3]) or _detail(row[3])) for row in rows]
+        for _ in range(UNPACKED):
+            cursor = await connection.execute(statement(name), parameters, binary=True)
+            (_, snapshot, more, large, _), *rows = await cursor.fetchall()
+            if large is None:
+                break
+            await connection.execute(statement("unpack_segments"), {"firsts": array([large]), "waiting": False})
+        messages = self._unpacked(rows) if rows and rows[0][4] is not None else [
+            # A row without a detail is a complete message.
+            row[:4] if row[3] is None else (*row[:3], _detail(row[3])) for row in rows
+        ]  # fmt: skip
         last_id = messages[-1][0] if messages else None
         return ClaimResult(snapshot.decode(), bool(more), last_id, len(messages)), messages
+
+    def _unpacked(self, rows: list[tuple[int, None, int, str | None, list[bytes]]]) -> list[Message]:
+        """The messages of claimed segments, which are this node's now."""
+        messages: list[Message] = []
+        for first, _, _, detail, bodies in rows:
+            self.segments.add(first, len(bodies))
+            common = None if detail is None else _detail(detail)
+            messages += zip(range(first, first + len(bodies)), bodies, repeat(0), repeat(common))
+        return messages
 
 
 def _detail(text: str) -> Detail:
     """`expires_in` is the rest by the server's clock: this host's may be ahead of it or behind."""
+    if (often := _OFTEN.get(text)) is not None:
+        return often
     row = json.loads(text)
     left, size = row.pop("expires_in", None), row.pop("weight", 0)
     expires_at = None if left is None else now() + left

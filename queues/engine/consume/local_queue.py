@@ -34,7 +34,7 @@ from queues.engine.consume.line import Line, LineChanges
 from queues.engine.consume.low_watermark import FIRST, LOWEST
 from queues.engine.consume.pace import Pace
 from queues.engine.health import Health
-from queues.engine.message import Delivery, Detail, Failure, Message
+from queues.engine.message import MOST_SEGMENT_BYTES, ROWS_PER_STATEMENT, Delivery, Detail, Failure, Message
 from queues.engine.node import LocalNode
 from queues.engine.policies import QueuePolicy
 from queues.engine.settle.audited_queues import AuditedQueue
@@ -560,6 +560,16 @@ class LocalQueue:
             most = min(most, max(2 * (self.demand + len(held.unacked)), self._shortage, FEW))
         self._shortage = 0
         return max(most, overtaking) if self.overtaken else most
+
+    @property
+    def most_packed(self) -> int:
+        """Messages of one segment that a claim may take though it is for fewer: none if others may want them, or if
+        memory has no room for a segment of any size."""
+        limits, held = self._limits, self.held
+        if self.dead or self.shared or self.policy.taken_as_asked:
+            return 0
+        room = min(limits.queue_bytes - held.bytes, limits.memory.room(held.bytes))
+        return ROWS_PER_STATEMENT if room >= MOST_SEGMENT_BYTES else 0
 
     @property
     def _ahead(self) -> int:

@@ -403,12 +403,12 @@ class PublishWriter:
             try:
                 self._deliver_write(write)
             except Exception as error:  # a leased message in no buffer comes back when this node ends
-                self.health.isolate("delivery", error, queues=write.queues, first=write.first)
+                self.health.isolate("delivery", error, queues=write.queues, firsts=write.firsts)
         for write, queue in plan.answers:
             try:
                 write.answer(queue, self.health)
             except Exception as error:
-                self.health.isolate("answer", error, queue=queue, first=write.first)
+                self.health.isolate("answer", error, queue=queue, firsts=write.firsts)
         for _, queue, bodies in transient:
             self._deliver_transient(queue, bodies)
         self.counts.dropped += plan.unroutable
@@ -426,19 +426,18 @@ class PublishWriter:
         """Hand leased messages to memory, and announce those left in the store."""
         count = len(write.group.bodies)
         self.counts.published += count * len(write.queues)
-        self.last_id = write.first + count * write.width - 1
+        self.last_id = write.ids(write.width - 1)[-1]
         if write.delayed:
             for delay in {message.delay for message in write.group.outgoing if message.delay > 0}:
                 self.due_in(delay)
-        if write.packed and write.leased[0]:
-            self.segments.add(write.first, count)
         size = sum(map(len, write.group.bodies)) + OVERHEAD * count
         for k, (queue, leased) in enumerate(zip(write.queues, write.leased, strict=True)):
-            buffer = self.local_queues.get(queue)
+            buffer, ids = self.local_queues.get(queue), write.ids(k)
+            if leased and write.packed:
+                self.segments.add(ids[0], count)
             if not leased:
-                self.more_in_store(queue, write.lowest + k)
+                self.more_in_store(queue, ids[0] - write.raised)
             elif buffer is not None and buffer is write.buffers[k]:
-                ids = range(write.first + k, write.first + count * write.width, write.width)
                 plain = zip(ids, write.group.bodies, repeat(0), repeat(write.own_detail))
                 if buffer.policy.taken_as_asked:  # a limit was set meanwhile
                     buffer.decline(write.leased_details(ids) if write.group.detailed else plain)

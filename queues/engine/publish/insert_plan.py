@@ -7,7 +7,7 @@ one transaction, and each `Write` keeps its part of the result until the message
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby, islice, pairwise
 from operator import itemgetter
@@ -18,20 +18,31 @@ from queues.engine.consume.low_watermark import LOWEST
 from queues.engine.consume.memory import detail_weight
 from queues.engine.errors import EngineError, QueueNotFound, TopologyMoved
 from queues.engine.health import Health
-from queues.engine.message import CONTENT_ONLY, ROWS_PER_STATEMENT, Content, Detail, DetailedMessage, Message
+from queues.engine.message import (
+    CONTENT_ONLY,
+    MOST_SEGMENT_BYTES,
+    ROWS_PER_STATEMENT,
+    Content,
+    Detail,
+    DetailedMessage,
+    Message,
+)
 from queues.engine.policies import QueuePolicy
 from queues.engine.publish.destination import Destination
 from queues.engine.publish.publisher import AnsweredProducer, Producer, PublishGroup
 from queues.engine.publish.routing import Targets
 from queues.engine.statements import array
 
-#: Bytes of all bodies of a segment: it is read as a whole when it is settled, and written again when it is unpacked.
-MOST_SEGMENT_BYTES: Final = 4 << 20
+#: Messages and bytes of a segment that no consumer here waits for: a claim takes whole segments, or unpacks them.
+MOST_READY: Final = 1000
+MOST_READY_BYTES: Final = 256 << 10
+#: Bytes of all segments that one statement stores.
+MOST_STORED_BYTES: Final = 16 << 20
 
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """A group's messages for some of its queues. `store` fills in the last four."""
+    """A group's messages for some of its queues. `store` or `store_packed` fill in the last five."""
 
     group: PublishGroup
     #: The producer's API key.
@@ -39,9 +50,10 @@ class Write:
     queues: tuple[int, ...]
     buffers: tuple[LocalQueue | None, ...]
     ttl: float = 0.0
-    #: Whether it is stored as a segment where it is leased.
+    #: Whether it is stored as segments, one for each queue.
     packed: bool = False
-    first: int = 0
+    #: The first id in each queue, and whether its messages were leased there.
+    firsts: tuple[int, ...] = ()
     leased: tuple[bool, ...] = ()
     stored: frozenset[int] | None = None
     delayed: frozenset[int] = frozenset()
@@ -86,8 +98,12 @@ class Write:
         self, first: int, leased: Sequence[bool], stored: Sequence[int] | None = None, delayed: Sequence[int] = ()
     ) -> None:
         """Take its part of a statement's result. Without `stored` all rows were."""
-        self.first, self.leased = first, tuple(leased)
+        self.firsts, self.leased = tuple(range(first, first + self.width)), tuple(leased)
         self.stored, self.delayed = None if stored is None else frozenset(stored), frozenset(delayed)
+
+    def store_packed(self, firsts: Sequence[int], leased: Sequence[bool]) -> None:
+        """Take the result of a statement that stored segments."""
+        self.firsts, self.leased = tuple(firsts), tuple(leased)
 
     def keep(self, count: int) -> None:
         """Write only the first `count` messages."""
@@ -106,15 +122,19 @@ class Write:
         return leased
 
     @property
-    def lowest(self) -> int:
-        """The lowest id that was stored, for the first of the queues."""
+    def raised(self) -> int:
+        """By so much the lowest id that was stored in a queue is below the first one: messages of a higher priority."""
         highest = max((message.priority for message in self.group.outgoing), default=0)
-        return self.first - (max(highest, 0) << 56)
+        return max(highest, 0) << 56
+
+    def ids(self, k: int) -> range:
+        """The ids that the messages have in queue number k, without their priorities."""
+        step, start = 1 if self.packed else self.width, self.firsts[k]
+        return range(start, start + len(self.group.bodies) * step, step)
 
     def first_ids(self, queue: int) -> Sequence[int | None]:
         """The id of each message in one of the queues; None: it was not stored there, its key was taken."""
-        start = self.first + self.queues.index(queue)
-        ids, stored = range(start, start + len(self.group.bodies) * self.width, self.width), self.stored
+        ids, stored = self.ids(self.queues.index(queue)), self.stored
         return ids if stored is None else [id if id in stored else None for id in ids]
 
     def answer(self, queue: int, health: Health) -> None:
@@ -149,7 +169,7 @@ class Insert:
     def parameters(self, version: int, node: int) -> dict[str, Any]:
         """The statement's parameters."""
         of_statement = {
-            "publish_one": self._one, "publish_segment": self._one, "publish_detailed": self._detailed,
+            "publish_one": self._one, "publish_segment": self._packed, "publish_detailed": self._detailed,
             "publish": self._plain,
         }  # fmt: skip
         return {"version": version, "node": node, **of_statement[self.statement]()}
@@ -162,6 +182,15 @@ class Insert:
             "producer": write.key, "queue": write.queues[0], "wanted": buffer is not None,
             "low": buffer.backlog.watermark.value if buffer else LOWEST, "bodies": group.bodies,
             "max_attempts": group.max_attempts, "content": group.content, "size": len(group.bodies),
+        }  # fmt: skip
+
+    def _packed(self) -> dict[str, Any]:
+        [write] = self.writes
+        group = write.group
+        return {
+            "producer": write.key, "queues": array(write.queues), "wanted": array(write.wanted),
+            "lows": array(write.lows), "bodies": group.bodies, "max_attempts": group.max_attempts,
+            "content": group.content, "size": len(group.bodies),
         }  # fmt: skip
 
     def _plain(self) -> dict[str, Any]:
@@ -220,6 +249,9 @@ class Insert:
         """Take the statement's result. Raises TopologyMoved when it stored nothing."""
         if row is None:
             raise TopologyMoved()
+        if self.writes[0].packed:
+            self.writes[0].store_packed(*row)
+            return
         first, leased, *details = row
         if details:
             self.writes[0].store(first, leased, *(ids or () for ids in details))
@@ -292,16 +324,19 @@ class Plan:
         for queue in plain:
             if queue in buffers and queue not in self._leasable:
                 self._leasable[queue] = buffers[queue].wanted(now)
-        width = max((len(queues) for queues, _ in groups), default=1)
-        for part in _parts(group, width, [self._leasable.get(queue, 0) for queue in plain]):
+        leasable = [self._leasable.get(queue, 0) for queue in plain]
+        packing = frozenset(policy.id for policy in known if policy.packs and policy.message_ttl is None)
+        most_packed = self._most_packed(group, any(leasable)) if packing else 0
+        if not most_packed:
+            packing = frozenset()
+        unpacked = max((sum(queue not in packing for queue in queues) for queues, _ in groups), default=0)
+        most = max(1, ROWS_PER_STATEMENT // max(1, unpacked))
+        for part in _parts(group, min(most, most_packed) if packing else most, leasable):
             writes = []
-            for queues, ttl in groups:
-                for start in range(0, len(queues), ROWS_PER_STATEMENT):
-                    some = queues[start : start + ROWS_PER_STATEMENT]
-                    leased = [queue for queue in some if not ttl and self._lease(queue, len(part.bodies))]
-                    takers = {queue: buffers[queue] for queue in leased}
-                    packed = self._packs(part, some, takers)
-                    writes.append(Write(part, key, some, tuple(map(takers.get, some)), ttl, packed))
+            for queues, ttl, packed in self._divided(part, groups, packing):
+                leased = [queue for queue in queues if not ttl and self._lease(queue, len(part.bodies))]
+                takers = {queue: buffers[queue] for queue in leased}
+                writes.append(Write(part, key, queues, tuple(map(takers.get, queues)), ttl, packed))
             self.writes += writes
             if part.answered and targets.own is not None:
                 self.answers += [(write, targets.own) for write in writes if targets.own in write.queues]
@@ -314,13 +349,32 @@ class Plan:
         self._leasable[queue] = left - count if left >= count else 0
         return left >= count
 
-    def _packs(self, part: PublishGroup, queues: Sequence[int], takers: Mapping[int, LocalQueue]) -> bool:
-        """Whether messages are stored as a segment if they are leased: many plain ones, for one queue, of a size that
-        may be unpacked while others wait."""
-        return (
-            0 < self.segment_messages <= len(part.bodies) and len(queues) == len(takers) == 1 and not part.detailed
-            and takers[queues[0]].policy.packs and sum(map(len, part.bodies)) <= MOST_SEGMENT_BYTES
-        )  # fmt: skip
+    def _most_packed(self, group: PublishGroup, leasable: bool) -> int:
+        """The messages that one segment may have, if a group is stored as segments: many plain messages are. 0: it is
+        not. `leasable`: a consumer here may wait for them."""
+        count = len(group.bodies)
+        if group.detailed or not 0 < self.segment_messages <= count:
+            return 0
+        mean = max(1, sum(map(len, group.bodies)) // count)
+        messages, size = (ROWS_PER_STATEMENT, MOST_SEGMENT_BYTES) if leasable else (MOST_READY, MOST_READY_BYTES)
+        most = min(messages, size // mean)
+        return most if most >= self.segment_messages else 0
+
+    def _divided(
+        self, part: PublishGroup, groups: Sequence[tuple[tuple[int, ...], float]], packing: Set[int]
+    ) -> Iterator[tuple[tuple[int, ...], float, bool]]:
+        """The queues of each statement that stores a part, their time to live, and whether it stores segments, in the
+        queues that are `packing`."""
+        count, size = len(part.bodies), sum(map(len, part.bodies))
+        if count < self.segment_messages or size > MOST_SEGMENT_BYTES:
+            packing = frozenset()
+        for queues, ttl in groups:
+            packed = tuple(queue for queue in queues if queue in packing)
+            rows = tuple(queue for queue in queues if queue not in packing) if packed else queues
+            for some in _chunks(packed, MOST_STORED_BYTES // max(1, size)):
+                yield some, ttl, True
+            for some in _chunks(rows, ROWS_PER_STATEMENT // count):
+                yield some, ttl, False
 
     def reject(self, group: PublishGroup, error: EngineError) -> None:
         """Reject the messages of a group."""
@@ -360,13 +414,23 @@ class Plan:
         self.rejected.clear()
 
 
-def _parts(group: PublishGroup, width: int, leasable: Iterable[int]) -> list[PublishGroup]:
-    """A group in parts small enough for one statement; the first one ends where the messages of one of the queues do
-    that may be leased."""
+def _parts(group: PublishGroup, most: int, leasable: Iterable[int]) -> list[PublishGroup]:
+    """A group in parts of about the same size, at most `most` messages; the first ones end where the messages of one of
+    the queues do that may be leased."""
     count = len(group.bodies)
-    first = min((most for most in leasable if 0 < most < count), default=0)
-    most = max(1, ROWS_PER_STATEMENT // width)
+    first = min((number for number in leasable if 0 < number < count), default=0)
     if not first and count <= most:
         return [group]
-    cuts = [*range(0, first, most), *range(first, count, most), count]
+    cuts = [*_even(0, first, most), *_even(first, count, most), count]
     return [group.cut(start, stop) for start, stop in pairwise(cuts)]
+
+
+def _even(start: int, stop: int, most: int) -> range:
+    """Where the parts of a range begin: as few as possible, of about the same size."""
+    parts = -(-(stop - start) // most)
+    return range(start, stop, -(-(stop - start) // parts)) if parts else range(0)
+
+
+def _chunks(queues: tuple[int, ...], most: int) -> Iterator[tuple[int, ...]]:
+    for start in range(0, len(queues), max(1, most)):
+        yield queues[start : start + max(1, most)]

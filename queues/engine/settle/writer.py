@@ -403,7 +403,7 @@ class SettlementWriter:
             await self._unpack_segments(connection, firsts)
 
     async def _unpack_segments(self, connection: Connection, firsts: list[int]) -> None:
-        await connection.execute(statement("unpack_segments"), {"firsts": array(firsts)})
+        await connection.execute(statement("unpack_segments"), {"firsts": array(firsts), "waiting": True})
         self.segments.forget(firsts)
 
     async def _unpack_lingering(self, connection: Connection) -> Exception | None:

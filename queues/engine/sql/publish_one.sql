@@ -4,6 +4,9 @@ with block as materialized (
     select nextval('queues_message_id') as first, %(wanted)s::bool and not exists (
         select from queues_message m
         where m.state = 0 and (m.queue_id, m.id) > (%(queue)s, %(low)s) and (m.queue_id, m.id) <= (%(queue)s, 9223372036854775807)
+    ) and not exists (
+        select from queues_segment s where s.node_id is null
+            and (s.queue_id, s.first) > (%(queue)s, %(low)s) and (s.queue_id, s.first) <= (%(queue)s, 9223372036854775807)
     ) as leased
     where pg_current_xact_id() is not null and queues_publish_version(%(node)s) = %(version)s::bigint
 ), stored as (

@@ -1,5 +1,9 @@
 -- The same for the segments that have messages with these ids; a segment has at most 4096.
 select queues_unpack_segments(array(
-    select distinct s.first from queues_segment s join unnest(%(ids)s::bigint[]) as given (id)
-        on s.first > id - 4096 and s.first <= id and id < s.first + s.count
+    select distinct found.first
+    from unnest(%(ids)s::bigint[]) as given (id), lateral (
+        select first, count from queues_segment
+        where first > greatest(id, -9223372036854771712) - 4096 and first <= id order by first desc limit 1
+    ) as found
+    where id < found.first + found.count
 ))

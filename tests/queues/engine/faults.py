@@ -74,7 +74,7 @@ async def unwritable(
     store: Store, operation: str, payload: bytes = b"poison", when: str = "true"
 ) -> AsyncIterator[None]:
     """Within it no statement that would insert, update or delete a message with this payload works. `when` restricts
-    that to some changes, in terms of `old` and `new`.
+    that to some changes, in terms of `old` and `new`. Inserts and claims fail for a segment with such a message, too.
 
     The table's lock is waited for while the loop goes on: the engine under test may be within a transaction.
     """
@@ -88,7 +88,14 @@ async def unwritable(
             f"create trigger poison before {operation} on queues_message for each row"
             f" when ({row}.payload = '\\x{payload.hex()}' and {when}) execute function fail_on_poison()".encode()
         )
+        of_segments = {("insert", "true"): "true", ("update", "new.state = 1"): "new.node_id is not null"}
+        await connection.execute(
+            f"create trigger poison before {operation} on queues_segment for each row"
+            f" when ('\\x{payload.hex()}' = any({row}.bodies) and {of_segments.get((operation, when), 'false')})"
+            " execute function fail_on_poison()".encode()
+        )
         try:
             yield
         finally:
             await connection.execute(b"drop trigger poison on queues_message")
+            await connection.execute(b"drop trigger poison on queues_segment")

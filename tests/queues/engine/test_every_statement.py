@@ -29,7 +29,7 @@ Scenario = Callable[[World], Awaitable[None]]
 RUN_BY: dict[Scenario, str] = {
     scenarios.publishing: "resolve topology_changes policies publish_one publish publish_detailed admit audit_waiting"
     " audit_head audit_take audit_append key_names",
-    scenarios.overflowing: "drop_oldest oldest_ids",
+    scenarios.overflowing: "unpack_ready drop_oldest oldest_ids",
     scenarios.consuming: "claim_alone claim claim_dead add_interest queue_id",
     scenarios.taking_turns: "join_lines active_consumers leave_lines",
     scenarios.narrowing: "first_ready set_aside",
@@ -50,8 +50,8 @@ RUN_BY: dict[Scenario, str] = {
     " make_partitions drop_partitions drop_old_log_lines drop_idle_subscriptions forget_letters touch_subscriptions"
     " look_below unseen drop_interest idle_subscription_ids",
     scenarios.serving_many: "unseen_of_many",
-    scenarios.nodes: "dead_nodes end_silent end_frozen unpack_node node_segments reap_leases leased_ids"
-    " close_mailboxes",
+    scenarios.nodes: "dead_nodes end_silent end_frozen release_segments unpack_node node_segments reap_leases"
+    " leased_ids close_mailboxes",
     scenarios.logging_in: "key key_named keys note_key_uses",
     scenarios.asking: "ensure_queue find_key write_workers",
     scenarios.watching: "write_connections",

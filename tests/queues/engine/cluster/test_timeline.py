@@ -40,6 +40,7 @@ def last_id(store: Store) -> int:
 def restore(store: Store, queue: int, id: int, count: int) -> list[int]:
     """The store as it was when its last id was this, and then other messages, whose ids were used before; their ids."""
     store.rows("delete from queues_message returning 1")
+    store.rows("delete from queues_segment returning 1")
     store.rows("select setval('queues_message_id', %s)", id)
     for n in range(count):
         store.insert(queue, b"new %d" % n)

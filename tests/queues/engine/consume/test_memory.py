@@ -38,7 +38,7 @@ async def test_many_queues_with_large_messages_take_no_more_memory_than_the_proc
 
 async def test_headers_keys_and_what_a_message_takes_beside_them_count(make_engine: MakeEngine, store: Store) -> None:
     store.queue("orders")
-    engine = await make_engine()
+    engine = await make_engine(segment_messages=0)
     producer = Producer(engine)
     await producer.publish("orders", *[b""] * 100)
     await producer.publish_detailed("orders", DetailedMessage(b"", headers={"h": "x" * 50_000}, key="k" * 1000))

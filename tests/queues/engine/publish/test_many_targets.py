@@ -94,6 +94,7 @@ async def test_a_message_with_details_between_plain_ones_keeps_its_place(
 async def test_more_rows_than_a_statement_has_ids_for_are_several_statements(
     engine: Engine, store: Store, runs: Faults
 ) -> None:
+    engine.writer.segment_messages = 0
     queues = [store.queue(name) for name in "ab"]
     producer = Producer(engine)
     bodies = [b"%d" % n for n in range(3000)]

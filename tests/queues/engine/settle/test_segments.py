@@ -348,7 +348,7 @@ async def test_segments_of_a_node_that_was_forgotten_without_them_come_again(
     await taken(engine, *FOUR)
     store.rows("update queues_segment set node_id = 2000000000 returning 1")
     engine.settlements.segments.clear()
-    assert await Consumer(await (await make_engine()).queue("jobs")).bodies(4) == list(FOUR)
+    assert await Consumer(await (await make_engine()).queue("jobs")).bodies(4, ack=False) == list(FOUR)
     assert store.counts(queue) == (0, 4, 0, 0)
 
 
@@ -371,8 +371,13 @@ async def test_a_late_acknowledgement_settles_a_message_whose_segment_no_node_ha
 
 
 @pytest.mark.parametrize(
-    "policy", [{"audited": True}, {"retention": "full"}, {"message_ttl": "60 s"}, {"max_length": 100}], ids=str
-)
+    "policy",
+    [
+        {"audited": True}, {"retention": "full"}, {"message_ttl": "60 s"}, {"concurrency_limit": 9},
+        {"max_length": 9, "overflow": "drop-oldest"},
+    ],
+    ids=str,
+)  # fmt: skip
 async def test_a_queue_that_keeps_more_of_its_messages_has_no_segments(
     engine: Engine, store: Store, policy: dict[str, Any]
 ) -> None:
@@ -442,14 +447,6 @@ async def test_messages_with_details_have_rows(engine: Engine, store: Store) -> 
     await Producer(engine).publish_detailed("jobs", *[DetailedMessage(body, headers={"n": 1}) for body in FOUR])
     assert await Consumer(buffer).bodies(4) == list(FOUR)
     assert segments(store) == 0
-
-
-async def test_what_no_consumer_waits_for_has_rows(engine: Engine, store: Store) -> None:
-    queue = store.queue("jobs")
-    await engine.queue("jobs")
-    await Producer(engine).publish("jobs", *FOUR)
-    assert segments(store) == 0
-    assert store.counts(queue) == (4, 0, 0, 0)
 
 
 async def test_a_queue_that_is_audited_meanwhile_records_the_messages_of_its_segments(
