@@ -76,8 +76,8 @@ class EngineSettings(Options):
     )
     BROKER_SEGMENT_MESSAGES = integer(
         32,
-        "Plain messages of a queue from which on those that are published together, while consumers wait for them, are"
-        " stored as one row, a segment; 0 means never.",
+        "Plain messages of a queue from which on those that are published together are stored as one row, a segment; 0"
+        " means never.",
         maximum=4096,
     )
     BROKER_PREFETCH_BYTES = size(

@@ -73,8 +73,14 @@ def test_messages_left_in_a_temporary_queue_go_with_it(connect: Connect, tables:
     connection = connect()
     got = Got(connection, [REPLIES], no_ack=True)
     connect().Producer().publish("late", routing_key="replies")
+    tables.rows(
+        "insert into queues_segment (first, queue_id, count, bodies)"
+        " select nextval('queues_message_id'), id, 2, array['a', 'b']::bytea[] from queues_queue where name = 'replies'"
+        " returning first"
+    )
     got.consumer.cancel()
-    assert tables.rows("select * from queues_message") == []
+    assert tables.queues() == []
+    assert tables.rows("select * from queues_openmessage") == []
 
 
 def test_the_queue_of_a_consumer_that_died_goes_after_a_while(
