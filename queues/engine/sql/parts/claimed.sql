@@ -10,28 +10,34 @@
     where not exists (select from picked) and (select count from allowed) > 0 and (select queues_may_lease(%(node)s))
         and node_id is null and (queue_id, first) > (%(queue)s, %(low)s)
         and (queue_id, first) < (%(queue)s, coalesce((
+            -- Those before `packed` that are not picked are another transaction's.
             select id from queues_message
-            where state = 0 and (queue_id, id) > (%(queue)s, %(low)s) and (queue_id, id) <= (%(queue)s, 9223372036854775807)
+            where state = 0 and (queue_id, id) > (%(queue)s, (select first from packed))
+                and (queue_id, id) <= (%(queue)s, 9223372036854775807)
                 and (expires_at is null or expires_at > now())
             order by queue_id, id limit 1
         ), 9223372036854775807))
     order by queue_id, first limit 100
-    for update skip locked
 ), fitting as materialized (
-    select first, count from (select first, count, sum(count) over (order by first) as reached from waiting) as segment
+    select first from (select first, count, sum(count) over (order by first) as reached from waiting) as segment
     where reached <= (select count from allowed) or (reached = count and count <= %(most_packed)s)
+), locked as materialized (
+    -- None but these: another claim passes over what is locked here, and must not come back to it later.
+    select first, count from queues_segment
+    where first = any(array(select first from fitting)) and node_id is null
+    order by first for update skip locked
 ), taken as (
-    update queues_segment set node_id = %(node)s where first = any(array(select first from fitting))
+    update queues_segment set node_id = %(node)s where first = any(array(select first from locked))
     returning first, bodies, case when max_attempts is not null
         then jsonb_build_object('max_attempts', max_attempts, 'content', content)::text else content::text end as detail
 ), tallied as (
     insert into queues_queuetally (queue_id, ready, leased)
     select %(queue)s, -n, n
-    from (select (select count(*) from leased) + coalesce((select sum(count) from fitting), 0) as n) as moved where n > 0
+    from (select (select count(*) from leased) + coalesce((select sum(count) from locked), 0) as n) as moved where n > 0
 )
 select -1 as id, convert_to(pg_current_snapshot()::text, 'UTF8') as payload,
     case
-        when exists (select from waiting) then ((select count(*) from waiting) > (select count(*) from fitting)
+        when exists (select from waiting) then ((select count(*) from waiting) > (select count(*) from locked)
             or (select count(*) from waiting) = 100 or exists (
                 select from queues_message
                 where state = 0 and (queue_id, id) > (%(queue)s, %(low)s) and (queue_id, id) <= (%(queue)s, 9223372036854775807)

@@ -6,9 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from psycopg import AsyncConnection
 
 from queues.engine import DetailedMessage, Engine
 from queues.engine.settle import segments as segments_module
+from queues.engine.statements import statement
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import Faults, unwritable
 from tests.waiting import until
@@ -265,3 +267,36 @@ async def test_a_claim_of_a_backlog_is_one_statement_for_many_segments(
     runs = Faults(monkeypatch).runs
     assert await Consumer(await engine.queue("jobs")).bodies(60) == numbered(60)
     assert (runs["claim_alone"], runs["unpack_segments"]) == (1, 0)
+
+
+async def test_two_claims_at_a_time_take_no_segment_that_comes_after_one_that_is_left(
+    engine: Engine, store: Store
+) -> None:
+    """A claim locks only what it takes: another would pass over the rest, and come back to it later."""
+    queue = store.queue("jobs")
+    producer = Producer(engine)
+    for start in range(0, 10, 2):
+        await producer.publish("jobs", *numbered(2, start))
+    parameters = {"queue": queue, "low": 0, "limit": 2, "node": engine.node, "most_packed": 0, "limited": False}
+    async with (
+        await AsyncConnection.connect(store.conninfo) as first, await AsyncConnection.connect(store.conninfo) as second
+    ):  # fmt: skip
+        for connection, taken in ((first, [b"0", b"1"]), (second, [])):
+            cursor = await connection.execute(statement("claim"), parameters, binary=True)
+            (_, _, more, _, _), *claimed = await cursor.fetchall()
+            assert ([body for row in claimed for body in row[4]], more) == (taken, 1)
+
+
+async def test_a_row_that_another_transaction_has_locked_does_not_hold_up_the_segments_behind_it(
+    engine: Engine, store: Store
+) -> None:
+    queue = store.queue("jobs")
+    producer = Producer(engine)
+    await producer.publish("jobs", b"locked")
+    await producer.publish("jobs", *FOUR)
+    async with await AsyncConnection.connect(store.conninfo) as other:
+        await other.execute("select from queues_message where queue_id = %s for update", (queue,))
+        await store.change("update queues_queue set concurrency_limit = 100 where id = %s returning 1", queue)
+        consumer = Consumer(await engine.queue("jobs"))
+        assert await consumer.bodies(4) == list(FOUR)
+    assert await consumer.bodies(1) == [b"locked"]
