@@ -110,9 +110,11 @@ async def first_ready(connection: Connection, queue: int, low: int) -> int | Non
     return None if id is None else int(id)
 
 
-async def set_aside(connection: Connection, id: int, error: str, node: int | None = None) -> None:
-    """Make a message that waits, or is leased to `node`, a dead letter of its queue."""
-    await connection.execute(statement("set_aside"), {"ids": array([id]), "error": error, "node": node})
+async def set_aside(connection: Connection, id: int, error: str, node: int | None = None) -> bool:
+    """Make a message that waits, or is leased to `node`, a dead letter of its queue; returns whether that was done: not
+    if it has no row, or if another transaction has that locked."""
+    parameters = {"ids": array([id]), "error": error, "node": node}
+    return await (await connection.execute(statement("set_aside"), parameters)).fetchone() is not None
 
 
 def _halve(ids: list[int], _: Exception) -> Sequence[list[int]]:

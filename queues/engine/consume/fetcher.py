@@ -38,6 +38,8 @@ from queues.engine.statements import array, statement
 FINISHING_CLAIMS = 4
 #: The trouble of /readyz while the server refuses claims.
 CLAIMING = Trouble("Messages are not taken from the store", "claims")
+#: Seconds before a claim that had to wait is tried again.
+SHORTLY = 0.001
 #: Tries of a claim, each of which unpacks a segment that comes next and is too large for it.
 UNPACKED = 3
 #: Most queues that this node begins to serve in one statement.
@@ -133,8 +135,8 @@ class Fetcher:
         try:
             if not queue.dead:
                 id = await first_ready(connection, queue.id, queue.backlog.watermark.value)
-            if id is not None:
-                await set_aside(connection, id, f"not claimed: {told(error)}")
+            if id is not None and not await set_aside(connection, id, f"not claimed: {told(error)}"):
+                queue.backlog.watermark.pass_over(id)  # a segment that cannot be unpacked either
         except Exception as failure:
             fault = fault_of(failure, connection)
             if fault is Fault.LOST or not is_idle(connection):
@@ -174,7 +176,7 @@ class Fetcher:
         if not queue.interested and not queue.dead and not queue.closed:
             await self._serve(connection, queue)
         if queue.in_transit:
-            asyncio.get_running_loop().call_later(0.001, self.want, queue)
+            asyncio.get_running_loop().call_later(SHORTLY, self.want, queue)
             return
         if queue.backlog.claiming:  # the publish writer's: it brings what is wanted
             return
@@ -200,7 +202,10 @@ class Fetcher:
             queue.add_claimed(messages)
         queue.refilled()
         if queue.backlog.unclaimed and queue.demand and not queue.ready:
-            self.want(queue)
+            if result.more and not result.taken:  # another transaction is about to change what comes next
+                asyncio.get_running_loop().call_later(SHORTLY, self.want, queue)
+            else:
+                self.want(queue)
 
     def _claimed(self, queue: LocalQueue, messages: list[Message]) -> None:
         if self._narrow:

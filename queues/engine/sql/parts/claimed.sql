@@ -22,22 +22,26 @@
     select first from (select first, count, sum(count) over (order by first) as reached from waiting) as segment
     where reached <= (select count from allowed) or (reached = count and count <= %(most_packed)s)
 ), locked as materialized (
-    -- None but these: another claim passes over what is locked here, and must not come back to it later.
     select first, count from queues_segment
     where first = any(array(select first from fitting)) and node_id is null
     order by first for update skip locked
+), free as materialized (
+    -- What comes behind a segment that another transaction has locked is left: that one may be unpacked, and its messages
+    -- ready still.
+    select first, count from locked where first < coalesce(
+        (select min(first) from fitting where first <> all(array(select first from locked))), 9223372036854775807)
 ), taken as (
-    update queues_segment set node_id = %(node)s where first = any(array(select first from locked))
+    update queues_segment set node_id = %(node)s where first = any(array(select first from free))
     returning first, bodies, case when max_attempts is not null
         then jsonb_build_object('max_attempts', max_attempts, 'content', content)::text else content::text end as detail
 ), tallied as (
     insert into queues_queuetally (queue_id, ready, leased)
     select %(queue)s, -n, n
-    from (select (select count(*) from leased) + coalesce((select sum(count) from locked), 0) as n) as moved where n > 0
+    from (select (select count(*) from leased) + coalesce((select sum(count) from free), 0) as n) as moved where n > 0
 )
 select -1 as id, convert_to(pg_current_snapshot()::text, 'UTF8') as payload,
     case
-        when exists (select from waiting) then ((select count(*) from waiting) > (select count(*) from locked)
+        when exists (select from waiting) then ((select count(*) from waiting) > (select count(*) from free)
             or (select count(*) from waiting) = 100 or exists (
                 select from queues_message
                 where state = 0 and (queue_id, id) > (%(queue)s, %(low)s) and (queue_id, id) <= (%(queue)s, 9223372036854775807)

@@ -269,22 +269,33 @@ async def test_a_claim_of_a_backlog_is_one_statement_for_many_segments(
     assert (runs["claim_alone"], runs["unpack_segments"]) == (1, 0)
 
 
-async def test_two_claims_at_a_time_take_no_segment_that_comes_after_one_that_is_left(
-    engine: Engine, store: Store
+@pytest.mark.parametrize("locked", ["claimed", "unpacked"])
+async def test_a_claim_takes_nothing_that_comes_behind_a_segment_which_another_transaction_has_locked(
+    engine: Engine, store: Store, locked: str
 ) -> None:
-    """A claim locks only what it takes: another would pass over the rest, and come back to it later."""
+    """Its messages may be ready still when that has ended, and would come after later ones."""
     queue = store.queue("jobs")
     producer = Producer(engine)
     for start in range(0, 10, 2):
         await producer.publish("jobs", *numbered(2, start))
-    parameters = {"queue": queue, "low": 0, "limit": 2, "node": engine.node, "most_packed": 0, "limited": False}
+    parameters = {"queue": queue, "low": 0, "limit": 4, "node": engine.node, "most_packed": 0, "limited": False}
+
+    async def claim(connection: AsyncConnection[Any], limit: int) -> tuple[list[bytes], int]:
+        cursor = await connection.execute(statement("claim"), parameters | {"limit": limit}, binary=True)
+        (_, _, more, _, _), *claimed = await cursor.fetchall()
+        return [body for row in claimed for body in row[4] or [row[1]]], more
+
     async with (
         await AsyncConnection.connect(store.conninfo) as first, await AsyncConnection.connect(store.conninfo) as second
     ):  # fmt: skip
-        for connection, taken in ((first, [b"0", b"1"]), (second, [])):
-            cursor = await connection.execute(statement("claim"), parameters, binary=True)
-            (_, _, more, _, _), *claimed = await cursor.fetchall()
-            assert ([body for row in claimed for body in row[4]], more) == (taken, 1)
+        if locked == "claimed":
+            assert await claim(first, 2) == (numbered(2), 1)
+        else:
+            await first.execute("select queues_unpack_ready(%s, 1)", (queue,))
+        assert await claim(second, 4) == ([], 1)
+        await second.rollback()
+        await first.commit()
+        assert await claim(second, 4) == (numbered(4, 2) if locked == "claimed" else numbered(2), 1)
 
 
 async def test_a_row_that_another_transaction_has_locked_does_not_hold_up_the_segments_behind_it(
@@ -300,3 +311,27 @@ async def test_a_row_that_another_transaction_has_locked_does_not_hold_up_the_se
         consumer = Consumer(await engine.queue("jobs"))
         assert await consumer.bodies(4) == list(FOUR)
     assert await consumer.bodies(1) == [b"locked"]
+
+
+async def test_a_segment_that_can_be_neither_claimed_nor_unpacked_is_passed_over_and_reported(
+    engine: Engine, store: Store
+) -> None:
+    queue = store.queue("jobs")
+    producer = Producer(engine)
+    await producer.publish("jobs", *FOUR)
+    store.rows("update queues_segment set bodies = bodies || array['poison']::bytea[], count = 5 returning 1")
+    await producer.publish("jobs", b"5", b"6")
+    async with (
+        unwritable(store, "update", when="new.state = 1"),
+        await AsyncConnection.connect(store.conninfo, autocommit=True) as connection,
+    ):
+        await connection.execute(
+            b"create trigger no_row before insert on queues_message for each row when (new.payload = 'poison')"
+            b" execute function fail_on_poison()"
+        )
+        try:
+            assert await Consumer(await engine.queue("jobs")).bodies(2) == [b"5", b"6"]
+        finally:
+            await connection.execute(b"drop trigger no_row on queues_message")
+    assert engine.health.isolated["claim"] > 0
+    assert segments(store, queue)[0] == (True, 5)
