@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
-from django.db.models import Q
+from django.db.models import BooleanField, Q, QuerySet
+from django.db.models.expressions import Col, RawSQL
 from django.db.models.functions import Now
+from django.db.models.lookups import In, IntegerFieldExact, IntegerGreaterThan, IntegerGreaterThanOrEqual
+
+#: Messages of a segment, at most; they have ids one after the other.
+LARGEST_SEGMENT = 4096
+LEAST_ID, GREATEST_ID = -(1 << 63), (1 << 63) - 1
 
 
 class State(models.IntegerChoices):
@@ -26,18 +34,97 @@ class Content(models.IntegerChoices):
     CELERY = 4, "application/vnd.fivewire.celery"
 
 
+class MessageId(models.BigIntegerField):
+    """The id of a message, whose conditions say as well which segments may have such messages: only these are read."""
+
+    def deconstruct(self) -> Any:
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.BigIntegerField", args, kwargs
+
+
+class _ReachesSegments:
+    """A lookup of an id, with a condition on the view's column `segment` beside it."""
+
+    #: The condition on it, of one parameter.
+    segments = "= any((select queues_segments_of(%s::bigint[]))::bigint[])"
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        sql, params = super().as_sql(compiler, connection)  # type: ignore[misc]
+        if not (self.rhs_is_direct_value() and isinstance(self.lhs, Col)):  # type: ignore[attr-defined]
+            return sql, params
+        alias = compiler.quote_name_unless_alias(self.lhs.alias)  # type: ignore[attr-defined]
+        return f'({sql} and {alias}."segment" {self.segments})', [*params, self.near(self.rhs)]  # type: ignore[attr-defined]
+
+    def near(self, value: Any) -> Any:
+        """The parameter of the condition."""
+        return [value]
+
+
+@MessageId.register_lookup
+class _Exact(_ReachesSegments, IntegerFieldExact):
+    pass
+
+
+@MessageId.register_lookup
+class _In(_ReachesSegments, In):  # type: ignore[type-arg]
+    def near(self, value: Any) -> Any:
+        return [id for id in value if id is not None and LEAST_ID <= id <= GREATEST_ID]
+
+
+class _Beyond(_ReachesSegments):
+    segments = "> %s"
+
+    def near(self, value: Any) -> Any:
+        return max(value - LARGEST_SEGMENT, LEAST_ID)
+
+
+@MessageId.register_lookup
+class _GreaterThan(_Beyond, IntegerGreaterThan):
+    pass
+
+
+@MessageId.register_lookup
+class _GreaterThanOrEqual(_Beyond, IntegerGreaterThanOrEqual):
+    pass
+
+
+def _condition(sql: str, parameters: list[int | None]) -> RawSQL:
+    return RawSQL(sql, parameters, output_field=BooleanField())
+
+
+class Messages(models.QuerySet["Message"]):
+    """Conditions on `id` and `queue` reach segments by an index; an order alone does not: see `within_reach`."""
+
+    def within_reach(
+        self, most: int, *, queue: int | None = None, state: int | None = None, after: int = LEAST_ID
+    ) -> QuerySet[Message]:
+        """Those beyond an id, of a queue (None: of all) in one state (None: in any), among which the first `most` are:
+        no segment is read beyond these."""
+        last = "(select queues_last_segment(%s, %s::smallint, %s, %s))"
+        asked: list[int | None] = [queue, state, after, most]
+        if queue is None:
+            rows = self.filter(_condition(f"segment <= {last}", asked), pk__gt=after)
+        else:
+            rows = self.filter(_condition(f"(queue_id, segment) <= (%s, {last})", [queue, *asked]), pk__gt=after)
+            rows = rows.filter(queue_id=queue)
+        if state is not None:
+            rows = rows.filter(state=state)
+        return rows
+
+
 class Message(models.Model):
     """One message in one queue. Written by the engine's SQL only; narrow on purpose.
 
     The model is a view of two tables: `queues_message`, a row a message, has the constraints and indexes below;
-    `queues_segment` has one row for plain messages that were published together and leased at once.
+    `queues_segment` has one row for plain messages that were published together. `segment`, a column of the view and
+    no field, is the first id of a message's segment.
 
     `id` is the position in the queue: a message that returns to the tail gets a new one and keeps its first in
     `origin_id`. Its highest byte is the priority, negated (`id >> 56` is -priority), so that higher ones come first.
     Columns that are empty for a plain message cost nothing.
     """
 
-    id = models.BigIntegerField(primary_key=True)
+    id = MessageId(primary_key=True)
     queue = models.ForeignKey(
         "queues.Queue",
         on_delete=models.DO_NOTHING,
@@ -76,6 +163,8 @@ class Message(models.Model):
     headers = models.JSONField(null=True)
     error = models.TextField(null=True, help_text="The error of the last failed delivery.")  # noqa: DJ001
     payload = models.BinaryField()
+
+    objects = Messages.as_manager()
 
     class Meta:
         db_table = "queues_openmessage"
