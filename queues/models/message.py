@@ -88,10 +88,6 @@ class _GreaterThanOrEqual(_Beyond, IntegerGreaterThanOrEqual):
     pass
 
 
-def _condition(sql: str, parameters: list[int | None]) -> RawSQL:
-    return RawSQL(sql, parameters, output_field=BooleanField())
-
-
 class Messages(models.QuerySet["Message"]):
     """Conditions on `id` and `queue` reach segments by an index; an order alone does not: see `within_reach`."""
 
@@ -100,12 +96,12 @@ class Messages(models.QuerySet["Message"]):
     ) -> QuerySet[Message]:
         """Those beyond an id, of a queue (None: of all) in one state (None: in any), among which the first `most` are:
         no segment is read beyond these."""
-        last = "(select queues_last_segment(%s, %s::smallint, %s, %s))"
-        asked: list[int | None] = [queue, state, after, most]
-        if queue is None:
-            rows = self.filter(_condition(f"segment <= {last}", asked), pk__gt=after)
-        else:
-            rows = self.filter(_condition(f"(queue_id, segment) <= (%s, {last})", [queue, *asked]), pk__gt=after)
+        last = RawSQL(
+            "segment <= (select queues_last_segment(%s, %s::smallint, %s, %s))", [queue, state, after, most],
+            output_field=BooleanField(),
+        )  # fmt: skip
+        rows = self.filter(last, pk__gt=after)
+        if queue is not None:
             rows = rows.filter(queue_id=queue)
         if state is not None:
             rows = rows.filter(state=state)

@@ -22,10 +22,9 @@ with looked as materialized (
         order by queue_id, id limit %(rows)s)
         union all
         (select id, state, queue_id, published_at, null, null, producer_id, content, payload from queues_segmentmessage
-        where %(way)s = 'queue' and state = %(state)s and id > %(after)s
-            and (queue_id, segment) > (%(queue)s, greatest(%(after)s, -9223372036854771712) - 4096)
-            and (queue_id, segment) <= (%(queue)s, (
-                select queues_last_segment(%(queue)s, %(state)s::smallint, %(after)s, %(rows)s)))
+        where %(way)s = 'queue' and state = %(state)s and queue_id = %(queue)s and id > %(after)s
+            and segment > greatest(%(after)s, -9223372036854771712) - 4096 and segment <= (
+                select queues_last_segment(%(queue)s, %(state)s::smallint, %(after)s, %(rows)s))
         order by id limit %(rows)s)
         union all
         (select id, state, queue_id, published_at, key, headers, producer_id, content, payload from queues_message

@@ -33,31 +33,39 @@ language sql stable as $$
 $$;
 
 create function queues_last_segment(queue integer, wanted smallint, after bigint, messages bigint) returns bigint
-language plpgsql stable as $$
+language plpgsql stable set enable_sort = off as $$
 -- The greatest value of `segment` of the next so many messages beyond the id `after`, of a queue (null: of all) in one
--- state (null: in any), or a greater one. Reads the segments up to there, and no bodies.
+-- state (null: in any), or a greater one. Reads the segments up to there, some at a time, and no bodies. Without sorting,
+-- whatever the statistics say: they are read in the order of an index, and no further.
 declare
     beyond constant bigint := 9223372036854775807;
+    chunk constant integer := 50;
+    -- Compared as rows: only an index of the queue gives this order.
+    statement constant text := format(
+        'select s.first, count - coalesce((
+            select sum(high - low + 1) from queues_segmentsettlement t where t.first = s.first), 0) as open
+        from queues_segment s where %s and %s limit %s',
+        case wanted when 0 then 'node_id is null' when 1 then 'node_id is not null' else 'true' end,
+        case when queue is null then 's.first > $2 order by s.first'
+            else '(queue_id, s.first) > ($1, $2) and (queue_id, s.first) <= ($1, $3) order by queue_id, s.first' end,
+        chunk);
     total bigint := 0;
+    read integer := chunk;
     found record;
 begin
     if wanted not in (0, 1) then
         return beyond;
     end if;
-    for found in execute format(
-        'select s.first, count - coalesce((
-            select sum(high - low + 1) from queues_segmentsettlement t where t.first = s.first), 0) as open
-        from queues_segment s where %s and %s order by %s',
-        case wanted when 0 then 'node_id is null' when 1 then 'node_id is not null' else 'true' end,
-        -- Compared as rows: only an index of the queue gives this order.
-        case when queue is null then 's.first > $2' else '(queue_id, s.first) > ($1, $2) and (queue_id, s.first) <= ($1, $3)' end,
-        case when queue is null then 's.first' else 'queue_id, s.first' end
-    ) using queue, after, beyond
-    loop
-        total := total + found.open;
-        if total >= messages then
-            return found.first;
-        end if;
+    while read = chunk loop
+        read := 0;
+        for found in execute statement using queue, after, beyond loop
+            read := read + 1;
+            total := total + found.open;
+            if total >= messages then
+                return found.first;
+            end if;
+            after := found.first;
+        end loop;
     end loop;
     return beyond;
 end $$;
