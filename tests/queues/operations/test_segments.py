@@ -11,6 +11,7 @@ from django.db import DEFAULT_DB_ALIAS, connection, connections
 
 from queues.counts import queue_counts
 from queues.engine.uuids import message_uuid
+from queues.etl.job.database import statement
 from queues.models import ArchivedMessage, AuditJournalEntry, BulkAction, Message, Outcome, Queue, State
 from queues.operations import bulk, jobs, life, messages
 from queues.operations import queues as queue_operations
@@ -128,6 +129,11 @@ def backlog(request: pytest.FixtureRequest, _backlog: None, db: None) -> tuple[Q
     return queue, firsts
 
 
+def cut_after(id: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement("next_live"), {"low": id, "rows": 4})
+
+
 READERS: dict[str, Callable[[Queue, int], Any]] = {
     "peek": lambda queue, id: queue_operations.peek("orders", limit=4),
     "peek at dead letters": lambda queue, id: queue_operations.peek("orders", State.DEAD),
@@ -144,6 +150,7 @@ READERS: dict[str, Callable[[Queue, int], Any]] = {
     "ids that are searched": lambda queue, id: Search(Criteria(ids=(id, id + 1))).find(),
     "dead letters that are searched": lambda queue, id: Search(Criteria(queue="orders", state="dead")).find(),
     "the oldest": lambda queue, id: oldest_ready([queue.pk]),
+    "the next cut of an export": lambda queue, id: cut_after(id),
     "no message": lambda queue, id: Message.objects.filter(pk=id + 100).first(),
     "the largest id": lambda queue, id: Message.objects.filter(pk__in=[(1 << 63) - 1, -(1 << 63), 1 << 70]).first(),
 }  # fmt: skip
