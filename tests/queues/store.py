@@ -63,7 +63,7 @@ def store_segments(
     queues: Sequence[Queue], segments: int, count: int = 2, node: Node | None = None, **fields: Any
 ) -> list[int]:
     """Put segments of so many messages each into queues in turn, with their counts. Returns their first ids."""
-    columns = {"producer_id": None, "content": None, "max_attempts": None} | fields
+    columns: dict[str, Any] = {"producer_id": None, "content": None, "max_attempts": None} | fields
     with connection.cursor() as cursor:
         cursor.execute(
             "insert into queues_segment (first, queue_id, node_id, count, producer_id, content, max_attempts, bodies)"
@@ -72,7 +72,7 @@ def store_segments(
             " array(select convert_to(slot::text, 'UTF8') from generate_series(1, %(count)s) slot)"
             " from generate_series(0, %(segments)s - 1) n returning first",
             {
-                "queues": [queue.pk for queue in queues], "node": node and node.pk, "count": count,
+                "queues": [queue.pk for queue in queues], "node": None if node is None else node.pk, "count": count,
                 "segments": segments, **columns,
             },
         )  # fmt: skip

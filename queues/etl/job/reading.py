@@ -39,8 +39,9 @@ NEVER = ("due_at", "key", "headers", "body", "body_json", "result", "result_json
 AUDIT = """(select chain_id, seq, at, event, record_id as id, sender, recipient, encode(hash, 'hex') as hash
     from queues_audit) as audit"""
 # Messages of a dead letter queue have the reason in a header; those dead in their own queue in the row.
-LIVE = """(select m.id as place, m.segment, coalesce(m.origin_id, m.id) as id, m.queue_id, m.state, m.attempts, m.producer_id,
-    m.published_at, m.due_at, coalesce(m.dead_at, (m.headers->'dead-letter'->>'at')::timestamptz) as dead_at,
+LIVE = """(select m.id as place, m.segment, coalesce(m.origin_id, m.id) as id, m.queue_id, m.state, m.attempts,
+    m.producer_id, m.published_at, m.due_at,
+    coalesce(m.dead_at, (m.headers->'dead-letter'->>'at')::timestamptz) as dead_at,
     case when m.state not in (3, 4) then m.headers->'dead-letter'->>'queue' end as moved_from,
     case when m.state in (3, 4) then m.error else m.headers->'dead-letter'->>'error' end as dead_reason,
     octet_length(m.payload) as size, m.key, statement_timestamp() as seen_at from queues_openmessage m) as live"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -111,15 +111,14 @@ def test_the_oldest_message_of_a_queue_may_be_in_a_segment() -> None:
 
 
 @pytest.fixture(scope="module")
-def _backlog(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """Statistics of a table that was empty, as a queue has them that a backlog comes to."""
+def _emptied(django_db_setup: None, django_db_blocker: Any) -> None:
+    """Statistics of an empty table, as there are when a backlog comes."""
     with django_db_blocker.unblock(), connection.cursor() as cursor:
         cursor.execute("vacuum analyze queues_segment")
-    yield
 
 
 @pytest.fixture(params=[False, True], ids=["planned on an empty table", "with statistics"])
-def backlog(request: pytest.FixtureRequest, _backlog: None, db: None) -> tuple[Queue, list[int]]:
+def backlog(request: pytest.FixtureRequest, _emptied: None, db: None) -> tuple[Queue, list[int]]:
     """A queue with thousands of ready segments of two messages among those of another; their first ids."""
     queue, other = make_queue("orders"), make_queue("other")
     firsts = store_segments([queue, other], 6000)[::2]
