@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.db import IntegrityError, connection, transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from hydra.models import Node, RecordedLine, SentLine
@@ -126,6 +126,6 @@ def release(message: int) -> None:
 def prune() -> None:
     """Delete records older than a day; a sent message's record stays while the message may be delivered again."""
     RecordedLine.objects.filter(recorded_at__lt=Now() - KEPT).delete()
-    stored = Message.objects.filter(id=OuterRef("message"))
-    returned = Message.objects.filter(origin_id=OuterRef("message"))
-    SentLine.objects.filter(~Exists(stored), ~Exists(returned), sent_at__lt=Now() - KEPT).delete()
+    sent = set(SentLine.objects.filter(sent_at__lt=Now() - KEPT).values_list("message", flat=True))
+    stored = Message.objects.filter(Q(pk__in=sent) | Q(origin_id__in=sent)).values_list("pk", "origin_id")
+    SentLine.objects.filter(message__in=sent.difference(*stored)).delete()

@@ -118,7 +118,7 @@ def live_rows(ids: list[int]) -> list[dict[str, Any]]:
     """Messages of the store for a table, in this order; those that have left it meanwhile are missing."""
     found = Message.objects.filter(pk__in=ids).select_related("queue").defer("payload", "headers")
     previewed = found.annotate(payload_size=payload.size(), payload_head=payload.head(payload.PREVIEW + 1))
-    by_id = {row.pk: row for row in previewed}
+    by_id: dict[int, Any] = {row.pk: row for row in previewed}
     return [
         {
             "id": row.origin_id or row.pk, "page": reverse("admin:queues_message_change", args=[row.pk]),

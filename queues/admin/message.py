@@ -14,9 +14,9 @@ from django.utils.html import format_html
 
 from queues.admin import payload
 from queues.admin.audit_links import audit_links
-from queues.admin.filters import QueueFilter, StateFilter
+from queues.admin.filters import QueueFilter, StateFilter, number
 from queues.admin.find import find_address, find_view
-from queues.admin.keyset import KeysetAdmin
+from queues.admin.keyset import KeysetAdmin, KeysetChangeList
 from queues.admin.life import ID, archived_page, life_shown
 from queues.admin.operate import operate_address, operate_view, operation_links
 from queues.admin.publish import publish_view
@@ -55,6 +55,13 @@ class MessageAdmin(KeysetAdmin):
             return None
         rows, id = self.get_queryset(request), int(object_id)
         return rows.filter(pk=id).first() or rows.filter(origin_id=id).order_by("id").first()
+
+    def within_reach(self, rows: QuerySet[Any], page: KeysetChangeList, most: int) -> QuerySet[Any]:
+        chosen = (page.choice(name) for name in (QueueFilter.parameter_name, StateFilter.parameter_name))
+        queue, state = (number(value) if value else None for value in chosen)
+        after = {"after": int(page.after)} if page.after else {}
+        found: QuerySet[Any] = rows.within_reach(most, queue=queue, state=state, **after)  # type: ignore[attr-defined]
+        return found
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
         """Redirect from a finished message to its page in the archive, if that has a row of it."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import BooleanField, Q, QuerySet
+from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now
+
+from queues.models.message_id import LEAST_ID, MessageId
 
 
 class State(models.IntegerChoices):
@@ -26,18 +29,39 @@ class Content(models.IntegerChoices):
     CELERY = 4, "application/vnd.fivewire.celery"
 
 
+class Messages(models.QuerySet["Message"]):
+    """Conditions on `id` and `queue` reach segments by an index; an order alone does not: see `within_reach`."""
+
+    def within_reach(
+        self, most: int, *, queue: int | None = None, state: int | None = None, after: int = LEAST_ID
+    ) -> QuerySet[Message]:
+        """Those beyond an id, of a queue (None: of all) in one state (None: in any), among which the first `most` are:
+        no segment is read beyond these."""
+        last = RawSQL(
+            "segment <= (select queues_last_segment(%s, %s::smallint, %s, %s))", [queue, state, after, most],
+            output_field=BooleanField(),
+        )  # fmt: skip
+        rows = self.filter(last, pk__gt=after)
+        if queue is not None:
+            rows = rows.filter(queue_id=queue)
+        if state is not None:
+            rows = rows.filter(state=state)
+        return rows
+
+
 class Message(models.Model):
     """One message in one queue. Written by the engine's SQL only; narrow on purpose.
 
     The model is a view of two tables: `queues_message`, a row a message, has the constraints and indexes below;
-    `queues_segment` has one row for plain messages that were published together and leased at once.
+    `queues_segment` has one row for plain messages that were published together. `segment`, a column of the view and
+    no field, is the first id of a message's segment.
 
     `id` is the position in the queue: a message that returns to the tail gets a new one and keeps its first in
     `origin_id`. Its highest byte is the priority, negated (`id >> 56` is -priority), so that higher ones come first.
     Columns that are empty for a plain message cost nothing.
     """
 
-    id = models.BigIntegerField(primary_key=True)
+    id = MessageId(primary_key=True)
     queue = models.ForeignKey(
         "queues.Queue",
         on_delete=models.DO_NOTHING,
@@ -76,6 +100,8 @@ class Message(models.Model):
     headers = models.JSONField(null=True)
     error = models.TextField(null=True, help_text="The error of the last failed delivery.")  # noqa: DJ001
     payload = models.BinaryField()
+
+    objects = Messages.as_manager()
 
     class Meta:
         db_table = "queues_openmessage"

@@ -46,6 +46,7 @@ from queues.operations.messages import (
     newest,
     no_progress,
     purge_batches,
+    unpack,
 )
 from queues.operations.search import Criteria, Look, Search
 from queues.reach import Operation, Protocol, may_reach
@@ -358,6 +359,8 @@ class _Step:
         return move_some(source, target, [state], None, parameters, no_progress, self.using)
 
     def _delay(self, queue: Queue, state: State, _: str, ids: list[int]) -> int:
+        if state == State.READY:
+            unpack(ids, self.using)
         [(count,)] = query(
             "delay_messages", self.using, queue=queue.pk, ids=ids, delay=self.plan.delay, by=self.by, named=self.named
         )

@@ -128,6 +128,8 @@ def list_jobs(
     else:
         states = [state for state, named in STATUS_OF.items() if named is status]
         rows = Message.objects.using(using).filter(queue=found, state__in=states).order_by("id")
+        if status is JobStatus.NEW:
+            rows = rows.within_reach(page * page_size, queue=found.pk, state=State.READY)
     start = (page - 1) * page_size
     rows = rows[start : start + page_size]
     if most_bytes is not None:

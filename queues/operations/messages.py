@@ -80,16 +80,31 @@ def purge_batches(
     """
     high = newest(using) if high is None else high
     limit = LEASE_BATCH if state in LEASES else BATCH
+    parameters = {
+        "queue": queue, "state": int(state), "outcome": int(outcome), "limit": limit, "high": high,
+        "ids": None if ids is None else list(ids), "by": by, "named": _named(ids, by) if named is None else named,
+        "event": "remove" if outcome == Outcome.REMOVED else "purge",
+    }  # fmt: skip
     while True:
-        [(gone,)] = query(
-            "purge", using, queue=queue, state=int(state), outcome=int(outcome), limit=limit, high=high,
-            ids=None if ids is None else list(ids), by=by, event="remove" if outcome == Outcome.REMOVED else "purge",
-            named=_named(ids, by) if named is None else named,
-        )  # fmt: skip
+        with transaction.atomic(using=using):
+            if ids is not None and state == State.READY:
+                unpack(ids, using)
+            [(gone,)] = query("purge", using, **parameters)
         if gone:
-            yield gone
-        if gone < limit:
+            yield int(gone)
+        if gone < limit and not (ids is None and state == State.READY and _unpack_oldest(queue, high, limit, using)):
             return
+
+
+def unpack(ids: Iterable[int], using: str) -> None:
+    """Give these messages rows of their own, as far as they are in ready segments: what is done to single messages is
+    done to rows. For the transaction that does it."""
+    query("unpack_messages", using, ids=list(ids))
+
+
+def _unpack_oldest(queue: int, high: int, messages: int, using: str) -> int:
+    """The same for the oldest segments of a queue; returns how many that were."""
+    return int(query("unpack_oldest", using, queue=queue, high=high, messages=messages)[0][0])
 
 
 def move(
@@ -163,6 +178,11 @@ def _move_batch(source: Queue, target: Queue, size: int, parameters: dict[str, A
     """Move one batch in one transaction, within what the target may hold. Raises QueueFull or QueueNotFound."""
     adds = source.pk != target.pk or parameters["state"] == State.DEAD
     with transaction.atomic(using=using):
+        if parameters["state"] == State.READY:
+            if parameters["ids"] is None:
+                _unpack_oldest(source.pk, parameters["high"], size, using)
+            else:
+                unpack(parameters["ids"], using)
         with connections[using].cursor() as cursor:
             cursor.execute("select 1 from queues_queue where id = %s for key share", [target.pk])
             if cursor.fetchone() is None:  # deleted meanwhile
@@ -187,8 +207,8 @@ def _move_batch(source: Queue, target: Queue, size: int, parameters: dict[str, A
 
 def peek(name: str, state: State = State.READY, limit: int = 10, using: str = DEFAULT_DB_ALIAS) -> list[Message]:
     """The oldest messages of a queue in one state, left as they are. Raises QueueNotFound."""
-    queue = get_queue(name, using)
-    return list(Message.objects.using(using).filter(queue=queue, state=state).order_by("id")[:limit])
+    rows = Message.objects.using(using).within_reach(limit, queue=get_queue(name, using).pk, state=state)
+    return list(rows.order_by("id")[:limit])
 
 
 def newest(using: str) -> int:

@@ -10,6 +10,7 @@ with block as materialized (
         select id, (id >> 56) << 56 as priority, coalesce(origin_id, id) as first_id, key, headers, payload, content,
             max_attempts, retry_interval, producer_id
         from queues_openmessage where not %(archived)s and queue_id = %(source)s and id = any(%(ids)s::bigint[])
+            and segment = any((select queues_segments_of(%(ids)s::bigint[]))::bigint[])
         union all
         select distinct on (id) id, 0, id, key, headers, payload, content, max_attempts, retry_interval, producer_id
         from queues_archive

@@ -21,17 +21,28 @@ with looked as materialized (
             and (queue_id, id) <= (%(queue)s, 9223372036854775807)
         order by queue_id, id limit %(rows)s)
         union all
+        (select id, state, queue_id, published_at, null, null, producer_id, content, payload from queues_segmentmessage
+        where %(way)s = 'queue' and state = %(state)s and queue_id = %(queue)s and id > %(after)s
+            and segment > greatest(%(after)s, -9223372036854771712) - 4096 and segment <= (
+                select queues_last_segment(%(queue)s, %(state)s::smallint, %(after)s, %(rows)s))
+        order by id limit %(rows)s)
+        union all
         (select id, state, queue_id, published_at, key, headers, producer_id, content, payload from queues_message
         where %(way)s = 'key' and queue_id = any(%(queues)s::int[]) and key = %(key)s and key is not null
             and id > %(after)s
         order by id limit %(rows)s)
         union all
         (select id, state, queue_id, published_at, key, headers, producer_id, content, payload from queues_openmessage
-        where %(way)s = 'ids' and (id = any(%(ids)s::bigint[]) or origin_id = any(%(ids)s::bigint[])) and id > %(after)s
+        where %(way)s = 'ids' and id > %(after)s and (origin_id = any(%(ids)s::bigint[]) or (
+            id = any(%(ids)s::bigint[]) and segment = any((select queues_segments_of(%(ids)s::bigint[]))::bigint[])))
         order by id limit %(rows)s)
         union all
-        (select id, state, queue_id, published_at, key, headers, producer_id, content, payload from queues_openmessage where %(way)s = 'all' and id > %(after)s order by id limit %(rows)s)
+        (select id, state, queue_id, published_at, key, headers, producer_id, content, payload from queues_openmessage
+        where %(way)s = 'all' and id > %(after)s and segment > greatest(%(after)s, -9223372036854771712) - 4096
+            and segment <= (select queues_last_segment(null, null, %(after)s, %(rows)s))
+        order by id limit %(rows)s)
     ) as near
+    order by id limit %(rows)s
 ), fitting as materialized (
     select id from looked where fits order by id limit %(most)s
 )

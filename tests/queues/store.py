@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -51,6 +51,62 @@ def store(queue: Queue, state: State = State.READY, count: int = 1, **fields: An
 
 def _without(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name != "attempts"}
+
+
+def store_segment(queue: Queue, count: int = 4, node: Node | None = None, **fields: Any) -> list[int]:
+    """Put messages into a queue as one row, with its counts: ready, or leased to a node. Returns their ids."""
+    [first] = store_segments([queue], 1, count, node, **fields)
+    return list(range(first, first + count))
+
+
+def store_segments(
+    queues: Sequence[Queue], segments: int, count: int = 2, node: Node | None = None, **fields: Any
+) -> list[int]:
+    """Put segments of so many messages each into queues in turn, with their counts. Returns their first ids."""
+    columns: dict[str, Any] = {"producer_id": None, "content": None, "max_attempts": None} | fields
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "insert into queues_segment (first, queue_id, node_id, count, producer_id, content, max_attempts, bodies)"
+            " select nextval('queues_message_id'), (%(queues)s::int[])[1 + n %% cardinality(%(queues)s::int[])],"
+            " %(node)s, %(count)s, %(producer_id)s::bigint, %(content)s::smallint, %(max_attempts)s::smallint,"
+            " array(select convert_to(slot::text, 'UTF8') from generate_series(1, %(count)s) slot)"
+            " from generate_series(0, %(segments)s - 1) n returning first",
+            {
+                "queues": [queue.pk for queue in queues], "node": None if node is None else node.pk, "count": count,
+                "segments": segments, **columns,
+            },
+        )  # fmt: skip
+        firsts = [row[0] for row in cursor.fetchall()]
+        cursor.execute(
+            f"insert into queues_queuetally (queue_id, {'leased' if node else 'ready'}, published)"
+            " select queue_id, sum(count), sum(count) from queues_segment where first = any(%s) group by 1", [firsts]
+        )  # fmt: skip
+    return firsts
+
+
+def whole_segments() -> list[int]:
+    """The first ids of the segments that there are."""
+    with connection.cursor() as cursor:
+        cursor.execute("select first from queues_segment order by first")
+        return [row[0] for row in cursor.fetchall()]
+
+
+@contextmanager
+def segments_read(most: int) -> Iterator[None]:
+    """What is done reads so many rows of segments at most. For tests in one transaction."""
+    before = _segment_rows_read()
+    yield
+    read = _segment_rows_read() - before
+    assert read <= most, f"{read} segments were read"
+
+
+def _segment_rows_read() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "select seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables"
+            " where relname = 'queues_segment'"
+        )
+        return int(cursor.fetchone()[0])
 
 
 def assert_counts_are_exact(queue: Queue) -> QueueCounts:

@@ -16,7 +16,7 @@ EVERY = 0.05
 
 LOOK = """
     select extract(epoch from clock_timestamp() - xact_start)::float8, backend_xmin is not null,
-        query ~ 'queues_message\\M' and query !~ 'queues_archive\\M', left(query, 200)
+        query ~ 'queues_(open)?message\\M' and query !~ 'queues_archive\\M', left(query, 200)
     from pg_stat_activity
     where application_name = %(session)s and datname = current_database() and xact_start is not null
 """

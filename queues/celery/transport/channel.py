@@ -207,13 +207,16 @@ class Channel(StdChannel):
         gone, database = 0, self._transport.database
         [(high,)] = database.query("newest")  # messages confirmed later stay
         for state in WAITING:
-            count = PURGED_AT_ONCE
-            while count == PURGED_AT_ONCE:
+            more = True
+            while more:
                 [(count,)] = database.query(
                     "purge", queue=id, state=state, high=high, ids=None, limit=PURGED_AT_ONCE, outcome=PURGED,
                     event="purge", by="celery", named=False,
                 )  # fmt: skip
                 gone += count
+                more = count >= PURGED_AT_ONCE or bool(
+                    database.query("unpack_oldest", queue=id, high=high, messages=PURGED_AT_ONCE)[0][0]
+                )
         # Messages in the memory of engines go, too.
         texts = list(Purge(id, "celery", high).texts())
         database.query("instruct", texts=texts, nodes=[None] * len(texts))

@@ -11,6 +11,7 @@ from queues.celery.transport.store_connection import StoreConnection
 
 #: Messages taken at once, at most.
 MOST = 100
+GREATEST_ID = (1 << 63) - 1
 
 
 class DirectConsumer:
@@ -35,7 +36,7 @@ class DirectConsumer:
             if not self._news:
                 return False
             self._news = False  # before the look: news that come meanwhile may be of later messages
-            self._taken.extend(database.query("take", queue=self.queue, limit=MOST))
+            self._taken.extend(self._take(database))
             self._news = self._news or len(self._taken) == MOST
             if not self._taken:
                 return False
@@ -47,3 +48,9 @@ class DirectConsumer:
             return True
         self.callback(message)
         return True
+
+    def _take(self, database: StoreConnection) -> list[tuple[Any, ...]]:
+        """The oldest messages."""
+        while (rows := database.query("take", queue=self.queue, limit=MOST)) and rows[0][0] is None:
+            database.query("unpack_oldest", queue=self.queue, high=GREATEST_ID, messages=MOST)
+        return rows

@@ -39,13 +39,16 @@ NEVER = ("due_at", "key", "headers", "body", "body_json", "result", "result_json
 AUDIT = """(select chain_id, seq, at, event, record_id as id, sender, recipient, encode(hash, 'hex') as hash
     from queues_audit) as audit"""
 # Messages of a dead letter queue have the reason in a header; those dead in their own queue in the row.
-LIVE = """(select m.id as place, coalesce(m.origin_id, m.id) as id, m.queue_id, m.state, m.attempts, m.producer_id,
-    m.published_at, m.due_at, coalesce(m.dead_at, (m.headers->'dead-letter'->>'at')::timestamptz) as dead_at,
+LIVE = """(select m.id as place, m.segment, coalesce(m.origin_id, m.id) as id, m.queue_id, m.state, m.attempts,
+    m.producer_id, m.published_at, m.due_at,
+    coalesce(m.dead_at, (m.headers->'dead-letter'->>'at')::timestamptz) as dead_at,
     case when m.state not in (3, 4) then m.headers->'dead-letter'->>'queue' end as moved_from,
     case when m.state in (3, 4) then m.error else m.headers->'dead-letter'->>'error' end as dead_reason,
     octet_length(m.payload) as size, m.key, statement_timestamp() as seen_at from queues_openmessage m) as live"""
 #: The end of ids, which are 64 bits wide.
 FIRST_ID, LAST_ID = -(2**63), 2**63 - 1
+#: Messages of a segment, at most.
+LARGEST_SEGMENT = 4096
 
 
 class Reader:
@@ -182,11 +185,16 @@ def audit_predicates(pieces: Sequence[tuple[int, int, int]]) -> list[str]:
     return [*found, " or ".join(together)] if together else found
 
 
+def _live_between(low: int, high: int) -> str:
+    """The live messages with ids from `low` to `high`, and which segments may have them."""
+    return f"place between {low} and {high} and segment between {max(low - LARGEST_SEGMENT, FIRST_ID)} and {high}"
+
+
 def live(reader: Reader, cuts: Sequence[int], queues: dict[int, str], keys: dict[int, str]) -> DataFrame:
     """The live messages, each part of them at its own moment; a message that moved meanwhile is there once."""
     edges = [FIRST_ID, *cuts]
-    predicates = [f"place >= {low} and place < {high}" for low, high in zip(edges, cuts, strict=False)]
-    rows = reader.table(LIVE, [*predicates, f"place >= {edges[-1]} and place <= {LAST_ID}"])
+    ends = [*(cut - 1 for cut in cuts), LAST_ID]
+    rows = reader.table(LIVE, [_live_between(low, high) for low, high in zip(edges, ends, strict=True)])
     named = (
         rows.withColumn("state", _label(f.col("state"), STATES))
         .withColumn("attempts", f.col("attempts").cast("int"))

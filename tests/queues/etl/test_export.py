@@ -320,6 +320,26 @@ def test_live_rows_are_replaced_by_each_run(etl: Etl) -> None:
     assert [row["id"] for row in etl.rows("live")] == [40]
 
 
+def test_live_messages_that_are_stored_together_are_there_once_each(
+    etl: Etl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.etl.job.database.ROWS_PER_QUERY", 3)
+    queue = etl.queue("orders")
+    etl.sql(
+        "insert into queues_segment (first, queue_id, node_id, count, bodies) values"
+        " (4096, %(queue)s, null, 5, '{a,bb,c,d,e}'), (8192, %(queue)s, 1, 4, '{f,g,h,i}'),"
+        " (12288, %(queue)s, null, 2, '{j,kkk}')".replace("%(queue)s", str(queue))
+    )  # fmt: skip
+    etl.sql("insert into queues_segmentsettlement (first, low, high, kept) values (8192, 1, 2, true)")
+    etl.sql("insert into queues_message (id, queue_id, state, payload) values (4200, %s, 0, 'x')", queue)
+    etl.export()
+    rows = [(row["id"], row["state"], row["size"]) for row in etl.rows("live")]
+    assert sorted(rows) == [
+        (4096, "ready", 1), (4097, "ready", 2), *((4096 + n, "ready", 1) for n in (2, 3, 4)), (4200, "ready", 1),
+        (8192, "leased", 1), (8195, "leased", 1), (12288, "ready", 1), (12289, "ready", 3),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("where", ["reading", "writing", "moving", "recording"])
 def test_a_run_that_is_killed_anywhere_costs_no_row_and_repeats_none(
     etl: Etl, monkeypatch: pytest.MonkeyPatch, where: str

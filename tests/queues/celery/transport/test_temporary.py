@@ -11,7 +11,7 @@ from kombu.entity import Exchange, Queue
 from kombu.exceptions import ChannelError
 from kombu.pidbox import Mailbox
 
-from queues.celery.transport import temporary
+from queues.celery.transport import direct, temporary
 from queues.celery.transport.store_connection import StoreConnection
 from tests.queues.celery.transport.conftest import Connect
 from tests.queues.celery.transport.tables import Got, Tables
@@ -46,6 +46,43 @@ def test_many_replies_come_in_order(connect: Connect) -> None:
         for number in range(350):
             producer.publish(number, routing_key="replies")
     assert got.bodies(350) == list(range(350))
+
+
+def packed(tables: Tables, queue: str, *bodies: str) -> None:
+    """Store messages as a publisher of another protocol does, together."""
+    tables.rows(
+        "with s as (insert into queues_segment (first, queue_id, count, bodies)"
+        " select nextval('queues_message_id'), id, cardinality(bodies), bodies"
+        " from queues_queue, (select array(select convert_to(b, 'UTF8') from unnest(%s::text[]) b) as bodies) as given"
+        " where name = %s returning queue_id, count)"
+        " insert into queues_queuetally (queue_id, ready, published) select queue_id, count, count from s returning 1",
+        list(bodies), queue,
+    )  # fmt: skip
+
+
+def test_messages_that_are_stored_together_come_in_order_among_others(
+    connect: Connect, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "MOST", 3)
+    connection = connect(foreign_queues=["replies"])
+    got, producer = Got(connection, [REPLIES], no_ack=True), connect().Producer()
+    for number in range(4):
+        producer.publish(f"{number}", routing_key="replies")
+    packed(tables, "replies", "4", "5", "6", "7", "8")
+    packed(tables, "replies", "9", "10")
+    producer.publish("11", routing_key="replies")
+    assert [message.body.decode().strip('"') for message in got.wait(12)] == [str(number) for number in range(12)]
+    assert tables.held("replies") == (0, 0, 0, 0)
+
+
+def test_purging_a_queue_takes_what_is_stored_together(connect: Connect, tables: Tables) -> None:
+    channel = connect().channel()
+    Queue("kept", FAN)(channel).declare()
+    packed(tables, "kept", "1", "2", "3")
+    assert channel.queue_purge("kept") == 3
+    assert tables.held("kept") == (0, 0, 0, 0)
+    assert [row["outcome"] for row in tables.archived("kept")] == [2, 2, 2]
+    assert tables.rows("select from queues_segment") == []
 
 
 def test_a_broadcast_may_be_acknowledged(connect: Connect, tables: Tables) -> None:
