@@ -316,13 +316,13 @@ def test_after_its_last_attempt_a_message_is_a_dead_letter(hasty: Blip, store: D
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "audited"])
-def late(request: pytest.FixtureRequest, hasty_broker: Broker, hasty: Blip, store: Database) -> Iterator[int]:
+def late(request: pytest.FixtureRequest, hasty_broker: Broker, hasty: Blip, store: Database) -> int:
     """A subscription of `late`, whose queue is audited or not: what answers a late ACK is the same."""
     subscription = hasty.subscribe(b"late")
     if request.param:
         store.change_queue(store.queue_of(subscription), audited=True)
         store.wait_until_obeyed(hasty_broker)
-    yield subscription
+    return subscription
 
 
 def test_an_ack_that_comes_while_the_message_waits_to_go_out_again_settles_it(
