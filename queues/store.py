@@ -102,7 +102,7 @@ def announce_ready(using: str, ready: Mapping[int, int]) -> None:
 
 
 class _Announcement:
-    """What the publishes of a transaction, or of a savepoint in it, made ready."""
+    """The queues in which a transaction, or a savepoint in it, made messages ready."""
 
     def __init__(self, using: str, ready: Mapping[int, int]) -> None:
         self._using = using

@@ -52,7 +52,7 @@ def nack(code: int) -> bytes:
 
 @pytest.fixture
 def answered(driver: BlipMQ, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[bytes]], bytes | bytearray]:
-    """What a consumer makes of bytes that come in these parts."""
+    """The records that a consumer finds in bytes that come in these parts."""
 
     def receive(parts: list[bytes]) -> bytes | bytearray:
         left = iter(parts)
