@@ -69,6 +69,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "brokersite.invalid_values.UnfitValues",
+    "brokersite.database_away.DatabaseAway",
 ]
 
 ROOT_URLCONF = "brokersite.urls"

@@ -34,7 +34,7 @@ from queues.engine.statements import ALL
 from queues.models import Content
 from queues.reach import Operation, Protocol, may_reach
 from queues.settings import settings
-from queues.store import query
+from queues.store import announce_ready, query
 
 __all__ = ["InvalidAddress", "InvalidMessage", "Outgoing", "QueueFull", "QueueNotFound", "publish", "publish_many"]
 
@@ -127,30 +127,33 @@ def publish_many(
     exact = not connections[using].in_atomic_block
     parts = list(_parts(rows))
     ids: list[int | None] = []
+    ready: dict[int, int] = {}
     error: Exception | None = None
     # The savepoint takes back what was stored when the rest is refused, without spoiling the caller's transaction.
     in_steps = len(parts) > 1 or (len(rows) > 1 and any(row[1] is not None for row in rows))
     with transaction.atomic(using=using, savepoint=in_steps):
         for part in parts:
-            stored, error = _store(kind, name, part, exact, using)
+            stored, error = _store(kind, name, part, exact, using, ready)
             if error is not None:
                 if in_steps:
                     transaction.set_rollback(True, using=using)
                 break
             ids += stored
+        if error is None:
+            announce_ready(using, ready)
     if error is not None:
         raise error
     return ids
 
 
 def _store(
-    kind: str, name: str, rows: Sequence[Row], exact: bool, using: str
+    kind: str, name: str, rows: Sequence[Row], exact: bool, using: str, ready: dict[int, int]
 ) -> tuple[list[int | None], Exception | None]:
-    """Store some rows: an id for each, or the reason why none was stored."""
+    """Store some rows: an id for each, or the reason why none was stored. Adds to `ready`, which is announced."""
     bodies, keys, headers, delays, ttls, attempts, priorities, contents = (
         list(column) for column in zip(*rows, strict=True)
     )
-    [(exists, reached, full, dropping, stored, _)] = query(
+    [(exists, reached, full, dropping, stored, new, _)] = query(
         "publish_routed", using, kind=kind, name=name, exact=exact, bodies=bodies, keys=keys, headers=headers,
         delays=delays, ttls=ttls, attempts=attempts, priorities=priorities, contents=contents,
     )  # fmt: skip
@@ -158,19 +161,22 @@ def _store(
         return [], QueueNotFound(f"{name!r}; create it with: manage.py queue create {name}")
     if full:
         return [], QueueFull(", ".join(repr(queue) for queue in full))
+    for queue, first in (new or {}).items():
+        ready[int(queue)] = min(first, ready.get(int(queue), first))
     if not reached:
         return [None] * len(rows), None
     for queue in dropping or ():
         _make_room(queue, using)
     ids: list[int | None] = list(stored)
     if None in ids:
-        return _find_taken(kind, name, rows, ids, reached, exact, using)
+        return _find_taken(kind, name, rows, ids, reached, exact, using, ready)
     return ids, None
 
 
 def _find_taken(
-    kind: str, name: str, rows: Sequence[Row], ids: list[int | None], reached: list[int], exact: bool, using: str
-) -> tuple[list[int | None], Exception | None]:
+    kind: str, name: str, rows: Sequence[Row], ids: list[int | None], reached: list[int], exact: bool, using: str,
+    ready: dict[int, int],
+) -> tuple[list[int | None], Exception | None]:  # fmt: skip
     """Fill in the ids of the messages whose keys were taken. One that has just left is no reason not to publish."""
     taken = sorted({row[1] for row, id in zip(rows, ids, strict=True) if id is None and row[1] is not None})
     known: dict[str | None, int] = dict(query("find_keys", using, queues=reached, keys=taken))
@@ -178,7 +184,7 @@ def _find_taken(
     free = [n for n, id in enumerate(ids) if id is None]
     if not free:
         return ids, None
-    again, error = _store(kind, name, [rows[n] for n in free], exact, using)
+    again, error = _store(kind, name, [rows[n] for n in free], exact, using, ready)
     for n, id in zip(free, again, strict=False):
         ids[n] = id
     return ids, error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connections, transaction
 
-from queues.engine.cluster.notifications.formats import CHANNEL, Sendable, SendableInstruction, recipient
+from queues.engine.cluster.notifications.formats import CHANNEL, Ready, Sendable, SendableInstruction, recipient
 from queues.engine.statements import DIRECTORY as ENGINE_DIRECTORY
 from queues.sqlfiles import statements
 
@@ -75,3 +75,47 @@ def notify(using: str, notification: Sendable) -> None:
     with connections[using].cursor() as cursor:
         for text in texts:
             cursor.execute("select pg_notify(%s, %s)", (CHANNEL, text))
+
+
+def announce_ready(using: str, ready: Mapping[int, int]) -> None:
+    """Tell every node, after the current transaction's commit, in which queues messages became ready.
+
+    `ready` has the first position in each. Commits that notify wait for each other, also while they wait for the disk;
+    so this is a transaction of its own, that does not. If it is lost with the process, nodes find the messages at their
+    next look. Django runs nothing after commits that its caller makes by hand, without autocommit: those notify.
+    """
+    connection = connections[using]
+    if not ready:
+        return
+    if not connection.in_atomic_block:
+        _Announcement(using, ready).send()
+        return
+    if not connection.commit_on_exit:
+        notify(using, Ready(dict(ready)))
+        return
+    last = connection.run_on_commit[-1] if connection.run_on_commit else None
+    waiting = None if last is None else getattr(last[1], "__self__", None)
+    if last is not None and isinstance(waiting, _Announcement) and last[0] == set(connection.savepoint_ids):
+        waiting.add(ready)
+    else:
+        transaction.on_commit(_Announcement(using, ready).send, using=using, robust=True)
+
+
+class _Announcement:
+    """The queues in which a transaction, or a savepoint in it, made messages ready."""
+
+    def __init__(self, using: str, ready: Mapping[int, int]) -> None:
+        self._using = using
+        self._ready = dict(ready)
+
+    def add(self, ready: Mapping[int, int]) -> None:
+        for queue, first in ready.items():
+            self._ready[queue] = min(first, self._ready.get(queue, first))
+
+    def send(self) -> None:
+        """Notify, after the commit."""
+        with connections[self._using].cursor() as cursor:
+            for text in Ready(self._ready).texts():
+                cursor.execute(
+                    "select set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)", (CHANNEL, text)
+                )

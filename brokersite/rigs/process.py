@@ -62,7 +62,7 @@ class RigProcess:
 
     @property
     def output(self) -> str:
-        """What it has printed."""
+        """The text that it has printed."""
         with self.log.open("rb") as log:
             log.seek(self._begin)
             return log.read().decode(errors="replace")

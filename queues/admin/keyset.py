@@ -44,7 +44,7 @@ class KeysetChangeList(ChangeList):
         return list(self.keyset)
 
     def choice(self, parameter: str) -> str | None:
-        """What is chosen in the filter of this name."""
+        """The choice in the filter of this name."""
         filters = (spec for spec in self.filter_specs if isinstance(spec, admin.SimpleListFilter))
         return next((spec.value() for spec in filters if spec.parameter_name == parameter), None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, BaseConnection
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 
@@ -69,7 +69,7 @@ class Fault(enum.Enum):
     BAD = enum.auto()
 
 
-def fault_of(error: BaseException, connection: AsyncConnection[TupleRow] | None = None) -> Fault:
+def fault_of(error: BaseException, connection: BaseConnection[TupleRow] | None = None) -> Fault:
     """The fault behind an error of a connection; without a connection, of connecting."""
     if connection is None or connection.closed:
         return Fault.LOST

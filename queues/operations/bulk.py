@@ -23,7 +23,6 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from queues.engine.cluster.notifications.formats import Ready
 from queues.engine.errors import EngineError, QueueFull, QueueNotFound
 from queues.engine.statements import ALL
 from queues.models import (
@@ -50,7 +49,7 @@ from queues.operations.messages import (
 )
 from queues.operations.search import Criteria, Look, Search
 from queues.reach import Operation, Protocol, may_reach
-from queues.store import notify, query
+from queues.store import announce_ready, query
 
 logger = logging.getLogger(__name__)
 
@@ -404,7 +403,7 @@ class _Step:
             archived=between is not None, low=low, high=high,
         )  # fmt: skip
         if first is not None:
-            notify(self.using, Ready({target.pk: first}))
+            announce_ready(self.using, {target.pk: first})
         if room is not None and count > room:
             query("drop_oldest", self.using, queue=target.pk, count=count - room, **ALL)
         return int(count)

@@ -64,7 +64,7 @@ class PageTooLarge(OperationError):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class StoredJob:
     """A job, wherever it is now. `payload` is None once it is finished, unless the queue's retention keeps payloads.
 
     `max_attempts` 0 is without limit; `priority` higher first.
@@ -91,7 +91,7 @@ class Job:
 
 def find_job(
     queue: str, uuid: UUID, active: Iterable[int] = (), using: str = DEFAULT_DB_ALIAS
-) -> Job | None:
+) -> StoredJob | None:
     """A job, with its log; None when there is none (any more). `active` is as for `list_jobs`."""
     found = Queue.objects.using(using).filter(name=queue).first()
     if found is None:
@@ -110,7 +110,7 @@ def find_job(
 def list_jobs(
     queue: str, status: JobStatus, page: int, page_size: int, active: Iterable[int] = (),
     prefetched: Iterable[int] = (), most_bytes: int | None = None, using: str = DEFAULT_DB_ALIAS,
-) -> list[Job]:  # fmt: skip
+) -> list[StoredJob]:  # fmt: skip
     """A page (1, 2, …) of a queue's jobs in one status, oldest first. Raises QueueNotFound, or PageTooLarge when their
     payloads and results have more than `most_bytes` together.
 
@@ -194,19 +194,19 @@ def _archived(queue: Queue, id: int, using: str) -> ArchivedMessage | None:
     return row or _archived_rows(queue, id, using).first()
 
 
-def _job(queue: Queue, row: Message | ArchivedMessage, log: tuple[str, ...] = ()) -> Job:
+def _job(queue: Queue, row: Message | ArchivedMessage, log: tuple[str, ...] = ()) -> StoredJob:
     interval = int(queue.retry_backoff.total_seconds() * 1000)
     attempts = queue.max_attempts if row.max_attempts is None else row.max_attempts
     if row.retry_interval is not None:
         interval = row.retry_interval
     if isinstance(row, ArchivedMessage):
-        return Job(
+        return StoredJob(
             row.id, message_uuid(queue.uuid, row.id), queue.name, JobStatus.COMPLETED, _bytes(row.payload), row.content,
             row.due_at, attempts, interval, row.published_at, row.attempts, key=row.key,
             result=_bytes(row.result), finished_at=row.finished_at, log=log,
         )  # fmt: skip
     id = row.origin_id or row.pk
-    return Job(
+    return StoredJob(
         id, message_uuid(queue.uuid, id), queue.name, STATUS_OF[State(row.state)], bytes(row.payload), row.content,
         row.due_at, attempts, interval, row.published_at, row.attempts, -(row.pk >> 56), row.key, row.error, log=log,
     )  # fmt: skip

@@ -11,12 +11,12 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
-from queues.engine.cluster.notifications.formats import Purge, Ready
+from queues.engine.cluster.notifications.formats import Purge
 from queues.engine.errors import QueueFull, QueueNotFound
 from queues.engine.statements import ALL
 from queues.models import Message, Outcome, Overflow, Queue, State
 from queues.reach import Operation, Protocol, may_reach
-from queues.store import notify, query
+from queues.store import announce_ready, notify, query
 
 Progress = Callable[[int], None]
 
@@ -197,7 +197,7 @@ def _move_batch(source: Queue, target: Queue, size: int, parameters: dict[str, A
         if rejects and moved > size:  # one more was there and does not fit
             transaction.set_rollback(True, using=using)
         elif first is not None:
-            notify(using, Ready({target.pk: first}))
+            announce_ready(using, {target.pk: first})
         if room is not None and not rejects and moved > room:
             query("drop_oldest", using, queue=target.pk, count=moved - room, **ALL)
     if rejects and moved > size:

@@ -57,7 +57,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRow:
-    """What a row of the archive says of a plain message; the rest is null."""
+    """The columns of the archive that a plain message has; the rest is null."""
 
     id: int
     queue: int

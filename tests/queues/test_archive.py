@@ -209,7 +209,7 @@ def nodes_of(plan: Any) -> Iterator[dict[str, Any]]:
 
 
 def expanded(queryset: Any) -> int:
-    """How many segments a query expands into their messages."""
+    """The number of segments that a query expands into their messages."""
     [plan] = json.loads(plan_of(*queryset.query.sql_with_params()))
     return sum(
         round(node["Actual Rows"] * node["Actual Loops"])

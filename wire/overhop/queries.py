@@ -187,7 +187,7 @@ def metadata(queue: job_queues.JobQueue) -> Payload:
     }
 
 
-def record(job: jobs.Job) -> Payload:
+def record(job: jobs.StoredJob) -> Payload:
     """A job as JOB and LSJOB tell of it; what only some jobs have is left out for the others."""
     told: Payload = {
         "uuid": str(job.uuid),

@@ -16,8 +16,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
+from celery import Celery
 from django.db import connection
 
+import queues.celery.transport  # noqa: F401 - makes fivewire:// known
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.measures import Figures
 from brokersite.rigs.bench.servers import private_rabbitmq
@@ -63,6 +65,7 @@ class CelerySystem:
                 _publish(count, producers, environment)
                 with _worker(options, environment):
                     figures["backlog_per_s"] = _pace(ran, count)
+                    _wait_idle(self._broker)
             else:
                 with _worker(options, environment):
                     _publish(WARM_UP, 1, environment)
@@ -71,6 +74,7 @@ class CelerySystem:
                     figures["calls_per_s"] = count / _publish(count, producers, environment)
                     _wait(ran, count + WARM_UP)
                     figures["through_per_s"] = count / (time.monotonic() - began)
+                    _wait_idle(self._broker)
             lines = [int(line) for line in ran.read_bytes().split()]
             figures["lost"] += count - len({number for number in lines if number < count})
             figures["duplicates"] += max(0, len(lines) - count - (0 if backlog else WARM_UP))
@@ -149,6 +153,15 @@ def _wait(ran: Path, count: int) -> None:
         if time.monotonic() > deadline:
             raise BenchError(f"after {PATIENCE:g} s {ran.stat().st_size // BYTES} of {count} tasks have run")
         time.sleep(0.002)
+
+
+def _wait_idle(broker: str) -> None:
+    """Wait until the worker knows that its tasks are done. One that is told to stop forgets those whose acceptance it
+    has not read yet (`AsynPool.flush`), though they run: over any broker they would be delivered again."""
+    with Celery("bench", broker=broker) as app:
+        inspect = app.control.inspect(limit=1, timeout=PATIENCE)
+        while any(any((ask() or {}).values()) for ask in (inspect.reserved, inspect.active)):
+            time.sleep(0.02)
 
 
 def _pace(ran: Path, count: int) -> float:

@@ -8,7 +8,7 @@ stores checks that it still holds. Queues with routes, a maximum length or an au
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -84,7 +84,7 @@ class ConnectionPublisher:
         queues = by_queue(rows)
         with self._whole(len(queues)):
             for queue, own in queues.items():
-                store_routed(self._database.query, queue, own, True)
+                self._note_ready(store_routed(self._database.query, queue, own, True))
                 if (plan := self._plan(queue)).temporary:
                     self._temporary.add(plan.id)
 
@@ -125,16 +125,22 @@ class ConnectionPublisher:
 
     def _note(self, first: int, row: MessageRow, plan: QueuePlan) -> None:
         if not row.delay:
-            lowest = first - (row.priority << 56)
-            self._ready[plan.id] = min(lowest, self._ready.get(plan.id, lowest))
+            self._note_ready({plan.id: first - (row.priority << 56)})
             if plan.temporary:
                 self._temporary.add(plan.id)
+
+    def _note_ready(self, ready: Mapping[int, int]) -> None:
+        for queue, first in ready.items():
+            self._ready[queue] = min(first, self._ready.get(queue, first))
 
 
 def store_routed(
     query: Callable[..., list[tuple[Any, ...]]], queue: str, rows: Sequence[MessageRow], exact: bool
-) -> None:
-    """Store messages as `queues.api.publish` does, through routes, within limits, recorded where that is asked for."""
+) -> dict[int, int]:
+    """Store messages as `queues.api.publish` does, through routes, within limits, recorded where that is asked for.
+
+    Returns queues in which messages became ready, with the first position in each: to be announced after the commit.
+    """
     parameters = {
         "bodies": [row.payload for row in rows],
         "keys": [row.key for row in rows],
@@ -146,7 +152,7 @@ def store_routed(
         "priorities": [row.priority for row in rows],
         "contents": [row.content for row in rows],
     }
-    [(exists, _, full, dropping, stored, _)] = query(
+    [(exists, _, full, dropping, stored, ready, _)] = query(
         "publish_routed", kind="queue", name=queue, exact=exact, **parameters
     )
     if not exists:
@@ -158,8 +164,8 @@ def store_routed(
         if room is not None and room < 0:
             query("drop_oldest", queue=id, count=-room, **ALL)
     taken = [row.without_key() for row, id in zip(rows, stored, strict=True) if id is None]
-    if taken:
-        store_routed(query, queue, taken, exact)
+    again = store_routed(query, queue, taken, exact) if taken else {}
+    return again | {int(queue): first for queue, first in (ready or {}).items()}
 
 
 def _columns(rows: Sequence[MessageRow], plans: Sequence[QueuePlan]) -> dict[str, Any]:

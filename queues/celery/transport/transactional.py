@@ -62,12 +62,15 @@ class DjangoPublisher:
 
     def _store_in(self, queue: str, rows: Sequence[MessageRow]) -> None:
         try:
-            store_routed(self._query, queue, rows, False)
+            ready = store_routed(self._query, queue, rows, False)
         except NoSuchQueue:
             # One that others still see was deleted by this very transaction, and making it would wait for its end.
             if self._database.query("plan", name=queue) or not self._declared.restore(self._database, queue):
                 raise
-            store_routed(self._query, queue, rows, False)
+            ready = store_routed(self._query, queue, rows, False)
+        from queues.store import announce_ready
+
+        announce_ready(self._alias, ready)
 
     def _query(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         from django.db import connections

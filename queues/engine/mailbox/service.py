@@ -416,6 +416,8 @@ class MailboxService:
                 self.more_in_store(queue, id)
             else:
                 self.announce(queue, id)
+        for queue, id in exchange.ready.items():
+            self.announce(queue, id)
         for mailbox, failure in exchange.undeliverable:
             if mailbox.policy is not None:
                 self.settlements.bury(mailbox.policy, failure)

@@ -180,6 +180,8 @@ class Exchange:
         self._news: list[int] = []
         #: Queues that letters were left in, and not claimed: the first id, and the node that serves the queue.
         self.left: dict[int, tuple[int, int]] = {}
+        #: Other queues in which letters became ready: the first position in each.
+        self.ready: dict[int, int] = {}
         self.names: list[str] = []
         self.undeliverable: list[tuple[Mailbox, Failure]] = []
         #: Key, mailbox and error of letters that raised an unforeseen error.
@@ -399,7 +401,7 @@ class Exchange:
         cursor = await connection.execute(statement("publish_routed"), parameters)
         row = await cursor.fetchone()
         assert row is not None
-        exists, reached, full, dropping, *_ = row
+        exists, reached, full, dropping, _, ready, _ = row
         if not exists or full:
             ids = [forward.id.encode() for forward in some]
             await connection.execute(statement("unsee_letters"), {"ids": ids})
@@ -408,6 +410,7 @@ class Exchange:
             return
         self.overfull.update(dropping or ())
         self.stored += count
+        self.ready.update({int(queue): first for queue, first in (ready or {}).items()})
         for forward in some:
             self.record.add("send", forward.id, forward.sender.name, str(forward.destination))
 

@@ -1,11 +1,13 @@
--- Store messages on a connection that is not the engine's, in that connection's transaction: nodes hear of it at commit.
+-- Store messages in the caller's transaction, which may not be the engine's own. The caller tells nodes after the commit
+-- what became ready: a commit that waits for the disk is not to notify too, since those that do wait for each other.
 -- Routes as resolve.sql does, by what the statement sees. It takes no lock that a publish of the engine waits for: a
 -- shared lock on the rows of the target queues only keeps them from being deleted until commit. With `exact`, which is
 -- for transactions that end at once, it also locks the counts of queues with a maximum length, as admit.sql does.
 -- A message whose key is taken in a queue is left out there; when a queue that rejects is full nothing is stored. What is
 -- stored in an audited queue is noted in the journal: the transaction may be long.
 -- One row: whether the addressed queue exists, the queues reached, the names of those that are full, the queues that may
--- have to drop their oldest, for each message the lowest id stored for it or null, and how many notifications there are.
+-- have to drop their oldest, for each message the lowest id stored for it or null, the queues in which messages became
+-- ready with the first position in each, as a JSON object, and how many instructions there are.
 with recursive reached as (
     select %(kind)s::text as kind, %(name)s::text as name
     union
@@ -67,11 +69,6 @@ with recursive reached as (
     insert into queues_auditjournal (chain, event, record_id, sender, recipient)
     select 'queue:' || name, 'publish', id::text, '', name from stored join target using (queue_id)
     where audited order by position
-), announced as materialized (
-    select pg_notify('fivewire', json_build_object('ready', json_object_agg(queue_id, first))::text)
-    from (select queue_id, min(position) as first, (row_number() over () - 1) / 200 as part
-        from stored where state = 0 group by queue_id) as ready
-    group by part
 ), passed_on as materialized (
     -- QoS 0 subscriptions get it in memory, from the node that serves them.
     select queues_instruct(array_agg(json_build_object('transient', queue_id, 'node', node_id,
@@ -86,4 +83,6 @@ select exists (select from addressed),
     (select array_agg(queue_id order by queue_id) from target where max_length is not null and overflow <> 'reject'),
     (select array_agg(id order by n)
         from (select n, min(stored.id) as id from placed left join stored using (id) group by n) as by_message),
-    (select count(*) from announced) + (select count(*) from passed_on)
+    (select json_object_agg(queue_id, first)
+        from (select queue_id, min(position) as first from stored where state = 0 group by queue_id) as ready),
+    (select count(*) from passed_on)

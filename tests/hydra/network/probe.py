@@ -15,7 +15,7 @@ ID: Final = 12345
 _PING: Final = re.compile(rb"PING ([0-9]+) (\S+) ([0-9]+)")
 
 Answer = Callable[[int, str, str], str]
-"""How a heartbeat is answered: one's own id, its `val` and its leader's id give a line, or nothing."""
+"""The answer to a heartbeat: one's own id, its `val` and its leader's id give a line, or nothing."""
 
 
 def as_documented(id: int, val: str, leader: str) -> str:

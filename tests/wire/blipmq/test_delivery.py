@@ -315,9 +315,20 @@ def test_after_its_last_attempt_a_message_is_a_dead_letter(hasty: Blip, store: D
     assert store.payloads(queue) == [b"x"]
 
 
-def test_an_ack_that_comes_while_the_message_waits_to_go_out_again_settles_it(hasty: Blip, store: Database) -> None:
+@pytest.fixture(params=[False, True], ids=["plain", "audited"])
+def late(request: pytest.FixtureRequest, hasty_broker: Broker, hasty: Blip, store: Database) -> int:
+    """A subscription of `late`, whose queue is audited or not: what answers a late ACK is the same."""
     subscription = hasty.subscribe(b"late")
-    queue = store.queue_of(subscription)
+    if request.param:
+        store.change_queue(store.queue_of(subscription), audited=True)
+        store.wait_until_obeyed(hasty_broker)
+    return subscription
+
+
+def test_an_ack_that_comes_while_the_message_waits_to_go_out_again_settles_it(
+    hasty: Blip, late: int, store: Database
+) -> None:
+    subscription, queue = late, store.queue_of(late)
     hasty.publish(b"late", b"x")
     tag = hasty.next(subscription).cid
     wait_until(lambda: store.value("select count(*) from queues_message where queue_id = %s and tag = 1", queue))
@@ -327,11 +338,10 @@ def test_an_ack_that_comes_while_the_message_waits_to_go_out_again_settles_it(ha
 
 
 def test_a_late_ack_settles_a_message_that_is_in_memory_to_go_out_again(
-    hasty_broker: Broker, hasty: Blip, store: Database
+    hasty_broker: Broker, hasty: Blip, late: int, store: Database
 ) -> None:
-    subscription = hasty.subscribe(b"late in memory")
-    queue = store.queue_of(subscription)
-    hasty.publish(b"late in memory", b"a", b"b")
+    subscription, queue = late, store.queue_of(late)
+    hasty.publish(b"late", b"a", b"b")
     assert [hasty.next(subscription).cid for _ in range(2)] == [1, 2]
     wait_until(lambda: store.value("select count(*) from queues_message where queue_id = %s and tag > 0", queue) == 2)
     store.change_queue(queue, ack_timeout=datetime.timedelta(seconds=60))
@@ -344,10 +354,9 @@ def test_a_late_ack_settles_a_message_that_is_in_memory_to_go_out_again(
     assert hasty.poll(subscription) is None
 
 
-def test_a_late_ack_settles_a_message_that_is_just_being_returned(hasty: Blip, store: Database) -> None:
-    subscription = hasty.subscribe(b"returning")
-    queue = store.queue_of(subscription)
-    hasty.publish(b"returning", b"before", b"x")
+def test_a_late_ack_settles_a_message_that_is_just_being_returned(hasty: Blip, late: int, store: Database) -> None:
+    subscription, queue = late, store.queue_of(late)
+    hasty.publish(b"late", b"before", b"x")
     hasty.ack(hasty.next(subscription).cid, subscription)
     wait_until(lambda: store.states(queue).total() == 1)
     with store.unwritable_messages():
@@ -359,6 +368,19 @@ def test_a_late_ack_settles_a_message_that_is_just_being_returned(hasty: Blip, s
         hasty.is_silent(0.05)
     assert hasty.ask() == []
     store.wait_for_states(queue)
+
+
+def test_of_a_message_that_came_twice_the_first_ack_settles_it_and_the_second_is_told_so(
+    hasty_broker: Broker, hasty: Blip, late: int, store: Database
+) -> None:
+    queue = store.queue_of(late)
+    hasty.publish(b"late", b"x")
+    assert [hasty.next(late).cid for _ in range(2)] == [1, 1]
+    hasty.ack(1, late)
+    store.wait_for_states(queue)
+    assert hasty.ask(codec.encode_ack(1, late)) == [nack(1, 404, UNKNOWN)]
+    with Blip(hasty_broker.blipmq) as other:
+        assert other.ask(codec.encode_ack(1, late)) == [nack(1, 404, UNKNOWN)]
 
 
 def test_an_ack_after_the_connection_that_polled_is_gone_settles_the_message(

@@ -20,7 +20,7 @@ JOBS = 120
 WORKERS = 10
 LIMIT = 3
 ROUNDS = 10
-"""How often so many jobs are given, until both nodes have done some: one may have been held up."""
+"""The times that so many jobs are given, until both nodes have done some: one may have been held up."""
 
 
 @pytest.fixture

@@ -10,7 +10,20 @@ from typing import Final
 from brokersite.rigs.bench.columns import Records, read_column, write_column
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.stream import Endpoint, Stream
-from wire.blipmq.codec import ACK, AUTH, HEADER, HEADER_SIZE, HELLO, NACK, PING, POLL, PONG, PUBLISH, SUBSCRIBE
+from wire.blipmq.codec import (
+    ACK,
+    AUTH,
+    HEADER,
+    HEADER_SIZE,
+    HELLO,
+    NACK,
+    PING,
+    POLL,
+    PONG,
+    PUBLISH,
+    SUBSCRIBE,
+    UNKNOWN_DELIVERY,
+)
 
 #: POLLs in a burst, at least.
 _FEWEST: Final = 4
@@ -70,10 +83,13 @@ class BlipConnection(Stream):
         data = self.take(4 + int.from_bytes(self.rest[:4]))
         kind, payload = data[4], data[HEADER_SIZE:]
         if kind == NACK:
-            code, size = struct.unpack_from(">HH", payload)
-            text = payload[4 : 4 + size].decode(errors="replace")
-            raise BenchError(f"BlipMQ at {self.endpoint} answers {code}: {text}")
+            raise self._refusal(payload)
         return kind, payload
+
+    def _refusal(self, payload: bytes | bytearray) -> BenchError:
+        """The error that a NACK's payload tells."""
+        code, size = struct.unpack_from(">HH", payload)
+        return BenchError(f"BlipMQ at {self.endpoint} answers {code}: {payload[4 : 4 + size].decode(errors='replace')}")
 
     def call(self, kind: int, payload: bytes) -> bytes:
         """Send a request; the payload of its answer."""
@@ -146,12 +162,22 @@ class BlipConsumer(BlipConnection):
         while len(rest) % stride != _PONG_SIZE or rest[-9] != PONG:
             self.read()
             if rest[4::stride].rstrip(bytes((PONG,))).strip(bytes((PUBLISH,))):
-                self._refuse()
+                self._leave_out_refusals()
         self.rest = bytearray()
         return rest, len(rest) // stride
 
-    def _refuse(self) -> None:
-        kind = PUBLISH
-        while kind == PUBLISH:
-            kind, _ = self.next_frame()  # raises for a NACK
-        raise BenchError(f"BlipMQ at {self.endpoint} sent another frame than deliveries: type {kind}, or another size.")
+    def _leave_out_refusals(self) -> None:
+        """Take out of what was read each answer to a second acknowledgement: of a message that came twice, since the
+        first delivery was not acknowledged in time, the first one settles it. Raises BenchError for other frames."""
+        rest, at = self.rest, 0
+        while len(rest) > at + 4:
+            size = 4 + int.from_bytes(rest[at : at + 4])
+            if rest[at + 4] == NACK and len(rest) >= at + size:
+                if int.from_bytes(rest[at + HEADER_SIZE : at + HEADER_SIZE + 2]) != UNKNOWN_DELIVERY.code:
+                    raise self._refusal(rest[at + HEADER_SIZE : at + size])
+                del rest[at : at + size]
+            elif rest[at + 4] in (NACK, PONG) or (rest[at + 4] == PUBLISH and size == self._stride):
+                at += size
+            else:
+                kind = rest[at + 4]
+                raise BenchError(f"BlipMQ at {self.endpoint} sent a frame of type {kind} and {size} bytes.")

@@ -292,7 +292,7 @@ def fast() -> Shop:
 
 @pytest.fixture
 def no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was taken once counts for ever."""
+    """A pace that counts all that was taken, for ever."""
     monkeypatch.setattr("queues.engine.consume.pace.AHEAD", 1e12)
 
 

@@ -1,4 +1,4 @@
-"""How many messages are taken ahead of demand, by the deliveries before. Times are given."""
+"""The number of messages taken ahead of demand, by the deliveries before. Times are given."""
 
 from __future__ import annotations
 
