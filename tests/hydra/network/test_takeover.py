@@ -15,6 +15,7 @@ from tests.hydra.network.nodes import STEADY, TIMES, Network, Node
 from tests.hydra.network.people import Person
 from tests.hydra.network.stores import Publish
 from tests.hydra.network.talk import Talk
+from tests.lengths import short_or_long
 from tests.waiting import wait_until
 from tests.wire.broker import Database
 
@@ -45,7 +46,7 @@ def kill(leader: Node, person: Person) -> tuple[float, float]:
     return at, person.wait_joined(after=at)
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", short_or_long(2, 20))
 def test_a_leader_that_is_killed_again_and_again_costs_no_line_but_those_in_its_hands(
     network: Network, person: Person, publish_there: Publish, kills: int
 ) -> None:
