@@ -47,16 +47,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--everything", action="store_true", help="run the long tests too, and fail those that lack a tool"
     )
+    parser.addoption("--soak", action="store_true", help="run only the longest form of each test that has one")
     parser.addoption("--screenshots", type=Path, metavar="DIR", help="write the pictures of the documentation there")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the long tests, or their short forms if everything is to run. The slowest files come first."""
-    other = "short" if config.getoption("everything") else "long"
-    left_out = {item for item in items if item.get_closest_marker(other)}
-    if left_out:
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
+    """Leave out the tests of other lengths than the one that is to run. The slowest files come first."""
+    everything, soak = config.getoption("everything"), config.getoption("soak")
+
+    def is_wanted(item: pytest.Item) -> bool:
+        marks = {mark.name for mark in item.iter_markers()}
+        return "soak" in marks if soak else not marks & {"soak", "short" if everything else "long"}
+
+    wanted = [item for item in items if is_wanted(item)]
+    if len(wanted) < len(items):
+        config.hook.pytest_deselected(items=list(set(items) - set(wanted)))
+        items[:] = wanted
     ranks = {path: _rank(path) for path in {item.path for item in items}}
     items.sort(key=lambda item: ranks[item.path])
 

@@ -22,7 +22,7 @@ from queues.operations.monitor import reader
 from tests.brokersite.one_of_each import one_of_each
 from tests.browser.hand import until
 from tests.browser.looks import DESK, bring_axe, faults, set_size
-from tests.lengths import short_or_long
+from tests.lengths import lengths
 from tests.queues.store import make_queue, store
 from tests.waiting import PATIENCE
 
@@ -59,7 +59,7 @@ def _a_look_at_once() -> Iterator[None]:
     reader.forget()
 
 
-@pytest.mark.parametrize("every", short_or_long(False, True))
+@pytest.mark.parametrize("every", lengths(short=False, long=True))
 def test_every_page_is_readable_in_light_and_dark_and_fits_a_phone(
     operator: webdriver.Chrome, live_server: LiveServer, client: Client, request: pytest.FixtureRequest, every: bool
 ) -> None:

@@ -19,7 +19,9 @@ from wire.overhop.worker import Worker
 
 TOPIC = QUEUE = "failover"
 #: Messages a second, and jobs at a time.
-RATE, JOBS = 600.0, 5
+RATE, JOBS = 200.0, 5
+#: Seconds between jobs.
+PAUSE = 0.2
 
 
 class Load:
@@ -70,9 +72,9 @@ class Load:
                 numbers = range(count, count + JOBS)
                 count += JOBS
                 self._given |= zip(client.enqueue_many(QUEUE, numbers), numbers, strict=True)
-                self._stage.closed.wait(0.05)
+                self._stage.closed.wait(PAUSE)
 
-    def wait_for_more(self, count: int = 300) -> None:
+    def wait_for_more(self, count: int = 100) -> None:
         """Wait until so many more messages and some jobs are confirmed and done."""
         messages, jobs = self._producer.confirmed + count, len(self._given) + 3 * JOBS
         done = len(self._done) + 3 * JOBS

@@ -15,7 +15,7 @@ from tests.hydra.network.nodes import STEADY, TIMES, Network, Node
 from tests.hydra.network.people import Person
 from tests.hydra.network.stores import Publish
 from tests.hydra.network.talk import Talk
-from tests.lengths import short_or_long
+from tests.lengths import lengths
 from tests.waiting import wait_until
 from tests.wire.broker import Database
 
@@ -46,7 +46,7 @@ def kill(leader: Node, person: Person) -> tuple[float, float]:
     return at, person.wait_joined(after=at)
 
 
-@pytest.mark.parametrize("kills", short_or_long(2, 20))
+@pytest.mark.parametrize("kills", lengths(short=2, long=6, soak=20))
 def test_a_leader_that_is_killed_again_and_again_costs_no_line_but_those_in_its_hands(
     network: Network, person: Person, publish_there: Publish, kills: int
 ) -> None:
@@ -72,13 +72,14 @@ def test_a_leader_that_is_killed_again_and_again_costs_no_line_but_those_in_its_
     assert median(takeovers) < 2 * network.times.lease
 
 
+@pytest.mark.parametrize("stops", lengths(short=2, long=4))
 def test_a_leader_that_is_told_to_stop_hands_over_at_once_and_nothing_is_lost(
-    network: Network, person: Person, publish_there: Publish
+    network: Network, person: Person, publish_there: Publish, stops: int
 ) -> None:
     takeovers, listened = [], []
     with Talk(network, person, publish_there) as talk:
         leader = network.wait_in_term(voters=5)
-        for _ in range(4):
+        for _ in range(stops):
             listened.append(talk.listened())
             at = time.monotonic()
             assert leader.stop() == 0, leader.log
