@@ -14,6 +14,7 @@ from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import Broker
 from wire.blipmq.client import Client
 from wire.overhop.client import Client as Overhop
+from wire.overhop.errors import Unavailable
 from wire.overhop.job_context import JobContext
 from wire.overhop.worker import Worker
 
@@ -105,7 +106,10 @@ class Load:
 
 
 def _completed(client: Overhop, jid: str) -> object:
-    job = client.job(jid)
+    try:
+        job = client.job(jid)
+    except Unavailable:  # a limit of the role's, on a busy machine
+        return None
     return job if job is not None and job.status == "completed" else None
 
 
