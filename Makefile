@@ -7,14 +7,15 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # For targets that only read the code: settings load, but no database is used.
 NO_DATABASE := DATABASE_URL=postgresql://localhost/none
 
-.PHONY: help run test test-all soak peers-suites screenshots lint generate wheel lock stop clean
+.PHONY: help run test test-all pytest soak peers-suites screenshots lint generate wheel lock stop clean
 
 help:
 	@echo "make run       start everything for a first look (options: make run UP='--http 127.0.0.1:8080')"
 	@echo "make test      lint, then the tests; those that lack Java, Chromium or Node.js are counted and skipped"
 	@echo "               (options: make test PYTEST='-k words')"
 	@echo "make test-all  lint, then every test, the long ones too; a missing tool is a failure"
-	@echo "make soak      hours of torture, simulation, ETL under load, and the broker against a model of queues"
+	@echo "make soak      hours of torture, simulation, ETL under load, the broker against a model of queues, and the"
+	@echo "               longest forms of tests"
 	@echo "make peers-suites"
 	@echo "               Celery's and kombu's own tests on Fivewire and, where it is installed, on RabbitMQ"
 	@echo "make lint      ruff, mypy, import contracts, migrations, generated files, Dockerfile, compose.yaml"
@@ -34,11 +35,15 @@ run: $(VENV)/.run
 # stay together. They start hundreds of programs, each of which would compile the code anew without its bytecode.
 PYTEST_PARALLEL := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
-test: lint
-	$(PYTEST_PARALLEL) $(PYTEST)
+# The tests start beside lint, which uses one processor only for half a minute.
+test: $(VENV)/.dev
+	@$(MAKE) --no-print-directory -j 2 lint pytest
 
-test-all: lint
-	$(PYTEST_PARALLEL) --everything $(PYTEST)
+test-all: $(VENV)/.dev
+	@$(MAKE) --no-print-directory -j 2 lint pytest EVERYTHING=--everything
+
+pytest: $(VENV)/.dev
+	$(PYTEST_PARALLEL) $(EVERYTHING) $(PYTEST)
 
 soak: $(VENV)/.dev
 	$(PY) -m hydra.simulator --seeds 20000 --jobs 2
@@ -46,6 +51,8 @@ soak: $(VENV)/.dev
 	$(PY) manage.py torture --listeners 2 --kills 30 --database-kills 4
 	$(PY) manage.py etl soak
 	MODEL_STEPS=10000 $(PY) -m pytest tests/queues/model
+	HOSTILE_EXAMPLES=1000 $(PY) -m pytest --timeout=0 tests/hostile
+	$(PY) -m pytest --soak
 
 # Celery's, kombu's and django-tasks' own tests, from the sources of the installed versions.
 peers-suites: $(VENV)/.dev

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -16,6 +15,8 @@ import pytest
 from django.conf import settings
 from django.db import connection, connections
 from django.test import TransactionTestCase
+from django.test.utils import setup_databases, teardown_databases
+from pytest_django import DjangoDbBlocker
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from brokersite import embedded
@@ -23,7 +24,7 @@ from queues.database import connection_parameters
 from tests.process import Process, stop_forge
 from tests.settings import PREFIX
 from tests.tools import need, summary
-from tests.wire.broker import create_database, drop_databases, migrate
+from tests.wire.broker import create_database, drop_databases
 
 # An example's time says nothing: the machine may be busy with something else.
 for name, examples in (("some", 40), ("all", 100)):
@@ -46,16 +47,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--everything", action="store_true", help="run the long tests too, and fail those that lack a tool"
     )
+    parser.addoption("--soak", action="store_true", help="run only the longest form of each test that has one")
     parser.addoption("--screenshots", type=Path, metavar="DIR", help="write the pictures of the documentation there")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long tests out unless everything is to run; begin with the files that take longest."""
-    if not config.getoption("everything"):
-        long = [item for item in items if item.get_closest_marker("long")]
-        if long:
-            config.hook.pytest_deselected(items=long)
-            items[:] = [item for item in items if item not in set(long)]
+    """Leave out the tests of other lengths than the one that is to run. The slowest files come first."""
+    everything, soak = config.getoption("everything"), config.getoption("soak")
+
+    def is_wanted(item: pytest.Item) -> bool:
+        marks = {mark.name for mark in item.iter_markers()}
+        return "soak" in marks if soak else not marks & {"soak", "short" if everything else "long"}
+
+    wanted = [item for item in items if is_wanted(item)]
+    if len(wanted) < len(items):
+        config.hook.pytest_deselected(items=list(set(items) - set(wanted)))
+        items[:] = wanted
     ranks = {path: _rank(path) for path in {item.path for item in items}}
     items.sort(key=lambda item: ranks[item.path])
 
@@ -167,15 +174,31 @@ end $$
 
 
 @pytest.fixture(scope="session")
-def migrated_database() -> Iterator[dict[str, Any]]:
+def django_db_setup(
+    django_test_environment: None, django_db_modify_db_settings: None, django_db_blocker: DjangoDbBlocker
+) -> Iterator[None]:
+    """Django's test database, and a copy of it that no test changes: every migration is applied once only."""
+    with django_db_blocker.unblock():
+        made = setup_databases(verbosity=0, interactive=False)
+        connection.close()
+    server = connection_parameters()
+    drop_databases(server, _template(server))
+    create_database(server | {"dbname": "postgres"}, _template(server), server["dbname"])
+    yield
+    drop_databases(server, _template(server))
+    with django_db_blocker.unblock():
+        teardown_databases(made, verbosity=0)
+
+
+def _template(server: dict[str, Any]) -> str:
+    return f"{server['dbname']}_template"
+
+
+@pytest.fixture(scope="session")
+def migrated_database(django_db_setup: None) -> dict[str, Any]:
     """A database with every migration applied and no connection, to be copied."""
     server = connection_parameters()
-    name = f"fivewire_template_{os.getpid()}"
-    drop_databases(server, name)
-    parameters = create_database(server, name)
-    migrate(parameters)
-    yield parameters
-    drop_databases(server, name)
+    return server | {"dbname": _template(server)}
 
 
 @pytest.fixture(scope="session", autouse=True)

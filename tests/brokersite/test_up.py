@@ -64,7 +64,19 @@ def value(up: Up, label: str) -> str:
     return line.removeprefix(label + ":").strip()
 
 
-def test_up_prints_where_everything_is_and_ctrl_c_leaves_no_process(
+def kill_the_listener_and_the_database(up: Up, ports: Ports, data_dir: Path) -> None:
+    """Kill both; each is started again."""
+    (listener,) = [p for p in psutil.Process(up.process.pid).children() if "runwire" in p.cmdline()]
+    listener.kill()
+    assert "killed by SIGKILL: started again" in up.read_until("runwire")
+    wait_until(lambda: accepts(ports["blipmq"]))
+    pid_file = data_dir / "postgres" / "data" / "postmaster.pid"
+    os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
+    up.read_until("PostgreSQL does not run: started again")
+    wait_until(lambda: embedded.is_running(data_dir))
+
+
+def test_up_prints_where_everything_is_starts_again_what_was_killed_and_ctrl_c_leaves_no_process(
     start: StartUp, ports: Ports, data_dir: Path
 ) -> None:
     up = start(celery="on")
@@ -77,6 +89,7 @@ def test_up_prints_where_everything_is_and_ctrl_c_leaves_no_process(
     assert re.fullmatch(rf"user admin, password \S{{20}} \(printed this once; kept in {kept}\)", value(up, "log in"))
     with urllib.request.urlopen(f"http://127.0.0.1:{ports['http']}/readyz") as answer:
         assert answer.status == 200
+    kill_the_listener_and_the_database(up, ports, data_dir)
     family = up.family()
     assert len(family) >= 2
     assert up.stop() == 0
@@ -94,21 +107,6 @@ def test_a_second_up_prints_the_same_key_and_where_the_password_lies(start: Star
     second.wait_ready()
     assert value(second, "API key") == value(first, "API key")
     assert value(second, "log in") == f"user admin, password in {data_dir / 'admin_password'}"
-
-
-def test_a_killed_listener_and_a_killed_database_are_started_again(
-    start: StartUp, ports: Ports, data_dir: Path
-) -> None:
-    up = start()
-    up.wait_ready()
-    (listener,) = [p for p in psutil.Process(up.process.pid).children() if "runwire" in p.cmdline()]
-    listener.kill()
-    assert "killed by SIGKILL: started again" in up.read_until("runwire")
-    wait_until(lambda: accepts(ports["blipmq"]))
-    pid_file = data_dir / "postgres" / "data" / "postmaster.pid"
-    os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
-    up.read_until("PostgreSQL does not run: started again")
-    wait_until(lambda: embedded.is_running(data_dir))
 
 
 def test_a_taken_port_is_named_before_anything_starts(start: StartUp, ports: Ports) -> None:

@@ -22,13 +22,14 @@ const sheet = new CSSStyleSheet();
 sheet.replaceSync("* { transition: none !important; animation: none !important; }");
 document.adoptedStyleSheets = [sheet];
 """
-#: Serious findings of axe-core, one line each; the arguments are its source, the rules to run (none: all) and impacts.
+#: Serious findings of axe-core, one line each; the arguments are the rules to run (none: all) and impacts.
 JUDGE = """
-const [source, rules, grave, done] = arguments;
-if (!window.axe) (0, eval)(source);
+const [rules, grave, done] = arguments;
 // Without a look at style sheets by themselves, for which it would need what the policy of the site forbids.
 const options = {preload: false, resultTypes: ["violations"]};
 if (rules.length) options.runOnly = {type: "rule", values: rules};
+else options.rules = Object.fromEntries(axe._audit.rules
+  .filter((rule) => rule.impact && !grave.includes(rule.impact)).map((rule) => [rule.id, {enabled: false}]));
 axe.run(document, options).then((result) => done(result.violations
   .filter((one) => grave.includes(one.impact))
   .flatMap((one) => one.nodes.map((node) => `${one.id} (${one.impact}): ${node.target.join(" ")}: `
@@ -73,20 +74,21 @@ def set_size(browser: webdriver.Chrome, width: int, height: int) -> None:
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
-def axe_source(config: pytest.Config) -> str:
-    """The script of axe-core."""
+def bring_axe(browser: webdriver.Chrome, config: pytest.Config) -> None:
+    """Have axe-core in each page that is opened from now on."""
     place = packages(config, Path(__file__).parent / "axe")
-    return (place / "node_modules/axe-core/axe.min.js").read_text()
+    source = (place / "node_modules/axe-core/axe.min.js").read_text()
+    browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": source})
 
 
-def faults(browser: webdriver.Chrome, axe: str) -> list[str]:
+def faults(browser: webdriver.Chrome) -> list[str]:
     """Faults of the page in the browser: findings of axe-core in light and dark, and elements cut off on a phone."""
     found: list[str] = []
     browser.execute_script(AT_ONCE)
     for theme in THEMES:
         set_theme(browser, theme)
         rules = [] if theme == "light" else ["color-contrast", "link-in-text-block"]  # the others see no colour
-        said: Any = browser.execute_async_script(JUDGE, axe, rules, GRAVE)
+        said: Any = browser.execute_async_script(JUDGE, rules, GRAVE)
         found += [f"{theme}: {line}" for line in said]
     set_size(browser, *PHONE)
     found += browser.execute_script(OUTSIDE, PHONE[0])

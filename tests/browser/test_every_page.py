@@ -21,7 +21,8 @@ from queues.models import State
 from queues.operations.monitor import reader
 from tests.brokersite.one_of_each import one_of_each
 from tests.browser.hand import until
-from tests.browser.looks import DESK, axe_source, faults, set_size
+from tests.browser.looks import DESK, bring_axe, faults, set_size
+from tests.lengths import lengths
 from tests.queues.store import make_queue, store
 from tests.waiting import PATIENCE
 
@@ -58,11 +59,11 @@ def _a_look_at_once() -> Iterator[None]:
     reader.forget()
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", lengths(short=False, long=True))
 def test_every_page_is_readable_in_light_and_dark_and_fits_a_phone(
     operator: webdriver.Chrome, live_server: LiveServer, client: Client, request: pytest.FixtureRequest, every: bool
 ) -> None:
-    axe = axe_source(request.config)
+    bring_axe(operator, request.config)
     set_size(operator, *DESK)
     user = User.objects.get(username="admin")
     client.force_login(user)
@@ -81,7 +82,7 @@ def test_every_page_is_readable_in_light_and_dark_and_fits_a_phone(
             before = until(operator, lambda page: page.find_element(By.TAG_NAME, "body"))
             operator.execute_script(POST, dict(page.form))
             WebDriverWait(operator, PATIENCE).until(seen.staleness_of(before))
-        found += [f"{page.name}: {fault}" for fault in faults(operator, axe)]
+        found += [f"{page.name}: {fault}" for fault in faults(operator)]
     assert not found, "\n" + "\n".join(found)
 
 
@@ -107,12 +108,12 @@ def is_html(client: Client, page: Page) -> bool:
 def test_the_login_page_is_too(
     transactional_db: None, browser: webdriver.Chrome, live_server: LiveServer, request: pytest.FixtureRequest
 ) -> None:
-    axe = axe_source(request.config)
+    bring_axe(browser, request.config)
     set_size(browser, *DESK)
     browser.get(f"{live_server.url}/admin/")
-    assert not faults(browser, axe)
+    assert not faults(browser)
     browser.find_element(By.NAME, "username").send_keys("stranger")
     browser.find_element(By.NAME, "password").send_keys("wrong")
     browser.find_element(By.CSS_SELECTOR, "[type=submit]").click()
     assert browser.find_element(By.CLASS_NAME, "errornote")
-    assert not faults(browser, axe)
+    assert not faults(browser)

@@ -14,12 +14,15 @@ from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import Broker
 from wire.blipmq.client import Client
 from wire.overhop.client import Client as Overhop
+from wire.overhop.errors import Unavailable
 from wire.overhop.job_context import JobContext
 from wire.overhop.worker import Worker
 
 TOPIC = QUEUE = "failover"
 #: Messages a second, and jobs at a time.
-RATE, JOBS = 600.0, 5
+RATE, JOBS = 200.0, 5
+#: Seconds between jobs.
+PAUSE = 0.2
 
 
 class Load:
@@ -70,9 +73,9 @@ class Load:
                 numbers = range(count, count + JOBS)
                 count += JOBS
                 self._given |= zip(client.enqueue_many(QUEUE, numbers), numbers, strict=True)
-                self._stage.closed.wait(0.05)
+                self._stage.closed.wait(PAUSE)
 
-    def wait_for_more(self, count: int = 300) -> None:
+    def wait_for_more(self, count: int = 100) -> None:
         """Wait until so many more messages and some jobs are confirmed and done."""
         messages, jobs = self._producer.confirmed + count, len(self._given) + 3 * JOBS
         done = len(self._done) + 3 * JOBS
@@ -103,7 +106,10 @@ class Load:
 
 
 def _completed(client: Overhop, jid: str) -> object:
-    job = client.job(jid)
+    try:
+        job = client.job(jid)
+    except Unavailable:  # a limit of the role's, on a busy machine
+        return None
     return job if job is not None and job.status == "completed" else None
 
 

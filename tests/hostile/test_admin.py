@@ -203,6 +203,18 @@ def some() -> Sequence[str | bytes]:
 
 
 @pytest.mark.parametrize("part", PARTS_OF_THE_SITE)
+def test_kept_values_in_all_fields_of_a_form_are_answered(browser: Browser, store: Database, part: str) -> None:
+    for page in of(part, PAGES):
+        for form in map(ready, is_answered(browser.get(located(store, page))).forms):
+            for _ in range(3):
+                given = {name: some()[0] for name in form.names}
+                if form.method == "post":
+                    is_answered(browser.submit(form, given))
+                else:
+                    is_answered(browser.get(f"{form.action}?{query(form.filled(given))}"[:LONGEST]))
+
+
+@pytest.mark.parametrize("part", EACH_PART)
 def test_a_kept_value_in_any_field_of_a_form_is_answered(browser: Browser, store: Database, part: str) -> None:
     for page in of(part, PAGES):
         for form in map(ready, is_answered(browser.get(located(store, page))).forms):

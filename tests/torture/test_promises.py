@@ -9,6 +9,7 @@ import pytest
 
 from brokersite.rigs.torture.history import InjectedFaultKind
 from brokersite.rigs.torture.runner import IN_FLIGHT
+from tests.lengths import lengths
 from tests.torture.conftest import CONFIRMED, Torture
 
 #: A slow machine takes its time to start listeners again; then the store is drained, and clients are ended.
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.timeout(700)
 BROKEN = Path(__file__).with_name("confirms_early.py")
 
 
-@pytest.mark.parametrize(("kills", "database_kills"), [(4, 1), pytest.param(20, 3, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("kills", "database_kills"), lengths(short=(4, 1), long=(8, 2)))
 def test_nothing_confirmed_is_lost_when_the_listener_and_the_database_are_killed(
     torture: Torture, kills: int, database_kills: int
 ) -> None:

@@ -30,6 +30,8 @@ NAME = "fivewire_etl_soak"
 FAST = 2
 #: Seconds that a run takes, about, while so many messages are published that all runs have their share.
 USUAL = 15.0
+#: Part of that pace that is kept where runs take longer and all messages of the plan are published.
+LEAST = 0.1
 #: Runs for which each of the transactions that are held lasts.
 HOLDS = (2, 3)
 #: Seconds that the broker is given to reach its pace, and its clients to take the rest.
@@ -121,11 +123,13 @@ class Soak:
         acts: list[KillStage | None] = [stage for stage in KillStage for _ in range(self._plan.kills)]
         acts += [None] * self._plan.runs
         self._chance.shuffle(acts)
-        self._rate = self._plan.messages / (USUAL * len(acts))
-        self._load.pace(self._rate)
-        for act in acts:
+        usual = self._plan.messages / (USUAL * len(acts))
+        for done, act in enumerate(acts):
             if self._late():
                 return
+            left = (self._plan.messages - self._published()) / (USUAL * (len(acts) - done))
+            self._rate = max(left, LEAST * usual)
+            self._load.pace(self._rate)
             if act is None:
                 self._whole()
                 for holder in self._holders:

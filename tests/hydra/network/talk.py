@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple, Self
 
 from tests.hydra.network.nodes import Network
@@ -93,10 +94,16 @@ class Talk:
     def settle(self) -> None:
         """Wait until everything has got where it goes: a last line each way."""
         self._write(END)
-        self.person.wait_text(f"{self._name}, published {END}")
+        last = f"{self._name}, published {END}"
+        while last not in (texts := self.person.texts):  # a busy machine has many to catch up on
+            more = partial(self._has_more_than, len(texts))
+            self.person.wait_for(more, repr(last))
         wait_until(lambda: self.network.waiting() == 0, "the acknowledgement of all lines")
         self._speak(END)
         wait_until(lambda: f"{self._name}, said {END}" in self.received(), "the last line in the queue")
+
+    def _has_more_than(self, count: int) -> bool:
+        return len(self.person.texts) > count
 
     def received(self, term: int | None = None) -> list[str]:
         """The person's texts in the queue: all of them, or those of one term."""

@@ -3,10 +3,11 @@
 import pytest
 
 from hydra.simulator.runner import SimulationReport, run_seeds
+from tests.lengths import lengths
 
 
-@pytest.mark.timeout(1200)  # a thousand are a minute's work for a processor of its own
-@pytest.mark.parametrize("seeds", [100, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.timeout(1200)  # all computing, on a machine that may be busy
+@pytest.mark.parametrize("seeds", lengths(short=100, long=300))
 def test_all_seeds_keep_all_promises(seeds: int) -> None:
     report = SimulationReport()
     for outcome in run_seeds(range(seeds)):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.lengths import lengths
 from tests.peers.durability.memory import MIB, SMALL, Watch
 from tests.peers.durability.traffic import registered
 from tests.peers.running import DELIVER, PEERS, Peer, RawPeer, WebBroker, connected, envelope
@@ -90,7 +91,7 @@ def test_a_sender_that_reads_nothing_and_sends_without_end_is_stored_and_held_ba
     assert count == 4000
 
 
-@pytest.mark.parametrize("connections", [100, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("connections", lengths(short=100, long=500))
 async def test_hundreds_of_connections_are_served_at_once(broker: WebBroker, store: Database, connections: int) -> None:
     wait_until(lambda: connected(store) == [], "the end of earlier ones")
     everyone = f"to-all-{connections}"  # an id that was seen is not stored again, from any sender

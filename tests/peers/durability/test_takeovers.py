@@ -12,6 +12,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
+from tests.lengths import lengths
 from tests.peers.durability.traffic import Ledger, Receiver, Sender, registered
 from tests.peers.running import TAKEN_OVER, Close, Peer, RawPeer, WebBroker, ack, chain, close_of, pending, stored_keys
 from tests.waiting import wait_until
@@ -83,7 +84,7 @@ def test_a_take_over_in_the_middle_of_a_flush_loses_nothing_and_keeps_the_order(
     alice.close()
 
 
-@pytest.mark.parametrize("take_overs", [100, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("take_overs", lengths(short=100, long=300, soak=1000))
 async def test_many_take_overs_lose_nothing_and_keep_each_senders_order(
     brokers: tuple[WebBroker, WebBroker], store: Database, take_overs: int
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from queues.engine.statements import DIRECTORY
 from queues.operations.keys import create_key
 from queues.sqlfiles import statement_names
+from tests.lengths import lengths
 from tests.queues.engine import scenarios
 from tests.queues.engine.conftest import MakeEngine, Store
 from tests.queues.engine.faults import UNFORESEEN, Faults
@@ -108,7 +109,7 @@ async def world(
     return World(make_engine, engine, store, Faults(monkeypatch), [first, second], text)
 
 
-@pytest.mark.parametrize("errors", ["in turn", pytest.param("both", marks=pytest.mark.long)])
+@pytest.mark.parametrize("errors", lengths(short="in turn", long="both"))
 @pytest.mark.parametrize("scenario", RUN_BY, ids=lambda scenario: scenario.__name__)
 async def test_a_statement_that_fails_once_costs_its_unit_and_no_more(
     world: World, scenario: Scenario, errors: str

@@ -13,6 +13,7 @@ from queues.engine.errors import EngineError, MailboxClaimed, TooManyNames, Unde
 from queues.engine.mailbox import service
 from queues.engine.mailbox.mailbox import Mailbox, PeerMessage
 from queues.operations.keys import create_key
+from tests.lengths import lengths
 from tests.queues.engine.conftest import Producer, Store
 from tests.waiting import Changes
 
@@ -430,7 +431,7 @@ async def test_a_mailbox_that_was_taken_while_the_database_was_away_is_lost(
     assert bob.letters == []
 
 
-@pytest.mark.parametrize("take_overs", [60, pytest.param(250, marks=pytest.mark.long)])
+@pytest.mark.parametrize("take_overs", lengths(short=60, long=250))
 async def test_each_senders_order_holds_over_many_take_overs(
     engine: Engine, make_engine: MakeEngine, key: int, store: Store, take_overs: int
 ) -> None:
