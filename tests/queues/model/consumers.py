@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import re
 from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tests.queues.model.broker import LiveBroker
 from tests.wire.broker import KEY
 from wire.blipmq.client import Client as BlipClient
+from wire.blipmq.client import Message as BlipMessage
+from wire.overhop import requests
 from wire.overhop.client import Client as OverhopClient
 from wire.overhop.client import JobNotFound
 from wire.sspq.client import Client as SspqClient
@@ -66,6 +70,10 @@ class Consumer(ABC):
         """Acknowledge; False when the broker answers that it is too late."""
 
     @abstractmethod
+    def settle_many(self, handles: Sequence[Any]) -> None:
+        """Acknowledge together, and do not wait for the broker."""
+
+    @abstractmethod
     def close(self) -> None:
         """End the connection."""
 
@@ -97,9 +105,15 @@ class Worker(Consumer):
             return False
         return True
 
-    def fail(self, handle: Any) -> None:
-        """The job is to be tried again at once."""
-        self.client.fail(handle, "on purpose", retry_in=0)
+    def settle_many(self, handles: Sequence[Any]) -> None:
+        connection = self.client._connection
+        for handle in handles:
+            connection.core.submit(connection.core.prepare(requests.done(handle, None)))
+        connection._driver.send()
+
+    def fail(self, handle: Any, delay: float) -> None:
+        """The job is to be tried again after so many seconds."""
+        self.client.fail(handle, "on purpose", retry_in=delay)
 
     def goodbye(self) -> None:
         """Hand jobs back, and end."""
@@ -137,6 +151,10 @@ class Receiver(Consumer):
         self.client.confirm()
         return True
 
+    def settle_many(self, handles: Sequence[Any]) -> None:
+        for handle in handles:
+            self.settle(handle)
+
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self.client.close()
@@ -150,20 +168,26 @@ class Poller(Consumer):
         self.queue = queue
         self.subscription = subscription
         self.client = BlipClient(broker.blipmq.host, broker.blipmq.port, KEY)
+        self._came: deque[BlipMessage] = deque()
 
-    def poll(self) -> None:
-        """Ask for a message, until there is one."""
-        self.credits[self.queue] = 1
+    def poll(self, count: int) -> None:
+        """Ask for messages, until there are so many."""
+        self.credits[self.queue] = max(count, self.credits.get(self.queue, 0))
 
     def _take(self, patience: float) -> tuple[Delivered, Any] | None:
-        if not self.credits.get(self.queue):
+        if not self._came and (count := self.credits.get(self.queue)):
+            self._came += self.client.poll_many(self.subscription, count, patience)
+        if not self._came:
             return None
-        message = self.client.poll(self.subscription, patience)
-        return None if message is None else (Delivered(self.queue, label_in(message.body), None), message)
+        message = self._came.popleft()
+        return Delivered(self.queue, label_in(message.body), None), message
 
     def settle(self, handle: Any) -> bool:
-        self.client.ack(handle)
+        self.settle_many([handle])
         return True
+
+    def settle_many(self, handles: Sequence[Any]) -> None:
+        self.client.ack(*handles)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from queues.engine.settle import segments
 from queues.operations.keys import create_key
 from tests.queues.engine.conftest import Store
-from tests.queues.model.broker import LiveBroker
+from tests.queues.model.broker import Brokers
 from tests.queues.model.consumers import Consumer, Receiver, Worker
 from tests.queues.model.machine import KEY, BrokerMachine
 
@@ -23,20 +25,20 @@ EXAMPLE = 25
 
 
 @pytest.fixture
-def broker(store: Store) -> Iterator[LiveBroker]:
+def brokers(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
+    monkeypatch.setattr(segments, "LINGER", segments.LINGER)
     create_key("dev", KEY)
-    broker = LiveBroker(store)
-    BrokerMachine.broker = broker
-    yield broker
-    broker.stop()
+    brokers = BrokerMachine.brokers = Brokers(store)
+    yield brokers
+    brokers.stop()
 
 
 class Steps(BrokerMachine):
     """Single steps of the machine, for cases that it has found."""
 
-    def __init__(self, single: bool = False) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.begin(single)
+        self.begin(**options)
 
     def of(self, kind: type[Consumer]) -> Consumer:
         [found] = [one for one in self.consumers if type(one) is kind]
@@ -44,7 +46,7 @@ class Steps(BrokerMachine):
 
 
 @pytest.fixture
-def steps(broker: LiveBroker) -> Iterator[Steps]:
+def steps(brokers: Brokers) -> Iterator[Steps]:
     """The beginning of each example: two jobs at a worker, one message at an SSPQ client, more behind them. In the end
     all messages are consumed, in order."""
     steps = Steps()
@@ -52,7 +54,7 @@ def steps(broker: LiveBroker) -> Iterator[Steps]:
     steps.teardown()
 
 
-def test_the_next_consumer_goes_on_where_the_single_active_one_ended(broker: LiveBroker) -> None:
+def test_the_next_consumer_goes_on_where_the_single_active_one_ended(brokers: Brokers) -> None:
     steps = Steps(single=True)
     steps.settle("m1")
     steps.disconnect(steps.of(Worker), polite=False)
@@ -77,7 +79,7 @@ def test_a_job_that_goodbye_hands_back_is_the_next_of_an_sspq_client(steps: Step
 
 
 @pytest.mark.timeout(0 if SOAK else 600)
-def test_the_broker_agrees_with_a_plain_model_of_queues(broker: LiveBroker) -> None:
+def test_the_broker_agrees_with_a_plain_model_of_queues(brokers: Brokers) -> None:
     run_state_machine_as_test(
         BrokerMachine,
         settings=settings(
