@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
 import uvloop
 
+from queues.celery.consumers import engine_thread
 from queues.engine import Engine, options_from_settings
 from queues.engine.engine import running
 from queues.engine.settle import segments
@@ -25,11 +26,32 @@ from wire.overhop.service import OverhopOptions, OverhopService
 from wire.overhop.session import OverhopSession
 from wire.runner import WireOptions, sspq_queue
 from wire.server import Server
+from wire.sspq.client import Client as SspqClient
+from wire.sspq.client_core import Declined
 from wire.sspq.session import SspqSession
 
 T = TypeVar("T")
 LOCAL = HostPort("127.0.0.1", 0)
 OPTIONS = ListenerOptions(drain_timeout=0.1)
+
+
+async def cut_off(engine: Engine) -> None:
+    """End an engine as the end of its process does."""
+    engine.connections.hang_up()
+    running.discard(engine)
+    await engine.supervisor.stop(5.0)
+    await engine.connections.close()
+
+
+def sessions_of(engine: Engine) -> list[int]:
+    return [connection.info.backend_pid for connection in engine.connections.values()]
+
+
+def await_end(store: Store, sessions: list[int]) -> None:
+    """The server ends what it had begun for a process that was killed."""
+    wait_until(
+        lambda: not store.rows("select from pg_stat_activity where pid = any(%s)", sessions), "the end of its sessions"
+    )
 
 
 class LiveBroker:
@@ -77,6 +99,18 @@ class LiveBroker:
         server.listeners.append(listener)
         return await listener.start()
 
+    def serve_again(self, queue: str) -> None:
+        """The queue was deleted and made anew: its listener is told so by the first client."""
+
+        def serves() -> bool:
+            with SspqClient(self._sspq[queue].host, self._sspq[queue].port) as client, suppress(Declined):
+                client.receive(0)
+                return True
+            return False
+
+        if queue in self._sspq:
+            wait_until(serves, "a listener that serves the new queue")
+
     def stop(self) -> None:
         """An orderly stop."""
         self.ask(self._stop())
@@ -89,26 +123,17 @@ class LiveBroker:
 
     def kill(self) -> None:
         """End as a killed process does: nothing more is written, its connections are reset."""
-        sessions = self._sessions()
+        sessions = sessions_of(self.engine)
         self.ask(self._kill())
         self._end()
-        # The server ends what it had begun for it.
-        wait_until(
-            lambda: not self.store.rows("select from pg_stat_activity where pid = any(%s)", sessions),
-            "the end of its sessions",
-        )
-
-    def _sessions(self) -> list[int]:
-        return [connection.info.backend_pid for connection in self.engine.connections.values()]
+        await_end(self.store, sessions)
 
     async def _kill(self) -> None:
         self.engine.connections.hang_up()
         for listener in self._server.listeners:
             for connection in tuple(listener.connections):
                 connection.abort()
-        running.discard(self.engine)
-        await self.engine.supervisor.stop(5.0)
-        await self.engine.connections.close()
+        await cut_off(self.engine)
         await asyncio.gather(*(listener.stop(0) for listener in self._server.listeners))
         await self._service.stop()
 
@@ -121,7 +146,7 @@ class LiveBroker:
     def lose_connections(self) -> None:
         """PostgreSQL ends its connections: the engine comes back as another node; clients stay connected."""
         node = self.engine.node
-        self.store.rows("select pg_terminate_backend(pid) from unnest(%s::int[]) as pid", self._sessions())
+        self.store.rows("select pg_terminate_backend(pid) from unnest(%s::int[]) as pid", sessions_of(self.engine))
         wait_until(lambda: self.engine.available and self.engine.node != node, "the new node")
 
     def ask(self, work: Coroutine[Any, Any, T]) -> T:
@@ -130,10 +155,11 @@ class LiveBroker:
 
 
 class Brokers:
-    """One or two brokers on one database, each a node."""
+    """One or two brokers on one database, each a node. A process of Celery's, which is this one, is another node."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, celery_url: str) -> None:
         self.store = store
+        self.celery_url = celery_url
         self._segment_messages = 0
         self._all: list[LiveBroker] = []
         #: Those that run.
@@ -146,6 +172,7 @@ class Brokers:
         if segment_messages != self._segment_messages:
             self.stop()
             self._all.clear()
+        engine_thread.stop_all()
         self._segment_messages = segment_messages
         self.revive()
         for broker in self._all[nodes:]:
@@ -157,8 +184,8 @@ class Brokers:
 
     @property
     def several(self) -> bool:
-        """Whether there are several, of which some may be dead."""
-        return len(self._all) > 1
+        """Whether there are several nodes, of which some may be dead."""
+        return len(self._all) > 1 or bool(engine_thread._threads)
 
     def at(self, n: int) -> LiveBroker:
         """The nth that runs, or another one."""
@@ -176,8 +203,19 @@ class Brokers:
                 broker.start()
         self.living = list(self._all)
 
+    def kill_celery(self) -> None:
+        """End the engine of Celery's process as its end does."""
+        for thread in engine_thread._threads.values():
+            sessions = sessions_of(thread.engine)
+            thread.run(cut_off(thread.engine))
+            thread._end()
+            thread._thread.join(PATIENCE)
+            await_end(self.store, sessions)
+        engine_thread._threads.clear()
+
     def stop(self) -> None:
         """An orderly stop of all."""
+        engine_thread.stop_all()
         for broker in self.living:
             broker.stop()
         self.living = []
@@ -203,5 +241,5 @@ async def _cancel_all() -> None:
     tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in tasks:
         task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
+    with suppress(asyncio.CancelledError):
         await asyncio.gather(*tasks, return_exceptions=True)

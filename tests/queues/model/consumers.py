@@ -9,7 +9,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from kombu.connection import Connection
+from kombu.entity import Queue
+from kombu.message import Message
+from kombu.messaging import Consumer as Consuming
+
+import queues.celery.transport  # noqa: F401 - makes fivewire:// known
 from tests.queues.model.broker import LiveBroker
+from tests.waiting import wait_until
 from tests.wire.broker import KEY
 from wire.blipmq.client import Client as BlipClient
 from wire.blipmq.client import Message as BlipMessage
@@ -38,7 +45,8 @@ class Delivered(NamedTuple):
 class Consumer(ABC):
     """One connection. `held` is what it was given and has not finished; `stale` what it had when leases were lost."""
 
-    def __init__(self, broker: LiveBroker) -> None:
+    def __init__(self, broker: LiveBroker | None) -> None:
+        #: None: a node of its own.
         self.broker = broker
         #: By queue: messages that may be pushed.
         self.credits: dict[str, int] = {}
@@ -192,3 +200,59 @@ class Poller(Consumer):
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self.client.close()
+
+
+class CeleryConsumer(Consumer):
+    """A connection of Celery's with a consumer of one queue, which has at most `prefetch` messages at a time."""
+
+    def __init__(self, url: str, queue: str, prefetch: int) -> None:
+        super().__init__(None)
+        self.queue = queue
+        self.credits[queue] = prefetch
+        self.connection = Connection(url, transport_options={"foreign_queues": [queue]})
+        self._came: deque[Message] = deque()
+        channel = self._channel = self.connection.channel()
+        channel.basic_qos(0, prefetch)
+        consumer = Consuming(
+            channel, [Queue(queue, no_declare=True)], on_message=self._came.append, auto_declare=False
+        )
+        consumer.consume()
+
+    def _take(self, patience: float) -> tuple[Delivered, Any] | None:
+        if not self._came:
+            with contextlib.suppress(TimeoutError):
+                self.connection.drain_events(timeout=patience)
+        if not self._came:
+            return None
+        message = self._came.popleft()
+        return Delivered(self.queue, label_in(message.body), None), message
+
+    def settle(self, handle: Any) -> bool:
+        self.settle_many([handle])
+        return True
+
+    def settle_many(self, handles: Sequence[Any]) -> None:
+        for message in handles:
+            message.ack()
+        self._settled(len(handles))
+
+    def fail(self, handle: Any, delay: float) -> None:
+        """The message goes to the tail at once."""
+        handle.requeue()
+        self._settled(1)
+
+    def reject(self, handle: Any) -> None:
+        """The message is a dead letter."""
+        handle.reject()
+        self._settled(1)
+
+    def _settled(self, count: int) -> None:
+        self.credits[self.queue] += count
+        # One that works fast is given some ahead for a moment, which no other consumer gets meanwhile.
+        channel = self._channel._channel_consumer
+        wait_until(lambda: not channel.ahead and channel._pace is None, "the end of what it has ahead")
+
+    def close(self) -> None:
+        """End the connection; messages go back to their places."""
+        with contextlib.suppress(OSError, *self.connection.connection_errors):
+            self.connection.release()

@@ -21,6 +21,7 @@ from django.db import connections, transaction
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from kombu.connection import Connection
 
 from queues.api import QueueFull, publish, publish_many
 from queues.models import Outcome, Queue, Subscription
@@ -28,7 +29,7 @@ from queues.operations import messages as operators
 from queues.operations.queues import create_queue, delete_queue
 from queues.operations.routes import add_route, remove_route
 from tests.queues.model.broker import Brokers, LiveBroker
-from tests.queues.model.consumers import Consumer, Poller, Receiver, Worker
+from tests.queues.model.consumers import CeleryConsumer, Consumer, Poller, Receiver, Worker
 from tests.queues.model.reference import DEAD, HELD, READY, Delivery, Difference, Message
 from tests.queues.model.reference import Queue as Model
 from tests.waiting import PATIENCE, wait_until
@@ -76,13 +77,14 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @initialize(
         single=st.booleans(), nodes=st.integers(1, 2), segment_messages=st.sampled_from(SEGMENTS),
-        linger=st.sampled_from(LINGERS),
+        linger=st.sampled_from(LINGERS), celery=st.booleans(),
     )  # fmt: skip
     def begin(
-        self, single: bool = False, nodes: int = 1, segment_messages: int = 32, linger: float = LINGERS[0]
-    ) -> None:
+        self, single: bool = False, nodes: int = 1, segment_messages: int = 32, linger: float = LINGERS[0],
+        celery: bool = False,
+    ) -> None:  # fmt: skip
         """With `single` only one consumer of `main` is active."""
-        self.linger = linger
+        self.linger, self.celery = linger, celery
         self.brokers.begin(nodes, segment_messages, linger)
         n = next(_numbers)
         self.topic = f"topic{n}"
@@ -346,6 +348,17 @@ class BrokerMachine(RuleBasedStateMachine):
         self._stored(self.main, *labels, producer="django")
         self._check()
 
+    @precondition(lambda self: self.celery and self.main.max_length is None)
+    @rule(count=st.integers(1, 4))
+    def publish_from_celery(self, count: int) -> None:
+        labels = self._new(count)
+        with Connection(self.brokers.celery_url) as connection:
+            producer = connection.Producer()
+            for label in labels:
+                producer.publish(label, routing_key=self.main.name, content_type="text/plain", content_encoding="utf-8")
+        self._stored(self.main, *labels, producer="celery")
+        self._check()
+
     @rule(key=st.sampled_from([None, None, "k1", "k2"]), delay=st.sampled_from([0.0, 0.02]))
     def publish_from_django(self, key: str | None, delay: float) -> None:
         """Outside a transaction; the key of a stored message is taken, and a delay ends at the tail."""
@@ -460,6 +473,12 @@ class BrokerMachine(RuleBasedStateMachine):
         poller.poll(self.copies.deliverable(count))
         self._check()
 
+    @precondition(lambda self: self.celery)
+    @rule(prefetch=CREDITS)
+    def consume_from_celery(self, prefetch: int) -> None:
+        self._add(CeleryConsumer(self.brokers.celery_url, self.main.name, prefetch))
+        self._check()
+
     def _held(self, *kinds: type[Any]) -> list[tuple[Any, str]]:
         return [(one, label) for one in self.consumers if isinstance(one, kinds) for label in one.held]
 
@@ -476,14 +495,14 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def settle(self, label: str) -> None:
         """A message of `main`."""
-        [consumer] = [one for one, held in self._held(Worker, Receiver) if held == label]
+        [consumer] = [one for one, held in self._held(Worker, Receiver, CeleryConsumer) if held == label]
         self._settle(consumer, label)
         self._check()
 
-    @precondition(lambda self: self._held(Worker, Poller))
+    @precondition(lambda self: self._held(Worker, Poller, CeleryConsumer))
     @rule(data=st.data(), part=st.sampled_from([*PARTS]))
     def settle_some(self, data: st.DataObject, part: str) -> None:
-        consumers = [one for one in self.consumers if isinstance(one, Worker | Poller) and one.held]
+        consumers = [one for one in self.consumers if not isinstance(one, Receiver) and one.held]
         consumer = data.draw(st.sampled_from(consumers))
         self._settle_part(consumer, list(consumer.held)[PARTS[part]])
         self._check()
@@ -495,19 +514,29 @@ class BrokerMachine(RuleBasedStateMachine):
         for label, name, _ in taken:
             self.queues[name].settle(label)
 
-    @precondition(lambda self: self._held(Worker))
+    @precondition(lambda self: self._held(Worker, CeleryConsumer))
     @rule(data=st.data(), delay=st.sampled_from([0.0, 0.0, 0.02]))
     def fail_one(self, data: st.DataObject, delay: float) -> None:
-        self.fail(data.draw(st.sampled_from(self._held(Worker)))[1], delay)
+        self.fail(data.draw(st.sampled_from(self._held(Worker, CeleryConsumer)))[1], delay)
 
     def fail(self, label: str, delay: float = 0.0) -> None:
-        [worker] = [one for one, held in self._held(Worker) if held == label]
-        name, handle = worker.held.pop(label)
-        worker.fail(handle, delay)
+        [consumer] = [one for one, held in self._held(Worker, CeleryConsumer) if held == label]
+        name, handle = consumer.held.pop(label)
+        consumer.fail(handle, delay)
         queue = self.queues[name]
-        if delay and not queue.gives_up(label):
+        if not queue.gives_up(label):
             self._await_promotion(queue, label)
         queue.fail(label)
+        self._check()
+
+    @precondition(lambda self: self._held(CeleryConsumer))
+    @rule(data=st.data())
+    def reject(self, data: st.DataObject) -> None:
+        """Celery: the message is a dead letter."""
+        consumer, label = data.draw(st.sampled_from(self._held(CeleryConsumer)))
+        name, handle = consumer.held.pop(label)
+        consumer.reject(handle)
+        self.queues[name].fail(label, gives_up=True)
         self._check()
 
     @precondition(lambda self: any(one.stale and not isinstance(one, Poller) for one in self.consumers))
@@ -536,8 +565,8 @@ class BrokerMachine(RuleBasedStateMachine):
         if isinstance(consumer, Poller):
             return
         self._drop(consumer)
-        if isinstance(consumer, Worker) and polite:
-            consumer.goodbye()
+        if isinstance(consumer, CeleryConsumer) or (isinstance(consumer, Worker) and polite):
+            consumer.goodbye() if isinstance(consumer, Worker) else consumer.close()
             for label, (name, _) in consumer.held.items():
                 self.queues[name].hand_back(label)
         else:
@@ -646,6 +675,8 @@ class BrokerMachine(RuleBasedStateMachine):
             "the end of a deleted queue's messages",
         )
         new = create_queue(old.name, max_attempts=MAX_ATTEMPTS, retry_backoff=0, ack_timeout=3600)
+        for broker in self.brokers.living:
+            broker.serve_again(old.name)
         self.rows[old.name] = new
         self.main = self.queues[old.name] = Model(old.name, MAX_ATTEMPTS)
         self._check()
@@ -666,7 +697,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @precondition(_may_fail)
     @rule(
         work=st.sampled_from([0, 1, 5, 200]), node=NODE,
-        fault=st.sampled_from(["connections", "stop", "kill", "kill at work", "death"]),
+        fault=st.sampled_from(["connections", "stop", "kill", "kill at work", "death", "celery"]),
     )  # fmt: skip
     def break_off(self, work: int, fault: str, node: int) -> None:
         """A fault of one kind; `work` is how many publishes it interrupts."""
@@ -676,6 +707,8 @@ class BrokerMachine(RuleBasedStateMachine):
             self.be_killed_at_work(0 if self._drops else work, node)
         elif fault == "death":
             self.die(node)
+        elif fault == "celery":
+            self.kill_celery()
         else:
             self.restart(fault == "kill", node)
 
@@ -693,10 +726,10 @@ class BrokerMachine(RuleBasedStateMachine):
                 queue.line.sort(key=lambda one: one in consumers)
         self._check()
 
-    def _consumers_of(self, broker: LiveBroker) -> list[Consumer]:
+    def _consumers_of(self, broker: LiveBroker | None) -> list[Consumer]:
         return [one for one in self.consumers if one.broker is broker]
 
-    def _lose_leases(self, broker: LiveBroker) -> None:
+    def _lose_leases(self, broker: LiveBroker | None) -> None:
         for consumer in self._consumers_of(broker):
             for label, (name, _) in consumer.held.items():
                 self.queues[name].hand_back(label)
@@ -707,7 +740,11 @@ class BrokerMachine(RuleBasedStateMachine):
         broker.start()
         self._check()
 
-    def _end(self, broker: LiveBroker, end: Callable[[], None]) -> None:
+    def kill_celery(self) -> None:
+        self._end(None, self.brokers.kill_celery)
+        self._check()
+
+    def _end(self, broker: LiveBroker | None, end: Callable[[], None]) -> None:
         """A broker ends, and with it its consumers."""
         self.steps = 0
         end()

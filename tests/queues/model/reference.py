@@ -214,10 +214,10 @@ class Queue:
         limit = self.max_attempts if message.limit is None else message.limit
         return bool(limit) and message.attempts + 1 >= limit
 
-    def fail(self, label: str, in_place: bool = False) -> None:
+    def fail(self, label: str, in_place: bool = False, gives_up: bool = False) -> None:
         """A delivery failed: the message goes to the tail, or keeps its place, or it is given up."""
         message = self.messages[label]
-        given_up = self.gives_up(label)
+        given_up = gives_up or self.gives_up(label)
         message.attempts += 1
         if not given_up:
             if in_place:

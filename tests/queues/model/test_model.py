@@ -25,10 +25,10 @@ EXAMPLE = 25
 
 
 @pytest.fixture
-def brokers(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
+def brokers(store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
     monkeypatch.setattr(segments, "LINGER", segments.LINGER)
     create_key("dev", KEY)
-    brokers = BrokerMachine.brokers = Brokers(store)
+    brokers = BrokerMachine.brokers = Brokers(store, "fivewire://" + database_url.partition("://")[2])
     yield brokers
     brokers.stop()
 
