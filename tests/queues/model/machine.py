@@ -661,6 +661,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule()
     def delete(self) -> None:
         """`main` with all that it has, and its consumers; another one takes its place."""
+        self.steps = 0
         old, row = self.main, self.rows[self.main.name]
         delete_queue(old.name, force=True)
         for consumer in tuple(self.consumers):

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from queues.engine.settle import segments
 from queues.operations.keys import create_key
 from tests.queues.engine.conftest import Store
 from tests.queues.model.broker import Brokers
-from tests.queues.model.consumers import Consumer, Receiver, Worker
-from tests.queues.model.machine import KEY, BrokerMachine
+from tests.queues.model.consumers import Consumer, Poller, Receiver, Worker
+from tests.queues.model.machine import KEY, PARTS, BrokerMachine
 
 SOAK = "MODEL_STEPS" in os.environ
 #: Steps of one run, in `make test` always the same; and of one example.
@@ -40,9 +40,14 @@ class Steps(BrokerMachine):
         super().__init__()
         self.begin(**options)
 
-    def of(self, kind: type[Consumer]) -> Consumer:
-        [found] = [one for one in self.consumers if type(one) is kind]
-        return found
+    def of(self, kind: type[Consumer], n: int = 0) -> Consumer:
+        return [one for one in self.consumers if type(one) is kind][n]
+
+    def settle_part(self, kind: type[Consumer], part: str) -> None:
+        """Settle a part of what the first one of this kind holds."""
+        consumer = self.of(kind)
+        self._settle_part(consumer, list(consumer.held)[PARTS[part]])
+        self._check()
 
 
 @pytest.fixture
@@ -78,13 +83,47 @@ def test_a_job_that_goodbye_hands_back_is_the_next_of_an_sspq_client(steps: Step
     assert list(steps.of(Receiver).held) == ["m1"]
 
 
+#: Nodes, and messages from which on those published together are a segment.
+FORMS = [(nodes, size) for nodes in (1, 2) for size in (1, 2, 7)] if SOAK else [(1, 7), (2, 2)]
+
+
+@pytest.mark.parametrize(("nodes", "size"), FORMS)
+def test_a_backlog_is_delivered_to_few_and_many_consumers_over_restarts(
+    brokers: Brokers, nodes: int, size: int
+) -> None:
+    steps = Steps(nodes=nodes, segment_messages=size)
+    for kind in (Receiver, Worker):
+        steps.disconnect(steps.of(kind), polite=True)
+    steps.send(300, 3)
+    steps.enqueue(40, 2, node=1)
+    steps.publish_to_topic(40, node=1)
+    steps.publish_many_from_django(7)
+    steps.grant(0, 3, False, node=0)
+    steps.settle_part(Worker, "first")
+    steps.restart(kills=True)
+    steps.enqueue(7, None)
+    steps.grant(0, 20, False, node=1)
+    steps.poll(20, node=0)
+    steps.settle_part(Worker, "first half")
+    steps.settle_part(Poller, "last")
+    steps.lose_connections(node=1)
+    steps.grant(0, 200, False, node=0)
+    steps.receive(node=1)
+    steps.disconnect(steps.of(Worker, 0), polite=False)
+    steps.restart(kills=False, node=1)
+    steps.die(node=0)
+    steps.send(40, 255)
+    steps.grant(0, 2, False)
+    steps.teardown()
+
+
 @pytest.mark.timeout(0 if SOAK else 600)
 def test_the_broker_agrees_with_a_plain_model_of_queues(brokers: Brokers) -> None:
     run_state_machine_as_test(
         BrokerMachine,
         settings=settings(
             max_examples=max(1, STEPS // EXAMPLE), stateful_step_count=EXAMPLE, deadline=None, database=None,
-            derandomize=not SOAK, suppress_health_check=list(HealthCheck), print_blob=True,
+            derandomize=not SOAK, verbosity=Verbosity.debug if SOAK else Verbosity.normal, suppress_health_check=list(HealthCheck), print_blob=True,
             phases=(Phase.explicit, Phase.generate, Phase.shrink) if SOAK else (Phase.explicit, Phase.generate),
         ),
     )
