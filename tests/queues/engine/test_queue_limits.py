@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from queues.engine import DetailedMessage, Engine
+from queues.engine.errors import QueueFull
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 
 
@@ -74,6 +75,26 @@ async def test_dead_letters_that_would_come_back_are_refused_by_the_database(sto
 
 
 # Dropping the oldest.
+
+
+CHANGES = {
+    "a route that goes": "delete from queues_route returning 1",
+    "an overflow that drops": "update queues_queue set overflow = 'drop-oldest' where name = 'orders' returning 1",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_topic_is_not_refused_for_a_full_queue_that_it_no_longer_leads_to_or_that_drops_now(
+    engine: Engine, store: Store, change: str
+) -> None:
+    store.queue("orders", max_length=1)
+    store.rows("insert into queues_route (source, target) values ('topic:prices', 'queue:orders') returning 1")
+    producer = Producer(engine)
+    await producer.publish("topic:prices", b"1", b"2")
+    assert [str(error) for _, error in producer.failed] == [str(QueueFull())]
+    store.rows(CHANGES[change])
+    await producer.publish("topic:prices", b"3")
+    assert len(producer.failed) == 1
 
 
 async def test_a_full_queue_drops_its_oldest_message_though_a_consumer_is_connected(
