@@ -122,7 +122,9 @@ class BrokerMachine(RuleBasedStateMachine):
                 if self.open is not None:
                     self.end_transaction(True)
                 self.brokers.revive()
-                self.change(self.main, paused=False, concurrency_limit=None, single_active_consumer=False)
+                self.change(
+                    self.main, paused=False, concurrency_limit=None, single_active_consumer=False, max_length=None
+                )
                 self.main.line = None
                 self.put_back()
                 self._drain()
@@ -631,16 +633,26 @@ class BrokerMachine(RuleBasedStateMachine):
             message: Message = data.draw(st.sampled_from(waiting))
             self.remove_messages(message.label)
 
+    def _idle_in_store(self) -> set[str]:
+        """Messages of `main` that no node can have or take: there is no consumer. Empty if there is one."""
+        if len(self._of(Poller)) < len(self.consumers):
+            return set()
+        for broker in self.brokers.living:
+            wait_until(lambda: not broker.engine.local_queues.claiming, "the end of claims")  # noqa: B023
+        return {label for label, (state, _) in self._stored_of(self.main).items() if state in (0, 2)}
+
     def remove_messages(self, *labels: str) -> None:
         rows = self.brokers.store.rows(
             "select id from queues_openmessage where queue_id = %s and encode(payload, 'escape') ~ %s",
             self.rows[self.main.name].pk, rf"(^|\D)({'|'.join(labels)})$",
         )  # fmt: skip
         assert len(rows) == len(labels)
+        sure = self._idle_in_store() | {one.label for one in self.main.of(DEAD)}
         count = operators.remove_messages(self.main.name, [row["id"] for row in rows])
-        gone = [label for label in labels if label not in self._labels_of(self.main)]
+        stored = self._labels_of(self.main)
+        gone = [label for label in labels if label not in stored]
         assert count == len(gone)
-        assert all(label in gone for label in labels if self.main.messages[label].state == DEAD)
+        assert not sure & {*labels} - {*gone}, "they were not removed"
         self.main.remove(gone)
         self._check()
 
@@ -648,11 +660,12 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(limit=st.sampled_from([None, 1, 5]))
     def move(self, limit: int | None) -> None:
         """To `graves`. What a node has in memory stays."""
+        sure = self._idle_in_store()
         count = operators.move(self.main.name, self.graves.name, limit=limit)
         found = self._labels_of(self.graves)
         moved = [one for one in self.main.of(READY) if one.label in found]
         assert count == len(moved), moved
-        assert limit is None or count <= limit
+        assert count >= len(sure) if limit is None else min(limit, len(sure)) <= count <= limit
         self.main.remove([one.label for one in moved])
         self.graves.receive(moved)
         self._check()

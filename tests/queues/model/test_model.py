@@ -117,6 +117,30 @@ def test_a_backlog_is_delivered_to_few_and_many_consumers_over_restarts(
     steps.teardown()
 
 
+def test_an_operator_removes_moves_and_purges_messages_of_a_backlog(brokers: Brokers) -> None:
+    steps = Steps(segment_messages=7)
+    for kind in (Receiver, Worker):
+        steps.disconnect(steps.of(kind), polite=True)
+    steps.send(40, 3)
+    steps.remove_messages("m9", "m20", "m47")
+    steps.move(5)
+    steps.grant(0, 3, True)
+    steps.settle_part(Worker, "last")
+    steps.disconnect(steps.of(Worker), polite=True)
+    steps.move(None)
+    steps.send(40, 3)
+    steps.purge()
+    steps.send(40, 3)
+    steps.limit_length(0, "drop-oldest")
+    steps.publish_from_django(None, 0.0)
+    steps.enqueue(3, None)
+    steps.change(steps.main, max_length=None)
+    steps.send(7, 3)
+    steps.delete()
+    steps.send(7, 3)
+    steps.teardown()
+
+
 @pytest.mark.timeout(0 if SOAK else 600)
 def test_the_broker_agrees_with_a_plain_model_of_queues(brokers: Brokers) -> None:
     run_state_machine_as_test(
