@@ -7,9 +7,10 @@ from time import monotonic
 import psycopg
 import pytest
 
-from queues.engine import DetailedMessage, Engine
+from queues.engine import Destination, DetailedMessage, Engine
 from queues.engine.errors import QueueFull
-from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
+from queues.engine.message import Content
+from tests.queues.engine.conftest import Answered, Consumer, MakeEngine, Producer, Store, Worker
 
 
 def bodies(store: Store, queue: int) -> list[bytes]:
@@ -75,6 +76,17 @@ async def test_dead_letters_that_would_come_back_are_refused_by_the_database(sto
 
 
 # Dropping the oldest.
+
+
+async def test_a_job_that_a_full_queue_rejects_is_no_fault_of_the_engine(engine: Engine, store: Store) -> None:
+    queue = store.queue("orders", max_length=1)
+    producer = Answered(engine)
+    source = engine.publisher(Destination.parse("orders"))
+    for n in range(2):
+        await producer.wait(source.publish_answered(b"[1]", Content.JSON, producer, n, None))
+    assert [token for token, _ in producer.failed] == [1]
+    assert producer.ids == [row["id"] for row in store.messages(queue)]
+    assert not engine.health.isolated
 
 
 CHANGES = {
