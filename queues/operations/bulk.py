@@ -25,7 +25,6 @@ from django.utils import timezone
 
 from queues.engine.cluster.notifications.formats import Ready
 from queues.engine.errors import EngineError, QueueFull, QueueNotFound
-from queues.engine.statements import ALL
 from queues.models import (
     ArchivedMessage,
     BulkAction,
@@ -49,7 +48,7 @@ from queues.operations.messages import (
 )
 from queues.operations.search import Criteria, Look, Search
 from queues.reach import Operation, Protocol, may_reach
-from queues.store import notify, query
+from queues.store import drop_oldest, notify, query
 
 logger = logging.getLogger(__name__)
 
@@ -403,7 +402,7 @@ class _Step:
         if first is not None:
             notify(self.using, Ready({target.pk: first}))
         if room is not None and count > room:
-            query("drop_oldest", self.using, queue=target.pk, count=count - room, **ALL)
+            drop_oldest(target.pk, count - room, self.using)
         return int(count)
 
 
