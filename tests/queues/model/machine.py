@@ -159,6 +159,8 @@ class BrokerMachine(RuleBasedStateMachine):
         for queue in self.queues.values():
             look = partial(self._disagreement, queue, archive)
             wait_until(lambda: not look(), look)  # noqa: B023
+        for broker in self.brokers.living:
+            assert not broker.engine.health.isolated, broker.engine.health.isolated
 
     def _observe(self, queue: Model) -> None:
         waiting = [one for one in self.consumers if one.credits.get(queue.name)]

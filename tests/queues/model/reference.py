@@ -60,8 +60,8 @@ class Message:
         return other.at < self.after or (other.at < self.at and other.producer == self.producer)
 
     def to_tail(self) -> None:
-        """It is ready behind all others."""
-        self.state, self.at = READY, next(_places)
+        """It is ready behind all others. What its producer publishes from now on may come before it or after it."""
+        self.producer, self.state, self.at = "returned", READY, next(_places)
         self.after = self.at
 
     def is_elsewhere(self, node: object) -> bool:
