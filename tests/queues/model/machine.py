@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import connections, transaction
 from hypothesis import note
@@ -54,6 +54,9 @@ SEGMENTS = (1, 2, 7, 32)
 #: Seconds that a segment may be settled in part. With the shortest the archive is compared after each step.
 LINGERS = (0.05, 1.0, 3600.0)
 NODE = st.integers(0, 1)
+#: Which one of those that there are: nothing else may be drawn, for who has got what is not the same in each run.
+PICK = st.integers(0, 999)
+T = TypeVar("T")
 _numbers = itertools.count(1)
 STATES = {READY: (0, 1, 2), HELD: (1,), DEAD: (3,)}
 
@@ -170,9 +173,9 @@ class BrokerMachine(RuleBasedStateMachine):
         batch: list[Delivery] = []
 
         def complete() -> bool:
-            if self.brokers.several:
-                self._stored_of(queue)
             for consumer in waiting:
+                if self.brokers.several:
+                    self._stored_of(queue)
                 while consumer.credits.get(queue.name) and (got := consumer.take(TURN)) is not None:
                     self._note(consumer, got, batch, queue)
             return len(batch) >= expected and self._is_in_line(queue)
@@ -383,10 +386,12 @@ class BrokerMachine(RuleBasedStateMachine):
     def _is_unwanted(self) -> bool:
         return not any(one.credits.get(self.main.name) for one in self.consumers)
 
-    @precondition(lambda self: self.main.max_length is None and self._is_unwanted())
+    @precondition(lambda self: self.main.max_length is None)
     @rule()
     def let_expire(self) -> None:
         """A message outlives its time before any consumer asks for it."""
+        if not self._is_unwanted():
+            return
         [label] = self._new(1)
         publish(self.main.name, label.encode(), ttl=0.01)
         wait_until(lambda: label not in self._labels_of(self.main), "the end of its time")
@@ -466,10 +471,11 @@ class BrokerMachine(RuleBasedStateMachine):
         receiver.receive()
         self._check()
 
-    @precondition(lambda self: self.copies.deliverable(1))
     @rule(count=CREDITS, node=NODE)
     def poll(self, count: int = 1, node: int = 0) -> None:
         """Over BlipMQ."""
+        if not self.copies.deliverable(1):
+            return
         pollers = self._at(Poller, node)
         poller = (
             pollers[0] if pollers else self._add(Poller(self.brokers.at(node), self.copies.name, self.subscription))
@@ -491,11 +497,11 @@ class BrokerMachine(RuleBasedStateMachine):
         assert consumer.settle(handle), label
         self.queues[name].settle(label)
 
-    @precondition(lambda self: self._held(Consumer))
-    @rule(data=st.data())
-    def settle_one(self, data: st.DataObject) -> None:
-        self._settle(*data.draw(st.sampled_from(self._held(Consumer))))
-        self._check()
+    @rule(pick=PICK)
+    def settle_one(self, pick: int) -> None:
+        for consumer, label in picked(self._held(Consumer), pick):
+            self._settle(consumer, label)
+            self._check()
 
     def settle(self, label: str) -> None:
         """A message of `main`."""
@@ -503,13 +509,12 @@ class BrokerMachine(RuleBasedStateMachine):
         self._settle(consumer, label)
         self._check()
 
-    @precondition(lambda self: self._held(Worker, Poller, CeleryConsumer))
-    @rule(data=st.data(), part=st.sampled_from([*PARTS]))
-    def settle_some(self, data: st.DataObject, part: str) -> None:
+    @rule(pick=PICK, part=st.sampled_from([*PARTS]))
+    def settle_some(self, pick: int, part: str) -> None:
         consumers = [one for one in self.consumers if not isinstance(one, Receiver) and one.held]
-        consumer = data.draw(st.sampled_from(consumers))
-        self._settle_part(consumer, list(consumer.held)[PARTS[part]])
-        self._check()
+        for consumer in picked(consumers, pick):
+            self._settle_part(consumer, list(consumer.held)[PARTS[part]])
+            self._check()
 
     def _settle_part(self, consumer: Consumer, labels: Sequence[str]) -> None:
         """Settle several messages at once."""
@@ -518,10 +523,10 @@ class BrokerMachine(RuleBasedStateMachine):
         for label, name, _ in taken:
             self.queues[name].settle(label)
 
-    @precondition(lambda self: self._held(Worker, CeleryConsumer))
-    @rule(data=st.data(), delay=st.sampled_from([0.0, 0.0, 0.02]))
-    def fail_one(self, data: st.DataObject, delay: float) -> None:
-        self.fail(data.draw(st.sampled_from(self._held(Worker, CeleryConsumer)))[1], delay)
+    @rule(pick=PICK, delay=st.sampled_from([0.0, 0.0, 0.02]))
+    def fail_one(self, pick: int, delay: float) -> None:
+        for _, label in picked(self._held(Worker, CeleryConsumer), pick):
+            self.fail(label, delay)
 
     def fail(self, label: str, delay: float = 0.0) -> None:
         [consumer] = [one for one, held in self._held(Worker, CeleryConsumer) if held == label]
@@ -533,36 +538,33 @@ class BrokerMachine(RuleBasedStateMachine):
         queue.fail(label)
         self._check()
 
-    @precondition(lambda self: self._held(CeleryConsumer))
-    @rule(data=st.data())
-    def reject(self, data: st.DataObject) -> None:
+    @precondition(lambda self: self.celery)
+    @rule(pick=PICK)
+    def reject(self, pick: int) -> None:
         """Celery: the message is a dead letter."""
-        consumer, label = data.draw(st.sampled_from(self._held(CeleryConsumer)))
-        name, handle = consumer.held.pop(label)
-        consumer.reject(handle)
-        self.queues[name].fail(label, gives_up=True)
-        self._check()
+        for consumer, label in picked(self._held(CeleryConsumer), pick):
+            name, handle = consumer.held.pop(label)
+            consumer.reject(handle)
+            self.queues[name].fail(label, gives_up=True)
+            self._check()
 
-    @precondition(lambda self: any(one.stale and not isinstance(one, Poller) for one in self.consumers))
-    @rule(data=st.data())
-    def settle_late(self, data: st.DataObject) -> None:
+    @rule(pick=PICK)
+    def settle_late(self, pick: int) -> None:
         """Settle a delivery made before the leases were lost: valid if its message is stored and ready."""
         late = [
             (one, label) for one in self._of(Worker) for label, (name, _) in one.stale.items()
             if (message := self.queues[name].messages.get(label)) is not None and message.state == READY
         ]  # fmt: skip
-        if not late:
-            return
-        consumer, label = data.draw(st.sampled_from(late))
-        name, handle = consumer.stale.pop(label)
-        if consumer.settle(handle):
-            self.queues[name].settle(label)
-        self._check()
+        for consumer, label in picked(late, pick):
+            name, handle = consumer.stale.pop(label)
+            if consumer.settle(handle):
+                self.queues[name].settle(label)
+            self._check()
 
-    @precondition(lambda self: self.consumers)
-    @rule(data=st.data(), polite=st.booleans())
-    def disconnect_one(self, data: st.DataObject, polite: bool) -> None:
-        self.disconnect(data.draw(st.sampled_from(self.consumers)), polite)
+    @rule(pick=PICK, polite=st.booleans())
+    def disconnect_one(self, pick: int, polite: bool) -> None:
+        for consumer in picked(self.consumers, pick):
+            self.disconnect(consumer, polite)
 
     def disconnect(self, consumer: Consumer, polite: bool) -> None:
         """A worker that ends without GOODBYE, and a receiver, have failed; BlipMQ's deliveries stay out."""
@@ -626,13 +628,10 @@ class BrokerMachine(RuleBasedStateMachine):
         self._route()
         self._check()
 
-    @precondition(lambda self: self.main.messages)
-    @rule(data=st.data())
-    def remove(self, data: st.DataObject) -> None:
+    @rule(pick=PICK)
+    def remove(self, pick: int) -> None:
         """A dead letter or a message that waits, by its id. What a node has in memory stays."""
-        waiting = self.main.of(DEAD) + self.main.of(READY)
-        if waiting:
-            message: Message = data.draw(st.sampled_from(waiting))
+        for message in picked(self.main.of(DEAD) + self.main.of(READY), pick):
             self.remove_messages(message.label)
 
     def _idle_in_store(self) -> set[str]:
@@ -658,7 +657,6 @@ class BrokerMachine(RuleBasedStateMachine):
         self.main.remove(gone)
         self._check()
 
-    @precondition(lambda self: self.main.of(READY))
     @rule(limit=st.sampled_from([None, 1, 5]))
     def move(self, limit: int | None) -> None:
         """To `graves`. What a node has in memory stays."""
@@ -697,7 +695,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.main = self.queues[old.name] = Model(old.name, MAX_ATTEMPTS)
         self._check()
 
-    @precondition(lambda self: self.main.of(DEAD) and self.main.max_length is None)
+    @precondition(lambda self: self.main.max_length is None)
     @rule()
     def put_back(self) -> None:
         assert operators.put_back(self.main.name) == len(self.main.of(DEAD))
@@ -803,6 +801,11 @@ class BrokerMachine(RuleBasedStateMachine):
                 queue.settle(label)
         client._driver.abort()
         self._check()
+
+
+def picked(those: Sequence[T], pick: int) -> Sequence[T]:
+    """One of those, if there are any."""
+    return [those[pick % len(those)]] if those else []
 
 
 def _label(text: str) -> str:
