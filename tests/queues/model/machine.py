@@ -30,7 +30,7 @@ from queues.operations.queues import create_queue, delete_queue
 from queues.operations.routes import add_route, remove_route
 from tests.queues.model.broker import Brokers, LiveBroker
 from tests.queues.model.consumers import CeleryConsumer, Consumer, Poller, Receiver, Worker
-from tests.queues.model.reference import DEAD, HELD, READY, Delivery, Difference, Message
+from tests.queues.model.reference import DEAD, HELD, READY, Delivery, Difference
 from tests.queues.model.reference import Queue as Model
 from tests.waiting import PATIENCE, wait_until
 from wire.blipmq.client import Client as BlipClient
