@@ -496,6 +496,7 @@ class BrokerMachine(RuleBasedStateMachine):
         name, handle = consumer.held.pop(label)
         assert consumer.settle(handle), label
         self.queues[name].settle(label)
+        self._works(consumer)
 
     @rule(pick=PICK)
     def settle_one(self, pick: int) -> None:
@@ -522,6 +523,13 @@ class BrokerMachine(RuleBasedStateMachine):
         consumer.settle_many([handle for _, _, handle in taken])
         for label, name, _ in taken:
             self.queues[name].settle(label)
+        self._works(consumer)
+
+    def _works(self, consumer: Consumer) -> None:
+        """A consumer has settled messages. One of Celery's is given some ahead for a moment, which others overtake."""
+        if isinstance(consumer, CeleryConsumer):
+            for message in self.main.of(READY):
+                message.nodes.add(CeleryConsumer)
 
     @rule(pick=PICK, delay=st.sampled_from([0.0, 0.0, 0.02]))
     def fail_one(self, pick: int, delay: float) -> None:
@@ -536,6 +544,7 @@ class BrokerMachine(RuleBasedStateMachine):
         if not queue.gives_up(label):
             self._await_promotion(queue, label)
         queue.fail(label)
+        self._works(consumer)
         self._check()
 
     @precondition(lambda self: self.celery)
@@ -546,14 +555,19 @@ class BrokerMachine(RuleBasedStateMachine):
             name, handle = consumer.held.pop(label)
             consumer.reject(handle)
             self.queues[name].fail(label, gives_up=True)
+            self._works(consumer)
             self._check()
 
     @rule(pick=PICK)
     def settle_late(self, pick: int) -> None:
-        """Settle a delivery made before the leases were lost: valid if its message is stored and ready."""
+        """Settle a delivery made before the leases were lost: valid if its message is stored and ready. What another
+        node has by now in its memory may come again all the same."""
+        self._stored_of(self.main)
+        self._stored_of(self.graves)
         late = [
             (one, label) for one in self._of(Worker) for label, (name, _) in one.stale.items()
             if (message := self.queues[name].messages.get(label)) is not None and message.state == READY
+            and not message.is_elsewhere(one.broker)
         ]  # fmt: skip
         for consumer, label in picked(late, pick):
             name, handle = consumer.stale.pop(label)
