@@ -703,6 +703,7 @@ class BrokerMachine(RuleBasedStateMachine):
             "the end of a deleted queue's messages",
         )
         new = create_queue(old.name, max_attempts=MAX_ATTEMPTS, retry_backoff=0, ack_timeout=3600)
+        self.brokers.obey(old.name)
         for broker in self.brokers.living:
             broker.serve_again(old.name)
         self.rows[old.name] = new
