@@ -30,11 +30,10 @@ from queues.addresses import SYSTEMS, InvalidAddress, parse_address
 from queues.contents import NoSuchContent, canonical_msgpack
 from queues.engine.errors import QueueFull, QueueNotFound
 from queues.engine.message import ROWS_PER_STATEMENT
-from queues.engine.statements import ALL
 from queues.models import Content
 from queues.reach import Operation, Protocol, may_reach
 from queues.settings import settings
-from queues.store import announce_ready, query
+from queues.store import announce_ready, drop_oldest, query
 
 __all__ = ["InvalidAddress", "InvalidMessage", "Outgoing", "QueueFull", "QueueNotFound", "publish", "publish_many"]
 
@@ -196,7 +195,7 @@ def _make_room(queue: int, using: str) -> None:
         cursor.execute("select queues_room(%s)", [queue])
         row = cursor.fetchone()
     if row is not None and row[0] is not None and row[0] < 0:
-        query("drop_oldest", using, queue=queue, count=-row[0], **ALL)
+        drop_oldest(queue, -row[0], using)
 
 
 def _parts(rows: Sequence[Row]) -> Iterable[list[Row]]:

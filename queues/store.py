@@ -11,6 +11,7 @@ from typing import Any
 from django.db import connections, transaction
 
 from queues.engine.cluster.notifications.formats import CHANNEL, Ready, Sendable, SendableInstruction, recipient
+from queues.engine.statements import ALL
 from queues.engine.statements import DIRECTORY as ENGINE_DIRECTORY
 from queues.sqlfiles import statements
 
@@ -31,6 +32,12 @@ def query(name: str, using: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         cursor.execute(text(name), parameters)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
     return rows
+
+
+def drop_oldest(queue: int, count: int, using: str) -> None:
+    """Drop the oldest ready messages of a queue, also of those that were stored as segments before it had a limit."""
+    query("unpack_ready", using, queue=queue, count=count)
+    query("drop_oldest", using, queue=queue, count=count, **ALL)
 
 
 def query_within(name: str, using: str, milliseconds: int, /, **parameters: Any) -> list[tuple[Any, ...]]:

@@ -24,7 +24,6 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from queues.engine.errors import EngineError, QueueFull, QueueNotFound
-from queues.engine.statements import ALL
 from queues.models import (
     ArchivedMessage,
     BulkAction,
@@ -49,7 +48,7 @@ from queues.operations.messages import (
 )
 from queues.operations.search import Criteria, Look, Search
 from queues.reach import Operation, Protocol, may_reach
-from queues.store import announce_ready, query
+from queues.store import announce_ready, drop_oldest, query
 
 logger = logging.getLogger(__name__)
 
@@ -405,7 +404,7 @@ class _Step:
         if first is not None:
             announce_ready(self.using, {target.pk: first})
         if room is not None and count > room:
-            query("drop_oldest", self.using, queue=target.pk, count=count - room, **ALL)
+            drop_oldest(target.pk, count - room, self.using)
         return int(count)
 
 

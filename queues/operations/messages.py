@@ -13,10 +13,9 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from queues.engine.cluster.notifications.formats import Purge
 from queues.engine.errors import QueueFull, QueueNotFound
-from queues.engine.statements import ALL
 from queues.models import Message, Outcome, Overflow, Queue, State
 from queues.reach import Operation, Protocol, may_reach
-from queues.store import announce_ready, notify, query
+from queues.store import announce_ready, drop_oldest, notify, query
 
 Progress = Callable[[int], None]
 
@@ -199,7 +198,7 @@ def _move_batch(source: Queue, target: Queue, size: int, parameters: dict[str, A
         elif first is not None:
             announce_ready(using, {target.pk: first})
         if room is not None and not rejects and moved > room:
-            query("drop_oldest", using, queue=target.pk, count=moved - room, **ALL)
+            drop_oldest(target.pk, moved - room, using)
     if rejects and moved > size:
         raise QueueFull(f"{target.name!r} holds {target.max_length} messages, which is all it may")
     return int(moved)

@@ -194,6 +194,7 @@ class ChannelConsumer:
         self._pace = None if not self._done else self._loop.call_later(PACE, self._look)
         self.ahead, self._done = min(self._done, MOST_AHEAD), 0
         self._paced()
+        self._grant()  # unused credits from when more was allowed are withdrawn
         back: dict[LocalQueue, list[Push]] = defaultdict(list)
         for received in self._ahead_buffer.take_back(self._outstanding - self._most):
             back[received.buffer].append(received.push)

@@ -162,6 +162,7 @@ def store_routed(
     for id in dropping or ():
         [(room,)] = query("room", queue=id)
         if room is not None and room < 0:
+            query("unpack_ready", queue=id, count=-room)  # from before the queue had a limit
             query("drop_oldest", queue=id, count=-room, **ALL)
     taken = [row.without_key() for row, id in zip(rows, stored, strict=True) if id is None]
     again = store_routed(query, queue, taken, exact) if taken else {}

@@ -316,6 +316,8 @@ class PublishWriter:
                 async with connection.transaction():
                     if plan.limited:
                         await self._admit(connection, plan)
+                    if not plan.writes:  # no statement finds out that a full queue is no target any more
+                        await self._check_version(connection)
                     if keyed:  # a transaction elsewhere may hold a key for as long as it likes
                         await connection.execute(KEY_TIMEOUT)
                     await self._write_all(connection, plan.inserts())

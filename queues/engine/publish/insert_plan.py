@@ -383,6 +383,7 @@ class Plan:
     def drop_empty(self) -> None:
         """Forget writes that have no messages left."""
         self.writes = [write for write in self.writes if write.group.bodies]
+        self.answers = [(write, queue) for write, queue in self.answers if write.group.bodies]
 
     def inserts(self) -> list[Insert]:
         """The statements, in order. Plain writes that follow each other share one, as many as it has ids for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -23,6 +23,7 @@ from queues.engine import (
     Waiter,
     options_from_settings,
 )
+from queues.engine.publish.publisher import Token
 from tests.waiting import PATIENCE, Changes, until
 
 
@@ -65,6 +66,17 @@ class Producer:
             while self.engine.holds(batch):
                 self._committed.clear()
                 await self._committed.wait()
+
+
+class Answered(Producer):
+    """A producer that is told the ids of its messages."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.ids: list[int | None] = []
+
+    def published(self, tokens: list[Token], ids: Sequence[int | None]) -> None:
+        self.ids += ids
 
 
 class Waiting(Waiter):

@@ -7,8 +7,10 @@ from time import monotonic
 import psycopg
 import pytest
 
-from queues.engine import DetailedMessage, Engine
-from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
+from queues.engine import Destination, DetailedMessage, Engine
+from queues.engine.errors import QueueFull
+from queues.engine.message import Content
+from tests.queues.engine.conftest import Answered, Consumer, MakeEngine, Producer, Store, Worker
 
 
 def bodies(store: Store, queue: int) -> list[bytes]:
@@ -74,6 +76,37 @@ async def test_dead_letters_that_would_come_back_are_refused_by_the_database(sto
 
 
 # Dropping the oldest.
+
+
+async def test_a_job_that_a_full_queue_rejects_is_no_fault_of_the_engine(engine: Engine, store: Store) -> None:
+    queue = store.queue("orders", max_length=1)
+    producer = Answered(engine)
+    source = engine.publisher(Destination.parse("orders"))
+    for n in range(2):
+        await producer.wait(source.publish_answered(b"[1]", Content.JSON, producer, n, None))
+    assert [token for token, _ in producer.failed] == [1]
+    assert producer.ids == [row["id"] for row in store.messages(queue)]
+    assert not engine.health.isolated
+
+
+CHANGES = {
+    "a route that goes": "delete from queues_route returning 1",
+    "an overflow that drops": "update queues_queue set overflow = 'drop-oldest' where name = 'orders' returning 1",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_topic_is_not_refused_for_a_full_queue_that_it_no_longer_leads_to_or_that_drops_now(
+    engine: Engine, store: Store, change: str
+) -> None:
+    store.queue("orders", max_length=1)
+    store.rows("insert into queues_route (source, target) values ('topic:prices', 'queue:orders') returning 1")
+    producer = Producer(engine)
+    await producer.publish("topic:prices", b"1", b"2")
+    assert [str(error) for _, error in producer.failed] == [str(QueueFull())]
+    store.rows(CHANGES[change])
+    await producer.publish("topic:prices", b"3")
+    assert len(producer.failed) == 1
 
 
 async def test_a_full_queue_drops_its_oldest_message_though_a_consumer_is_connected(

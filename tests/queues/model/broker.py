@@ -1,18 +1,21 @@
-"""A broker inside this process: the engine and its listeners in a thread, to be stopped, cut off or killed."""
+"""Brokers inside this process: an engine and its listeners in a thread each, to be stopped, cut off or killed."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import dataclasses
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
 import uvloop
 
+from queues.celery.consumers import engine_thread
 from queues.engine import Engine, options_from_settings
 from queues.engine.engine import running
+from queues.engine.settle import segments
 from tests.queues.engine.conftest import Store
 from tests.waiting import PATIENCE, wait_until
 from wire.blipmq.session import BlipMQSession
@@ -23,23 +26,41 @@ from wire.overhop.service import OverhopOptions, OverhopService
 from wire.overhop.session import OverhopSession
 from wire.runner import WireOptions, sspq_queue
 from wire.server import Server
+from wire.sspq.client import Client as SspqClient
+from wire.sspq.client_core import Declined
 from wire.sspq.session import SspqSession
 
 T = TypeVar("T")
 LOCAL = HostPort("127.0.0.1", 0)
 OPTIONS = ListenerOptions(drain_timeout=0.1)
-#: The sessions of brokers.
-OURS = (
-    "from pg_stat_activity"
-    " where application_name like 'fivewire %%' and datname = current_database() and pid <> pg_backend_pid()"
-)
+
+
+async def cut_off(engine: Engine) -> None:
+    """End an engine as the end of its process does."""
+    engine.connections.hang_up()
+    running.discard(engine)
+    await engine.supervisor.stop(5.0)
+    await engine.connections.close()
+
+
+def sessions_of(engine: Engine) -> list[int]:
+    return [connection.info.backend_pid for connection in engine.connections.values()]
+
+
+def await_end(store: Store, sessions: list[int]) -> None:
+    """The server ends what it had begun for a process that was killed."""
+    wait_until(
+        lambda: not store.rows("select from pg_stat_activity where pid = any(%s)", sessions), "the end of its sessions"
+    )
 
 
 class LiveBroker:
     """One broker process after the other; the address of each listener changes with it."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, host: str, segment_messages: int) -> None:
+        """`host` is this one's alone: an engine awaits the end of its host's dead processes."""
         self.store = store
+        self.options = dataclasses.replace(options_from_settings("model"), host=host, segment_messages=segment_messages)
         self._sspq: dict[str, HostPort] = {}
         self.start()
 
@@ -54,7 +75,7 @@ class LiveBroker:
         self.ask(self._start())
 
     async def _start(self) -> None:
-        self.engine = Engine(options_from_settings("model"))
+        self.engine = Engine(self.options)
         await self.engine.start()
         server = self._server = Server(self.engine)
         service = self._service = OverhopService(self.engine, OverhopOptions(), server.unconfirmed)
@@ -78,6 +99,18 @@ class LiveBroker:
         server.listeners.append(listener)
         return await listener.start()
 
+    def serve_again(self, queue: str) -> None:
+        """The queue was deleted and made anew: its listener is told so by the first client."""
+
+        def serves() -> bool:
+            with SspqClient(self._sspq[queue].host, self._sspq[queue].port) as client, suppress(Declined):
+                client.receive(0)
+                return True
+            return False
+
+        if queue in self._sspq:
+            wait_until(serves, "a listener that serves the new queue")
+
     def stop(self) -> None:
         """An orderly stop."""
         self.ask(self._stop())
@@ -90,19 +123,17 @@ class LiveBroker:
 
     def kill(self) -> None:
         """End as a killed process does: nothing more is written, its connections are reset."""
+        sessions = sessions_of(self.engine)
         self.ask(self._kill())
         self._end()
-        # The server ends what it had begun for it.
-        wait_until(lambda: not self.store.rows(f"select {OURS}"), "the end of its sessions")
+        await_end(self.store, sessions)
 
     async def _kill(self) -> None:
         self.engine.connections.hang_up()
         for listener in self._server.listeners:
             for connection in tuple(listener.connections):
                 connection.abort()
-        running.discard(self.engine)
-        await self.engine.supervisor.stop(5.0)
-        await self.engine.connections.close()
+        await cut_off(self.engine)
         await asyncio.gather(*(listener.stop(0) for listener in self._server.listeners))
         await self._service.stop()
 
@@ -115,11 +146,88 @@ class LiveBroker:
     def lose_connections(self) -> None:
         """PostgreSQL ends its connections: the engine comes back as another node; clients stay connected."""
         node = self.engine.node
-        self.store.rows(
-            f"select pg_terminate_backend(pid) {OURS}")
+        self.store.rows("select pg_terminate_backend(pid) from unnest(%s::int[]) as pid", sessions_of(self.engine))
         wait_until(lambda: self.engine.available and self.engine.node != node, "the new node")
 
-    # The store, for tests.
+    def ask(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the broker's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+
+class Brokers:
+    """One or two brokers on one database, each a node. A process of Celery's, which is this one, is another node."""
+
+    def __init__(self, store: Store, celery_url: str) -> None:
+        self.store = store
+        self.celery_url = celery_url
+        self._segment_messages = 0
+        self._all: list[LiveBroker] = []
+        #: Those that run.
+        self.living: list[LiveBroker] = []
+
+    def begin(self, nodes: int, segment_messages: int, linger: float) -> None:
+        """So many run, and store as segments what they may from so many messages on; these may be settled in part for
+        so many seconds."""
+        segments.LINGER = linger
+        if segment_messages != self._segment_messages:
+            self.stop()
+            self._all.clear()
+        engine_thread.stop_all()
+        self._segment_messages = segment_messages
+        self.revive()
+        for broker in self._all[nodes:]:
+            broker.stop()
+        del self._all[nodes:]
+        for n in range(len(self._all), nodes):
+            self._all.append(LiveBroker(self.store, f"host{n}", segment_messages))
+        self.living = list(self._all)
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several nodes, of which some may be dead."""
+        return len(self._all) > 1 or bool(engine_thread._threads)
+
+    def at(self, n: int) -> LiveBroker:
+        """The nth that runs, or another one."""
+        return self.living[n % len(self.living)]
+
+    def let_die(self, broker: LiveBroker) -> None:
+        """Kill one, which does not come back until `revive`."""
+        broker.kill()
+        self.living.remove(broker)
+
+    def revive(self) -> None:
+        """Start those that are dead."""
+        for broker in self._all:
+            if broker not in self.living:
+                broker.start()
+        self.living = list(self._all)
+
+    def kill_celery(self) -> None:
+        """End the engine of Celery's process as its end does."""
+        for thread in engine_thread._threads.values():
+            sessions = sessions_of(thread.engine)
+            thread.run(cut_off(thread.engine))
+            thread._end()
+            thread._thread.join(PATIENCE)
+            await_end(self.store, sessions)
+        engine_thread._threads.clear()
+
+    def stop(self) -> None:
+        """An orderly stop of all."""
+        engine_thread.stop_all()
+        for broker in self.living:
+            broker.stop()
+        self.living = []
+
+    def obey(self, queue: str) -> None:
+        """Have the engines follow a queue's policy as it is in the tables now."""
+        for broker in self.living:
+            broker.ask(broker.engine.refresh(queue))
+
+    def nodes(self) -> dict[int, LiveBroker]:
+        """The brokers that run, by the id of the node that each is now."""
+        return {broker.engine.node: broker for broker in self.living}
 
     def at_once(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
         """As `store.rows`, with one snapshot for the functions that the statement calls, too."""
@@ -128,18 +236,10 @@ class LiveBroker:
         with connection.transaction():
             return self.store.rows(sql, *parameters)
 
-    def ask(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the broker's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
-
-    def obey(self, queue: str) -> None:
-        """Have the engine follow a queue's policy as it is in the tables now."""
-        self.ask(self.engine.refresh(queue))
-
 
 async def _cancel_all() -> None:
     tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in tasks:
         task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
+    with suppress(asyncio.CancelledError):
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,11 +5,22 @@ from __future__ import annotations
 import contextlib
 import re
 from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from kombu.connection import Connection
+from kombu.entity import Queue
+from kombu.message import Message
+from kombu.messaging import Consumer as Consuming
+
+import queues.celery.transport  # noqa: F401 - makes fivewire:// known
 from tests.queues.model.broker import LiveBroker
+from tests.waiting import wait_until
 from tests.wire.broker import KEY
 from wire.blipmq.client import Client as BlipClient
+from wire.blipmq.client import Message as BlipMessage
+from wire.overhop import requests
 from wire.overhop.client import Client as OverhopClient
 from wire.overhop.client import JobNotFound
 from wire.sspq.client import Client as SspqClient
@@ -34,7 +45,8 @@ class Delivered(NamedTuple):
 class Consumer(ABC):
     """One connection. `held` is what it was given and has not finished; `stale` what it had when leases were lost."""
 
-    def __init__(self, broker: LiveBroker) -> None:
+    def __init__(self, broker: LiveBroker | None) -> None:
+        #: None: a node of its own.
         self.broker = broker
         #: By queue: messages that may be pushed.
         self.credits: dict[str, int] = {}
@@ -64,6 +76,10 @@ class Consumer(ABC):
     @abstractmethod
     def settle(self, handle: Any) -> bool:
         """Acknowledge; False when the broker answers that it is too late."""
+
+    @abstractmethod
+    def settle_many(self, handles: Sequence[Any]) -> None:
+        """Acknowledge together, and do not wait for the broker."""
 
     @abstractmethod
     def close(self) -> None:
@@ -97,9 +113,15 @@ class Worker(Consumer):
             return False
         return True
 
-    def fail(self, handle: Any) -> None:
-        """The job is to be tried again at once."""
-        self.client.fail(handle, "on purpose", retry_in=0)
+    def settle_many(self, handles: Sequence[Any]) -> None:
+        connection = self.client._connection
+        for handle in handles:
+            connection.core.submit(connection.core.prepare(requests.done(handle, None)))
+        connection._driver.send()
+
+    def fail(self, handle: Any, delay: float) -> None:
+        """The job is to be tried again after so many seconds."""
+        self.client.fail(handle, "on purpose", retry_in=delay)
 
     def goodbye(self) -> None:
         """Hand jobs back, and end."""
@@ -137,6 +159,10 @@ class Receiver(Consumer):
         self.client.confirm()
         return True
 
+    def settle_many(self, handles: Sequence[Any]) -> None:
+        for handle in handles:
+            self.settle(handle)
+
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self.client.close()
@@ -150,21 +176,83 @@ class Poller(Consumer):
         self.queue = queue
         self.subscription = subscription
         self.client = BlipClient(broker.blipmq.host, broker.blipmq.port, KEY)
+        self._came: deque[BlipMessage] = deque()
 
-    def poll(self) -> None:
-        """Ask for a message, until there is one."""
-        self.credits[self.queue] = 1
+    def poll(self, count: int) -> None:
+        """Ask for messages, until there are so many."""
+        self.credits[self.queue] = max(count, self.credits.get(self.queue, 0))
 
     def _take(self, patience: float) -> tuple[Delivered, Any] | None:
-        if not self.credits.get(self.queue):
+        if not self._came and (count := self.credits.get(self.queue)):
+            self._came += self.client.poll_many(self.subscription, count, patience)
+        if not self._came:
             return None
-        message = self.client.poll(self.subscription, patience)
-        return None if message is None else (Delivered(self.queue, label_in(message.body), None), message)
+        message = self._came.popleft()
+        return Delivered(self.queue, label_in(message.body), None), message
 
     def settle(self, handle: Any) -> bool:
-        self.client.ack(handle)
+        self.settle_many([handle])
         return True
+
+    def settle_many(self, handles: Sequence[Any]) -> None:
+        self.client.ack(*handles)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self.client.close()
+
+
+class CeleryConsumer(Consumer):
+    """A connection of Celery's with a consumer of one queue, which has at most `prefetch` messages at a time."""
+
+    def __init__(self, url: str, queue: str, prefetch: int) -> None:
+        super().__init__(None)
+        self.queue = queue
+        self.credits[queue] = prefetch
+        self.connection = Connection(url, transport_options={"foreign_queues": [queue]})
+        self._came: deque[Message] = deque()
+        channel = self._channel = self.connection.channel()
+        channel.basic_qos(0, prefetch)
+        consumer = Consuming(
+            channel, [Queue(queue, no_declare=True)], on_message=self._came.append, auto_declare=False
+        )
+        consumer.consume()
+
+    def _take(self, patience: float) -> tuple[Delivered, Any] | None:
+        if not self._came:
+            with contextlib.suppress(TimeoutError):
+                self.connection.drain_events(timeout=patience)
+        if not self._came:
+            return None
+        message = self._came.popleft()
+        return Delivered(self.queue, label_in(message.body), None), message
+
+    def settle(self, handle: Any) -> bool:
+        self.settle_many([handle])
+        return True
+
+    def settle_many(self, handles: Sequence[Any]) -> None:
+        for message in handles:
+            message.ack()
+        self._settled(len(handles))
+
+    def fail(self, handle: Any, delay: float) -> None:
+        """The message goes to the tail at once."""
+        handle.requeue()
+        self._settled(1)
+
+    def reject(self, handle: Any) -> None:
+        """The message is a dead letter."""
+        handle.reject()
+        self._settled(1)
+
+    def _settled(self, count: int) -> None:
+        self.credits[self.queue] += count
+        # One that works fast is given some ahead for a moment, which no other consumer gets meanwhile.
+        channel = self._channel._channel_consumer
+        wait_until(lambda: not channel.ahead and channel._pace is None, "the end of what it has ahead")
+
+    def close(self) -> None:
+        """End the connection; messages go back to their places."""
+        with contextlib.suppress(OSError, *self.connection.connection_errors):
+            self.connection.release()

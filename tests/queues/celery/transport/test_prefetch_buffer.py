@@ -80,6 +80,25 @@ def test_prefetched_messages_are_free_for_others_when_the_consumer_is_slow(
     assert [message.payload for message in got.wait(done + 2)[-2:]] == [done, done + 1]
 
 
+def test_a_consumer_that_pauses_before_messages_came_ahead_is_given_none_when_they_come(
+    connect: Connect, tables: Tables
+) -> None:
+    connection, other = connect(), connect()
+    for n in range(4):
+        send(connection, n)
+    got = Got(connection, [ORDERS], prefetch=2)
+    for message in got.wait(2):
+        message.ack()
+    got.wait(4)
+    channel = got.channel._channel_consumer
+    wait_until(lambda: channel._pace is None, "the looks that allow messages ahead, and none any more")
+    assert channel.ahead == 0
+    assert [consumer.credits for consumer in channel._consumers] == [0]
+    for n in range(4, 8):
+        send(other, n)
+    assert Got(other, [ORDERS], prefetch=4).bodies(4) == [4, 5, 6, 7]
+
+
 def test_prefetched_messages_are_free_for_others_when_the_consumer_is_cancelled(
     connect: Connect, tables: Tables
 ) -> None:

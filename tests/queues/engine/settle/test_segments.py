@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,14 +15,13 @@ from queues.engine import Engine, LocalQueue
 from queues.engine.clock import now
 from queues.engine.message import Content, Delivery, DetailedMessage
 from queues.engine.publish.destination import Destination
-from queues.engine.publish.publisher import Token
 from queues.engine.settle import segments as segments_module
 from queues.engine.settle.batches import SettlementKind, Settlements
 from queues.engine.settle.segments import LINGER, SAME_TIME, OpenSegments, Ranges, as_range, bits
 from queues.engine.statements import ALL, array, statement
 from queues.operations.queues import delete_queue
 from queues.store import query
-from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
+from tests.queues.engine.conftest import Answered, Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import unwritable
 from tests.waiting import until
 
@@ -136,17 +134,6 @@ def test_a_settlement_with_more_than_who_and_when_is_no_range(more: dict[str, An
 
 
 # In the store.
-
-
-class Answered(Producer):
-    """A producer that is told the ids of its messages."""
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
-        self.ids: list[int | None] = []
-
-    def published(self, tokens: list[Token], ids: Sequence[int | None]) -> None:
-        self.ids += ids
 
 
 @pytest.fixture
