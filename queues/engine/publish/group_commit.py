@@ -439,13 +439,13 @@ class PublishWriter:
                 self.more_in_store(queue, write.lowest + k)
             elif buffer is not None and buffer is write.buffers[k]:
                 ids = range(write.first + k, write.first + count * write.width, write.width)
-                plain = zip(ids, write.group.bodies, repeat(0), repeat(write.own_detail))
                 if buffer.policy.taken_as_asked:  # a limit was set meanwhile
+                    plain = zip(ids, write.group.bodies, repeat(0), repeat(write.own_detail))
                     buffer.decline(write.leased_details(ids) if write.group.detailed else plain)
                 elif write.group.detailed:
                     buffer.add_claimed(write.leased_details(ids))
                 else:
-                    buffer.add(plain, size)
+                    buffer.add_run(ids, write.group.bodies, write.own_detail, size)
                 buffer.refilled()
 
 

@@ -298,7 +298,7 @@ async def test_a_message_may_leave_its_segment_as_any_other(engine: Engine, stor
         buffer.bury(deliveries[1][0], "no")
     else:
         engine.settlements.purge([row["id"] for row in store.messages(queue)[1:2]], "an operator")
-        buffer.held.release(deliveries[1][0], None)
+        buffer.unacked.release(deliveries[1][0])
     await until_settled(engine, store)
     assert buffer.ack_many([delivery[0] for n, delivery in enumerate(deliveries) if n != 1]) == []
     await until_settled(engine, store)
@@ -348,7 +348,7 @@ async def test_segments_of_a_node_that_was_forgotten_without_them_come_again(
     await taken(engine, *FOUR)
     store.rows("update queues_segment set node_id = 2000000000 returning 1")
     engine.settlements.segments.clear()
-    assert await Consumer(await (await make_engine()).queue("jobs")).bodies(4) == list(FOUR)
+    assert await Consumer(await (await make_engine()).queue("jobs")).bodies(4, ack=False) == list(FOUR)
     assert store.counts(queue) == (0, 4, 0, 0)
 
 
