@@ -13,8 +13,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import accumulate, repeat, takewhile
 from operator import itemgetter
+from typing import Any
 
 from queues.engine.consume.dispatch import Push
 from queues.engine.consume.memory import OVERHEAD, Memory, weight
@@ -27,7 +29,8 @@ UNKNOWN_BYTES = 1 << 16
 #: Messages handed back that a purge looks for; messages acknowledged late that are not delivered again.
 REMEMBERED = 10_000
 
-new_push = tuple.__new__  # a NamedTuple's own constructor takes twice as long
+#: A NamedTuple's own constructor takes twice as long.
+_new_push: Callable[[tuple[Any, ...]], Push] = partial(tuple.__new__, Push)
 
 
 class HeldMessages:
@@ -82,16 +85,16 @@ class HeldMessages:
         while len(taken) < most and self.ready and size < most_bytes:
             detail = self.ready.first_run.detail
             if detail is not None and not (detail.tag is detail.expires_at is detail.origin is None):
-                pushed = self._push_special(now, detail)
-                pushes = [] if pushed is None else [pushed]
+                if (pushed := self._push_special(now, detail)) is not None:
+                    size += len(pushed.payload)
+                    taken.append(pushed)
             else:
                 sizes = accumulate(self.ready.first_run.sizes(most - len(taken)), initial=size)
                 few = sum(1 for _ in takewhile(most_bytes.__gt__, sizes))
                 tags, run = self._deliver_run(now, min(most - len(taken), few))
                 columns = zip(tags, run.ids, run.payloads, repeat(run.attempts), repeat(detail), strict=False)
-                pushes = [new_push(Push, column) for column in columns]
-            size += sum(len(push.payload) for push in pushes)
-            taken += pushes
+                size += sum(map(len, run.payloads))
+                taken += map(_new_push, columns)
         return taken
 
     def _push_special(self, now: float, detail: Detail) -> Push | None:
@@ -112,7 +115,7 @@ class HeldMessages:
         if tag == self.next_tag:
             self.next_tag = tag + 1
         self.unacked.add(tag, (id, attempts, now, detail))
-        return new_push(Push, (tag, detail.origin or id, payload, attempts, detail))
+        return Push(tag, detail.origin or id, payload, attempts, detail)
 
     # Settling.
 
@@ -142,7 +145,7 @@ class HeldMessages:
         """Take messages of `size` bytes together, in order of id, on their first delivery and with this detail; they
         may belong before those here."""
         if self.ready and ids[0] < self.ready[-1][0]:
-            self._add(list(zip(ids, payloads, repeat(0), repeat(detail), strict=True)), size)
+            self._add(list(MessageRun(ids, payloads, 0, detail)), size)
             return
         self.ready.add_run(ids, payloads, detail)
         self._hold(size)

@@ -140,6 +140,10 @@ class _Delivered:
         at = self.tags.start - self.first
         return self.ids[at : at + count]
 
+    def shorten(self, count: int) -> None:
+        """The first ones are out no more."""
+        self.tags = self.tags[count:]
+
 
 class UnackedMessages(Mapping[int, Unacked]):
     """Delivered messages by their tags."""
@@ -250,7 +254,7 @@ class UnackedMessages(Mapping[int, Unacked]):
         if count == len(run.tags):
             del self._runs[n], self._starts[n]
         else:
-            run.tags = run.tags[count:]
+            run.shorten(count)
             self._starts[n] = run.tags.start
 
 
