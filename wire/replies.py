@@ -8,6 +8,9 @@ from typing import Protocol
 from queues.engine import Engine
 from wire.net.connection import Failing, contained
 
+#: What is sent one after the other.
+Parts = list[bytes | bytearray]
+
 
 class Sink(Failing, Protocol):
     """The connection that replies are written to."""
@@ -26,7 +29,7 @@ class HeldReplies:
         self.round = round
         self.barrier = barrier
         self.pending = pending
-        self.parts: list[bytes] = []
+        self.parts: Parts = []
 
     def fill(self, frame: bytes) -> None:
         """The pending reply is known now."""
@@ -53,7 +56,7 @@ class Replies:
         self._engine = engine
         self.connection = sink
         self._held: deque[HeldReplies] = deque()
-        self._now: list[bytes] = []
+        self._now: Parts = []
         self._holding = False
         #: The last batch and round that were followed.
         self.batch = 0
@@ -69,7 +72,7 @@ class Replies:
         """Later replies wait for this round of settlements."""
         self.round = round
 
-    def begin(self, barrier: bool = False) -> list[bytes]:
+    def begin(self, barrier: bool = False) -> Parts:
         """The list for the next reply, behind everything published and settled so far."""
         last = self._held[-1] if self._held else None
         if last is not None and last.batch == self.batch and last.round == self.round and not (barrier or last.pending):
@@ -112,7 +115,7 @@ class Replies:
     @contained
     def release(self) -> None:
         """Send the replies whose commits have come."""
-        engine, queue, ready = self._engine, self._held, []
+        engine, queue, ready = self._engine, self._held, Parts()
         while queue:
             held = queue[0]
             if (

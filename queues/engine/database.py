@@ -13,6 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
 from queues.database import KEEPALIVES, defaults_for_hosts
+from queues.engine import adapters
 from queues.engine.errors import NotMigrated, Pooled, UnsafeServer, UnsupportedServer
 
 Connection = AsyncConnection[TupleRow]
@@ -105,6 +106,7 @@ async def connect(conninfo: str, purpose: str, silence: float = SILENCE) -> Conn
             raise Pooled("it does not take the startup options that the engine's sessions need") from error
         raise
     connection.prepared_max = None
+    adapters.register(connection)
     try:
         await _pin(connection, settings)
     except BaseException:

@@ -4,7 +4,7 @@
     | u32 length | u8 frame type | u64 correlation id | payload ... |      all integers big-endian
     +------------+---------------+--------------------+-------------+
 
-`length` counts everything after itself: at least 9, at most 16 MiB. `Decoder` cuts a byte stream into frames,
+`length` counts everything after itself: at least 9, at most 16 MiB. A `FrameReader` cuts a byte stream into frames,
 the `parse_*` functions read payloads and the `encode_*` functions write whole frames. The section names are
 those of docs/protocols/blipmq.md.
 
@@ -12,8 +12,9 @@ A frame is a plain tuple and its type a plain int: an object for each frame is w
 """
 
 import struct
+from abc import ABC, abstractmethod
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 MAX_FRAME_SIZE: Final = 16 * 1024 * 1024
 MAX_TEXT_SIZE: Final = 0xFFFF  # topics, keys and NACK messages have a u16 length
@@ -21,6 +22,7 @@ PROTOCOL_VERSION: Final = 1
 
 #: Frame type, correlation id, payload.
 Frame = tuple[int, int, bytes]
+F = TypeVar("F")
 
 
 class FrameType(IntEnum):
@@ -107,7 +109,7 @@ class PayloadError(ValueError):
         self.code, self.message = reject
 
 
-class Decoder:
+class FrameReader(ABC, Generic[F]):
     """Cuts received bytes into frames. Feed it what the socket gave, in order.
 
     `error` is None until the stream breaks the framing rules; from then on `feed` returns nothing and the
@@ -139,29 +141,25 @@ class Decoder:
         """The correlation id of the incomplete frame; 0 when there is none, or it has not come."""
         return _read_header(self._rest)[2] if len(self._rest) >= HEADER_SIZE else 0
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[F]:
         """Return the frames that `data` completes, in order; then look at `error`."""
-        frames: list[Frame] = []
+        found: list[F] = []
         if self.error is not None:
-            return frames
+            return found
         if self._rest:
             if len(self._rest) + len(data) < self._need:
                 self._rest += data
-                return frames
+                return found
             data = b"".join((self._rest, data))
             self._rest = bytearray()
-        append, limit = frames.append, self._limit
-        at, end = 0, len(data)
-        while end - at >= HEADER_SIZE:
-            length, kind, correlation_id = _read_header(data, at)
-            stop = at + LENGTH_SIZE + length
-            if stop > end or not MIN_LENGTH <= length <= limit or not HELLO <= kind <= POLL:
-                break
-            append((kind, correlation_id, data[at + HEADER_SIZE : stop]))
-            at = stop
-        if at < end:
+        at = self._cut(data, found)
+        if at < len(data):
             self._keep(data[at:] if at else data)
-        return frames
+        return found
+
+    @abstractmethod
+    def _cut(self, data: bytes, found: list[F]) -> int:
+        """Add the frames that are whole and keep the rules; return where the last one ends."""
 
     def _keep(self, rest: bytes) -> None:
         """Keep the start of a frame, or refuse it as early as its bytes allow."""
@@ -179,6 +177,24 @@ class Decoder:
                 need = LENGTH_SIZE + length
         self._rest += rest
         self._need = need
+
+
+class Decoder(FrameReader[Frame]):
+    """A `FrameReader` that gives each frame by itself."""
+
+    __slots__ = ()
+
+    def _cut(self, data: bytes, found: list[Frame]) -> int:
+        append, limit = found.append, self._limit
+        at, end = 0, len(data)
+        while end - at >= HEADER_SIZE:
+            length, kind, correlation_id = _read_header(data, at)
+            stop = at + LENGTH_SIZE + length
+            if stop > end or not MIN_LENGTH <= length <= limit or not HELLO <= kind <= POLL:
+                break
+            append((kind, correlation_id, data[at + HEADER_SIZE : stop]))
+            at = stop
+        return at
 
 
 def parse_hello(payload: bytes) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import islice
 from time import monotonic
 from typing import Any, TypeVar
@@ -27,8 +27,9 @@ from queues.engine import (
 )
 from queues.reach import Operation, Protocol
 from wire.blipmq import codec
-from wire.blipmq.codec import ACK, HEADER, MAX_FRAME_SIZE, MIN_LENGTH, PING, POLL, PONG, PUBLISH, Decoder, Frame
+from wire.blipmq.codec import ACK, HEADER, MAX_FRAME_SIZE, MIN_LENGTH, POLL, PONG, PUBLISH
 from wire.blipmq.machine import Action, Conversation, State, Success
+from wire.blipmq.runs import Run, RunDecoder, encode_deliveries
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure
 from wire.replies import Replies
@@ -78,13 +79,13 @@ class BlipMQSession:
         self.connection = connection
         self._server = server
         self._engine: Engine = server.engine
-        self._decoder = Decoder(max_frame)
+        self._decoder = RunDecoder(max_frame)
         self._conversation = Conversation()
         self._replies = Replies(server.engine, connection)
         self._grant: Grant | None = None
         self._unconfirmed: Unconfirmed | None = None
         #: Frames that wait behind the one the session is blocked by.
-        self._backlog: list[Frame] = []
+        self._backlog: list[Run] = []
         #: Bytes of the reads that these came in.
         self._behind = 0
         self._blocked = False
@@ -103,7 +104,7 @@ class BlipMQSession:
         #: By the payload of POLL and ACK, the subscription's id as it is on the wire.
         self._polled: dict[bytes, Polled] = {}
         #: ACKs with tags that are not outstanding here: subscription id, tags.
-        self._late: list[tuple[int, list[int]]] = []
+        self._late: list[tuple[int, Sequence[int]]] = []
         self._client = server.engine.clients.add(Protocol.BLIPMQ, connection.address, self)
 
     @property
@@ -114,15 +115,15 @@ class BlipMQSession:
     # Called by the connection.
 
     def data_received(self, data: bytes) -> None:
-        frames = self._decoder.feed(data)
+        runs = self._decoder.feed(data)
         if self._blocked:
-            self._backlog += frames
+            self._backlog += runs
             self._behind += len(data)
             self.connection.hold(self._decoder.pending + self._behind)
             return
         self._behind = len(data)
         self._patience_ends = None
-        self._run(frames)
+        self._run(runs)
 
     def eof_received(self) -> bool:
         """Answer all frames before the end, then close."""
@@ -191,20 +192,21 @@ class BlipMQSession:
 
     # Frames.
 
-    def _run(self, frames: list[Frame]) -> None:
+    def _run(self, runs: list[Run]) -> None:
         """Handle frames until all are done, one blocks, or it is time to let others have a turn."""
         at, self._turn = 0, TURN
-        while at < len(frames) and not self._blocked:
+        while at < len(runs) and not self._blocked:
             if self._conversation.state is State.READY:
-                at = self._serve(frames, at)
+                at = self._serve(runs, at)
             else:
-                self._greet(*frames[at])
+                runs[at : at + 1] = runs[at].alone()
+                self._greet(*next(runs[at].frames()))
                 at += 1
         if self._late and not self._blocked:
             self._block(self._settle_late())
         self._replies.flush()
         if self._blocked:
-            self._backlog = frames[at:]
+            self._backlog = runs[at:]
         elif self._decoder.error is not None:
             self._draining = True
         elif self._decoder.expected > codec.MAX_HANDSHAKE_SIZE and self._conversation.state is not State.READY:
@@ -216,96 +218,93 @@ class BlipMQSession:
             self._unconfirmed.add(self.connection, self._behind)
         self._close_when_done()
 
-    def _serve(self, frames: list[Frame], at: int) -> int:
-        """Handle frames from `at` on, by runs of one kind; returns how many are done when one blocks, or all."""
-        while at < len(frames) and not self._blocked:
+    def _serve(self, runs: list[Run], at: int) -> int:
+        """Handle runs from `at` on; returns how many are done when one blocks, or all."""
+        while at < len(runs) and not self._blocked:
             if not self._turn:
                 self._start_blocking()
                 asyncio.get_running_loop().call_soon(self._unblock)
                 return at
             self._turn -= 1
-            kind = frames[at][0]
-            if kind == ACK:
-                at = self._acks(frames, at)
+            run = runs[at]
+            if run.kind == ACK:
+                done = self._ack(run)
             elif self._late:  # the answers to these must leave first
                 self._block(self._settle_late())
-            elif kind == POLL:
-                at = self._polls(frames, at)
-            elif kind == PUBLISH:
-                at = self._publishes(frames, at)
-            elif kind == PING:
-                self._replies.begin(barrier=True).append(_pack_header(MIN_LENGTH, PONG, frames[at][1]))
-                at += 1
+                return at
+            elif run.kind == POLL:
+                done = self._poll(run)
+            elif run.kind == PUBLISH:
+                done = self._publish(run)
             else:
-                self._other(*frames[at])
-                at += 1
+                done = self._other(run)
+            at = self._go_behind(runs, at, done)
         return at
 
-    # The hot path: each takes the run of frames that begins at `at` and returns where the next one begins.
-
-    def _publishes(self, frames: list[Frame], at: int) -> int:
-        """PUBLISH frames with the QoS and topic of the last one that was looked at closely."""
-        publisher, prefix, size = self._publisher, self._prefix, len(self._prefix)
-        if publisher is None:
-            self._other(*frames[at])
+    @staticmethod
+    def _go_behind(runs: list[Run], at: int, done: int) -> int:
+        """So many frames of the run are done: what is left of it comes next."""
+        if done == len(runs[at]):
             return at + 1
-        bodies, tokens = [], []
-        for n in range(at, len(frames)):
-            kind, cid, payload = frames[n]
-            if kind != PUBLISH or not payload.startswith(prefix):
-                break
-            bodies.append(payload[size:])
-            tokens.append(cid)
-        if bodies:
-            self._client.published(len(bodies))
-            self._replies.follow_batch(publisher.publish_many(bodies, self, tokens))
-            self._engine.check_saturation()
-            return at + len(bodies)
-        self._other(*frames[at])
-        return at + 1
+        runs[at] = runs[at].after(done)
+        return at
 
-    def _acks(self, frames: list[Frame], at: int) -> int:
-        """ACK frames of one subscription."""
-        subscription = frames[at][2]
-        tags = []
-        for n in range(at, len(frames)):
-            kind, cid, payload = frames[n]
-            if kind != ACK or payload != subscription:
-                break
-            tags.append(cid)
-        known = self._polled.get(subscription)
-        assert self._grant is not None
-        unknown = tags if known is None else known.buffer.ack_many(tags, self._grant.id)
+    # The hot path: each handles frames of a run, and returns how many of them are done.
+
+    def _publish(self, run: Run) -> int:
+        """PUBLISHes. Those with the QoS and topic of the last ones need no closer look."""
+        if run.common != self._prefix or self._publisher is None:
+            return self._publish_first(run)
+        self._client.published(len(run))
+        self._replies.follow_batch(self._publisher.publish_many(run.bodies, self, run.cids))
         self._engine.check_saturation()
-        if unknown and not self._ack_unknown(unknown, subscription):
-            return at
-        return at + len(tags)
+        return len(run)
 
-    def _polls(self, frames: list[Frame], at: int) -> int:
-        """POLL frames of one subscription."""
-        subscription, end = frames[at][2], at + 1
-        while end < len(frames) and frames[end][0] == POLL and frames[end][2] == subscription:
-            end += 1
-        count = end - at
-        known = self._polled.get(subscription)
-        if known is None or known.transient:
-            self._poll(frames[at][1], subscription)
-            return at + 1
-        topic, out, buffer = known.prefix, self._replies.begin(), known.buffer
+    def _ack(self, run: Run) -> int:
+        """ACKs of one subscription."""
+        known = self._polled.get(run.common)
         assert self._grant is not None
-        deliveries = buffer.deliver_many(monotonic(), count, self._grant.id, self)
-        for tag, body, _, _ in deliveries:
-            length = 9 + len(topic) + len(body)
-            if length > MAX_FRAME_SIZE:
-                buffer.bury(tag, TOO_LARGE)
+        unknown = run.cids if known is None else known.buffer.ack_many(run.cids, self._grant.id)
+        self._engine.check_saturation()
+        if unknown and not self._ack_unknown(unknown, run.common):
+            return 0
+        return len(run)
+
+    def _poll(self, run: Run) -> int:
+        """POLLs of one subscription."""
+        done = 0
+        while done < min(len(run), TURN) and not self._blocked:
+            known = self._polled.get(run.common)
+            if known is not None and not known.transient:
+                break
+            self._poll_one(run.cids[done], run.common)
+            done += 1
+        return done or self._poll_many(run, self._polled[run.common])
+
+    def _poll_many(self, run: Run, known: Polled) -> int:
+        """POLLs of a subscription that has no QoS 0 message."""
+        out, buffer, count = self._replies.begin(), known.buffer, len(run)
+        assert self._grant is not None
+        done = 0
+        for tags, bodies in buffer.deliver_many(monotonic(), count, self._grant.id, self):
+            done += len(tags)
+            if max(map(len, bodies)) <= MAX_FRAME_SIZE - MIN_LENGTH - len(known.prefix):
+                out.append(encode_deliveries(tags, known.prefix, bodies))
             else:
-                out += (_pack_header(length, PUBLISH, tag), topic, body)
-        done = len(deliveries)
+                self._deliver_fitting(known, tags, bodies)
         self._client.delivered(done)
         if done < count and self._may_come(known, soon=done == 0):
-            self._await_message(frames[at + done][1], known)
-            return at + done + 1
-        return at + count
+            self._await_message(run.cids[done], known)
+            return done + 1
+        return count
+
+    def _deliver_fitting(self, known: Polled, tags: Sequence[int], bodies: list[bytes]) -> None:
+        """Deliver those that fit into a frame."""
+        for tag, body in zip(tags, bodies, strict=True):
+            try:
+                self._say(codec.encode_delivery(tag, known.prefix, body))
+            except codec.FrameTooLarge:
+                known.buffer.bury(tag, TOO_LARGE)
 
     def _greet(self, kind: int, cid: int, payload: bytes) -> None:
         """A frame before the handshake is complete."""
@@ -324,32 +323,45 @@ class BlipMQSession:
         except codec.PayloadError as error:
             self._nack(cid, error.reject)
 
-    def _other(self, kind: int, cid: int, payload: bytes) -> None:
-        """A frame after the handshake that the hot loop does not handle."""
+    def _other(self, run: Run) -> int:
+        """A frame after the handshake that goes with no others."""
+        [(kind, cid, payload)] = run.frames()
         action = self._conversation.on(kind)
         try:
-            if action is Action.PUBLISH:
-                self._publish(cid, *codec.parse_publish(payload))
+            if action is Action.PONG:
+                self._replies.begin(barrier=True).append(_pack_header(MIN_LENGTH, PONG, cid))
             elif action is Action.SUBSCRIBE:
                 self._subscribe(cid, *codec.parse_subscribe(payload))
             elif isinstance(action, codec.Reject):
                 self._nack(cid, action)
         except codec.PayloadError as error:
             self._nack(cid, error.reject)
+        return 1
 
-    def _publish(self, cid: int, qos: int, topic: bytes, body: bytes) -> None:
+    def _publish_first(self, run: Run) -> int:
+        """PUBLISHes whose QoS and topic have to be looked at: one of them, if those behind need no closer look."""
         assert self._grant is not None
+        try:
+            qos, topic, _ = codec.parse_publish(run.common)
+        except codec.PayloadError as error:
+            self._nack_all(run, error.reject)
+            return len(run)
         if not self._grant.may(Protocol.BLIPMQ, Operation.PUBLISH, "topic", topic):
-            self._nack(cid, codec.FORBIDDEN)
-            return
-        self._client.published(1)
+            self._nack_all(run, codec.FORBIDDEN)
+            return len(run)
         publisher = self._engine.publisher(Destination("topic", topic), self._grant.id)
-        if qos:  # nearly always the next PUBLISH has the same topic: the hot loop then takes it
-            self._publisher, self._prefix = publisher, codec.delivery_prefix(1, topic)
-            self._replies.follow_batch(publisher.publish(body, self, cid))
-        else:
+        if qos:  # nearly always the next PUBLISH has the same topic
+            self._publisher, self._prefix = publisher, run.common
+            return self._publish(run)
+        self._client.published(len(run))
+        for cid, body in zip(run.cids, run.bodies, strict=True):
             self._replies.follow_batch(publisher.publish_transient(body, self, cid))
         self._engine.check_saturation()
+        return len(run)
+
+    def _nack_all(self, run: Run, reject: codec.Reject) -> None:
+        for cid in run.cids:
+            self._nack(cid, reject)
 
     def _may_consume(self, topic: bytes) -> bool:
         assert self._grant is not None
@@ -363,7 +375,7 @@ class BlipMQSession:
 
     # Frames that block the session.
 
-    def _poll(self, cid: int, payload: bytes) -> None:
+    def _poll_one(self, cid: int, payload: bytes) -> None:
         """A POLL that memory alone cannot answer: an unknown id, a QoS 0 message, or a claim under way."""
         try:
             id = codec.parse_poll(payload)
@@ -492,7 +504,7 @@ class BlipMQSession:
         known = self._polled[payload] = Polled(subscription)
         return known
 
-    def _ack_unknown(self, tags: list[int], payload: bytes) -> bool:
+    def _ack_unknown(self, tags: Sequence[int], payload: bytes) -> bool:
         """Tags that are not outstanding here: look for them in the store, together with those that follow.
 
         False when that of earlier ones must be done first.
@@ -515,7 +527,7 @@ class BlipMQSession:
         for id, tags in late:
             await self._settle_late_of(id, tags)
 
-    async def _settle_late_of(self, id: int, tags: list[int]) -> None:
+    async def _settle_late_of(self, id: int, tags: Sequence[int]) -> None:
         assert self._grant is not None
         key = self._grant.id
         try:
@@ -610,8 +622,8 @@ class BlipMQSession:
     def _unblock(self) -> None:
         """Go on with the frames behind."""
         self._blocked = False
-        frames, self._backlog = self._backlog, []
-        self._run(frames)
+        runs, self._backlog = self._backlog, []
+        self._run(runs)
         if not self._blocked and not self._draining:
             self.connection.resume_reading(BLOCKED)
 

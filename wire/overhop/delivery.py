@@ -20,7 +20,7 @@ from wire.overhop.codec.names import Code
 from wire.overhop.codec.runs import DoneRun
 from wire.overhop.consumer import Assignment, Consumer
 from wire.overhop.service import OverhopService
-from wire.replies import Replies
+from wire.replies import Parts, Replies
 
 Payload = dict[str, Any]
 #: Jobs that a snapshot lists for each worker, at most: the oldest.
@@ -39,10 +39,10 @@ class Answers:
         self._tags = tags
         self._rids = rids
         self._reason = reason
-        self._parts: list[bytes] = []
+        self._parts: Parts = []
         self._at = 0
 
-    def put(self, out: list[bytes], parts: list[bytes]) -> None:
+    def put(self, out: Parts, parts: list[bytes]) -> None:
         """Append the answers, one a job, to `out`."""
         self._parts, self._at = out, len(out)
         out += parts

@@ -28,7 +28,7 @@ from wire.overhop.codec.names import Code
 from wire.overhop.codec.runs import JobRun
 from wire.overhop.payloads import JobNames
 from wire.overhop.service import OverhopService, Target
-from wire.replies import HeldReplies, Replies
+from wire.replies import HeldReplies, Parts, Replies
 
 NIL = b"\xc0"
 #: The number of times that a job whose key has just become free is given to the store again.
@@ -47,7 +47,7 @@ class Places:
 
     __slots__ = ("_names", "_parts", "_rids", "_slot")
 
-    def __init__(self, parts: list[bytes], rids: Sequence[bytes], names: JobNames) -> None:
+    def __init__(self, parts: Parts, rids: Sequence[bytes], names: JobNames) -> None:
         self._parts = parts
         self._slot = len(parts)
         self._rids = rids

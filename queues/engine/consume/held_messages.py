@@ -13,11 +13,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from functools import partial
+from itertools import accumulate, repeat, takewhile
 from operator import itemgetter
+from typing import Any
 
 from queues.engine.consume.dispatch import Push
 from queues.engine.consume.memory import OVERHEAD, Memory, weight
+from queues.engine.consume.message_runs import MessageRun, PrefetchedMessages, Unacked, UnackedMessages
 from queues.engine.message import POSITION, Detail, Message
 
 #: Bytes of a message before the first claim: that claim takes few messages, in case they are large.
@@ -26,10 +29,8 @@ UNKNOWN_BYTES = 1 << 16
 #: Messages handed back that a purge looks for; messages acknowledged late that are not delivered again.
 REMEMBERED = 10_000
 
-#: A delivered message: id, attempts that failed before, time of delivery (monotonic), detail.
-Unacked = tuple[int, int, float, Detail | None]
-
-new_push = tuple.__new__  # a NamedTuple's own constructor takes twice as long
+#: A NamedTuple's own constructor takes twice as long.
+_new_push: Callable[[tuple[Any, ...]], Push] = partial(tuple.__new__, Push)
 
 
 class HeldMessages:
@@ -37,17 +38,15 @@ class HeldMessages:
 
     __slots__ = (
         "_handed_back", "_memory", "_on_expired", "_settled", "_stale", "_tagged", "bytes", "mean_bytes", "next_tag",
-        "ready", "release", "unacked",
+        "ready", "unacked",
     )  # fmt: skip
 
     def __init__(self, memory: Memory, first_tag: int, on_expired: Callable[[int], None]) -> None:
         """`on_expired(id)` is called for a prefetched message that outlived its time."""
         self._memory = memory
         self._on_expired = on_expired
-        self.ready: deque[Message] = deque()
-        self.unacked: dict[int, Unacked] = {}
-        #: `release(tag, None)` takes a delivery out of `unacked` and returns its entry.
-        self.release: Callable[[int, None], Unacked | None] = self.unacked.pop
+        self.ready = PrefetchedMessages()
+        self.unacked = UnackedMessages()
         self._stale: dict[int, Unacked] = {}
         #: Ids of messages that went back to their places last: a purge may have found them neither there nor here.
         self._handed_back: deque[int] = deque(maxlen=REMEMBERED)
@@ -62,47 +61,61 @@ class HeldMessages:
 
     # Delivering.
 
-    def deliver_plain(self, now: float, most: int) -> tuple[range, list[Message]]:
-        """Deliver up to `most` messages, as many at the head as are on their first delivery and have no detail; returns
-        their tags and the messages."""
-        ready, count = self.ready, 0
-        for _, _, attempts, detail in islice(ready, most):
-            if attempts or detail is not None:
-                break
-            count += 1
-        messages = [ready.popleft() for _ in range(count)]
-        self._hold(-OVERHEAD * count - sum([len(message[1]) for message in messages]))
-        tags = range(self.next_tag, self.next_tag + count)
-        self.next_tag += count
-        self.unacked.update(zip(tags, [(message[0], 0, now, None) for message in messages], strict=True))
-        return tags, messages
+    def deliver_plain(self, now: float, most: int) -> tuple[range, MessageRun] | None:
+        """Deliver up to `most` messages, as many at the head as go together, with their tags; None unless they are on
+        their first delivery and have no detail."""
+        first = self.ready.first_run
+        if first.attempts or first.detail is not None:
+            return None
+        return self._deliver_run(now, most)
+
+    def _deliver_run(self, now: float, most: int) -> tuple[range, MessageRun]:
+        """Deliver up to `most` messages at the head that go together."""
+        run = self.ready.take(most)
+        detail, tags = run.detail, range(self.next_tag, self.next_tag + len(run))
+        self.next_tag = tags.stop
+        self.unacked.add_run(tags, run.ids, run.attempts, now, detail)
+        self._hold(-(OVERHEAD + (0 if detail is None else detail.weight)) * len(run) - sum(map(len, run.payloads)))
+        return tags, run
 
     def push(self, now: float, most: int, most_bytes: int) -> list[Push]:
         """Deliver up to `most` messages, fewer of large ones. Those that outlived their time are none of them."""
         taken: list[Push] = []
-        ready, unacked, size, released = self.ready, self.unacked, 0, 0
-        while len(taken) < most and ready and size < most_bytes:
-            id, payload, attempts, detail = ready.popleft()
-            released += OVERHEAD + len(payload) + (0 if detail is None else detail.weight)
-            tag, origin = self.next_tag, None
-            if detail is not None:
-                if detail.tag is not None or detail.expires_at is not None:
-                    if id in self._settled:
-                        continue
-                    if detail.expires_at is not None and detail.expires_at <= time.monotonic():
-                        self._on_expired(id)
-                        continue
-                    if detail.tag is not None:
-                        tag = detail.tag
-                        self._tagged.pop(tag, None)
-                origin = detail.origin
-            if tag == self.next_tag:
-                self.next_tag = tag + 1
-            unacked[tag] = (id, attempts, now, detail)
-            size += len(payload)
-            taken.append(new_push(Push, (tag, origin or id, payload, attempts, detail)))
-        self._hold(-released)
+        size = 0
+        while len(taken) < most and self.ready and size < most_bytes:
+            detail = self.ready.first_run.detail
+            if detail is not None and not (detail.tag is detail.expires_at is detail.origin is None):
+                if (pushed := self._push_special(now, detail)) is not None:
+                    size += len(pushed.payload)
+                    taken.append(pushed)
+            else:
+                sizes = accumulate(self.ready.first_run.sizes(most - len(taken)), initial=size)
+                few = sum(1 for _ in takewhile(most_bytes.__gt__, sizes))
+                tags, run = self._deliver_run(now, min(most - len(taken), few))
+                columns = zip(tags, run.ids, run.payloads, repeat(run.attempts), repeat(detail), strict=False)
+                size += sum(map(len, run.payloads))
+                taken += map(_new_push, columns)
         return taken
+
+    def _push_special(self, now: float, detail: Detail) -> Push | None:
+        """Deliver the first message, which may have the tag of an earlier delivery, or its time; None if it is settled
+        or has outlived that."""
+        [(id, payload, attempts, _)] = self.ready.take(1)
+        self._hold(-OVERHEAD - len(payload) - detail.weight)
+        if detail.tag is not None or detail.expires_at is not None:
+            if id in self._settled:
+                return None
+            if detail.expires_at is not None and detail.expires_at <= time.monotonic():
+                self._on_expired(id)
+                return None
+        tag = self.next_tag
+        if detail.tag is not None:
+            tag = detail.tag
+            self._tagged.pop(tag, None)
+        if tag == self.next_tag:
+            self.next_tag = tag + 1
+        self.unacked.add(tag, (id, attempts, now, detail))
+        return Push(tag, detail.origin or id, payload, attempts, detail)
 
     # Settling.
 
@@ -128,14 +141,21 @@ class HeldMessages:
 
     # Prefetching.
 
-    def add(self, messages: Iterable[Message], size: int) -> None:
-        """Take messages of `size` bytes together, in order of id; they may belong before those here."""
-        ready, count = self.ready, len(self.ready)
-        ready.extend(messages)
-        if 0 < count < len(ready) and ready[count][0] < ready[count - 1][0]:  # those here have a lower priority
-            in_order = sorted(ready, key=itemgetter(0))
+    def add_run(self, ids: Sequence[int], payloads: list[bytes], detail: Detail | None, size: int) -> None:
+        """Take messages of `size` bytes together, in order of id, on their first delivery and with this detail; they
+        may belong before those here."""
+        if self.ready and ids[0] < self.ready[-1][0]:
+            self._add(list(MessageRun(ids, payloads, 0, detail)), size)
+            return
+        self.ready.add_run(ids, payloads, detail)
+        self._hold(size)
+
+    def _add(self, messages: list[Message], size: int) -> None:
+        ready = self.ready
+        if messages and ready and messages[0][0] < ready[-1][0]:  # those here have a lower priority
+            messages = sorted([*ready, *messages], key=itemgetter(0))
             ready.clear()
-            ready.extend(in_order)
+        ready.extend(messages)
         self._hold(size)
 
     def add_claimed(self, messages: list[Message]) -> None:
@@ -148,13 +168,13 @@ class HeldMessages:
         for message in messages:
             if message[3] is not None and message[3].tag is not None:
                 self._tagged[message[3].tag] = message
-        self.add(messages, size)
+        self._add(messages, size)
 
     def take_back(self, pushes: Sequence[Push]) -> None:
         """Deliveries that no consumer has seen are ready again, in their places."""
         messages: list[Message] = []
         for push in pushes:
-            if (entry := self.release(push.tag, None)) is not None:
+            if (entry := self.unacked.release(push.tag)) is not None:
                 messages.append((entry[0], push.payload, entry[1], entry[3]))
         self.add_claimed(sorted(messages, key=itemgetter(0)))
 

@@ -19,7 +19,7 @@ Other objects read the public attributes; only methods of this class change them
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice, takewhile
 from math import inf
 from typing import Protocol
@@ -28,10 +28,11 @@ from queues.engine.consume.backlog import Backlog, ClaimResult
 from queues.engine.consume.claim_path import ASK, Action, Event
 from queues.engine.consume.deadlines import Burst, Deadlines
 from queues.engine.consume.dispatch import TURN_BYTES, Dispatcher, Push, PushConsumer, Waiter
-from queues.engine.consume.held_messages import HeldMessages, Unacked
+from queues.engine.consume.held_messages import HeldMessages
 from queues.engine.consume.limits import BATCH, FlowLimits
 from queues.engine.consume.line import Line, LineChanges
 from queues.engine.consume.low_watermark import FIRST, LOWEST
+from queues.engine.consume.message_runs import UnackedMessages
 from queues.engine.consume.pace import Pace
 from queues.engine.health import Health
 from queues.engine.message import MOST_SEGMENT_BYTES, ROWS_PER_STATEMENT, Delivery, Detail, Failure, Message
@@ -93,7 +94,7 @@ class LocalQueue:
         self.held = HeldMessages(fetcher.limits.memory, first_tag, self._return_expired)
         #: Prefetched messages; delivered messages by tag. Both are views.
         self.ready: Sequence[Message] = self.held.ready
-        self.unacked: Mapping[int, Unacked] = self.held.unacked
+        self.unacked: UnackedMessages = self.held.unacked
         #: Whether other nodes serve the queue too; whether the store knows that this one does; whether it was removed.
         self.shared = False
         self.interested = False
@@ -152,29 +153,41 @@ class LocalQueue:
         found = self._take(now, 1, consumer, timed)
         return found[0] if found else None
 
-    def deliver_many(self, now: float, count: int, consumer: int | None = None, by: object = None) -> list[Delivery]:
-        """Up to `count` messages, each with a deadline as `deliver` gives it with `timed`."""
+    def deliver_many(
+        self, now: float, count: int, consumer: int | None = None, by: object = None
+    ) -> list[tuple[Sequence[int], list[bytes]]]:
+        """Up to `count` messages, with the deadline that `deliver` gives with `timed`: tags and payloads of runs."""
         if self.line is not None and not self.serves(by):
             return []
-        held = self.held
         self._burst = max(count, self._burst // 2)
-        tags, messages = range(0), list[Message]()
-        if (
-            held.ready and not self.overtaken and not self.policy.paused
-            and time.monotonic() < self._node.trusted_until
-        ):  # fmt: skip
-            tags, messages = held.deliver_plain(now, count)
-        if not messages:
-            return self._take(now, count, consumer, True)
+        taken: list[tuple[Sequence[int], list[bytes]]] = []
+        while count > 0:
+            run = self._take_run(now, count, consumer) or self._take_some(now, count, consumer)
+            if not run[1]:
+                break
+            taken.append(run)
+            count -= len(run[1])
+        return taken
+
+    def _take_run(self, now: float, count: int, consumer: int | None) -> tuple[Sequence[int], list[bytes]] | None:
+        """Messages at the head that go together; None if there are none, or it is not as simple as that."""
+        held = self.held
+        if not held.ready or self.overtaken or self.policy.paused or time.monotonic() >= self._node.trusted_until:
+            return None
+        if (found := held.deliver_plain(now, count)) is None:
+            return None
+        tags, run = found
         self.last_demand = now
         self._add_deadline(tags, 0, now)
         if self.audited is not None:
-            ids = [message[0] for message in messages]
-            self.audited.delivered(ids, ids, consumer)
+            self.audited.delivered(run.ids, run.ids, consumer)
         self._refill()
-        taken: list[Delivery] = [(tag, message[1], 0, None) for tag, message in zip(tags, messages, strict=True)]
-        left = count - len(taken)
-        return taken if not left else taken + self.deliver_many(now, left, consumer, by)
+        return tags, run.payloads
+
+    def _take_some(self, now: float, count: int, consumer: int | None) -> tuple[Sequence[int], list[bytes]]:
+        """Messages of any kind; what is missing is claimed."""
+        found = self._take(now, count, consumer, True)
+        return [delivery[0] for delivery in found], [delivery[1] for delivery in found]
 
     def _take(self, now: float, count: int, consumer: int | None, timed: bool) -> list[Delivery]:
         """Messages of any kind for a consumer that asks; what is missing is claimed."""
@@ -307,7 +320,7 @@ class LocalQueue:
         for tag in sorted(self.unacked, key=lambda tag: self.unacked[tag][0]):
             id, attempts, _, detail = self.unacked[tag]
             attempts += count
-            self.held.release(tag, None)
+            self.unacked.release(tag)
             if count and self.policy.exhausted(attempts, None if detail is None else detail.max_attempts):
                 self._bury(Failure(id, attempts, error="its consumer is gone"))
             else:
@@ -370,7 +383,7 @@ class LocalQueue:
     def complete(self, tag: int, result: bytes | None, refuse: Callable[[int], None] | None = None) -> bool:
         """A worker has finished a job; False when the job is no longer its. `result` goes to the archive;
         `refuse(tag)` is called if the store does not take the settlement."""
-        entry, late = self.held.release(tag, None), False
+        entry, late = self.unacked.release(tag), False
         if entry is None:
             entry, late = self.held.release_stale(tag), True
         if entry is None:
@@ -384,21 +397,14 @@ class LocalQueue:
 
     def complete_many(self, tags: Sequence[int], refuse: Callable[[int], None] | None = None) -> list[int]:
         """Complete several deliveries, without results; returns the tags that are no longer the worker's."""
-        release = self.held.release
-        entries = [release(tag, None) for tag in tags]
-        known = [entry for entry in entries if entry is not None]
-        if known:
-            batch, ids = self._settlements.job_batch(self.policy), [entry[0] for entry in known]
-            here = tags if len(known) == len(tags) else [
-                tag for tag, entry in zip(tags, entries, strict=True) if entry is not None
-            ]  # fmt: skip
+        ids, times, unknown = self.unacked.release_many(tags)
+        if ids:
+            gone = set(unknown)
+            here = [tag for tag in tags if tag not in gone] if gone else tags
             completion = None if refuse is None else Completion(ids, here, refuse)
-            batch.add_jobs(ids, [entry[2] for entry in known], completion)
+            self._settlements.job_batch(self.policy).add_jobs(ids, times, completion)
             self._completed(tags)
-        if len(known) == len(tags):
-            return []
-        late = [tag for tag, entry in zip(tags, entries, strict=True) if entry is None]
-        return [tag for tag in late if not self.complete(tag, None, refuse)]
+        return [tag for tag in unknown if not self.complete(tag, None, refuse)]
 
     def _completed(self, tags: Iterable[int]) -> None:
         self._dispatcher.completed(tags)
@@ -409,24 +415,19 @@ class LocalQueue:
         """Settle a delivery; False when the tag is not outstanding here."""
         return not self.ack_many([tag], consumer)
 
-    def ack_many(self, tags: list[int], consumer: int | None = None) -> list[int]:
+    def ack_many(self, tags: Sequence[int], consumer: int | None = None) -> list[int]:
         """Settle deliveries; returns the tags that are not outstanding here."""
-        release = self.held.release
-        entries = [release(tag, None) for tag in tags]
-        known = [entry for entry in entries if entry is not None]
-        if known:
+        ids, times, unknown = self.unacked.release_many(tags)
+        if ids:
             batch = self._batches.get(consumer)
             if batch is None:
                 batch = self._batches[consumer] = self._settlements.batch(self.policy, consumer)
-            batch.add_many([entry[0] for entry in known], [entry[2] for entry in known])
+            batch.add_many(ids, times)
             if self.policy.concurrency_limit is not None:
                 self._settlements.hurry()  # other consumers may wait for the places
             if self.backlog.unclaimed and self._dispatcher.demand:
                 self._fetcher.want(self)  # there may be room in memory now
-        if len(known) == len(tags):
-            return []
-        late = [tag for tag, entry in zip(tags, entries, strict=True) if entry is None]
-        return [tag for tag in late if not self._ack_late(tag, consumer)]
+        return [tag for tag in unknown if not self._ack_late(tag, consumer)]
 
     def _ack_late(self, tag: int, consumer: int | None) -> bool:
         """Settle by a tag that is not outstanding: its message is prefetched again, or its lease was lost."""
@@ -457,7 +458,7 @@ class LocalQueue:
         """Return a delivery to the tail after `delay` seconds (None: the queue's backoff), or to the dead letters
         when its attempts are used up. Without `count` the delivery is not held against the message. `refuse` is called
         if the lease is lost before that is stored: the message comes again without this attempt."""
-        entry = self.held.release(tag, None)
+        entry = self.unacked.release(tag)
         if entry is None:
             return
         id, attempts, _, detail = entry
@@ -476,7 +477,7 @@ class LocalQueue:
 
     def bury(self, tag: int, error: str) -> None:
         """Make a delivery a dead letter at once: it could never be delivered."""
-        entry = self.held.release(tag, None)
+        entry = self.unacked.release(tag)
         if entry is not None:
             if self.audited is not None:
                 self.audited.not_delivered(_published_id(entry[0], entry[3]))
@@ -489,7 +490,7 @@ class LocalQueue:
 
     def hand_back(self, tag: int) -> None:
         """Return a delivery to its place, as if it had never been made: it is the next one again."""
-        entry = self.held.release(tag, None)
+        entry = self.unacked.release(tag)
         if entry is not None:
             self._put_back([(entry[0], None)], self.audited)
 
@@ -590,9 +591,10 @@ class LocalQueue:
         limited = result.taken < limit and self.policy.concurrency_limit is not None
         self.backlog.end_claim(result, LOWEST if self.dead else horizon, limited=limited)
 
-    def add(self, messages: Iterable[Message], size: int) -> None:
-        """Take messages leased to this node, which have `size` bytes together, as `weight` counts."""
-        self.held.add(messages, size)
+    def add_run(self, ids: Sequence[int], payloads: list[bytes], detail: Detail | None, size: int) -> None:
+        """Take messages leased to this node, in order of id, on their first delivery and with this detail, which have
+        `size` bytes together, as `weight` counts."""
+        self.held.add_run(ids, payloads, detail, size)
         self._added()
 
     def add_claimed(self, messages: list[Message]) -> None:
@@ -804,12 +806,11 @@ class LocalQueue:
 
     def expire(self, burst: Burst, time: float) -> None:
         """Return deliveries that were not acknowledged in time: those to who asked keep their tags."""
-        tags = chain.from_iterable(burst.tags)
         if burst.consumer is not None:
-            self._dispatcher.expire(tags, burst.consumer, time)
+            self._dispatcher.expire(chain.from_iterable(burst.tags), burst.consumer, time)
             return
         unacked, made = self.unacked, burst.made
-        for tag in tags:
+        for tag in chain.from_iterable(map(unacked.among, burst.tags)):
             if (entry := unacked.get(tag)) is not None and entry[2] == made:
                 self.give_back(tag, delay=0.0, error="not acknowledged in time", keep_tag=True)
 
@@ -857,7 +858,7 @@ class LocalDeadLetters(LocalQueue):
         keep_tag: bool = False, refuse: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         """A dead letter goes back unchanged: behind the others, or with `count` off, unseen, to its place."""
-        entry = self.held.release(tag, None)
+        entry = self.unacked.release(tag)
         if entry is None:
             return
         if count:

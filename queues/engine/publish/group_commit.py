@@ -440,13 +440,13 @@ class PublishWriter:
             if not leased:
                 self.more_in_store(queue, ids[0] - write.raised)
             elif buffer is not None and buffer is write.buffers[k]:
-                plain = zip(ids, write.group.bodies, repeat(0), repeat(write.own_detail))
                 if buffer.policy.taken_as_asked:  # a limit was set meanwhile
+                    plain = zip(ids, write.group.bodies, repeat(0), repeat(write.own_detail))
                     buffer.decline(write.leased_details(ids) if write.group.detailed else plain)
                 elif write.group.detailed:
                     buffer.add_claimed(write.leased_details(ids))
                 else:
-                    buffer.add(plain, size)
+                    buffer.add_run(ids, write.group.bodies, write.own_detail, size)
                 buffer.refilled()
 
 

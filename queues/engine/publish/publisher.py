@@ -66,7 +66,7 @@ class PublishGroup:
             and not (self.detailed or self.transient)
         )
 
-    def extend(self, bodies: list[bytes], producer: Producer, tokens: list[Token]) -> None:
+    def extend(self, bodies: list[bytes], producer: Producer, tokens: Sequence[Token]) -> None:
         """Add messages of one producer."""
         self.bodies += bodies
         self.producers += [producer] * len(bodies)
@@ -148,7 +148,7 @@ class Publisher:
             group = self._new_group(PublishGroup(None, content=content, answered=True))
         return self._add_many(group, bodies, producer, tokens)
 
-    def publish_many(self, bodies: list[bytes], producer: Producer, tokens: list[int]) -> int:
+    def publish_many(self, bodies: list[bytes], producer: Producer, tokens: Sequence[int]) -> int:
         """Publish plain messages, one token each."""
         group = self._open
         if group is None or not group.is_like(None, None, False):
@@ -186,7 +186,7 @@ class Publisher:
         group.tokens.append(token)
         return self._batch.add(len(body))
 
-    def _add_many(self, group: PublishGroup, bodies: list[bytes], producer: Producer, tokens: list[Token]) -> int:
+    def _add_many(self, group: PublishGroup, bodies: list[bytes], producer: Producer, tokens: Sequence[Token]) -> int:
         group.extend(bodies, producer, tokens)
         return self._batch.add(sum(map(len, bodies)))
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, takewhile
+from itertools import islice, takewhile
+from operator import gt
 from typing import Any
 
 from queues.engine.settle.batches import KEPT, Part, Settlements, time_array
@@ -94,7 +95,7 @@ class OpenSegments:
         """Add the ranges of one batch; returns the places of the others."""
         ids, delivered = one.ids, one.delivered
         places: Sequence[int] = range(len(ids))
-        if any(id > later for id, later in pairwise(ids)):
+        if any(map(gt, ids, islice(ids, 1, None))):
             places = sorted(places, key=ids.__getitem__)
             ids, delivered = [ids[n] for n in places], [delivered[n] for n in places]
         left: list[int] = []

@@ -221,7 +221,7 @@ async def test_deliveries_that_return_by_themselves_count_for_a_concurrency_limi
     given: list[object] = []
 
     def poll() -> bool:
-        given.extend(buffer.deliver_many(monotonic(), 28))
+        given.extend(body for _, bodies in buffer.deliver_many(monotonic(), 28) for body in bodies)
         return len(given) >= 4 and not buffer.backlog.claiming
 
     await store.until(poll, "four are given out")

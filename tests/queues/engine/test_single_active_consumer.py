@@ -27,9 +27,9 @@ class Poller:
         self.tags: dict[bytes, int] = {}
 
     def poll(self, count: int = 1) -> list[bytes]:
-        deliveries = self.buffer.deliver_many(now(), count, None, self)
-        self.tags |= {body: tag for tag, body, _, _ in deliveries}
-        return [body for _, body, _, _ in deliveries]
+        runs = self.buffer.deliver_many(now(), count, None, self)
+        self.tags |= {body: tag for tags, bodies in runs for tag, body in zip(tags, bodies, strict=True)}
+        return [body for _, bodies in runs for body in bodies]
 
     async def take(self, *bodies: bytes) -> None:
         """Poll until these have come, in this order, and nothing else."""

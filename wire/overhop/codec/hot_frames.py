@@ -82,6 +82,11 @@ class QuestWriter:
         before = b"".join((b"\x84\xa1p\x87\xa7attempt", packed_int(attempt), b"\xa8deadline", due, b"\xa3jid", head))
         behind = b"".join((b"\xacmax_attempts", packed_int(max_attempts), self._tail))
         bare = len(before) + len(jids[0]) + len(_JOB_PAYLOAD) + len(behind)
-        sizes = [(bare + size).to_bytes(4, "big") for size in map(len, payloads)]
-        parts = zip(sizes, repeat(before), jids, repeat(_JOB_PAYLOAD), payloads, repeat(behind))
+        heads = {size: (bare + size).to_bytes(4, "big") + before for size in set(map(len, payloads))}
+        if len(heads) == 1:  # then what is between two jobs is always the same
+            [head] = heads.values()
+            alike = chain.from_iterable(zip(repeat(behind + head), jids, repeat(_JOB_PAYLOAD), payloads))
+            next(alike)
+            return b"".join(chain((head,), alike, (behind,)))
+        parts = zip(map(heads.__getitem__, map(len, payloads)), jids, repeat(_JOB_PAYLOAD), payloads, repeat(behind))
         return b"".join(chain.from_iterable(parts))

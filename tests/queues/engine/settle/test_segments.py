@@ -285,7 +285,7 @@ async def test_a_message_may_leave_its_segment_as_any_other(engine: Engine, stor
         buffer.bury(deliveries[1][0], "no")
     else:
         engine.settlements.purge([row["id"] for row in store.messages(queue)[1:2]], "an operator")
-        buffer.held.release(deliveries[1][0], None)
+        buffer.unacked.release(deliveries[1][0])
     await until_settled(engine, store)
     assert buffer.ack_many([delivery[0] for n, delivery in enumerate(deliveries) if n != 1]) == []
     await until_settled(engine, store)

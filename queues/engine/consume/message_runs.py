@@ -1,0 +1,268 @@
+"""Messages of one queue in memory, as runs: what consecutive ones have in common is held once.
+
+Messages that were stored together come, are delivered and are acknowledged together, in order. So the prefetched ones
+are a line of `MessageRun`s (`PrefetchedMessages`), and the delivered ones runs of consecutive tags (`UnackedMessages`):
+a burst costs the same whatever its size. A delivery that is taken out of the middle of a run breaks the run up: those
+that are left are entries of a dictionary.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, repeat
+
+from queues.engine.message import Detail, Message
+
+#: A delivered message: id, attempts that failed before, time of delivery (monotonic), detail.
+Unacked = tuple[int, int, float, Detail | None]
+
+
+class MessageRun:
+    """Prefetched messages in order of id, which have attempts and detail in common: those from the place `at` on."""
+
+    __slots__ = ("at", "attempts", "detail", "ids", "payloads")
+
+    def __init__(self, ids: Sequence[int], payloads: list[bytes], attempts: int, detail: Detail | None) -> None:
+        self.ids = ids
+        self.payloads = payloads
+        self.attempts = attempts
+        self.detail = detail
+        self.at = 0
+
+    def __len__(self) -> int:
+        return len(self.payloads) - self.at
+
+    def __iter__(self) -> Iterator[Message]:
+        ids, payloads = islice(self.ids, self.at, None), islice(self.payloads, self.at, None)
+        return zip(ids, payloads, repeat(self.attempts), repeat(self.detail), strict=False)
+
+    def message(self, n: int) -> Message:
+        """The one in the place `n`, of all of them."""
+        return self.ids[n], self.payloads[n], self.attempts, self.detail
+
+    def sizes(self, most: int) -> Iterator[int]:
+        """The sizes of the first `most` payloads."""
+        return map(len, islice(self.payloads, self.at, self.at + most))
+
+    def cut(self, count: int) -> MessageRun:
+        """Take the first messages out."""
+        end = self.at + count
+        taken = MessageRun(self.ids[self.at : end], self.payloads[self.at : end], self.attempts, self.detail)
+        self.payloads[self.at : end] = [b""] * count  # in place: what is left is not moved
+        self.at = end
+        return taken
+
+
+class PrefetchedMessages(Sequence[Message]):
+    """Prefetched messages, the next one first."""
+
+    __slots__ = ("_count", "_runs")
+
+    def __init__(self) -> None:
+        self._runs: deque[MessageRun] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Message]:
+        for run in self._runs:
+            yield from run
+
+    def __getitem__(self, at: int) -> Message:  # type: ignore[override]
+        """One of them; the first and the last cost least."""
+        if at == -1 and self._runs:
+            return self._runs[-1].message(-1)
+        at += self._count if at < 0 else 0
+        for run in self._runs:
+            if at < len(run):
+                return run.message(run.at + at)
+            at -= len(run)
+        raise IndexError(at)
+
+    @property
+    def first_run(self) -> MessageRun:
+        """Messages that are alike, from the next one on. There has to be one."""
+        return self._runs[0]
+
+    def take(self, count: int) -> MessageRun:
+        """Take up to so many messages out of the first run."""
+        run = self._runs[0]
+        taken = run.cut(min(count, len(run))) if run.at or count < len(run) else run
+        if not len(run) or taken is run:
+            self._runs.popleft()
+        self._count -= len(taken)
+        return taken
+
+    def add_run(self, ids: Sequence[int], payloads: list[bytes], detail: Detail | None) -> None:
+        """Add messages on their first delivery."""
+        self._runs.append(MessageRun(ids, payloads[:], 0, detail))
+        self._count += len(payloads)
+
+    def extend(self, messages: Iterable[Message]) -> None:
+        """Add messages."""
+        run: MessageRun | None = None
+        ids: list[int] = []
+        for id, payload, attempts, detail in messages:
+            if run is None or run.detail is not detail or run.attempts != attempts:
+                ids = []
+                run = MessageRun(ids, [], attempts, detail)
+                self._runs.append(run)
+            ids.append(id)
+            run.payloads.append(payload)
+            self._count += 1
+
+    def clear(self) -> None:
+        self._runs.clear()
+        self._count = 0
+
+
+class _Delivered:
+    """Messages delivered at one time with consecutive tags. `ids` are those of all, `tags` of those still out."""
+
+    __slots__ = ("attempts", "detail", "first", "ids", "tags", "time")
+
+    def __init__(self, tags: range, ids: Sequence[int], attempts: int, time: float, detail: Detail | None) -> None:
+        self.tags = tags
+        self.first = tags.start
+        self.ids = ids
+        self.attempts = attempts
+        self.time = time
+        self.detail = detail
+
+    def entry(self, tag: int) -> Unacked:
+        return self.ids[tag - self.first], self.attempts, self.time, self.detail
+
+    def first_ids(self, count: int) -> Sequence[int]:
+        """The ids of the first ones that are still out."""
+        at = self.tags.start - self.first
+        return self.ids[at : at + count]
+
+    def shorten(self, count: int) -> None:
+        """The first ones are out no more."""
+        self.tags = self.tags[count:]
+
+
+class UnackedMessages(Mapping[int, Unacked]):
+    """Delivered messages by their tags."""
+
+    __slots__ = ("_count", "_runs", "_single", "_starts")
+
+    def __init__(self) -> None:
+        #: Those in no run.
+        self._single: dict[int, Unacked] = {}
+        #: The runs in order of their tags, and the first tag of each; the messages in all of them.
+        self._runs: list[_Delivered] = []
+        self._starts: list[int] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count + len(self._single)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._single
+        for run in self._runs:
+            yield from run.tags
+
+    def __contains__(self, tag: object) -> bool:
+        return tag in self._single or (isinstance(tag, int) and self._find(tag) is not None)
+
+    def __getitem__(self, tag: int) -> Unacked:
+        if (entry := self._single.get(tag)) is not None:
+            return entry
+        if (n := self._find(tag)) is None:
+            raise KeyError(tag)
+        return self._runs[n].entry(tag)
+
+    def add(self, tag: int, entry: Unacked) -> None:
+        """A message is delivered."""
+        self._single[tag] = entry
+
+    def add_run(self, tags: range, ids: Sequence[int], attempts: int, time: float, detail: Detail | None) -> None:
+        """Messages are delivered with tags above all earlier ones."""
+        if len(tags) == 1:
+            self._single[tags.start] = ids[0], attempts, time, detail
+            return
+        self._runs.append(_Delivered(tags, ids, attempts, time, detail))
+        self._starts.append(tags.start)
+        self._count += len(tags)
+
+    def release(self, tag: int) -> Unacked | None:
+        """Take a message out; None if there is none with this tag."""
+        if (entry := self._single.pop(tag, None)) is not None or (n := self._find(tag)) is None:
+            return entry
+        run = self._runs[n]
+        entry = run.entry(tag)
+        if tag == run.tags.start:
+            self._shorten(n, 1)
+            return entry
+        self._single.update((other, run.entry(other)) for other in run.tags if other != tag)
+        self._shorten(n, len(run.tags))
+        return entry
+
+    def release_many(self, tags: Sequence[int]) -> tuple[list[int], list[float], list[int]]:
+        """Take messages out: their ids, their times of delivery, and the tags with which there are none."""
+        ids: list[int] = []
+        times: list[float] = []
+        unknown: list[int] = []
+        at = 0
+        while at < len(tags):
+            tag, count = tags[at], 1
+            n = self._find(tag)
+            if n is not None and self._starts[n] == tag:
+                run = self._runs[n]
+                count = _consecutive(tags, at, len(run.tags))
+                ids += run.first_ids(count)
+                times += [run.time] * count
+                self._shorten(n, count)
+            elif (entry := self.release(tag)) is not None:
+                ids.append(entry[0])
+                times.append(entry[2])
+            else:
+                unknown.append(tag)
+            at += count
+        return ids, times, unknown
+
+    def among(self, tags: Sequence[int]) -> list[int]:
+        """Those of these tags with which there is a message."""
+        if not isinstance(tags, range):
+            return [tag for tag in tags if tag in self]
+        found = [tag for tag in tags if tag in self._single] if self._single else []
+        n = max(0, bisect_right(self._starts, tags.start) - 1)
+        while n < len(self._runs) and (own := self._runs[n].tags).start < tags.stop:
+            found += range(max(own.start, tags.start), min(own.stop, tags.stop))
+            n += 1
+        return found
+
+    def clear(self) -> None:
+        self._single.clear()
+        self._runs.clear()
+        self._starts.clear()
+        self._count = 0
+
+    def _find(self, tag: int) -> int | None:
+        """The place of the run that has this tag."""
+        n = bisect_right(self._starts, tag) - 1
+        return n if n >= 0 and tag < self._runs[n].tags.stop else None
+
+    def _shorten(self, n: int, count: int) -> None:
+        """Take the first messages out of a run."""
+        run = self._runs[n]
+        self._count -= count
+        if count == len(run.tags):
+            del self._runs[n], self._starts[n]
+        else:
+            run.shorten(count)
+            self._starts[n] = run.tags.start
+
+
+def _consecutive(tags: Sequence[int], at: int, most: int) -> int:
+    """How many tags from this place on, `most` at most, are consecutive."""
+    most, first = min(most, len(tags) - at), tags[at]
+    if isinstance(tags, range):
+        return most
+    if tags[at + most - 1] == first + most - 1 and [*tags[at : at + most]] == [*range(first, first + most)]:
+        return most
+    return next((n for n in range(1, most) if tags[at + n] != first + n), most)

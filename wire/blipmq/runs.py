@@ -1,0 +1,210 @@
+"""Runs: the frames of one read that say the same, decoded together; and deliveries, encoded together. No I/O.
+
+A burst is hundreds of frames of one length and type. Then the bytes in one place of them all are one strided slice, a
+column: where the columns of length and type are constant, the frames behind the first one begin where it says, and
+where those of what they have in common are, they go together. So a frame costs a few slices' share and no object of its
+own, but for the body of a PUBLISH. What is not alike, or too little to be worth it, is read one by one.
+
+`RunDecoder` reads the same stream as `Decoder`, refuses the same bytes, and what its runs say are the same frames.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Final
+
+from wire.blipmq.codec import (
+    ACK,
+    HEADER,
+    HEADER_SIZE,
+    HELLO,
+    LENGTH_SIZE,
+    MIN_LENGTH,
+    POLL,
+    PUBLISH,
+    Frame,
+    FrameReader,
+)
+
+_pack_header, _read_header = HEADER.pack, HEADER.unpack_from
+
+#: Where the correlation id begins, and its bytes.
+_CID, _CID_SIZE = LENGTH_SIZE + 1, 8
+#: Frames that are looked at together: so many if there are, times `_GROWTH` at most.
+_GROWTH = 4
+_MANY: Final = (16, 64, 256)
+#: Most bytes that frames may have in common to be looked at together.
+_WIDE: Final = 64
+#: The columns of length and type, those that differ soonest first, and then of what comes behind the correlation id.
+_COLUMNS: Final = (4, 3, 2, 1, 0, *range(HEADER_SIZE, HEADER_SIZE + _WIDE))
+#: Bytes of a PUBLISH before its topic: QoS and the topic's length.
+_BEFORE_TOPIC: Final = 3
+#: Types whose frames go together.
+_TOGETHER: Final = (PUBLISH, ACK, POLL)
+#: All numbers of two bytes, one after the other.
+_U16S: Final = b"".join(number.to_bytes(2, "big") for number in range(1 << 16))
+
+
+@dataclass(slots=True)
+class Run:
+    """Frames of one type that have the bytes behind their correlation ids in common: all of them, or for PUBLISH those
+    before the body. It is one frame if that is of another type, or a PUBLISH without a whole topic."""
+
+    kind: int
+    common: bytes
+    cids: Sequence[int]
+    #: The bodies of PUBLISHes.
+    bodies: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.cids)
+
+    def after(self, count: int) -> Run:
+        """All but the first frames."""
+        return Run(self.kind, self.common, self.cids[count:], self.bodies[count:])
+
+    def alone(self) -> list[Run]:
+        """Its frames as runs of their own."""
+        bodies = [[body] for body in self.bodies] or [[] for _ in self.cids]
+        return [Run(self.kind, self.common, [cid], body) for cid, body in zip(self.cids, bodies, strict=True)]
+
+    def frames(self) -> Iterator[Frame]:
+        """Its frames, one by one."""
+        for cid, body in zip(self.cids, self.bodies or repeat(b""), strict=False):
+            yield self.kind, cid, self.common + body
+
+    def extend(self, cids: Sequence[int], bodies: list[bytes]) -> None:
+        """Add frames like these."""
+        own = self.cids
+        if not own:
+            self.cids = cids
+        elif isinstance(own, list):
+            own += cids
+        elif isinstance(own, range) and isinstance(cids, range) and own.stop == cids.start:
+            self.cids = range(own.start, cids.stop)
+        else:
+            self.cids = [*own, *cids]
+        self.bodies += bodies
+
+
+class RunDecoder(FrameReader[Run]):
+    """A server's decoder: frames that go together come as one `Run`."""
+
+    __slots__ = ()
+
+    def _cut(self, data: bytes, found: list[Run]) -> int:
+        at, end, stop = 0, len(data), self._end(data, 0)
+        while stop:
+            kind, start, body = data[at + LENGTH_SIZE], at + HEADER_SIZE, stop
+            if kind == PUBLISH:
+                body = start + _BEFORE_TOPIC + int.from_bytes(data[start + 1 : start + _BEFORE_TOPIC], "big")
+            run = Run(kind, data[start : min(body, stop)], [], [])
+            found.append(run)
+            if kind in _TOGETHER and body <= stop:
+                at = self._read_each(data, self._read_alike(data, at, end, stop - at, run), end, run)
+            else:  # also a PUBLISH without a whole topic
+                run.extend([_read_header(data, at)[2]], [])
+                at = stop
+            stop = self._end(data, at)
+        return at
+
+    def _end(self, data: bytes, at: int) -> int:
+        """Where the frame that begins there ends; 0 if it is not whole or breaks a rule."""
+        if len(data) - at < HEADER_SIZE:
+            return 0
+        length, kind, _ = _read_header(data, at)
+        stop: int = at + LENGTH_SIZE + length
+        return stop if MIN_LENGTH <= length <= self._limit and stop <= len(data) and HELLO <= kind <= POLL else 0
+
+    def _read_alike(self, data: bytes, at: int, end: int, stride: int, run: Run) -> int:
+        """Add frames of `stride` bytes as long as many of them go together; returns where the last one ends."""
+        common, head = run.common, data[at : at + _CID]
+        size = len(common)
+        body = HEADER_SIZE + size
+        while data.startswith(head, at) and data.startswith(common, at + HEADER_SIZE):
+            if not (count := _count_alike(data, at, end, stride, size)):
+                break
+            stop = at + count * stride
+            bodies = range(at + body, stop, stride) if run.kind == PUBLISH else ()
+            run.extend(_read_cids(data, at, stride, count), [data[n : n + stride - body] for n in bodies])
+            at = stop
+        return at
+
+    def _read_each(self, data: bytes, at: int, end: int, run: Run) -> int:
+        """Add frames of any length, one by one; returns where the last one ends."""
+        run_kind, common, limit, body = run.kind, run.common, self._limit, HEADER_SIZE + len(run.common)
+        cids: list[int] = []
+        bodies: list[bytes] = []
+        while end - at >= body:
+            length, kind, cid = _read_header(data, at)
+            stop = at + LENGTH_SIZE + length
+            if kind != run_kind or not at + body <= stop <= end or length > limit:
+                break
+            if not data.startswith(common, at + HEADER_SIZE):
+                break
+            if kind == PUBLISH:
+                bodies.append(data[at + body : stop])
+            elif stop != at + body:
+                break
+            cids.append(cid)
+            at = stop
+        if cids:
+            run.extend(cids, bodies)
+        return at
+
+
+def _count_alike(data: bytes, at: int, end: int, stride: int, common: int) -> int:
+    """The number of whole frames from `at` on, of `stride` bytes each, that have length, type and so many bytes in
+    common with the first one; 0 if that is too few to be worth it."""
+    head, count = data[at : at + _CID], 0
+    for some in _MANY:  # the first and the last are looked at before all of them
+        if common > _WIDE or at + some * stride > end or not data.startswith(head, at + (some - 1) * stride):
+            break
+        count = min((end - at) // stride, some * _GROWTH)
+    for column in _COLUMNS[: _CID + common] if count else ():
+        found = data[at + column : at + count * stride : stride]
+        if found != found[:1] * count:
+            count -= len(found.lstrip(found[:1]))
+    return count if count >= _MANY[0] else 0
+
+
+def _read_cids(data: bytes, at: int, stride: int, count: int) -> Sequence[int]:
+    """The correlation ids of frames of `stride` bytes."""
+    last = at + (count - 1) * stride + HEADER_SIZE
+    columns = [data[n:last:stride] for n in range(at + _CID, at + HEADER_SIZE)]
+    first = int.from_bytes(data[at + _CID : at + HEADER_SIZE], "big")
+    if _u16s(first, count) == columns[-2:] and all(column == column[:1] * count for column in columns[:-2]):
+        return range(first, first + count)
+    numbers = bytearray(_CID_SIZE * count)
+    for n, column in enumerate(columns):
+        numbers[n::_CID_SIZE] = column
+    cids = array("Q", bytes(numbers))
+    if sys.byteorder == "little":
+        cids.byteswap()
+    return cids.tolist()
+
+
+def _u16s(first: int, count: int) -> list[bytes]:
+    """The columns of the last two bytes of consecutive numbers; too short when a third byte would change."""
+    low = 2 * (first & 0xFFFF)
+    return [_U16S[low + n : low + 2 * count : 2] for n in range(2)]
+
+
+def encode_deliveries(tags: Sequence[int], prefix: bytes, bodies: Sequence[bytes]) -> bytes | bytearray:
+    """PUBLISHes to a subscriber, as many as there are tags, from `delivery_prefix`. All of them have to fit into a
+    frame."""
+    count, size, bare = len(tags), len(bodies[0]), MIN_LENGTH + len(prefix)
+    if count >= _MANY[0] and isinstance(tags, range) and [*map(len, bodies)].count(size) == count:
+        columns = _u16s(tags[0], count)
+        if len(columns[0]) == count:
+            before = bytearray(_pack_header(bare + size, PUBLISH, tags[0]) + prefix)
+            frames = before.join((b"", *bodies))
+            for n, column in enumerate(columns, HEADER_SIZE - 2):
+                frames[n :: len(before) + size] = column
+            return frames
+    heads = [_pack_header(bare + len(body), PUBLISH, tag) for tag, body in zip(tags, bodies, strict=True)]
+    return b"".join(chain.from_iterable(zip(heads, repeat(prefix), bodies, strict=False)))
