@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
-from itertools import repeat
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 from queues.engine.clock import now
@@ -23,6 +23,7 @@ from queues.engine.consume.claim_path import State
 from queues.engine.consume.limits import BATCH, FlowLimits
 from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.consume.memory import detail_weight
+from queues.engine.consume.message_runs import MessageRun
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, is_idle, told
 from queues.engine.health import Health, Trouble
@@ -188,18 +189,18 @@ class Fetcher:
         policy = queue.policy
         queue.backlog.begin_claim()
         try:
-            result, messages = await self._claim(connection, queue, limit)
+            result, claimed = await self._claim(connection, queue, limit)
         except BaseException as error:
             queue.abort_claim()
             if isinstance(error, Exception):
                 self._narrow[queue] = limit // 2
             raise
         queue.end_claim(result, limit, self.node.horizon)
-        self._claimed(queue, messages)
+        self._claimed(queue, result)
         if queue.policy is not policy and queue.policy.taken_as_asked:  # a limit was set meanwhile
-            queue.decline(messages)
+            queue.decline(chain.from_iterable(claimed))
         else:
-            queue.add_claimed(messages)
+            queue.add_claimed(*claimed)
         queue.refilled()
         if queue.backlog.unclaimed and queue.demand and not queue.ready:
             if result.more and not result.taken:  # another transaction is about to change what comes next
@@ -207,12 +208,12 @@ class Fetcher:
             else:
                 self.want(queue)
 
-    def _claimed(self, queue: LocalQueue, messages: list[Message]) -> None:
+    def _claimed(self, queue: LocalQueue, result: ClaimResult) -> None:
         if self._narrow:
             self._widen(queue)
-        self.counts.claimed += len(messages)
-        if messages:
-            self.last_id = max(self.last_id, max([message[0] & POSITION for message in messages]))
+        self.counts.claimed += result.taken
+        if result.last_id is not None:
+            self.last_id = max(self.last_id, result.last_id & POSITION)
         if queue.backlog.watermark.lags and not queue.dead:
             self._lagging[queue] = None
 
@@ -237,7 +238,8 @@ class Fetcher:
 
     async def _claim(
         self, connection: Connection, queue: LocalQueue, limit: int
-    ) -> tuple[ClaimResult, list[Message]]:
+    ) -> tuple[ClaimResult, Sequence[MessageRun | list[Message]]]:
+        """Claim; returns the messages in order of id."""
         parameters: dict[str, Any] = {
             "queue": queue.id,
             "low": queue.backlog.watermark.value,
@@ -256,21 +258,20 @@ class Fetcher:
             if large is None:
                 break
             await connection.execute(statement("unpack_segments"), {"firsts": array([large]), "waiting": False})
-        messages = self._unpacked(rows) if rows and rows[0][4] is not None else [
-            # A row without a detail is a complete message.
-            row[:4] if row[3] is None else (*row[:3], _detail(row[3])) for row in rows
-        ]  # fmt: skip
-        last_id = messages[-1][0] if messages else None
-        return ClaimResult(snapshot.decode(), bool(more), last_id, len(messages)), messages
+        claimed: Sequence[MessageRun | list[Message]]
+        if rows and rows[0][4] is not None:
+            claimed = runs = [self._run(*row) for row in rows]
+            last_id = runs[-1].ids[-1]
+        else:  # a row without a detail is a complete message
+            claimed = [[row[:4] if row[3] is None else (*row[:3], _detail(row[3])) for row in rows]]
+            last_id = rows[-1][0] if rows else None
+        return ClaimResult(snapshot.decode(), bool(more), last_id, sum(map(len, claimed))), claimed
 
-    def _unpacked(self, rows: list[tuple[int, None, int, str | None, list[bytes]]]) -> list[Message]:
-        """The messages of claimed segments, which are this node's now."""
-        messages: list[Message] = []
-        for first, _, _, detail, bodies in rows:
-            self.segments.add(first, len(bodies))
-            common = None if detail is None else _detail(detail)
-            messages += zip(range(first, first + len(bodies)), bodies, repeat(0), repeat(common))
-        return messages
+    def _run(self, first: int, _: None, attempts: int, detail: str | None, bodies: list[bytes]) -> MessageRun:
+        """The messages of a claimed segment, which are this node's now."""
+        self.segments.add(first, len(bodies))
+        ids = range(first, first + len(bodies))
+        return MessageRun(ids, bodies, attempts, None if detail is None else _detail(detail))
 
 
 def _detail(text: str) -> Detail:

@@ -170,6 +170,15 @@ class HeldMessages:
                 self._tagged[message[3].tag] = message
         self._add(messages, size)
 
+    def add_claimed_run(self, run: MessageRun) -> None:
+        """As `add_claimed`, for messages on their first delivery."""
+        if self._settled:
+            self.add_claimed(list(run))
+            return
+        size = sum(map(len, run.payloads)) + len(run) * (OVERHEAD + (0 if run.detail is None else run.detail.weight))
+        self.mean_bytes = size // len(run)
+        self.add_run(run.ids, run.payloads, run.detail, size)
+
     def take_back(self, pushes: Sequence[Push]) -> None:
         """Deliveries that no consumer has seen are ready again, in their places."""
         messages: list[Message] = []

@@ -32,7 +32,7 @@ from queues.engine.consume.held_messages import HeldMessages
 from queues.engine.consume.limits import BATCH, FlowLimits
 from queues.engine.consume.line import Line, LineChanges
 from queues.engine.consume.low_watermark import FIRST, LOWEST
-from queues.engine.consume.message_runs import UnackedMessages
+from queues.engine.consume.message_runs import MessageRun, UnackedMessages
 from queues.engine.consume.pace import Pace
 from queues.engine.health import Health
 from queues.engine.message import MOST_SEGMENT_BYTES, ROWS_PER_STATEMENT, Delivery, Detail, Failure, Message
@@ -597,9 +597,13 @@ class LocalQueue:
         self.held.add_run(ids, payloads, detail, size)
         self._added()
 
-    def add_claimed(self, messages: list[Message]) -> None:
+    def add_claimed(self, *claimed: MessageRun | list[Message]) -> None:
         """Take messages in order of id; they may carry the tag of an earlier delivery, or belong before those here."""
-        self.held.add_claimed(messages)
+        for messages in claimed:
+            if isinstance(messages, MessageRun):
+                self.held.add_claimed_run(messages)
+            else:
+                self.held.add_claimed(messages)
         if self._purged is not None:
             high, by, failed = self._purged
             gone = self.held.purge(high)
