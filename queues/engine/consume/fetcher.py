@@ -259,6 +259,7 @@ class Fetcher:
                 break
             await connection.execute(statement("unpack_segments"), {"firsts": array([large]), "waiting": False})
         claimed: Sequence[MessageRun | list[Message]]
+        last_id: int | None
         if rows and rows[0][4] is not None:
             claimed = runs = [self._run(*row) for row in rows]
             last_id = runs[-1].ids[-1]
