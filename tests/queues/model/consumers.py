@@ -53,6 +53,8 @@ class Consumer(ABC):
         #: By label: the queue, and what the protocol names the delivery by.
         self.held: dict[str, tuple[str, Any]] = {}
         self.stale: dict[str, tuple[str, Any]] = {}
+        #: Deliveries of other queues that came while those of one were awaited.
+        self.early: list[Delivered] = []
 
     def take(self, patience: float) -> Delivered | None:
         """The next delivery that comes within so many seconds."""
