@@ -28,6 +28,8 @@ RING: Final = {
     "delta": "epsilon",
     "epsilon": "alpha",
 }
+#: Stops of a leader, until one shows that the next was told and did not have to miss it.
+MOST: Final = 12
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +80,11 @@ def test_a_leader_that_is_told_to_stop_hands_over_at_once_and_nothing_is_lost(
     network: Network, person: Person, publish_there: Publish, stops: int
 ) -> None:
     takeovers, listened = [], []
+    # A node that had to miss the leader could not be as fast even once; a busy machine may be slow some times.
+    at_once = network.times.max_ping - network.times.ping_interval
     with Talk(network, person, publish_there) as talk:
         leader = network.wait_in_term(voters=5)
-        for _ in range(stops):
+        while len(takeovers) < stops or (min(takeovers) >= at_once and len(takeovers) < MOST):
             listened.append(talk.listened())
             at = time.monotonic()
             assert leader.stop() == 0, leader.log
@@ -94,8 +98,7 @@ def test_a_leader_that_is_told_to_stop_hands_over_at_once_and_nothing_is_lost(
     talk.assert_nothing_twice()
     assert talk.lost_published() == []
     assert talk.lost_said(listened) == []
-    # A node that had to miss the leader could not be as fast even once; a busy machine may be slow at times.
-    assert min(takeovers) < network.times.max_ping - network.times.ping_interval
+    assert min(takeovers) < at_once
 
 
 def test_a_leader_that_was_frozen_beyond_its_lease_says_nothing_more_and_comes_back(
