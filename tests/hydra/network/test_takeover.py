@@ -79,7 +79,8 @@ def test_a_leader_that_is_killed_again_and_again_costs_no_line_but_those_in_its_
 def test_a_leader_that_is_told_to_stop_hands_over_at_once_and_nothing_is_lost(
     network: Network, person: Person, publish_there: Publish, stops: int
 ) -> None:
-    takeovers, listened = [], []
+    takeovers: list[float] = []
+    listened = []
     # A node that had to miss the leader could not be as fast even once; a busy machine may be slow some times.
     at_once = network.times.max_ping - network.times.ping_interval
     with Talk(network, person, publish_there) as talk:
