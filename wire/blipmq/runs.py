@@ -129,7 +129,7 @@ class RunDecoder(FrameReader[Run]):
             if not (count := _count_alike(data, at, end, stride, size)):
                 break
             stop = at + count * stride
-            bodies = range(at + body, stop, stride) if run.kind == PUBLISH else ()
+            bodies = range(at + body, stop + body, stride) if run.kind == PUBLISH else ()  # they may be empty
             run.extend(_read_cids(data, at, stride, count), [data[n : n + stride - body] for n in bodies])
             at = stop
         return at

@@ -71,6 +71,12 @@ def test_bodies_of_all_lengths_are_one_run() -> None:
     assert len(run) == 500
 
 
+@pytest.mark.parametrize("topic", [b"demo", b""])
+def test_a_burst_of_empty_messages_loses_none(topic: bytes) -> None:
+    [run] = assert_same(b"".join(codec.encode_publish(n, 1, topic, b"") for n in range(100)))
+    assert (len(run), run.bodies) == (100, [b""] * 100)
+
+
 def test_a_publish_without_a_whole_topic_goes_with_no_other() -> None:
     bad = codec.encode(FrameType.PUBLISH, 1, b"\1\0")
     [*runs] = assert_same(bad * 2 + publishes(2) + bad + codec.encode(FrameType.PUBLISH, 1, b"\1\0\5dem"))
