@@ -104,10 +104,10 @@ class RunDecoder(FrameReader[Run]):
                 body = start + _BEFORE_TOPIC + int.from_bytes(data[start + 1 : start + _BEFORE_TOPIC], "big")
             run = Run(kind, data[start : min(body, stop)], [], [])
             found.append(run)
-            if kind in _TOGETHER and body <= stop:
+            if stop < end and kind in _TOGETHER and body <= stop:
                 at = self._read_each(data, self._read_alike(data, at, end, stop - at, run), end, run)
-            else:  # also a PUBLISH without a whole topic
-                run.extend([_read_header(data, at)[2]], [])
+            else:  # the last one, one of another type, or a PUBLISH without a whole topic
+                run.extend([_read_header(data, at)[2]], [data[body:stop]] if kind == PUBLISH and body <= stop else [])
                 at = stop
             stop = self._end(data, at)
         return at
