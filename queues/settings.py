@@ -80,6 +80,13 @@ class EngineSettings(Options):
         " means never.",
         maximum=4096,
     )
+    BROKER_ROTATION_SECONDS = seconds(
+        10.0,
+        "Time for which one of the three tables of messages that are delivered at once is written to. Then the next has"
+        " its turn, and the one before is emptied: messages that are still with consumers get rows in another table.",
+        minimum=0.1,
+        maximum=600.0,
+    )
     BROKER_PREFETCH_BYTES = size(
         16 * MIB, "Bytes of messages, with headers and all, a process holds in memory for each queue.",
         minimum=64 * 1024,

@@ -63,7 +63,7 @@ class Engine:
         self.options = options
         self.counts = counts = Counts()
         self.health = health = Health()
-        self._node = node = LocalNode()
+        self._node = node = LocalNode(options.turn)
         clock = ServerClock()
         self.connections = connections = Connections(options)
         self.grants = Grants(options, health, connections)
@@ -76,7 +76,7 @@ class Engine:
         self.barriers = Barriers(health)
         self.saturation = Saturation(health, self._overfull)
         turn = asyncio.Lock()
-        self.maintenance = periodic.Maintenance(options, counts, health, turn, max_length, self._ready)
+        self.maintenance = periodic.Maintenance(options, node, counts, health, turn, max_length, self._ready)
         self.settlements = SettlementWriter(
             node, clock, counts, health, max_length, self._ready, self.maintenance.due_in, self.announcer.dead,
             self._settled,
@@ -140,6 +140,7 @@ class Engine:
             EngineJob("liveness", "liveness", liveness.run),
             EngineJob("reaper", "reaper", reaping.run),
             EngineJob("sweep", "upkeep", keep.sweep),
+            EngineJob("rotation", "upkeep", keep.rotate),
             EngineJob("tidying", "upkeep", self.tidying.run),
             EngineJob("partitions", "upkeep", keep.keep_partitions),
             EngineJob("listener", "listener", self._notifications.run),

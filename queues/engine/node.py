@@ -6,16 +6,27 @@ leases.
 
 from __future__ import annotations
 
+import time
+
 #: Seconds after an answer of the server for which a node may deliver its leased messages; then others may have them.
 TRUSTED = 8.0
 
 
+#: Slots whose tables take turns: one is written to, the one before is at rest, the one before that is emptied.
+SLOTS = 3
+
+
 class LocalNode:
-    """The node's id, and how long its leases are certainly its own. All times are monotonic."""
+    """The node's id, and how long its leases are certainly its own. All times are monotonic.
 
-    __slots__ = ("horizon", "id", "trusted_until")
+    `turn` is how many seconds a slot is written to. Nodes read the slot off the clock: one whose clock is wrong only
+    delays a truncation.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("horizon", "id", "trusted_until", "turn")
+
+    def __init__(self, turn: float = 10.0) -> None:
+        self.turn = turn
         #: 0 before the first life.
         self.id = 0
         #: A message id that was taken before this node's first claim.
@@ -25,6 +36,16 @@ class LocalNode:
     def begin(self, id: int, horizon: int) -> None:
         """The node was registered anew."""
         self.id, self.horizon = id, horizon
+
+    @property
+    def slot(self) -> int:
+        """The slot for what is stored now and never changed."""
+        return 1 + int(time.time() / self.turn) % SLOTS
+
+    @property
+    def slot_to_empty(self) -> int:
+        """The slot that nothing has been stored in for at least a turn; the next one to be written to."""
+        return 1 + self.slot % SLOTS
 
     def trust_from(self, asked: float) -> bool:
         """The server answered a question of this time. Returns whether the trust had ended by then."""

@@ -24,6 +24,8 @@ class EngineOptions:
     pending_bytes: int = 32 << 20
     #: Messages from which on those that are published together are stored as a segment; 0: never.
     segment_messages: int = 0
+    #: Seconds for which one of the tables that take turns is written to.
+    turn: float = 10.0
     most_unsettled: int = 10_000
     publish_timeout: float = 60.0
     stall_timeout: float = 5.0
@@ -78,6 +80,7 @@ def options_from_settings(name: str) -> EngineOptions:
         prefetch_total_bytes=settings.BROKER_PREFETCH_TOTAL_BYTES,
         pending_bytes=settings.BROKER_PENDING_BYTES,
         segment_messages=settings.BROKER_SEGMENT_MESSAGES,
+        turn=settings.BROKER_ROTATION_SECONDS,
         publish_timeout=settings.BROKER_PUBLISH_TIMEOUT,
         stall_timeout=settings.BROKER_STALL_TIMEOUT,
         database_timeout=settings.BROKER_DATABASE_TIMEOUT,

@@ -11,13 +11,13 @@ with recursive cause as (
     order by id limit %(limit)s for update skip locked) as ids
 ), whole as (
     select array(select first from queues_segment
-    where %(ids)s::bigint[] is null and %(state)s = 0 and node_id is null
+    where %(ids)s::bigint[] is null and %(state)s = 0 and slot = 0 and node_id is null
         and (queue_id, first) > (%(queue)s, 0)
         and (queue_id, first) <= (%(queue)s, (select queues_last_segment(%(queue)s, 0::smallint, 0, %(limit)s)))
         and first + count - 1 <= %(high)s and not (select audited from queues_queue where id = %(queue)s)
     order by queue_id, first for update skip locked) as firsts
 ), segments as (
-    delete from queues_segment where first = any((select firsts from whole)::bigint[])
+    delete from queues_segment where slot = 0 and first = any((select firsts from whole)::bigint[])
     returning first, count, producer_id, published_at, max_attempts, content,
         case when (select retention from queues_queue where id = %(queue)s) <> 'none' then array(
             select length(body) from unnest(bodies) as body) end as sizes

@@ -3,7 +3,7 @@
 with oldest as materialized (
     select array(
         select first from queues_segment
-        where node_id is null and first <= %(high)s and (queue_id, first) > (%(queue)s, 0)
+        where slot = 0 and node_id is null and first <= %(high)s and (queue_id, first) > (%(queue)s, 0)
             and (queue_id, first) <= (%(queue)s, (select queues_last_segment(%(queue)s, 0::smallint, 0, %(messages)s)))
     ) as firsts
 )

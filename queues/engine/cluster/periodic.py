@@ -23,9 +23,10 @@ from queues.engine.faults import Fault, fault_of
 from queues.engine.health import Health, Trouble
 from queues.engine.max_length import MaxLength
 from queues.engine.message import ROWS_PER_STATEMENT, Counts
+from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
 from queues.engine.rowwise import Rows, Rowwise
-from queues.engine.statements import statement
+from queues.engine.statements import array, statement
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,8 @@ PARTITIONS = 3600.0
 PARTITIONS_AGAIN = 60.0
 #: Ids of letters, and lines of workers, forgotten in one transaction.
 FORGOTTEN = 10_000
+#: Looks at a slot in its turn to be emptied, at least, and segments unpacked by each.
+LOOKS, UNPACKED = 5, 5000
 #: Tallies older than this many folds are committed, but for those of long transactions, which are found when
 #: everything that is expired is looked for: the search for new ones starts after them.
 FOLDS_BEHIND = 30
@@ -64,10 +67,11 @@ class Maintenance:
     statements go to the connection that several jobs share."""
 
     def __init__(
-        self, options: EngineOptions, counts: Counts, health: Health, turn: asyncio.Lock,
+        self, options: EngineOptions, node: LocalNode, counts: Counts, health: Health, turn: asyncio.Lock,
         max_length: MaxLength, ready_everywhere: Callable[[int, int], None],
     ) -> None:  # fmt: skip
         self.options = options
+        self.node = node
         self.counts = counts
         self.health = health
         self.max_length = max_length
@@ -79,6 +83,9 @@ class Maintenance:
         self._due = Rowwise("due_ids", "delayed message", health)
         self._expired = Rowwise("expired_ids", "message that outlived its time", health)
         self._tallies = Rowwise("tallied_queues", "count of a queue", health, letters=False)
+        #: Slots that could not be emptied: tallies there are folded like others.
+        self._stuck: set[int] = set()
+        self._open = Rowwise("slot_segments", "segment whose turn is over", health, letters=False)
         self._idle = Rowwise("idle_subscription_ids", "removal of an idle subscription", health, letters=False)
 
     async def promote_due(self, connection: Connection) -> None:
@@ -163,11 +170,47 @@ class Maintenance:
             low = 0 if since == EVER else folded[0]
             looked, since = _next_look(looked, mark, ALL_EXPIRED)
             async with self._turn:
-                rows = await self._all_but(connection, self._tallies, "fold_tallies", low=low)
+                slots = array([0, *self._stuck])
+                rows = await self._all_but(connection, self._tallies, "fold_tallies", low=low, slots=slots)
             if last := max((row[0] or 0 for row in rows), default=0):
                 folded.append(last)
                 del folded[:-FOLDS_BEHIND]
             await asyncio.sleep(SWEEP)
+
+    async def rotate(self, connection: Connection) -> None:
+        """Empty each slot when its turn is over."""
+        last, emptied = 0, True
+        while True:
+            await asyncio.sleep(min(SWEEP, self.node.turn / LOOKS))
+            slot = self.node.slot_to_empty
+            if slot != last:
+                if not emptied:
+                    self._stuck.add(last)
+                last, emptied = slot, False
+            if not emptied:
+                emptied = await self._empty(connection, slot)
+            if emptied:
+                self._stuck.discard(slot)
+
+    async def _empty(self, connection: Connection, slot: int) -> bool:
+        """Give the open messages of a slot rows; if it has none, truncate its tables. Returns whether that was done."""
+
+        async def unpack(which: dict[str, Any]) -> Rows:
+            return await _scan(connection, "unpack_slot", {"slot": slot, "limit": UNPACKED} | which)
+
+        try:
+            async with self._turn:
+                rows = await self._open.run(connection, unpack, slot=slot)
+            if sum(row[0] for row in rows):  # a statement that began before may read them in their old place
+                return False
+            async with self._turn:
+                [(emptied,)] = await _scan(connection, "rotate", {"slot": slot})
+        except Exception as error:
+            if fault_of(error, connection) is not Fault.BAD:
+                raise
+            self.health.isolate("upkeep", error, statement="rotate")
+            return False
+        return bool(emptied)
 
     @staticmethod
     async def _all_but(connection: Connection, units: Rowwise, name: str, **parameters: Any) -> Rows:

@@ -374,7 +374,7 @@ class PublishWriter:
         insert.store(await (await self._send(connection, insert)).fetchone())
 
     async def _send(self, connection: Connection, insert: Insert) -> AsyncCursor[TupleRow]:
-        parameters = insert.parameters(self.routing.version, self.node.id)
+        parameters = insert.parameters(self.routing.version, self.node.id, self.node.slot)
         return await connection.execute(statement(insert.statement), parameters)
 
     async def _admit(self, connection: Connection, plan: Plan) -> None:
@@ -437,6 +437,8 @@ class PublishWriter:
             buffer, ids = self.local_queues.get(queue), write.ids(k)
             if leased and write.packed:
                 self.segments.add(ids[0], count)
+            elif leased and queue in write.single:
+                self.segments.add_singles(ids)
             if not leased:
                 self.more_in_store(queue, ids[0] - write.raised)
             elif buffer is not None and buffer is write.buffers[k]:

@@ -52,6 +52,8 @@ class Write:
     ttl: float = 0.0
     #: Whether it is stored as segments, one for each queue.
     packed: bool = False
+    #: The queues in which a message that is leased at once is a segment of its own.
+    single: Set[int] = frozenset()
     #: The first id in each queue, and whether its messages were leased there.
     firsts: tuple[int, ...] = ()
     leased: tuple[bool, ...] = ()
@@ -166,15 +168,15 @@ class Insert:
             return "publish_segment"
         return "publish_one" if len(self.writes) == write.width == 1 else "publish"
 
-    def parameters(self, version: int, node: int) -> dict[str, Any]:
-        """The statement's parameters."""
+    def parameters(self, version: int, node: int, slot: int) -> dict[str, Any]:
+        """The statement's parameters; `slot` is that of segments which are leased at once."""
         of_statement = {
             "publish_one": self._one, "publish_segment": self._packed, "publish_detailed": self._detailed,
             "publish": self._plain,
         }  # fmt: skip
-        return {"version": version, "node": node, **of_statement[self.statement]()}
+        return {"version": version, "node": node, **of_statement[self.statement](slot)}
 
-    def _one(self) -> dict[str, Any]:
+    def _one(self, slot: int) -> dict[str, Any]:
         [write] = self.writes
         [buffer] = write.buffers
         group = write.group
@@ -182,18 +184,19 @@ class Insert:
             "producer": write.key, "queue": write.queues[0], "wanted": buffer is not None,
             "low": buffer.backlog.watermark.value if buffer else LOWEST, "bodies": group.bodies,
             "max_attempts": group.max_attempts, "content": group.content, "size": len(group.bodies),
+            "slot": slot if write.single else 0,
         }  # fmt: skip
 
-    def _packed(self) -> dict[str, Any]:
+    def _packed(self, slot: int) -> dict[str, Any]:
         [write] = self.writes
         group = write.group
         return {
             "producer": write.key, "queues": array(write.queues), "wanted": array(write.wanted),
             "lows": array(write.lows), "bodies": group.bodies, "max_attempts": group.max_attempts,
-            "content": group.content, "size": len(group.bodies),
+            "content": group.content, "size": len(group.bodies), "slot": slot,
         }  # fmt: skip
 
-    def _plain(self) -> dict[str, Any]:
+    def _plain(self, slot: int) -> dict[str, Any]:
         targets = [(write, n, rank) for n, write in enumerate(self.writes) for rank in range(write.width)]
         groups = [write.group for write in self.writes]
         places: list[int] = []
@@ -209,12 +212,13 @@ class Insert:
             "producers": array(_or_null(write.key) for write, _, _ in targets),
             "attempts": array(_or_null(write.group.max_attempts) for write, _, _ in targets),
             "contents": array(_or_null(write.group.content) for write, _, _ in targets),
+            "slots": array(slot if queue in write.single else 0 for write in self.writes for queue in write.queues),
             "bodies": groups[0].bodies if len(groups) == 1 else [b for one in groups for b in one.bodies],
             "places": array(places),
             "of_groups": array(n for n, group in enumerate(groups) for _ in group.bodies),
         }
 
-    def _detailed(self) -> dict[str, Any]:
+    def _detailed(self, _: int) -> dict[str, Any]:
         [write] = self.writes
         group, count = write.group, len(write.group.bodies)
         common: dict[str, Any] = {
@@ -325,7 +329,7 @@ class Plan:
             if queue in buffers and queue not in self._leasable:
                 self._leasable[queue] = buffers[queue].wanted(now)
         leasable = [self._leasable.get(queue, 0) for queue in plain]
-        packing = frozenset(policy.id for policy in known if policy.packs and policy.message_ttl is None)
+        single = packing = self._packing(group, known)
         most_packed = self._most_packed(group, any(leasable)) if packing else 0
         if not most_packed:
             packing = frozenset()
@@ -336,7 +340,7 @@ class Plan:
             for queues, ttl, packed in self._divided(part, groups, packing):
                 leased = [queue for queue in queues if not ttl and self._lease(queue, len(part.bodies))]
                 takers = {queue: buffers[queue] for queue in leased}
-                writes.append(Write(part, key, queues, tuple(map(takers.get, queues)), ttl, packed))
+                writes.append(Write(part, key, queues, tuple(map(takers.get, queues)), ttl, packed, single))
             self.writes += writes
             if part.answered and targets.own is not None:
                 self.answers += [(write, targets.own) for write in writes if targets.own in write.queues]
@@ -349,11 +353,17 @@ class Plan:
         self._leasable[queue] = left - count if left >= count else 0
         return left >= count
 
+    def _packing(self, group: PublishGroup, known: Iterable[QueuePolicy]) -> Set[int]:
+        """The queues in which the messages of a group may be stored as segments."""
+        if group.detailed or not self.segment_messages:
+            return frozenset()
+        return frozenset(policy.id for policy in known if policy.packs and policy.message_ttl is None)
+
     def _most_packed(self, group: PublishGroup, leasable: bool) -> int:
-        """The messages that one segment may have, if a group is stored as segments: many plain messages are. 0: it is
-        not. `leasable`: a consumer here may wait for them."""
+        """The messages that one segment may have, if a group is stored as segments of many. 0: it is not. `leasable`: a
+        consumer here may wait for them."""
         count = len(group.bodies)
-        if group.detailed or not 0 < self.segment_messages <= count:
+        if count < self.segment_messages:
             return 0
         mean = max(1, sum(map(len, group.bodies)) // count)
         messages, size = (ROWS_PER_STATEMENT, MOST_SEGMENT_BYTES) if leasable else (MOST_READY, MOST_READY_BYTES)

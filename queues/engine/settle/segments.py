@@ -7,6 +7,9 @@ Whatever else becomes of a message is written to a row of its own: before that, 
 here (`forget`). So is a segment that stays settled in part (`lingering`): what is settled of it is not yet
 in the archive. A message whose segment is not known here has a row of its own, or soon has: other nodes unpack the
 segments of dead ones.
+
+A message that was stored as a segment by itself is settled as such, with others of its kind (`take_singles`): no
+ranges are made of these.
 """
 
 from __future__ import annotations
@@ -67,9 +70,10 @@ class OpenSegments:
         self._counts: dict[int, int] = {}
         self._open: dict[int, int] = {}
         self._partly: dict[int, float] = {}
+        self._singles: set[int] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._firsts)
+        return bool(self._firsts or self._singles)
 
     def add(self, first: int, count: int) -> None:
         """A segment is stored, and all its messages are leased to this node."""
@@ -79,6 +83,27 @@ class OpenSegments:
             self._firsts.append(first)
         self._counts[first] = count
         self._open[first] = bits(0, count - 1)
+
+    def add_singles(self, ids: Iterable[int]) -> None:
+        """Segments of one message each are stored, and leased to this node."""
+        self._singles.update(ids)
+
+    def take_singles(self, settled: Part) -> tuple[Part, Part]:
+        """Acknowledgements of segments of one message, and the others."""
+        if not self._singles:
+            return [], settled
+        singles: Part = []
+        others: Part = []
+        for one in settled:
+            found = self._singles.intersection(one.ids)
+            if len(found) == len(one.ids):
+                singles.append(one)
+            elif not found:
+                others.append(one)
+            else:
+                singles.append(one.only(found))
+                others.append(one.part([n for n, id in enumerate(one.ids) if id not in found]))
+        return singles, others
 
     def cut(self, settled: Part) -> tuple[Ranges, Part]:
         """Acknowledgements as ranges of slots, and those of messages that have rows of their own."""
@@ -176,22 +201,25 @@ class OpenSegments:
         """A segment cannot be unpacked: it stays until all its messages are settled."""
         self._partly.pop(first, None)
 
-    def having(self, ids: Iterable[int]) -> list[int]:
-        """The segments that have these messages."""
-        return sorted({first for id in ids if (first := self._segment(id)) is not None}) if self._firsts else []
+    def having(self, ids: Collection[int], singles: bool = True) -> set[int]:
+        """The segments that have these messages; those of one message, if wanted."""
+        found = self._singles.intersection(ids) if singles else set()
+        if self._firsts:
+            found |= {first for id in ids if (first := self._segment(id)) is not None}
+        return found
 
     def only(self, settled: Part, firsts: Collection[int]) -> Part:
         """The settlements of messages in these segments."""
         found = [one.part([n for n, id in enumerate(one.ids) if self._segment(id) in firsts]) for one in settled]
         return [one for one in found if one.ids]
 
-    def forget(self, firsts: Iterable[int]) -> None:
-        """These segments have left the store: their open messages have rows."""
-        for first in firsts:
-            if self._counts.pop(first, None) is not None:
-                del self._open[first]
-                self._partly.pop(first, None)
-                del self._firsts[bisect_right(self._firsts, first) - 1]
+    def forget(self, firsts: Collection[int]) -> None:
+        """These segments have left the store, or are finished: their open messages have rows."""
+        self._singles.difference_update(firsts)
+        for first in self._counts.keys() & firsts:
+            del self._counts[first], self._open[first]
+            self._partly.pop(first, None)
+            del self._firsts[bisect_right(self._firsts, first) - 1]
 
     def clear(self) -> None:
         """The leases are lost."""
@@ -199,9 +227,15 @@ class OpenSegments:
         self._counts.clear()
         self._open.clear()
         self._partly.clear()
+        self._singles.clear()
 
 
 def as_range(one: Settlements) -> bool:
     """Whether acknowledgements can be written as ranges: nothing more is to be kept of them than by whom, when,
     and whether these were jobs."""
-    return not (one.late or one.results or one.consumers or one.keep == KEPT["full"])
+    return as_single(one) and not (one.results or one.consumers)
+
+
+def as_single(one: Settlements) -> bool:
+    """Whether acknowledgements can be written for segments of one message: the archive keeps no payload of these."""
+    return not (one.late or one.keep == KEPT["full"])

@@ -42,7 +42,7 @@ from queues.engine.settle.batches import (
     time_array,
 )
 from queues.engine.settle.lane import Lane
-from queues.engine.settle.segments import OpenSegments, as_range
+from queues.engine.settle.segments import OpenSegments, as_range, as_single
 from queues.engine.statements import array, statement
 
 #: Seconds that a batch of acknowledgements may grow: larger batches cost less a message. As long, messages that were
@@ -394,13 +394,13 @@ class SettlementWriter:
     async def _unpack(self, connection: Connection, lane: Lane, part: Part) -> None:
         """Give messages rows of their own whose settlements are no ranges of a segment. In a transaction of its own: if
         the part is written again, they have them."""
-        rows = (
-            one for one in part
-            if one.kind is not SettlementKind.DELIVER
-            and (lane.recording or one.kind is not SettlementKind.ACKNOWLEDGE or not as_range(one))
-        )  # fmt: skip
-        if firsts := self.segments.having(id for one in rows for id in one.ids):
-            await self._unpack_segments(connection, firsts)
+        firsts: set[int] = set()
+        for one in part:
+            other = lane.recording or one.kind is not SettlementKind.ACKNOWLEDGE
+            if one.kind is not SettlementKind.DELIVER and (other or not as_range(one)):
+                firsts |= self.segments.having(one.ids, singles=other or not as_single(one))
+        if firsts:
+            await self._unpack_segments(connection, sorted(firsts))
 
     async def _unpack_segments(self, connection: Connection, firsts: list[int]) -> None:
         await connection.execute(statement("unpack_segments"), {"firsts": array(firsts), "waiting": True})
@@ -423,18 +423,33 @@ class SettlementWriter:
     async def _settle_segments(self, connection: Connection, settled: Part) -> Part:
         """Settle the messages that are in segments; returns the settlements of the others. When there are such, too,
         all is one transaction."""
-        ranges, rows = self.segments.cut(settled)
-        if not ranges.firsts:
+        segments, offset, slot = self.segments, self.clock.offset, self.node.slot
+        singles, others = segments.take_singles(settled)
+        ranges, rows = segments.cut(others)
+        if not (singles or ranges.firsts):
             return rows
-        parameters = self.segments.parameters(ranges, self.clock.offset)
-        async with connection.transaction() if rows else contextlib.nullcontext():
-            cursor = await connection.execute(statement("settle_segments"), parameters, binary=True)
-            missing = ranges.slots.keys() - {first for (first,) in await cursor.fetchall()}
-            rows += self.segments.only(settled, missing) if missing else []
-            if rows:
-                await connection.execute(statement("settle"), settle_parameters(rows, self.clock.offset), binary=True)
-        self.segments.forget(missing)
-        self.segments.settled(ranges, now())
+        gone = {id for one in singles for id in one.ids}
+        missing: set[int] = set()
+        several = bool(singles) + bool(ranges.firsts) + bool(rows) > 1
+        async with connection.transaction() if several else contextlib.nullcontext():
+            if singles:
+                parameters = settle_parameters(singles, offset) | {"slot": slot}
+                cursor = await connection.execute(statement("settle_single"), parameters, binary=True)
+                moved = gone - {id for (id,) in await cursor.fetchall()}
+                rows += [one.only(moved) for one in singles] if moved else []
+            if ranges.firsts:
+                parameters = segments.parameters(ranges, offset) | {"slot": slot}
+                cursor = await connection.execute(statement("settle_segments"), parameters, binary=True)
+                missing = ranges.slots.keys() - {first for (first,) in await cursor.fetchall()}
+                rows += segments.only(settled, missing) if missing else []
+            if not several:  # it is durable: should the rest fail, this is not to be written again
+                segments.forget(gone | missing)
+                segments.settled(ranges, now())
+            if rows := [one for one in rows if one.ids]:
+                await connection.execute(statement("settle"), settle_parameters(rows, offset), binary=True)
+        if several:
+            segments.forget(gone | missing)
+            segments.settled(ranges, now())
         return []
 
     async def _lock_late(self, connection: Connection, late: Part) -> tuple[set[int], set[int]]:

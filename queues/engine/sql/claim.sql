@@ -12,7 +12,7 @@ with allowed as materialized (
         then greatest(0, least(%(limit)s::bigint, queues_concurrency_left(%(queue)s))) else %(limit)s end as count
 ), packed as materialized (
     select first from queues_segment
-    where node_id is null and (queue_id, first) > (%(queue)s, %(low)s) and (queue_id, first) <= (%(queue)s, 9223372036854775807)
+    where slot = 0 and node_id is null and (queue_id, first) > (%(queue)s, %(low)s) and (queue_id, first) <= (%(queue)s, 9223372036854775807)
     order by queue_id, first limit 1
 ), picked as materialized (
     select ctid from queues_message

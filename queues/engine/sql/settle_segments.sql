@@ -1,42 +1,59 @@
 -- Settle slots of segments: `firsts` and the ranges `lows` … `highs` of each, by whom and when they were delivered (Unix
--- times), whether they were jobs and whether the archive keeps them. With these, the segments in `whole` have no open message left: they leave the
--- store, and go to the archive as one row. What is settled of those in `parts` is noted beside them. Returns the segments
--- that were there: the messages of others have rows of their own.
+-- times), whether they were jobs and whether the archive keeps them. With these, the segments in `whole` have no open message
+-- left: they go to the archive as one row, and leave the store, unless they stand in a table that takes turns. What is settled
+-- of all others is noted beside them. Returns the segments that were there: the messages of others have rows of their own.
 with given as materialized (
     select first, low, high, consumer_id, to_timestamp(delivered) as delivered_at, nullif(job, false) as job,
         kept
     from unnest(%(firsts)s::bigint[], %(lows)s::int[], %(highs)s::int[], %(consumers)s::bigint[], %(delivered)s::float8[],
         %(jobs)s::bool[], %(kept)s::bool[]) as g (first, low, high, consumer_id, delivered, job, kept)
 ), gone as (
-    delete from queues_segment where first = any(%(whole)s::bigint[])
+    delete from queues_segment where slot = 0 and first = any(%(whole)s::bigint[])
     returning first, queue_id, producer_id, count, published_at, max_attempts, content,
         array(select length(body) from unnest(bodies) as body) as sizes
+), staying as materialized (
+    select slot, first, queue_id, producer_id, count, published_at, max_attempts, content, bodies
+    from queues_segment where slot > 0 and first = any(%(whole)s::bigint[]) order by first for key share
 ), partly as materialized (
-    select first, queue_id from queues_segment where first = any(%(parts)s::bigint[]) order by first for key share
+    select slot, first, queue_id from queues_segment where first = any(%(parts)s::bigint[]) order by first for key share
 ), noted as (
-    insert into queues_segmentsettlement (first, low, high, consumer_id, delivered_at, job, kept)
-    select first, low, high, consumer_id, delivered_at, job, kept from given join partly using (first)
+    insert into queues_segmentsettlement (slot, first, low, high, consumer_id, delivered_at, job, kept)
+    select slot, first, low, high, consumer_id, delivered_at, job, kept
+    from given join (select slot, first from partly union all select slot, first from staying) as segment using (first)
 ), earlier as (
-    delete from queues_segmentsettlement where first = any(%(whole)s::bigint[])
+    delete from queues_segmentsettlement where slot = 0 and first = any(%(whole)s::bigint[])
     returning first, low, high, consumer_id, delivered_at, job, kept
 ), archived as (
     insert into queues_archivedsegment (first, count, queue_id, producer_id, published_at, finished_at, max_attempts,
         content, sizes, lows, highs, consumers, delivered, jobs)
     select first, count, queue_id, producer_id, published_at, now(), max_attempts, content, sizes, lows, highs, consumers,
         delivered, jobs
-    from gone join (
+    from (
+        select first, count, queue_id, producer_id, published_at, max_attempts, content, sizes from gone
+        union all
+        select first, count, queue_id, producer_id, published_at, max_attempts, content,
+            array(select length(body) from unnest(bodies) as body) from staying
+    ) as segment join (
         select first, array_agg(low order by low) as lows, array_agg(high order by low) as highs,
             array_agg(consumer_id order by low) as consumers, array_agg(delivered_at order by low) as delivered,
             array_agg(job order by low) as jobs
-        from (select * from given union all select * from earlier) as range where kept group by first
+        from (
+            select * from given
+            union all select * from earlier
+            union all select first, low, high, consumer_id, delivered_at, job, kept from queues_segmentsettlement
+            where slot > 0 and first = any(%(whole)s::bigint[])
+        ) as range where kept group by first
     ) as settled using (first)
 ), tallied as (
-    insert into queues_queuetally (queue_id, leased, settled, completed)
-    select queue_id, -n, n, n
+    insert into queues_queuetally (slot, queue_id, leased, settled, completed)
+    select %(slot)s::smallint, queue_id, -n, n, n
     from (
         select queue_id, sum(high - low + 1) as n
-        from given join (select first, queue_id from gone union all select first, queue_id from partly) as segment using (first)
+        from given join (
+            select first, queue_id from gone union all select first, queue_id from staying
+            union all select first, queue_id from partly
+        ) as segment using (first)
         group by queue_id
     ) as counted
 )
-select first from gone union all select first from partly
+select first from gone union all select first from staying union all select first from partly

@@ -3,7 +3,7 @@
 -- segment it takes nothing, and gives one row without an id: they are to be unpacked first (unpack_oldest.sql).
 with packed as materialized (
     select (select first from queues_segment
-        where node_id is null and (queue_id, first) > (%(queue)s, 0) and (queue_id, first) <= (%(queue)s, 9223372036854775807)
+        where slot = 0 and node_id is null and (queue_id, first) > (%(queue)s, 0) and (queue_id, first) <= (%(queue)s, 9223372036854775807)
         order by queue_id, first limit 1) as first
 ), picked as materialized (
     select id from queues_message

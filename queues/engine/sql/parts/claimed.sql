@@ -8,7 +8,7 @@
 ), waiting as materialized (
     select first, count from queues_segment
     where not exists (select from picked) and (select count from allowed) > 0 and (select queues_may_lease(%(node)s))
-        and node_id is null and (queue_id, first) > (%(queue)s, %(low)s)
+        and slot = 0 and node_id is null and (queue_id, first) > (%(queue)s, %(low)s)
         and (queue_id, first) < (%(queue)s, coalesce((
             -- Those before `packed` that are not picked are another transaction's.
             select id from queues_message
@@ -23,7 +23,7 @@
     where reached <= (select count from allowed) or (reached = count and count <= %(most_packed)s)
 ), locked as materialized (
     select first, count from queues_segment
-    where first = any(array(select first from fitting)) and node_id is null
+    where slot = 0 and first = any(array(select first from fitting)) and node_id is null
     order by first for update skip locked
 ), free as materialized (
     -- What comes behind a segment that another transaction has locked is left: that one may be unpacked, and its messages
@@ -31,7 +31,7 @@
     select first, count from locked where first < coalesce(
         (select min(first) from fitting where first <> all(array(select first from locked))), 9223372036854775807)
 ), taken as (
-    update queues_segment set node_id = %(node)s where first = any(array(select first from free))
+    update queues_segment set node_id = %(node)s where slot = 0 and first = any(array(select first from free))
     returning first, bodies, case when max_attempts is not null
         then jsonb_build_object('max_attempts', max_attempts, 'content', content)::text else content::text end as detail
 ), tallied as (

@@ -1,0 +1,7 @@
+-- Give the open messages of a slot rows of their own, of at most so many segments, these `ids` (null: any) without those in
+-- `skip`, but for segments that others hold locked. Returns how many segments these were.
+select cardinality(queues_unpack_segments(array(
+    select first from queues_opensegment
+    where slot = %(slot)s and coalesce(first = any(%(ids)s::bigint[]), true) and first <> all(%(skip)s::bigint[])
+    limit %(limit)s
+), false))
