@@ -28,7 +28,7 @@ def test_counts_are_the_same_before_and_after_tallies_are_folded() -> None:
     store(queue, count=3)
     before = queue_counts(queue.pk)
     with connection.cursor() as cursor:
-        cursor.execute(statement("fold_tallies").decode(), {"low": 0, "ids": None, "skip": "{}"})
+        cursor.execute(statement("fold_tallies").decode(), {"low": 0, "slots": "{0}", "ids": None, "skip": "{}"})
     assert not QueueTally.objects.exists()
     assert queue_counts(queue.pk) == before
     publish_many("orders", [b"", b""])

@@ -10,7 +10,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -178,38 +178,43 @@ class Maintenance:
             await asyncio.sleep(SWEEP)
 
     async def rotate(self, connection: Connection) -> None:
-        """Empty each slot when its turn is over."""
-        last, emptied = 0, True
+        """Empty the tables of each slot when its turn is over; `sweep` folds tallies that cannot be truncated."""
+        last, full = 0, list[Callable[[Connection, int], Awaitable[bool]]]()
         while True:
             await asyncio.sleep(min(SWEEP, self.node.turn / LOOKS))
             slot = self.node.slot_to_empty
             if slot != last:
-                if not emptied:
+                if self._rotate_tallies in full:
                     self._stuck.add(last)
-                last, emptied = slot, False
-            if not emptied:
-                emptied = await self._empty(connection, slot)
-            if emptied:
-                self._stuck.discard(slot)
+                last, full = slot, [self._rotate_segments, self._rotate_tallies]
+            full = [rotate for rotate in full if not await rotate(connection, slot)]
 
-    async def _empty(self, connection: Connection, slot: int) -> bool:
-        """Give the open messages of a slot rows; if it has none, truncate its tables. Returns whether that was done."""
+    async def _rotate_segments(self, connection: Connection, slot: int) -> bool:
+        """Give the open messages of a slot rows; if it has none, truncate its segments: True if that was done."""
 
         async def unpack(which: dict[str, Any]) -> Rows:
             return await _scan(connection, "unpack_slot", {"slot": slot, "limit": UNPACKED} | which)
 
+        async with self._turn:
+            rows = await self._open.run(connection, unpack, slot=slot)
+        if sum(row[0] for row in rows):  # a statement that began before may read them in their old place
+            return False
+        async with self._turn:
+            [(emptied,)] = await _scan(connection, "rotate_segments", {"slot": slot})
+        return bool(emptied)
+
+    async def _rotate_tallies(self, connection: Connection, slot: int) -> bool:
+        """Fold the tallies of a slot and truncate them: True if that was done."""
         try:
             async with self._turn:
-                rows = await self._open.run(connection, unpack, slot=slot)
-            if sum(row[0] for row in rows):  # a statement that began before may read them in their old place
-                return False
-            async with self._turn:
-                [(emptied,)] = await _scan(connection, "rotate", {"slot": slot})
+                [(emptied,)] = await _scan(connection, "rotate_tallies", {"slot": slot})
         except Exception as error:
             if fault_of(error, connection) is not Fault.BAD:
                 raise
-            self.health.isolate("upkeep", error, statement="rotate")
-            return False
+            emptied = False  # `sweep` folds them queue by queue, and tells which one cannot be
+            self._stuck.add(slot)
+        if emptied:
+            self._stuck.discard(slot)
         return bool(emptied)
 
     @staticmethod

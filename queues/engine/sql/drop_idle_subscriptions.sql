@@ -9,9 +9,9 @@ with idle as materialized (
     delete from queues_message where queue_id in (select queue_id from idle)
     returning coalesce(origin_id, id) as first_id, queue_id
 ), segments as (
-    delete from queues_segment where slot = 0 and queue_id in (select queue_id from idle) returning first
+    delete from queues_segment where queue_id in (select queue_id from idle) returning first
 ), settlements as (
-    delete from queues_segmentsettlement where slot = 0 and first in (select first from segments)
+    delete from queues_segmentsettlement where first in (select first from segments)
 ), journaled as (
     insert into queues_auditjournal (chain, event, record_id, sender, recipient)
     select 'queue:' || name, 'expire', first_id::text, name, '' from messages join idle using (queue_id)

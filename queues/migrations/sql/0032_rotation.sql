@@ -198,33 +198,69 @@ begin
     return cardinality(dropped);
 end $$;
 
-create function queues_rotate(turn integer) returns boolean
+create function queues_lock_slot(tables text[]) returns boolean
 language plpgsql as $$
--- Truncate the tables of a slot whose turn is over, unless they have open messages or others use them: false. Its tallies go
--- to the queues' counts. What only adds to other slots does not wait for this, and what reads this one only for the truncation.
-declare
-    segments constant text := format('queues_segment_%s', turn);
-    settlements constant text := format('queues_segmentsettlement_%s', turn);
-    tallies constant text := format('queues_queuetally_%s', turn);
-    used boolean;
+-- Keep others from adding to these tables whose turn is over; false: they are used. Reading goes on. Others queue up behind
+-- the truncation that follows, so that transactions which last are not waited for.
 begin
-    execute format('select exists (select from %I) or exists (select from %I) or exists (select from %I)',
-        segments, settlements, tallies) into used;
-    if not used then
-        return true;
-    end if;
-    -- Others queue up behind this as soon as it waits: it does not begin to wait for a transaction that lasts.
     if not pg_try_advisory_xact_lock(hashtext('queues_rotate')) or exists (
         select from pg_locks l join pg_stat_activity a using (pid)
         where l.locktype = 'relation' and l.granted and a.xact_start < now() - interval '0.5 s'
-            and l.relation = any(array[segments, settlements, tallies]::regclass[])
+            and l.relation = any(tables::regclass[])
             and l.database = (select oid from pg_database where datname = current_database())
     ) then
         return false;
     end if;
     set local lock_timeout = '100ms';
-    execute format('lock table %I, %I, %I in share mode', segments, settlements, tallies);
+    execute format('lock table %s in share mode', array_to_string(tables, ', '));
+    return true;
+exception when lock_not_available or deadlock_detected then
+    return false;
+end $$;
+
+create function queues_truncate(tables text[]) returns boolean
+language plpgsql as $$
+-- Truncate tables; false: they are used.
+begin
+    execute format('truncate %s', array_to_string(tables, ', '));
+    return true;
+exception when lock_not_available or deadlock_detected then
+    return false;
+end $$;
+
+create function queues_rotate_segments(turn integer) returns boolean
+language plpgsql as $$
+-- Truncate the segments of a slot whose turn is over, and what is settled of them; false: some are open, or they are used.
+declare
+    tables constant text[] := array[format('queues_segment_%s', turn), format('queues_segmentsettlement_%s', turn)];
+    used boolean;
+begin
+    execute format('select exists (select from %s) or exists (select from %s)', tables[1], tables[2]) into used;
+    if not used then
+        return true;
+    end if;
+    if not queues_lock_slot(tables) then
+        return false;
+    end if;
+    -- By itself: a table cannot be truncated within a query that reads it.
     if exists (select from queues_opensegment where slot = turn) then
+        return false;
+    end if;
+    return queues_truncate(tables);
+end $$;
+
+create function queues_rotate_tallies(turn integer) returns boolean
+language plpgsql as $$
+-- Add the tallies of a slot whose turn is over to the queues' counts, and truncate them; false: they are used.
+declare
+    tables constant text[] := array[format('queues_queuetally_%s', turn)];
+    used boolean;
+begin
+    execute format('select exists (select from %s)', tables[1]) into used;
+    if not used then
+        return true;
+    end if;
+    if not queues_lock_slot(tables) then
         return false;
     end if;
     insert into queues_queuecount as c (queue_id, ready, leased, delayed, dead, published, settled, completed)
@@ -234,7 +270,9 @@ begin
         delayed = c.delayed + excluded.delayed, dead = c.dead + excluded.dead,
         published = c.published + excluded.published, settled = c.settled + excluded.settled,
         completed = c.completed + excluded.completed;
-    execute format('truncate %I, %I, %I', segments, settlements, tallies);
+    if not queues_truncate(tables) then
+        raise lock_not_available;
+    end if;
     return true;
 exception when lock_not_available or deadlock_detected then
     return false;

@@ -1,6 +1,9 @@
 -- Back to one table each: open messages of segments that took turns get rows of their own, tallies move.
 select queues_unpack_segments(array(select first from queues_opensegment where slot > 0));
-drop function queues_rotate(integer);
+drop function queues_rotate_tallies(integer);
+drop function queues_rotate_segments(integer);
+drop function queues_truncate(text[]);
+drop function queues_lock_slot(text[]);
 drop view queues_openmessage;
 drop view queues_segmentmessage;
 drop view queues_opensegment;

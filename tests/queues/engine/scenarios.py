@@ -312,6 +312,33 @@ async def packing(world: World) -> None:
     world.engine.writer.segment_messages = 0
 
 
+async def rotating(world: World) -> None:
+    """Publish messages one by one; one stays with its consumer for longer than a turn."""
+    name, queue = await world.queue()
+    writer, node = world.engine.writer, world.engine.maintenance.node
+    writer.segment_messages, node.turn = 32, 600.0
+    buffer = await world.buffer(name)
+    consumer, tags = Consumer(buffer), list[int]()
+    for body in (b"1", b"2"):
+        coming = asyncio.ensure_future(consumer.next())
+        await until(lambda: not buffer.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
+        if await world.publish(name, body, alone=True):
+            delivery = await coming
+            assert delivery is not None
+            tags.append(delivery[0])
+        else:
+            coming.cancel()
+    assert buffer.ack_many(tags[:1]) == []
+    await world.store.until(lambda: world.engine.settlements.idle, "the settlement")
+    node.turn = 0.2
+    left = "select from queues_segment where slot > 0 and queue_id = %s"
+    await world.store.until(lambda: not world.store.rows(left, queue), "the truncation")
+    assert buffer.ack_many(tags[1:]) == []
+    await world.store.until(lambda: world.engine.settlements.idle and not world.left(queue), "the settlement")
+    assert world.done(queue) + len(world.dead(queue)) == len(tags)
+    writer.segment_messages, node.turn = 0, 600.0
+
+
 async def late(world: World) -> None:
     """Acknowledge what this node no longer has."""
     for audited in (False, True):

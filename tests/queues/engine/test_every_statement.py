@@ -40,6 +40,7 @@ RUN_BY: dict[Scenario, str] = {
     scenarios.settling_audited: "settle",
     scenarios.finishing_jobs: "settle",
     scenarios.packing: "publish_segment settle_segments unpack_segments",
+    scenarios.rotating: "settle_single unpack_slot slot_segments rotate_segments rotate_tallies",
     scenarios.late: "lock_late unpack_late",
     scenarios.returning: "return bury_elsewhere",
     scenarios.purging: "remove",
@@ -68,14 +69,14 @@ AFTER = {
     "due_ids": "promote_due", "expired_ids": "expire", "tallied_queues": "fold_tallies", "leased_ids": "reap_leases",
     "node_segments": "unpack_node",
     "drop_instructions": "take_instructions", "idle_subscription_ids": "drop_idle_subscriptions",
-    "oldest_ids": "drop_oldest",
+    "oldest_ids": "drop_oldest", "slot_segments": "unpack_slot",
 }  # fmt: skip
 #: Statements that no fault is put into, and why.
 SPARED: dict[str, str] = {}
 
 
 #: Scenarios that need long: all of their statements fail in the same run.
-LONG = RESTARTING | {scenarios.by_the_clock, scenarios.nodes, scenarios.stopping}
+LONG = RESTARTING | {scenarios.rotating, scenarios.by_the_clock, scenarios.nodes, scenarios.stopping}
 
 
 def runs(scenario: Scenario) -> list[list[str]]:

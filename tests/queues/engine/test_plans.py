@@ -31,12 +31,13 @@ ELSEWHERE = {
     "close_mailboxes", "connected_names", "forget_letters", "hold_mailboxes", "leave_mailboxes", "mailbox_ids",
     "names_owned", "note_key_uses",
     "see_letters", "settle_segments", "take_mailbox", "unpack_late", "unpack_node", "unpack_segments", "unsee_letters",
+    "rotate_segments", "rotate_tallies", "settle_single", "slot_segments", "unpack_slot",
     "active_consumers", "join_lines", "leave_lines", "node_segments", "release_segments", "unpack_ready",
 }  # fmt: skip
 #: Those that read segments, but for these of a node, which has an index.
 OF_SEGMENTS = {
     "claim", "claim_alone", "first_ready", "look_below", "publish", "publish_detailed", "publish_one",
-    "publish_segment", "settle_segments", "unpack_late",
+    "publish_segment", "settle_segments", "settle_single", "unpack_late",
 }  # fmt: skip
 READS_ALL = {"leased_ids", "oldest_ids", "reap_leases"}
 #: Those that must follow the order of one index: another would walk over what is leased or other queues'.
@@ -70,12 +71,12 @@ PARAMETERS: dict[str, Any] = {
     "keep": 1, "keeps": None, "job": None, "jobs": "{f,f}", "archive": True, "whole": False, "kind": "queue",
     "name": "q", "exact": True, "audited": False, "by": "", "how": 0, "error": "", "skip": "{}", "groups": "{0}",
     "kinds": ["queue"], "names": [b"many-1"], "ranks": "{0}", "sizes": "{2}", "places": "{0,1}", "of_groups": "{0,0}",
-    "most_packed": 0, "waiting": True,
+    "most_packed": 0, "waiting": True, "slot": 1, "slots": "{1}",
 }  # fmt: skip
 
 SETTLED_SEGMENTS: dict[str, Any] = {
     "firsts": "{1,2}", "lows": "{0,0}", "highs": "{0,0}", "consumers": "{1,1}", "delivered": "{1,1}", "jobs": "{f,f}",
-    "kept": "{t,t}", "whole": "{1}", "parts": "{2}",
+    "kept": "{t,t}", "whole": "{1}", "parts": "{2}", "slot": 1,
 }  # fmt: skip
 
 pytestmark = pytest.mark.django_db  # makes the test database; the plans are made on a connection of their own
@@ -110,7 +111,7 @@ def explain(db: psycopg.Connection[Any], name: str, table: str = "queues_message
     found: list[dict[str, Any]] = []
 
     def walk(node: dict[str, Any]) -> None:
-        if node.get("Relation Name") == table and "Scan" in node["Node Type"]:
+        if node.get("Relation Name") in (table, f"{table}_kept", f"{table}_1") and "Scan" in node["Node Type"]:
             found.append(node)
         if node.get("Node Type") == "Bitmap Index Scan":
             found.append(node)
@@ -203,12 +204,13 @@ def test_no_statement_walks_the_segments(planner: Any, name: str) -> None:
     assert_bounded(name, explain(planner, name, "queues_segment"))
     with planner.transaction(force_rollback=True):
         planner.execute(
-            "insert into queues_segment (first, queue_id, node_id, count, bodies) "
-            "select n, n % 10, nullif(n % 3, 0), 1, '{x}' from generate_series(1, 20000) n"
+            "insert into queues_segment (slot, first, queue_id, node_id, count, bodies) "
+            "select n % 2, n, n % 10, case when n % 2 = 1 then 1 else nullif(n % 3, 0) end, 1, '{x}'"
+            " from generate_series(1, 40000) n"
         )
         planner.execute(
             "insert into queues_segmentsettlement"
-            " select n, 0, 0, null, null, null, true from generate_series(1, 20000) n"
+            " select n, 0, 0, null, null, null, true, n % 2 from generate_series(1, 40000) n"
         )
         planner.execute("analyze queues_segment, queues_segmentsettlement")
         assert_bounded(name, explain(planner, name, "queues_segment"))

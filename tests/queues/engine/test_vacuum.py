@@ -9,8 +9,8 @@ pytestmark = pytest.mark.django_db
 
 #: Tables that lose a row or more with each message, or with each commit.
 CHURNED = {
-    "queues_message", "queues_queuetally", "queues_audithead", "queues_auditjournal", "queues_instruction",
-    "queues_connection", "queues_segment", "queues_segmentsettlement",
+    "queues_message", "queues_queuetally_kept", "queues_audithead", "queues_auditjournal", "queues_instruction",
+    "queues_connection", "queues_segment_kept", "queues_segmentsettlement_kept",
 }  # fmt: skip
 
 PAUSES = """
