@@ -128,7 +128,7 @@ class Database:
     def unwritable_messages(self) -> Iterator[None]:
         """Within it no transaction can change a message: every commit of the broker waits."""
         with psycopg.connect(**self.parameters) as blocker:
-            blocker.execute("lock table queues_message in share mode")
+            blocker.execute("lock table queues_message, queues_segment, queues_segmentsettlement in share mode")
             yield
             blocker.rollback()
 

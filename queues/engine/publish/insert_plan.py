@@ -78,6 +78,10 @@ class Write:
         """Whether one statement may store it with others."""
         return self.plain and not self.packed
 
+    def slot(self, queue: int, slot: int) -> int:
+        """The slot of messages that are leased at once in one of the queues; 0: they have rows."""
+        return slot if queue in self.single else 0
+
     @property
     def own_detail(self) -> Detail | None:
         """The detail in memory of a plain message of this group."""
@@ -184,7 +188,7 @@ class Insert:
             "producer": write.key, "queue": write.queues[0], "wanted": buffer is not None,
             "low": buffer.backlog.watermark.value if buffer else LOWEST, "bodies": group.bodies,
             "max_attempts": group.max_attempts, "content": group.content, "size": len(group.bodies),
-            "slot": slot if write.single else 0,
+            "slot": write.slot(write.queues[0], slot),
         }  # fmt: skip
 
     def _packed(self, slot: int) -> dict[str, Any]:
@@ -212,7 +216,7 @@ class Insert:
             "producers": array(_or_null(write.key) for write, _, _ in targets),
             "attempts": array(_or_null(write.group.max_attempts) for write, _, _ in targets),
             "contents": array(_or_null(write.group.content) for write, _, _ in targets),
-            "slots": array(slot if queue in write.single else 0 for write in self.writes for queue in write.queues),
+            "slots": array(write.slot(queue, slot) for write in self.writes for queue in write.queues),
             "bodies": groups[0].bodies if len(groups) == 1 else [b for one in groups for b in one.bodies],
             "places": array(places),
             "of_groups": array(n for n, group in enumerate(groups) for _ in group.bodies),

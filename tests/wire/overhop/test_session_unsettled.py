@@ -24,10 +24,22 @@ def undeletable(store: Database, payload: bytes) -> Iterator[None]:
         "create trigger poison before delete on queues_message for each row"
         f" when (old.payload = '\\x{payload.hex()}') execute function fail_on_poison()"
     )
+    # What was delivered at once is not removed: that it is settled is noted.
+    store.execute(
+        "create or replace function fail_on_poisoned_segment() returns trigger language plpgsql as"
+        " $$ begin if exists (select from queues_segment where first = new.first and bodies ="
+        f" array['\\x{payload.hex()}'::bytea]) then raise 'this row fails' using errcode = '22012'; end if; return new;"
+        " end $$"
+    )
+    store.execute(
+        "create trigger poison before insert on queues_segmentsettlement for each row"
+        " execute function fail_on_poisoned_segment()"
+    )
     try:
         yield
     finally:
         store.execute("drop trigger poison on queues_message")
+        store.execute("drop trigger poison on queues_segmentsettlement")
 
 
 @pytest.mark.parametrize("audited", [False, True])

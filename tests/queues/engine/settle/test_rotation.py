@@ -316,6 +316,30 @@ async def test_topics_and_many_queues_in_one_commit_are_delivered_and_settled(
     assert {name: len(store.archived(queue)) for name, queue in queues.items()} == {"a": 3, "b": 2, "c": 2}
 
 
+async def test_a_queue_that_keeps_whole_messages_loses_none_beside_one_that_does_not(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    queues = {"plain": store.queue("plain"), "whole": store.queue("whole", retention="full")}
+    for name in queues:
+        route = "insert into queues_route (source, target) values ('topic:t', %s) returning 1"
+        await store.change(route, f"queue:{name}")
+    engine = await make_engine(segment_messages=2, turn=EVER)
+    consumers = [Consumer(await engine.queue(name)) for name in queues]
+    coming = [asyncio.ensure_future(consumer.next()) for consumer in consumers]
+    served = [consumer.buffer for consumer in consumers]
+    await until(lambda: not any(one.may_refill or one.backlog.claiming for one in served), "claims that find nothing")
+    await Producer(engine).publish("topic:t", b"1", b"2", b"3")
+    for consumer, first in zip(consumers, coming, strict=True):
+        delivery = await first
+        assert delivery is not None
+        assert consumer.buffer.ack(delivery[0])
+        assert await consumer.bodies(2) == [b"2", b"3"]
+    await until_settled(engine, store)
+    assert {name: store.counts(queue) for name, queue in queues.items()} == dict.fromkeys(queues, (0, 0, 0, 0))
+    kept = {name: [row["payload"] for row in store.archived(queue)] for name, queue in queues.items()}
+    assert kept == {"plain": [None] * 3, "whole": [b"1", b"2", b"3"]}
+
+
 # Between two transactions.
 
 
