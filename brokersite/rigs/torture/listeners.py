@@ -12,11 +12,12 @@ from queues import childprocess
 #: The module that runs management commands.
 BROKER = "brokersite"
 STOP_TIMEOUT = 15.0
-#: Settings of a run: the number in flight is known, and slow machines cause no redelivery.
+#: Settings of a run: the number in flight is known, slow machines cause no redelivery, and tables take turns often.
 PREFETCH = 500
 SETTINGS = {
     "BROKER_PREFETCH": str(PREFETCH),
     "BROKER_BLIPMQ_RETRY_BACKOFF": "30",
+    "BROKER_ROTATION_SECONDS": "1",
     "PYTHONFAULTHANDLER": "1",
 }
 

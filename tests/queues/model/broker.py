@@ -33,6 +33,8 @@ from wire.sspq.session import SspqSession
 T = TypeVar("T")
 LOCAL = HostPort("127.0.0.1", 0)
 OPTIONS = ListenerOptions(drain_timeout=0.1)
+#: Seconds of a turn of the tables that take turns: messages are moved while consumers have them.
+TURN = 0.2
 
 
 async def cut_off(engine: Engine) -> None:
@@ -41,7 +43,6 @@ async def cut_off(engine: Engine) -> None:
     running.discard(engine)
     await engine.supervisor.stop(5.0)
     await engine.connections.close()
-
 
 def sessions_of(engine: Engine) -> list[int]:
     return [connection.info.backend_pid for connection in engine.connections.values()]
@@ -60,7 +61,9 @@ class LiveBroker:
     def __init__(self, store: Store, host: str, segment_messages: int) -> None:
         """`host` is this one's alone: an engine awaits the end of its host's dead processes."""
         self.store = store
-        self.options = dataclasses.replace(options_from_settings("model"), host=host, segment_messages=segment_messages)
+        self.options = dataclasses.replace(
+            options_from_settings("model"), host=host, segment_messages=segment_messages, turn=TURN
+        )
         self._sspq: dict[str, HostPort] = {}
         self.start()
 
@@ -234,6 +237,10 @@ class Brokers:
         connection = self.store.connection
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         with connection.transaction():
+            # Before the snapshot: what is truncated after it, with rows that it would see, is seen as empty.
+            connection.execute(
+                "lock table queues_segment, queues_segmentsettlement, queues_queuetally in access share mode"
+            )
             return self.store.rows(sql, *parameters)
 
 
