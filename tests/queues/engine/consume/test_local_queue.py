@@ -346,6 +346,21 @@ def test_what_is_ahead_goes_back_when_the_pace_falls_though_a_consumer_still_ask
 
 
 @pytest.mark.usefixtures("no_samples")
+def test_what_came_just_now_stays_though_there_was_too_much_at_the_last_look_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shop = fast()
+    now = time.monotonic() + COLD_SHARED
+    monkeypatch.setattr("queues.engine.consume.pace.AHEAD", 1e-9)
+    shop.publish(*range(FEW_AHEAD, 2 * FEW_AHEAD))
+    assert not shop.queue.has_surplus(now)
+    shop.queue.deliver_many(now, FEW_AHEAD)
+    shop.publish(*range(2 * FEW_AHEAD, 3 * FEW_AHEAD))
+    assert not shop.queue.has_surplus(now + 1.1 * COLD_SHARED), "others may have delivered what comes behind it"
+    assert shop.queue.has_surplus(now + 2.2 * COLD_SHARED)
+
+
+@pytest.mark.usefixtures("no_samples")
 def test_what_is_ahead_stays_while_no_other_node_serves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     shop = fast()
     shop.publish(*range(FEW_AHEAD, 2 * FEW_AHEAD))
