@@ -726,6 +726,7 @@ class LocalQueue:
     def take_all(self) -> list[tuple[int, int | None]]:
         """Remove every prefetched message; returns (id, tag of an earlier delivery)."""
         self.backlog.returned()
+        self._surplus = None
         return self.held.take_all()
 
     def return_prefetched(self) -> None:

@@ -358,6 +358,9 @@ def test_what_came_just_now_stays_though_there_was_too_much_at_the_last_look_too
     shop.publish(*range(2 * FEW_AHEAD, 3 * FEW_AHEAD))
     assert not shop.queue.has_surplus(now + 1.1 * COLD_SHARED), "others may have delivered what comes behind it"
     assert shop.queue.has_surplus(now + 2.2 * COLD_SHARED)
+    shop.queue.return_prefetched()
+    shop.publish(*range(3 * FEW_AHEAD, 4 * FEW_AHEAD))
+    assert not shop.queue.has_surplus(now + 2.3 * COLD_SHARED), "what was too much then went back"
 
 
 @pytest.mark.usefixtures("no_samples")
