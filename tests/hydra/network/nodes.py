@@ -176,9 +176,10 @@ class Network:
         return dict(self.rows("select name, term from hydra_node where name = any(%s)", list(self.nodes)))
 
     def voters(self) -> int:
-        """The number of voters in the electorate of all nodes that run; 0 while they know different ones: it is the
-        leader's first, and without it the others elect none."""
-        found = {electorate for (electorate,) in self.rows(f"select electorate from hydra_node node where {_RUNNING}")}
+        """The number of voters in the electorate of all running nodes that lead or follow; 0 while they know different
+        ones: it is the leader's first, and without it the others elect none."""
+        query = f"select electorate from hydra_node node where role in ('leading', 'following') and {_RUNNING}"
+        found = {electorate for (electorate,) in self.rows(query)}
         known = found.pop() if len(found) == 1 else None
         return len(known.partition(":")[2].split(",")) if known else 0
 
