@@ -176,6 +176,7 @@ class Fetcher:
             return
         if not queue.interested and not queue.dead and not queue.closed:
             await self._serve(connection, queue)
+            self._wanted.pop(queue, None)  # this is the claim
         if queue.in_transit:
             asyncio.get_running_loop().call_later(SHORTLY, self.want, queue)
             return
@@ -235,6 +236,8 @@ class Fetcher:
             for one in starting:  # they are announced again
                 one.not_served()
             raise
+        for one in starting:
+            one.announced()
 
     async def _claim(
         self, connection: Connection, queue: LocalQueue, limit: int

@@ -709,6 +709,11 @@ class LocalQueue:
         self.interested = True
         self.tidy_soon()
 
+    def announced(self) -> None:
+        """The store knows that this node serves the queue. What became ready before was not announced to it: it may
+        belong before all that this node has, and lie below the low watermark."""
+        self.more_in_store(FIRST)
+
     def not_served(self) -> None:
         """The store is not told, or was told the contrary."""
         self.interested = False
