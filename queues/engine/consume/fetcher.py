@@ -269,7 +269,7 @@ class Fetcher:
         else:  # a row without a detail is a complete message
             claimed = [[row[:4] if row[3] is None else (*row[:3], _detail(row[3])) for row in rows]]
             last_id = rows[-1][0] if rows else None
-        return ClaimResult(snapshot.decode(), bool(more), last_id, sum(map(len, claimed))), claimed
+        return ClaimResult(snapshot.decode(), bool(more), last_id, sum(map(len, claimed)), len(rows)), claimed
 
     def _run(self, first: int, _: None, attempts: int, detail: str | None, bodies: list[bytes]) -> MessageRun:
         """The messages of a claimed segment, which are this node's now."""

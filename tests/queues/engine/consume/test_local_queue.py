@@ -115,7 +115,7 @@ class Shop:
     def end_claim(self, limit: int = BATCH) -> list[int]:
         found = sorted(self.stored)[:limit]
         self.stored.difference_update(found)
-        result = ClaimResult(SNAPSHOT, len(found) == limit, found[-1] if found else None, len(found))
+        result = ClaimResult(SNAPSHOT, len(found) == limit, found[-1] if found else None, len(found), len(found))
         self.queue.end_claim(result, limit, LOWEST)
         self.queue.add_claimed([_message(id) for id in found])
         self.queue.refilled()
@@ -248,7 +248,7 @@ def test_a_message_that_arrives_during_a_claim_is_not_taken_for_claimed(shop: Sh
     limit = shop.begin_claim()
     shop.stored.add(-5)  # of a higher priority
     shop.queue.more_in_store(-5)
-    shop.queue.end_claim(ClaimResult(SNAPSHOT, False, 1, 1), limit, LOWEST)
+    shop.queue.end_claim(ClaimResult(SNAPSHOT, False, 1, 1, 1), limit, LOWEST)
     shop.stored.discard(1)
     shop.queue.add_claimed([_message(1)])
     assert shop.queue.deliver(time.monotonic()) is None
