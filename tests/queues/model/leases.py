@@ -1,4 +1,4 @@
-"""Which nodes take messages and hand them back: noted by triggers, for both may happen between two looks at the store."""
+"""Which nodes take messages and hand them back: noted by triggers, for both may happen between two looks at a store."""
 
 from __future__ import annotations
 
