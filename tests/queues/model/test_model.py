@@ -147,6 +147,22 @@ def test_an_operator_removes_moves_and_purges_messages_of_a_backlog(brokers: Bro
     steps.teardown()
 
 
+def test_a_node_that_took_a_message_and_handed_it_back_between_two_looks_is_known(brokers: Brokers) -> None:
+    steps = Steps(nodes=2)
+    steps.change(steps.main, paused=True)
+    steps.send(1, 3)  # stored ready
+    message = steps.main.messages["m8"]
+    assert not message.nodes
+    for leased in ((1, brokers.at(1).engine.node), (0, None)):
+        brokers.store.connection.execute(
+            b"update queues_message set (state, node_id) = (%s, %s) where payload = 'm8'", leased
+        )
+    steps._note_holders(steps.main)
+    assert message.is_elsewhere(brokers.at(0))
+    steps.change(steps.main, paused=False)
+    steps.teardown()
+
+
 def test_messages_that_a_node_hands_back_while_others_are_moved_come_behind_these(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
