@@ -89,6 +89,8 @@ class Tidying:
         async def serve(some: list[LocalQueue]) -> None:
             parameters = {"queues": array(buffer.id for buffer in some), "node": self._node.id}
             await connection.execute(statement("add_interest"), parameters)
+            for buffer in some:
+                buffer.announced()
 
         try:
             await self._each(connection, "end of interest in a queue", cold, leave)

@@ -19,12 +19,14 @@ NOWHERE = 2**63 - 1
 
 
 class ClaimResult(NamedTuple):
-    """The outcome of a claim: its snapshot, whether more was ready, the last id claimed, the number claimed."""
+    """The outcome of a claim: its snapshot, whether more was ready, the last id claimed, the number claimed, and how
+    many rows and segments these were."""
 
     snapshot: str
     more: bool
     last_id: int | None
     taken: int
+    rows: int
 
 
 class Backlog(ClaimPath):
@@ -80,7 +82,7 @@ class Backlog(ClaimPath):
     def end_claim(self, result: ClaimResult, horizon: int = LOWEST, *, limited: bool = False) -> None:
         """The claim has come back. `horizon`: all ids up to it were taken before the claim. `limited`: no more can be
         claimed now, although more is ready."""
-        snapshot, more, last_id, count = result
+        snapshot, more, last_id, count, rows = result
         watermark = self.watermark
         reached = watermark.value if last_id is None else last_id
         if self.state is State.CLAIMING:
@@ -88,6 +90,6 @@ class Backlog(ClaimPath):
         if not more:  # an empty claim has seen every id up to the horizon
             reached = max(reached, horizon)
         if count or reached > watermark.highest:
-            watermark.claimed(snapshot, reached, count)
+            watermark.claimed(snapshot, reached, rows)
         self.first = min(self._arrived, reached + 1 if more else NOWHERE)
         self.on(Event.CLAIMED_SOME if more and not limited else Event.CLAIMED_ALL)

@@ -176,6 +176,7 @@ class Fetcher:
             return
         if not queue.interested and not queue.dead and not queue.closed:
             await self._serve(connection, queue)
+            self._wanted.pop(queue, None)  # this is the claim
         if queue.in_transit:
             asyncio.get_running_loop().call_later(SHORTLY, self.want, queue)
             return
@@ -235,6 +236,8 @@ class Fetcher:
             for one in starting:  # they are announced again
                 one.not_served()
             raise
+        for one in starting:
+            one.announced()
 
     async def _claim(
         self, connection: Connection, queue: LocalQueue, limit: int
@@ -266,7 +269,7 @@ class Fetcher:
         else:  # a row without a detail is a complete message
             claimed = [[row[:4] if row[3] is None else (*row[:3], _detail(row[3])) for row in rows]]
             last_id = rows[-1][0] if rows else None
-        return ClaimResult(snapshot.decode(), bool(more), last_id, sum(map(len, claimed))), claimed
+        return ClaimResult(snapshot.decode(), bool(more), last_id, sum(map(len, claimed)), len(rows)), claimed
 
     def _run(self, first: int, _: None, attempts: int, detail: str | None, bodies: list[bytes]) -> MessageRun:
         """The messages of a claimed segment, which are this node's now."""

@@ -119,8 +119,9 @@ class LocalQueue:
         self._burst = 1
         #: Its tags count deliveries, from the first one here.
         self._pace = Pace(first_tag)
-        #: Since when more is prefetched than consumers here take, of a queue that other nodes serve too.
-        self._surplus_since: float | None = None
+        #: Since when more is prefetched than consumers here take, of a queue that other nodes serve too, and the tag by
+        #: which the last of it would be delivered.
+        self._surplus: tuple[float, int] | None = None
         self._on_refill: list[Callable[[], None]] = []
         #: The last burst of deliveries to those who asked: its time and number of attempts.
         self._burst_key: tuple[float, int] | None = None
@@ -668,13 +669,14 @@ class LocalQueue:
 
     def has_surplus(self, now: float) -> bool:
         """Whether more has been prefetched for a while than consumers here take, though other nodes serve the queue
-        too: their pace has fallen. Nothing new was leased meanwhile."""
+        too: their pace has fallen. Nothing new was leased meanwhile. If they have taken all that was here at the last
+        look, what is here now may have come just now, and another node may just have delivered what comes behind it."""
         if not self.shared or self.line is not None or len(self.ready) <= 2 * self._asked(now):
-            self._surplus_since = None
+            self._surplus = None
             return False
-        if self._surplus_since is None:
-            self._surplus_since = now
-        return now - self._surplus_since >= COLD_SHARED
+        if self._surplus is None or self.held.next_tag >= self._surplus[1]:
+            self._surplus = now, self.held.next_tag + len(self.ready)
+        return now - self._surplus[0] >= COLD_SHARED
 
     def look_again_at(self, now: float) -> float:
         """When the queue may have become cold."""
@@ -707,6 +709,11 @@ class LocalQueue:
         self.interested = True
         self.tidy_soon()
 
+    def announced(self) -> None:
+        """The store knows that this node serves the queue. What became ready before was not announced to it: it may
+        belong before all that this node has, and lie below the low watermark."""
+        self.more_in_store(FIRST)
+
     def not_served(self) -> None:
         """The store is not told, or was told the contrary."""
         self.interested = False
@@ -724,6 +731,7 @@ class LocalQueue:
     def take_all(self) -> list[tuple[int, int | None]]:
         """Remove every prefetched message; returns (id, tag of an earlier delivery)."""
         self.backlog.returned()
+        self._surplus = None
         return self.held.take_all()
 
     def return_prefetched(self) -> None:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 LOWEST = -(2**63) + 1
 #: The lowest id that any message can have: from here on means everything.
 FIRST = LOWEST + 1
-#: Most claimed messages that are looked over again: a transaction that writes for hours does not hold the watermark
-#: down. Its messages are announced by notification.
+#: Most claimed rows and segments that are looked over again: a transaction that writes for hours does not hold the
+#: watermark down. Its messages are announced by notification; until that is heard, later ones may overtake them.
 MOST_AGAIN = 20_000
 #: Seconds after which a queue that is not claimed from stops waiting for such a transaction.
 PATIENCE = 5.0
@@ -27,7 +27,8 @@ PATIENCE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A claim's highest id, the first transaction it knew nothing of, how many it took, and when (monotonic)."""
+    """A claim's highest id, the first transaction it knew nothing of, how many rows and segments it took, and when
+    (monotonic)."""
 
     id: int
     xmax: int
@@ -79,7 +80,7 @@ class LowWatermark:
             self._forget()
 
     def claimed(self, snapshot: str, last_id: int, count: int) -> None:
-        """A claim with this snapshot took messages, the last of them with this id."""
+        """A claim with this snapshot took so many rows and segments, the last message of them with this id."""
         _, xmax = _bounds(snapshot)
         self._claims.append(Claimed(last_id, xmax, count, time.monotonic()))
         self._again += count

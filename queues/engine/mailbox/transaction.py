@@ -306,7 +306,8 @@ class Exchange:
         for mailbox, news in zip(self.round.claims, self._news, strict=True):
             (_, _, _, snapshot, _, more, *_), *letters = found[mailbox.queue]
             last_id = letters[-1][1] if letters else None
-            self.claims.append((mailbox, news, ClaimResult(snapshot, bool(more), last_id, len(letters))))
+            count = len(letters)
+            self.claims.append((mailbox, news, ClaimResult(snapshot, bool(more), last_id, count, count)))
             self._take(mailbox, letters)
 
     def _take(self, mailbox: Mailbox, letters: Iterable[tuple[Any, ...]]) -> None:

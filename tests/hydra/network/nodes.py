@@ -176,11 +176,12 @@ class Network:
         return dict(self.rows("select name, term from hydra_node where name = any(%s)", list(self.nodes)))
 
     def voters(self) -> int:
-        """The number of voters in the newest electorate of all nodes."""
-        rows = self.rows("select electorate from hydra_node where name = any(%s)", list(self.nodes))
-        known = [electorate.split(":") for (electorate,) in rows if electorate]
-        stamped = [([int(part) for part in stamp.split(".")], voters) for stamp, voters in known]
-        return len(max(stamped)[1].split(",")) if stamped else 0
+        """The number of voters in the electorate of all running nodes that lead or follow; 0 while they know different
+        ones: it is the leader's first, and without it the others elect none."""
+        query = f"select electorate from hydra_node node where role in ('leading', 'following') and {_RUNNING}"
+        found = {electorate for (electorate,) in self.rows(query)}
+        known = found.pop() if len(found) == 1 else None
+        return len(known.partition(":")[2].split(",")) if known else 0
 
     def in_term(self) -> bool:
         """Whether one node leads and all others follow it."""

@@ -13,6 +13,7 @@ from tests.waiting import PATIENCE
 
 ID: Final = 12345
 _PING: Final = re.compile(rb"PING ([0-9]+) (\S+) ([0-9]+)")
+_DROP: Final = re.compile(rb"(?:@\S+ )?DROP ([0-9]+)")
 
 Answer = Callable[[int, str, str], str]
 """The answer to a heartbeat: one's own id, its `val` and its leader's id give a line, or nothing."""
@@ -92,14 +93,16 @@ class Probe:
         return int(found[1]), found[2].decode(), int(found[3])
 
     def stays(self, seconds: float) -> bool:
-        """Answer heartbeats for so long; whether the link stands all the while."""
+        """Answer heartbeats for so long; whether the link stands all the while, and this node in the network. Others
+        may leave it: those of a flood are dropped once they were missed."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             try:
                 line = self.take(left)
             except TimeoutError:
                 return True
-            if not line or line.startswith(b"DROP"):
+            dropped = _DROP.match(line)
+            if not line or (dropped is not None and int(dropped[1]) == self.id):
                 return False
         return True
 

@@ -123,6 +123,13 @@ def test_ten_thousand_knocks_that_a_node_hands_on(leader: Node) -> None:
         assert probe.stays(0.5)
 
 
+def test_a_node_that_leaves_takes_no_other_one_with_it(leader: Node) -> None:
+    with admitted(leader.address) as probe:
+        with admitted(leader.address):
+            pass
+        assert probe.stays(0.5)
+
+
 def test_a_node_that_replays_old_terms(leader: Node, network: Network) -> None:
     own = network.store.value("select leader from hydra_node where name = %s", leader.name)
     with admitted(leader.address) as probe:

@@ -14,7 +14,7 @@ import pytest
 from queues.engine import DetailedMessage, StoreUnavailable, options_from_settings
 from queues.engine.access import key_digest
 from queues.engine.consume.claim_path import State
-from queues.engine.consume.low_watermark import FIRST
+from queues.engine.consume.low_watermark import FIRST, LOWEST
 from queues.engine.message import Failure
 from queues.operations.keys import create_key
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting, Worker
@@ -119,6 +119,24 @@ async def test_a_place_under_a_concurrency_limit_that_another_node_frees_is_take
     await store.until(lambda: not other.buffer.backlog.unclaimed, "the second has looked in vain")
     assert one.buffer.complete(job.tag, None)
     assert await other.bodies(1) == [b"2"]
+
+
+async def test_a_message_of_a_higher_priority_that_came_while_no_node_served_the_queue_is_the_first(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.queue("q")
+    here, elsewhere = await make_engine(), Producer(await make_engine())
+    buffer = await here.queue("q")
+    await elsewhere.publish("q", b"0")
+    assert await Consumer(buffer).bodies(1) == [b"0"]
+    await store.until(lambda: buffer.backlog.watermark.value > LOWEST, "nothing is looked for below")
+    monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 0.0)
+    buffer.tidy_soon()
+    await store.until(lambda: not store.rows(INTEREST, buffer.id), "no consumer")
+    monkeypatch.undo()
+    await elsewhere.publish("q", b"1")
+    await elsewhere.publish_detailed("q", DetailedMessage(b"urgent", priority=5))
+    assert await Consumer(buffer).bodies(2) == [b"urgent", b"1"]
 
 
 async def test_a_dead_letter_for_a_departed_reader_goes_to_others(

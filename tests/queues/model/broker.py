@@ -206,6 +206,11 @@ class Brokers:
                 broker.start()
         self.living = list(self._all)
 
+    def with_celery(self, queue: int) -> int:
+        """The messages of a queue that its consumers in this process have, or are about to be given."""
+        local = (thread.engine.local_queues.queues.get(queue) for thread in engine_thread._threads.values())
+        return sum(len(one.unacked) for one in local if one is not None)
+
     def kill_celery(self) -> None:
         """End the engine of Celery's process as its end does."""
         for thread in engine_thread._threads.values():
@@ -228,9 +233,10 @@ class Brokers:
         for broker in self.living:
             broker.ask(broker.engine.refresh(queue))
 
-    def nodes(self) -> dict[int, LiveBroker]:
-        """The brokers that run, by the id of the node that each is now."""
-        return {broker.engine.node: broker for broker in self.living}
+    def nodes(self) -> dict[int, LiveBroker | None]:
+        """The brokers that run, by the id of the node that each is now; None: this process's of Celery."""
+        celery = {thread.engine.node: None for thread in engine_thread._threads.values()}
+        return {broker.engine.node: broker for broker in self.living} | celery
 
     def at_once(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
         """As `store.rows`, with one snapshot for the functions that the statement calls, too."""

@@ -30,6 +30,7 @@ from queues.operations.queues import create_queue, delete_queue
 from queues.operations.routes import add_route, remove_route
 from tests.queues.model.broker import Brokers, LiveBroker
 from tests.queues.model.consumers import CeleryConsumer, Consumer, Poller, Receiver, Worker
+from tests.queues.model.leases import noted
 from tests.queues.model.reference import DEAD, HELD, READY, Delivery, Difference
 from tests.queues.model.reference import Queue as Model
 from tests.waiting import PATIENCE, wait_until
@@ -162,10 +163,15 @@ class BrokerMachine(RuleBasedStateMachine):
         for queue in self.queues.values():
             look = partial(self._disagreement, queue, archive)
             wait_until(lambda: not look(), look)  # noqa: B023
+        wait_until(self._has_nothing_ahead, "the return of what Celery's consumers had ahead")
         for got in (got for consumer in self.consumers for got in consumer.early):
             raise Difference(f"{got.label} of {got.queue} came, where none was allowed")
         for broker in self.brokers.living:
             assert not broker.engine.health.isolated, broker.engine.health.isolated
+
+    def _has_nothing_ahead(self) -> bool:
+        """Whether Celery's consumers have no more than they were seen to be given."""
+        return self.brokers.with_celery(self.rows[self.main.name].pk) <= len(self._held(CeleryConsumer))
 
     def _observe(self, queue: Model) -> None:
         waiting = [one for one in self.consumers if one.credits.get(queue.name)]
@@ -188,13 +194,15 @@ class BrokerMachine(RuleBasedStateMachine):
             return len(batch) >= expected and self._is_in_line(queue)
 
         wait_until(complete, lambda: f"{expected} deliveries of {queue.name}, only {[one.label for one in batch]}")
+        self._note_holders(queue)
         queue.deliver(batch)
 
     def _stored_of(self, queue: Model) -> dict[str, tuple[int, int]]:
-        """The state and the number of attempts of each message in the store; the model notes which nodes hold it."""
+        """The state and the number of attempts of each message in the store, in its order; the model notes which nodes
+        hold it."""
         rows = self.brokers.store.rows(
             "select encode(payload, 'escape') as text, state, attempts, node_id from queues_openmessage"
-            " where queue_id = %s", self.rows[queue.name].pk,
+            " where queue_id = %s order by id", self.rows[queue.name].pk,
         )  # fmt: skip
         return self._as_stored(queue, [tuple(row.values()) for row in rows])
 
@@ -203,10 +211,16 @@ class BrokerMachine(RuleBasedStateMachine):
         for text, state, attempts, node in rows:
             label = _label(text)
             found[label] = state, attempts
-            message = queue.messages.get(label)
-            if self.brokers.several and node is not None and message is not None and message.state == READY:
-                message.nodes.add(nodes.get(node))
+            if node is not None:
+                queue.note_holder(label, nodes.get(node) if self.brokers.several else self.brokers.at(0))
         return found
+
+    def _note_holders(self, queue: Model) -> None:
+        """The model notes which nodes that run have had its messages since the last deliveries."""
+        nodes = self.brokers.nodes()
+        for text, node in noted(self.brokers.store, self.rows[queue.name].pk):
+            if node in nodes:
+                queue.note_holder(_label(text), nodes[node])
 
     def _is_in_line(self, queue: Model) -> bool:
         """Whether as many consumers as should stand in line in the store, the first of them active."""
@@ -407,10 +421,13 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def _await_promotion(self, queue: Model, label: str) -> None:
         """A message is not delayed any more; whether it was before cannot be told."""
-        sql = "select from queues_openmessage where queue_id = %s and payload = %s and (state = 2 or attempts < %s)"
         attempts = 1 + queue.messages[label].attempts if label in queue.messages else 0
-        parameters = self.rows[queue.name].pk, label.encode(), attempts
-        wait_until(lambda: not self.brokers.store.rows(sql, *parameters), "the delay's end")
+
+        def is_back() -> bool:
+            state, made = self._stored_of(queue).get(label, (0, attempts))
+            return state != 2 and made >= attempts
+
+        wait_until(is_back, "the delay's end")
 
     @precondition(lambda self: self.open is None and self.main.max_length is None)
     @rule(count=COUNTS)
@@ -680,12 +697,13 @@ class BrokerMachine(RuleBasedStateMachine):
         self._check()
 
     @rule(limit=st.sampled_from([None, 1, 5]))
-    def move(self, limit: int | None) -> None:
+    def move(self, limit: int | None, progress: Callable[[int], None] = lambda _: None) -> None:
         """To `graves`. What a node has in memory stays."""
         sure = self._idle_in_store()
-        count = operators.move(self.main.name, self.graves.name, limit=limit)
-        found = self._labels_of(self.graves)
-        moved = [one for one in self.main.of(READY) if one.label in found]
+        count = operators.move(self.main.name, self.graves.name, limit=limit, progress=progress)
+        self._note_holders(self.main)
+        ready = {one.label: one for one in self.main.of(READY)}
+        moved = [ready[label] for label in self._stored_of(self.graves) if label in ready]
         assert count == len(moved), moved
         assert count >= len(sure) if limit is None else min(limit, len(sure)) <= count <= limit
         self.main.remove([one.label for one in moved])

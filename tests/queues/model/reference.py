@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -130,11 +130,19 @@ class Queue:
         """A message is stored."""
         self.messages[label] = Message(label, producer, limit, key, priority)
 
-    def receive(self, messages: Iterable[Message]) -> None:
-        """Messages of another queue come to the tail, ready, in the order that they have there for each producer."""
+    def receive(self, messages: Sequence[Message]) -> None:
+        """Messages of another queue come to the tail, ready, in this order: the one that they had there for each
+        producer, but for those that a node had, which may have come back while others were moved. Raises Difference."""
+        front = Front(())
+        for message in reversed(messages):
+            if (other := front.overtaken_by(message)) is not None:
+                raise Difference(f"{self.name}: {message.label} was moved before {other.label}")
+            if not message.nodes:
+                front.add(message)
         after = next(_places)
-        for message in sorted(messages, key=lambda one: one.at):
+        for message in messages:
             message.at, message.after, message.state = next(_places), after, READY
+            message.nodes.clear()
             self.messages[message.label] = message
 
     # Deliveries.
@@ -183,6 +191,12 @@ class Queue:
             message.state = HELD
         for message in self.messages.values():
             message.nodes.clear()
+
+    def note_holder(self, label: str, node: object) -> None:
+        """A node holds a message, or has held it since the last deliveries. No order is promised to another one's."""
+        message = self.messages.get(label)
+        if message is not None and message.state == READY:
+            message.nodes.add(node)
 
     def _check_order(self, delivered: dict[Message, Delivery]) -> None:
         by_consumer: defaultdict[tuple[object, object], list[Message]] = defaultdict(list)

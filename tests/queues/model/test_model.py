@@ -11,12 +11,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from queues.engine.consume import local_queue
 from queues.engine.settle import segments
 from queues.operations.keys import create_key
 from tests.queues.engine.conftest import Store
 from tests.queues.model.broker import Brokers
 from tests.queues.model.consumers import Consumer, Poller, Receiver, Worker
+from tests.queues.model.leases import end_notes, note_leases
 from tests.queues.model.machine import KEY, PARTS, BrokerMachine
+from tests.queues.model.reference import READY
+from tests.waiting import wait_until
 
 SOAK = "MODEL_STEPS" in os.environ
 #: Steps of one run, in `make test` always the same; and of one example.
@@ -28,9 +32,11 @@ EXAMPLE = 25
 def brokers(store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
     monkeypatch.setattr(segments, "LINGER", segments.LINGER)
     create_key("dev", KEY)
+    note_leases(store)
     brokers = BrokerMachine.brokers = Brokers(store, "fivewire://" + database_url.partition("://")[2])
     yield brokers
     brokers.stop()
+    end_notes(store)
 
 
 class Steps(BrokerMachine):
@@ -138,6 +144,46 @@ def test_an_operator_removes_moves_and_purges_messages_of_a_backlog(brokers: Bro
     steps.send(7, 3)
     steps.delete()
     steps.send(7, 3)
+    steps.teardown()
+
+
+def test_a_node_that_took_a_message_and_handed_it_back_between_two_looks_is_known(brokers: Brokers) -> None:
+    steps = Steps(nodes=2)
+    steps.change(steps.main, paused=True)
+    steps.send(1, 3)  # stored ready
+    message = steps.main.messages["m8"]
+    assert not message.nodes
+    for leased in ((1, brokers.at(1).engine.node), (0, None)):
+        brokers.store.connection.execute(
+            b"update queues_message set (state, node_id) = (%s, %s) where payload = 'm8'", leased
+        )
+    steps._note_holders(steps.main)
+    assert message.is_elsewhere(brokers.at(0))
+    steps.change(steps.main, paused=False)
+    steps.teardown()
+
+
+def test_messages_that_a_node_hands_back_while_others_are_moved_come_behind_these(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_queue, "COLD_SHARED", 3600.0)  # until then what no consumer takes stays in memory
+    steps = Steps(segment_messages=7)
+    steps.change(steps.main, paused=True)
+    steps.send(7, 3)  # stored ready
+
+    async def hand_back() -> None:
+        brokers.at(0).engine.local_queues.queues[steps.rows[steps.main.name].pk].return_prefetched()
+
+    def back() -> list[str]:
+        return [label for label, (state, _) in steps._stored_of(steps.main).items() if state == 0]
+
+    def progress(moved: int) -> None:
+        if moved == 7:
+            brokers.at(0).ask(hand_back())
+            wait_until(lambda: len(back()) == 4, "the messages that the node had")
+
+    steps.move(None, progress)
+    assert [one.label for one in steps.graves.of(READY)] == [*(f"m{n}" for n in range(8, 15)), "m4", "m5", "m6", "m7"]
     steps.teardown()
 
 

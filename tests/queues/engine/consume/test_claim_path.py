@@ -28,7 +28,7 @@ WAYS = {
 
 
 def claimed(shop: Shop, *, more: bool) -> None:
-    shop.queue.end_claim(ClaimResult(SNAPSHOT, more, None, 0), 1, LOWEST)
+    shop.queue.end_claim(ClaimResult(SNAPSHOT, more, None, 0, 0), 1, LOWEST)
     shop.queue.add_claimed([])
     shop.queue.refilled()
 
@@ -193,5 +193,5 @@ def test_a_claim_that_met_a_limit_has_had_all_for_now() -> None:
     shop = Shop(concurrency_limit=2)
     shop.queue.more_in_store(7)
     shop.queue.backlog.begin_claim()
-    shop.queue.end_claim(ClaimResult(SNAPSHOT, True, 7, 1), 2, LOWEST)
+    shop.queue.end_claim(ClaimResult(SNAPSHOT, True, 7, 1, 1), 2, LOWEST)
     assert shop.queue.backlog.state is State.CAUGHT_UP

@@ -115,7 +115,7 @@ class Shop:
     def end_claim(self, limit: int = BATCH) -> list[int]:
         found = sorted(self.stored)[:limit]
         self.stored.difference_update(found)
-        result = ClaimResult(SNAPSHOT, len(found) == limit, found[-1] if found else None, len(found))
+        result = ClaimResult(SNAPSHOT, len(found) == limit, found[-1] if found else None, len(found), len(found))
         self.queue.end_claim(result, limit, LOWEST)
         self.queue.add_claimed([_message(id) for id in found])
         self.queue.refilled()
@@ -248,7 +248,7 @@ def test_a_message_that_arrives_during_a_claim_is_not_taken_for_claimed(shop: Sh
     limit = shop.begin_claim()
     shop.stored.add(-5)  # of a higher priority
     shop.queue.more_in_store(-5)
-    shop.queue.end_claim(ClaimResult(SNAPSHOT, False, 1, 1), limit, LOWEST)
+    shop.queue.end_claim(ClaimResult(SNAPSHOT, False, 1, 1, 1), limit, LOWEST)
     shop.stored.discard(1)
     shop.queue.add_claimed([_message(1)])
     assert shop.queue.deliver(time.monotonic()) is None
@@ -343,6 +343,24 @@ def test_what_is_ahead_goes_back_when_the_pace_falls_though_a_consumer_still_ask
     shop.write_handed_back()
     assert shop.claim() == [FEW_AHEAD]
     assert taker.taken == [FEW_AHEAD]
+
+
+@pytest.mark.usefixtures("no_samples")
+def test_what_came_just_now_stays_though_there_was_too_much_at_the_last_look_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shop = fast()
+    now = time.monotonic() + COLD_SHARED
+    monkeypatch.setattr("queues.engine.consume.pace.AHEAD", 1e-9)
+    shop.publish(*range(FEW_AHEAD, 2 * FEW_AHEAD))
+    assert not shop.queue.has_surplus(now)
+    shop.queue.deliver_many(now, FEW_AHEAD)
+    shop.publish(*range(2 * FEW_AHEAD, 3 * FEW_AHEAD))
+    assert not shop.queue.has_surplus(now + 1.1 * COLD_SHARED), "others may have delivered what comes behind it"
+    assert shop.queue.has_surplus(now + 2.2 * COLD_SHARED)
+    shop.queue.return_prefetched()
+    shop.publish(*range(3 * FEW_AHEAD, 4 * FEW_AHEAD))
+    assert not shop.queue.has_surplus(now + 2.3 * COLD_SHARED), "what was too much then went back"
 
 
 @pytest.mark.usefixtures("no_samples")

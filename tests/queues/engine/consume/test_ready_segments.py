@@ -269,6 +269,26 @@ async def test_a_claim_of_a_backlog_is_one_statement_for_many_segments(
     assert (runs["claim_alone"], runs["unpack_segments"]) == (1, 0)
 
 
+async def test_a_message_whose_transaction_lasts_is_not_overtaken_while_segments_of_many_messages_are_claimed(
+    engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.consume.low_watermark.MOST_AGAIN", 20)
+    queue = store.queue("jobs")
+    async with await AsyncConnection.connect(store.conninfo) as other:
+        await other.execute(
+            "insert into queues_message (id, queue_id, state, payload)"
+            " select nextval('queues_message_id'), %s, 0, 'slow' where pg_current_xact_id() is not null", (queue,)
+        )  # fmt: skip
+        producer, consumer = Producer(engine), Consumer(await engine.queue("jobs"))
+        for start in range(0, 50, 10):
+            await producer.publish("jobs", *numbered(10, start))
+        assert await consumer.bodies(50) == numbered(50)
+        assert await consumer.nothing()
+        await other.commit()
+    await producer.publish("jobs", b"later")
+    assert await consumer.bodies(2) == [b"slow", b"later"]
+
+
 @pytest.mark.parametrize("locked", ["claimed", "unpacked"])
 async def test_a_claim_takes_nothing_that_comes_behind_a_segment_which_another_transaction_has_locked(
     engine: Engine, store: Store, locked: str
