@@ -104,6 +104,26 @@ async def test_a_list_of_workers_that_could_not_be_written_is_not_the_last(
     assert "the list of workers was not written" in caplog.text
 
 
+async def test_many_subscriptions_are_looked_at_less_often(
+    engine: FakeEngine, service: OverhopService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter((0.0, 0.001, 0.001, 0.016))
+    monkeypatch.setattr("wire.overhop.service.thread_time", lambda: next(clock))
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr("wire.overhop.service.asyncio.sleep", sleep)
+    service.registered(Mock(), "1")
+    engine.answers = [None, None]
+    with pytest.raises(asyncio.CancelledError):
+        await service._write_snapshots()
+    assert pauses == [1.0, 1.0, pytest.approx(5.0)]
+
+
 async def test_connections_that_begin_with_one_queue_look_it_up_once(
     engine: FakeEngine, service: OverhopService
 ) -> None:
