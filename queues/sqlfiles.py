@@ -12,9 +12,10 @@ INCLUDE: Final = b"\\ir "
 
 
 def load_statement(path: Path) -> bytes:
-    """The statement in a file, without its comment lines, which need not travel to the server. As in psql, a line
-    `\\ir FILE` stands for the text of that file, whose place is relative to this one."""
-    lines = (line for line in path.read_bytes().splitlines() if not line.lstrip().startswith(b"--"))
+    """The statement in a file, without its comment lines and indentation, which need not travel to the server: psycopg
+    parses a statement of more than 4096 bytes at each use. As in psql, a line `\\ir FILE` stands for the text of that
+    file, whose place is relative to this one."""
+    lines = (line for line in map(bytes.strip, path.read_bytes().splitlines()) if not line.startswith(b"--"))
     return b"\n".join(
         load_statement(path.parent / line.removeprefix(INCLUDE).decode()) if line.startswith(INCLUDE) else line
         for line in lines

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from queues.audit.errors import InvalidEvent
-from queues.canonical import count_special, is_plain, json_string
+from queues.canonical import escape_stored, is_plain, json_string
 from queues.sqlfiles import text_array
 
 #: In place of the hash before the first row: BLAKE3 of nothing.
@@ -29,11 +29,10 @@ LONGEST_ID = 2000
 #: Characters of an id that certainly fit.
 SHORT_ID = LONGEST_ID // 4
 
-#: audit_block.sql's separator of events; what it leaves out before the first and after the last.
-_MARK = b"\x1f"
-_FIRST, _LAST = '{"event":"', '"}'
-#: Double quotes in an event without special characters.
-_QUOTES = 16
+#: What stands before, between and after the fields of an event, by the marks that audit_block.sql puts there.
+_MARK = b"\0"
+_FIRST, _LAST = b'{"event":"', b'"}'
+_SPELLINGS = ((b"\xfc", b'","id":"'), (b"\xfd", b'","from":"'), (b"\xfe", b'","to":"'), (_MARK, _LAST + _MARK + _FIRST))
 #: Bytes of a hash.
 HASH = 32
 
@@ -159,25 +158,20 @@ def hash_each(
     return [hash_after(hash_hex, AuditEvent(*event)) for hash_hex, *event in rows]
 
 
-def hash_block(before: str, rows: str, stored: bytes, count: int) -> bytes | None:
-    """The hashes, in one, of the `count` rows that audit_block.sql has read, each computed with the stored hash of the
-    row before; `before` is that before the first, hexadecimal. None when a field has a special character.
-
-    The database spells the events: that is right if they have no other special characters than those it has put there.
-    """
-    spelled = f"{_FIRST}{rows}{_LAST}"
-    if spelled.count('"') != _QUOTES * count or count_special(spelled) != (_QUOTES + 1) * count - 1:
-        return None
-    events = spelled.encode().split(_MARK)
-    if len(events) != count or len(stored) != HASH * count:
-        return None
-    befores = before.encode() + hexlify(stored[:-HASH])
+def hash_block(before: str, events: bytes, stored: bytes) -> bytes:
+    """The hashes, in one, of the rows that audit_block.sql has read, each computed with the stored hash of the row
+    before; `before` is that before the first, hexadecimal."""
+    events = escape_stored(events)
+    for mark, spelling in _SPELLINGS:
+        events = events.replace(mark, spelling)
+    befores = hexlify(bytes.fromhex(before) + stored[:-HASH], _MARK, HASH).split(_MARK)
     hasher = blake3()  # to make a new one for each takes longer than the hash
     reset, update, digest = hasher.reset, hasher.update, hasher.digest
     hashes = []
-    for event, start in zip(events, range(0, 2 * HASH * count, 2 * HASH), strict=True):
+    spelled = (_FIRST + events + _LAST).split(_MARK)
+    for hash_hex, event in zip(befores, spelled, strict=True):
         reset()
-        update(befores[start : start + 2 * HASH] + event)
+        update(hash_hex + event)
         hashes.append(digest())
     return b"".join(hashes)
 

@@ -28,6 +28,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 BLOCK = 10_000
 #: A chain may have a partition for each day: plans are made once, and follow the index on (chain, seq) in each.
 SESSION_SETTINGS = {
+    "client_encoding": "UTF8",
     "jit": "off",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -39,13 +40,13 @@ SESSION_SETTINGS = {
 
 
 class Block(NamedTuple):
-    """Rows in order of seq: their numbers, their times in microseconds since 2000, their hashes in one, and the rows as
+    """Rows in order of seq: their numbers, their times in microseconds since 2000, their hashes in one, their events as
     `queues.audit.events.hash_block` takes them."""
 
     seqs: array[int]
     times: array[int]
     hashes: bytes
-    rows: str
+    events: bytes
 
 
 class Head(NamedTuple):
@@ -125,10 +126,10 @@ def read_blocks(connection: Connection, chain: int, low: int, size: int) -> Gene
     with connection.pipeline():
         asked = ask()
         while (row := asked.fetchone()) is not None and row[0] is not None:
-            seqs, times, hashes, rows = row
+            seqs, times, hashes, events = row
             low += size
             asked = ask()
-            yield Block(_integers(seqs), _integers(times), hashes, rows)
+            yield Block(_integers(seqs), _integers(times), hashes, events)
 
 
 def _integers(values: bytes) -> array[int]:

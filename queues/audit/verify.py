@@ -24,7 +24,7 @@ from queues.audit.anchor_file import AnchorFile
 from queues.audit.chains import seal
 from queues.audit.diagnosis import WINDOW, Finding, FindingKind, judge
 from queues.audit.errors import AuditError, NoSuchChain
-from queues.audit.events import GENESIS, HASH, hash_after, hash_block
+from queues.audit.events import GENESIS, HASH, hash_block
 from queues.audit.origin import chains_of, copies_of
 from queues.audit.reading import (
     BLOCK,
@@ -262,8 +262,9 @@ class _Reader:
         """Take the rows that are right; of the first that is not say what it is."""
         wrong = self._misnumbered(block)
         count = len(block.seqs) if wrong is None else wrong.seq - self.seq
-        right, stored = self._hashes(block, count), block.hashes
-        if right != stored[: HASH * count]:
+        stored = block.hashes
+        right = hash_block(self.before, block.events, stored)
+        if right[: HASH * count] != stored[: HASH * count]:
             count = next(n for n in range(count) if _nth(right, n) != _nth(stored, n))
             seq = self.seq + count
             before = _nth(stored, count - 1).hex() if count else self.before
@@ -275,16 +276,6 @@ class _Reader:
         if count:
             self._check_times(block, self.seq, self.seq + count - 1)
             self.rows, self.before = self.rows + count, _nth(stored, count - 1).hex()
-
-    def _hashes(self, block: Block, count: int) -> bytes:
-        """The right hashes of the first `count` rows, each computed from the stored hash before it."""
-        if (hashes := hash_block(self.before, block.rows, block.hashes, len(block.seqs))) is not None:
-            return hashes[: HASH * count]
-        before, found = self.before, []
-        for row in read_rows(self.connection, self.chain, self.seq, self.seq + count):
-            found.append(hash_after(before, row.event))
-            before = row.hash.hex()
-        return bytes.fromhex("".join(found))
 
     def _check_times(self, block: Block, low: int, high: int) -> None:
         """Time never falls as seq grows, and the anchors bound it. Hashes do not cover it."""

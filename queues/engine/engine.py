@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -238,12 +238,12 @@ class Engine:
         """The dead letters of a queue, to consume from. Raises QueueNotFound or StoreUnavailable."""
         return await self.local_queues.dead_letters_of(name)
 
-    async def policy(self, name: str) -> QueuePolicy:
-        """A queue's policy, kept current from now on. Raises QueueNotFound or StoreUnavailable."""
-        return await self.local_queues.policy(name)
+    async def named_policies(self, names: Iterable[str]) -> dict[str, QueuePolicy]:
+        """The policies of those of these queues that there are, kept current from now on. Raises StoreUnavailable."""
+        return await self.local_queues.named_policies(names)
 
     def known_policy(self, id: int) -> QueuePolicy | None:
-        """The policy of a queue that `policy` was asked for, as it is now; None once the queue is gone."""
+        """The policy of a queue that `named_policies` was asked for, as it is now; None once the queue is gone."""
         return self.policies.by_id.get(id)
 
     async def refresh(self, name: str) -> None:

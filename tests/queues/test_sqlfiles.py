@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from django.db import connection
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
-from queues.sqlfiles import load_statement, text_array
+from queues.engine.statements import DIRECTORY, statement
+from queues.sqlfiles import load_statement, statement_names, text_array
 
 
 def test_a_statement_has_the_text_of_what_it_includes_wherever_that_lies(tmp_path: Path) -> None:
@@ -15,7 +17,13 @@ def test_a_statement_has_the_text_of_what_it_includes_wherever_that_lies(tmp_pat
     (tmp_path / "take.sql").write_text("-- Takes.\nwith a as (\n    select 1\n),\n\\ir parts/b.sql\nselect 2\n")
     (tmp_path / "parts" / "b.sql").write_text("-- Part.\n\\ir c.sql\n")
     (tmp_path / "parts" / "c.sql").write_text("b as (select 3)\n")
-    assert load_statement(tmp_path / "take.sql") == b"with a as (\n    select 1\n),\nb as (select 3)\nselect 2"
+    assert load_statement(tmp_path / "take.sql") == b"with a as (\nselect 1\n),\nb as (select 3)\nselect 2"
+
+
+def test_psycopg_parses_no_statement_of_the_engine_at_each_use() -> None:
+    rare = {"publish_routed"}  # of Django and Celery, a message each
+    lengths = {name: len(statement(name)) for name in statement_names(DIRECTORY) if name not in rare}
+    assert {name: length for name, length in lengths.items() if length > MAX_CACHED_STATEMENT_LENGTH} == {}
 
 
 @pytest.mark.django_db

@@ -6,7 +6,7 @@ another job has the key: the answer then names that job, which has to be asked f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 from queues.engine import (
@@ -101,10 +101,10 @@ class Enqueuer:
         self._client = client
         self._gone = False
 
-    async def find(self, q: str) -> Target:
-        """Look up a queue that is not known yet. Raises DomainError or StoreUnavailable."""
+    async def find(self, q: str, next: Iterable[str]) -> Target:
+        """Look up a queue that is not known yet, and those of the next jobs. Raises DomainError or StoreUnavailable."""
         try:
-            target = await self._service.find_target(q)
+            target = await self._service.find_target(q, next)
         except QueueNotFound as error:
             raise DomainError(Code.QUEUE_NOT_FOUND, f"there is no queue {q}") from error
         if target is None:

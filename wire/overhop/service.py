@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from time import thread_time
 from typing import Any, Protocol
 
 from queues import reach
-from queues.engine import ANONYMOUS, NOTHING, Destination, Engine, Grant, Publisher, StoreUnavailable
+from queues.engine import ANONYMOUS, NOTHING, Destination, Engine, Grant, Publisher, QueueNotFound, StoreUnavailable
 from queues.reach import SYSTEM_QUEUE, Operation
 from wire.overhop.codec.decoder import MAX_ENVELOPE
 from wire.overhop.machine import Limits
@@ -19,8 +21,9 @@ from wire.unconfirmed import UnconfirmedByClient
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two snapshots of the workers, for the admin.
-SNAPSHOT = 1.0
+#: Seconds between two snapshots of the workers, for the admin; more with thousands of subscriptions, which take no more
+#: than this share of a processor.
+SNAPSHOT, SHARE = 1.0, 0.003
 #: Bytes of a QUEST that are not the job's payload, at most.
 QUEST_OVERHEAD = 2048
 
@@ -79,7 +82,7 @@ class OverhopService:
         self._targets: dict[str, Target] = {}
         self._looking_up = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
-        self._written: dict[str, str] = {}
+        self._written: dict[str, dict[str, Any]] = {}
         self._stale_grant = True
         self._key_changes = 0
         engine.on_key_change.append(self._key_changed)
@@ -167,21 +170,29 @@ class OverhopService:
             return None
         return target
 
-    async def find_target(self, name: str) -> Target | None:
-        """Look a queue up; None when jobs may not be given to it. Raises QueueNotFound or StoreUnavailable."""
-        if not await self.may(Operation.PUBLISH, name):
+    async def find_target(self, name: str, next: Iterable[str] = ()) -> Target | None:
+        """Look a queue up, and those of the next jobs with it; None when jobs may not be given to it. Raises
+        QueueNotFound or StoreUnavailable."""
+        grant = await self.permissions()
+        if not allows(grant, Operation.PUBLISH, name):
             return None
         async with self._looking_up:  # many connections begin with the same queue: the first one's look is enough
-            return self.target(name) or await self._look_up(name)
+            if (known := self.target(name)) is not None:
+                return known
+            more = (q for q in next if self.target(q) is None and allows(grant, Operation.PUBLISH, q))
+            await self._look_up({name, *more})
+        if name not in self._targets:
+            raise QueueNotFound(name)
+        return self._targets[name]
 
-    async def _look_up(self, name: str) -> Target:
-        policy = await self.engine.policy(name)
+    async def _look_up(self, names: set[str]) -> None:
+        policies = await self.engine.named_policies(names)
         if len(self._targets) > 100_000:
             self._targets.clear()
         key = None if self.grant is None else self.grant.id
-        publisher = self.engine.publisher(Destination("queue", name.encode()), key)
-        self._targets[name] = Target(policy.id, name, publisher, JobNames(name, policy.uuid))
-        return self._targets[name]
+        for name, policy in policies.items():
+            publisher = self.engine.publisher(Destination("queue", name.encode()), key)
+            self._targets[name] = Target(policy.id, name, publisher, JobNames(name, policy.uuid))
 
     # The clock.
 
@@ -193,15 +204,17 @@ class OverhopService:
                 session.heartbeat(loop.time())
 
     async def _write_snapshots(self) -> None:
-        node = 0
+        node, spent = 0, 0.0
         while True:
-            await asyncio.sleep(SNAPSHOT)
+            await asyncio.sleep(max(SNAPSHOT, spent / SHARE))
+            began = thread_time()
             if node != self.engine.node:  # after the database was away everything is written anew
                 node, self._written = self.engine.node, {}
             if not self._workers and not self._written:
                 continue
-            now = {wid: json.dumps(session.snapshot()) for wid, session in self._workers.items()}
-            changed = [json.loads(text) for wid, text in now.items() if self._written.get(wid) != text]
+            now = {wid: session.snapshot() for wid, session in self._workers.items()}
+            changed = [snapshot for wid, snapshot in now.items() if self._written.get(wid) != snapshot]
+            spent = thread_time() - began
             gone = [wid for wid in self._written if wid not in now]
             try:
                 if changed or gone:

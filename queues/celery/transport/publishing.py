@@ -19,6 +19,7 @@ from queues.celery.transport.errors import NoSuchQueue, QueueIsFull
 from queues.celery.transport.store_connection import StoreConnection
 from queues.engine.cluster.notifications.formats import Ready
 from queues.engine.statements import ALL
+from queues.sqlfiles import text_array
 
 #: The sequence of ids steps by this.
 ROWS_PER_STATEMENT = 4096
@@ -144,7 +145,7 @@ def store_routed(
     parameters = {
         "bodies": [row.payload for row in rows],
         "keys": [row.key for row in rows],
-        "headers": [row.headers for row in rows],
+        "headers": text_array(row.headers for row in rows),
         "delays": [row.delay for row in rows],
         # There a time to live begins when the delay has ended.
         "ttls": [None if row.ttl is None else max(row.ttl - row.delay, SHORTEST) for row in rows],
@@ -175,7 +176,7 @@ def _columns(rows: Sequence[MessageRow], plans: Sequence[QueuePlan]) -> dict[str
         "queues": [plan.id for plan in plans],
         "bodies": [row.payload for row in rows],
         "keys": [row.key for row in rows],
-        "headers": [row.headers for row in rows],
+        "headers": text_array(row.headers for row in rows),
         "delays": [row.delay for row in rows],
         "ttls": [_lifetime(row, plan) for row, plan in zip(rows, plans, strict=True)],
         "priorities": [row.priority for row in rows],

@@ -21,8 +21,8 @@ from queues.engine.policies import QueuePolicy
 
 T = TypeVar("T")
 
-#: Seconds between looks.
-DEADLINES = 0.02
+#: Seconds between looks; while nothing is delivered, when each look would only wake the process.
+DEADLINES, IDLE = 0.02, 0.1
 #: Seconds that clients have to acknowledge after they were held up.
 GRACE = 0.1
 
@@ -95,7 +95,7 @@ class DeadlineTimer:
         elif time - self._held_up_at > GRACE:
             self._return_overdue(self._looked_at)
             self._looked_at = time
-        self._timer = asyncio.get_running_loop().call_later(DEADLINES, self.start)
+        self._timer = asyncio.get_running_loop().call_later(DEADLINES if self._deliveries else IDLE, self.start)
 
     def stop(self) -> None:
         """Look no more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import psycopg
@@ -90,9 +90,9 @@ def test_the_next_block_is_asked_for_before_one_is_checked(
     monkeypatch.setattr(verify_module, "BLOCK", 5)
     checked: list[list[int]] = []
 
-    def check_and_note(before: str, rows: str, stored: bytes, count: int) -> bytes | None:
+    def check_and_note(before: str, events: bytes, stored: bytes) -> bytes:
         checked.append(asked[:])
-        return hash_block(before, rows, stored, count)
+        return hash_block(before, events, stored)
 
     monkeypatch.setattr(verify_module, "hash_block", check_and_note)
     assert verify(CHAIN).ok
@@ -163,6 +163,42 @@ def test_one_bit_changed_in_a_hash_is_found_and_told_from_a_changed_event(
     outcome = check()
     assert found(outcome) == (FindingKind.ALTERED, 3)
     assert "the hash of row 3 was altered" in str(outcome.finding)
+
+
+@pytest.fixture
+def hashes_of_any_length(ten: list[AuditEvent], intruder: Intruder) -> Iterator[None]:
+    """Without the table's constraint on the length of hashes."""
+    intruder.run("alter table queues_audit drop constraint audit_hash")
+    yield
+    intruder.run("delete from queues_audit")
+    intruder.run("alter table queues_audit add constraint audit_hash check (octet_length(hash) = 32)")
+
+
+@pytest.mark.parametrize("block", [2, 5, 100])
+@pytest.mark.parametrize("seq", [0, 4, 9])
+@pytest.mark.parametrize("hash", ["''", "substr(hash, 1, 31)", "hash || hash"])
+def test_a_hash_of_another_length_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+    hashes_of_any_length: None,
+    check: Verify,
+    intruder: Intruder,
+    block: int,
+    seq: int,
+    hash: str,
+) -> None:
+    monkeypatch.setattr(verify_module, "BLOCK", block)
+    intruder.run(f"update queues_audit set hash = {hash} where seq = %s", seq)
+    assert found(check()) == (FindingKind.ALTERED, seq)
+
+
+def test_a_byte_moved_from_one_hash_to_the_next_is_found(
+    hashes_of_any_length: None, check: Verify, intruder: Intruder
+) -> None:
+    intruder.run(
+        "update queues_audit set hash = (select substr(hash, 32) from queues_audit where seq = 3) || hash where seq = 4"
+    )
+    intruder.run("update queues_audit set hash = substr(hash, 1, 31) where seq = 3")
+    assert found(check()) == (FindingKind.ALTERED, 3)
 
 
 def test_an_event_that_was_changed_with_its_hash_is_found_at_the_next_row(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from unittest.mock import Mock
 
 import psycopg
 import pytest
 
 from queues.engine import DetailedMessage, Engine, LocalQueue
 from queues.engine.clock import now
-from queues.engine.consume.deadlines import Deadlines
+from queues.engine.consume.deadlines import DEADLINES, IDLE, Burst, Deadlines, DeadlineTimer
 from queues.engine.consume.local_queue import COLD
 from queues.engine.consume.subscriptions import TAGS, LocalSubscription
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting
@@ -29,6 +31,27 @@ def test_deadlines_give_each_thing_at_its_time_and_things_of_one_time_in_their_o
     deadlines.at(1.0, "e")
     deadlines.clear()
     assert (deadlines.due(10.0), len(deadlines)) == ([], 0)
+
+
+class Clock:
+    """In place of the loop: notes after how long it is to call."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    def call_later(self, delay: float, function: Callable[[], None]) -> Mock:
+        self.pauses.append(delay)
+        return Mock()
+
+
+def test_a_process_that_has_delivered_nothing_rarely_looks_for_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, deliveries = Clock(), Deadlines[Burst]()
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: clock)
+    timer = DeadlineTimer(deliveries, Mock(), lambda: False)
+    timer.start()
+    deliveries.at(now() + 60, Burst(Mock(), None, []))
+    timer.start()
+    assert clock.pauses == [IDLE, DEADLINES]
 
 
 async def test_idle_queues_with_consumers_are_not_looked_at_each_time(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -20,6 +20,7 @@ from wire.unconfirmed import UnconfirmedByClient
 
 BEFORE = Grant(1, "clients", ("overhop",), ("*",), ("*",), ())
 ORDERS = SimpleNamespace(id=7, name="orders", uuid=str(UUID(int=7)))
+LIMITED = Grant(1, "clients", ("overhop",), ("orders*",), (), ())
 AFTER = Grant(1, "clients", ("overhop",), (), (), ())
 
 
@@ -49,9 +50,9 @@ class FakeEngine:
     async def request(self, name: str, **parameters: Any) -> Any:
         return await self._answer(name)
 
-    async def policy(self, name: str) -> Any:
+    async def named_policies(self, names: Iterable[str]) -> Any:
         await asyncio.sleep(0)
-        return await self._answer(name)
+        return await self._answer(" ".join(sorted(names)))
 
     def known_policy(self, id: int) -> Any:
         return ORDERS
@@ -103,10 +104,30 @@ async def test_a_list_of_workers_that_could_not_be_written_is_not_the_last(
     assert "the list of workers was not written" in caplog.text
 
 
+async def test_many_subscriptions_are_looked_at_less_often(
+    engine: FakeEngine, service: OverhopService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter((0.0, 0.001, 0.001, 0.016))
+    monkeypatch.setattr("wire.overhop.service.thread_time", lambda: next(clock))
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr("wire.overhop.service.asyncio.sleep", sleep)
+    service.registered(Mock(), "1")
+    engine.answers = [None, None]
+    with pytest.raises(asyncio.CancelledError):
+        await service._write_snapshots()
+    assert pauses == [1.0, 1.0, pytest.approx(5.0)]
+
+
 async def test_connections_that_begin_with_one_queue_look_it_up_once(
     engine: FakeEngine, service: OverhopService
 ) -> None:
-    engine.answers = [BEFORE, ORDERS]
+    engine.answers = [BEFORE, {"orders": ORDERS}]
     await service.permissions()
     targets = await asyncio.gather(*(service.find_target("orders") for _ in range(200)))
     assert len({id(target) for target in targets}) == 1
@@ -114,8 +135,17 @@ async def test_connections_that_begin_with_one_queue_look_it_up_once(
 
 
 async def test_a_queue_that_was_not_there_is_looked_up_by_each(engine: FakeEngine, service: OverhopService) -> None:
-    engine.answers = [BEFORE, QueueNotFound("orders"), ORDERS]
+    engine.answers = [BEFORE, {}, {"orders": ORDERS}]
     await service.permissions()
     first, second = await asyncio.gather(*(service.find_target("orders") for _ in range(2)), return_exceptions=True)
     assert isinstance(first, QueueNotFound)
     assert second is service.target("orders")
+
+
+async def test_the_queues_of_the_next_jobs_are_looked_up_together(engine: FakeEngine, service: OverhopService) -> None:
+    engine.answers = [LIMITED, {"orders": ORDERS}]
+    await service.permissions()
+    await service.find_target("orders", ["orders", "orders-2", "orders-3", "secret"])
+    assert [engine.asked.get_nowait() for _ in range(2)] == ["clients", "orders orders-2 orders-3"]
+    assert service.target("orders") is not None
+    assert service.target("orders-2") is None

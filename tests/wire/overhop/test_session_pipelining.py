@@ -165,6 +165,24 @@ def test_thousands_of_requests_in_one_go_are_answered_in_order(worker: Peer, oth
     assert len({reply.p["jid"] for (_, p), reply in zip(requests, replies, strict=True) if p.get("key")}) == 1
 
 
+def test_first_jobs_of_many_queues_in_one_go_are_answered_as_if_they_came_one_by_one(
+    worker: Peer, other: Peer, store: Database
+) -> None:
+    queues = [make_queue(other, store) for _ in range(20)]
+    outcomes: list[tuple[dict[str, Any], str]] = []
+    for number, queue in enumerate(queues):
+        outcomes += [({"q": queue, "job_payload": number}, "")] * (1 + number % 20)  # some are read as runs
+        outcomes += [({"q": f"{queue}-nowhere"}, "QUEUE_NOT_FOUND")]
+        outcomes += [({"q": "_system", "job_payload": number}, "SYSTEM_QUEUE_FORBIDDEN")] * (1 + number % 20)
+        outcomes += [({"q": f"{queue}\0", "job_payload": number}, "QUEUE_NOT_FOUND")]
+    worker.send(*(decoder.encode(Type.ENQUEUE, f"{n:03}", p) for n, (p, _) in enumerate(outcomes)))
+    for n, (p, code) in enumerate(outcomes):
+        reply = worker.reply(f"{n:03}")
+        assert reply.p.get("code", "") == code, (p, reply)
+    for number, queue in enumerate(queues):
+        assert worker.stats(queue) == {"new": 1 + number % 20}
+
+
 def test_a_worker_pipelines_done_and_credit(worker: Peer, other: Peer, store: Database) -> None:
     queue = make_queue(worker, store)
     sid = worker.subscribe(queue, 10)

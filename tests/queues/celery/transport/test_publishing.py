@@ -161,6 +161,18 @@ def test_a_batch_is_stored_at_its_end_or_not_at_all(connect: Connect, tables: Ta
     assert len(bodies(tables)) == 4500
 
 
+def test_messages_that_are_stored_together_keep_their_headers(connect: Connect, tables: Tables) -> None:
+    producer = connect().Producer(auto_declare=False)
+    texts = ["", 'a "quote", \\ and {braces}', "null", "line\nbreak", "é\u2028😀", '\\"']
+    with producer.batch():
+        for text in texts:
+            producer.publish(1, routing_key="orders", declare=[ORDERS], headers={"text": text, text: [text]})
+    assert [
+        {name: value for name, value in row["headers"].items() if name in ("text", text)}
+        for text, row in zip(texts, tables.messages("orders"), strict=True)
+    ] == [{"text": text, text: [text]} for text in texts]
+
+
 def test_a_batch_with_one_message_that_cannot_be_stored_stores_none(connect: Connect, tables: Tables) -> None:
     producer = connect().Producer()
     StoredQueue.objects.create(name="full", max_length=1)

@@ -1,2 +1,0 @@
--- A queue by its name.
-select id from queues_queue where name = %(name)s
