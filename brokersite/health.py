@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import psycopg
 from channels.db import database_sync_to_async
@@ -13,8 +14,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from hydra.metrics import node_metrics
 from queues.database import connection_parameters
 from queues.health import READY_TIMEOUT, log_once, readiness
-from queues.metrics import queue_metrics
+from queues.metrics import queue_metrics, route_metrics
 
+#: Figures on request, by the parameter that asks for them.
+BY_REQUEST = {"queues": queue_metrics, "routes": route_metrics}
 #: Reading all queues is work: clients that ask at the same time wait for each other.
 _one_at_a_time = asyncio.Lock()
 
@@ -32,17 +35,18 @@ async def readyz(request: HttpRequest) -> HttpResponse:
 
 async def metrics(request: HttpRequest) -> HttpResponse:
     """The metrics of this process in Prometheus' text format; while the database answers, those of Hydra's nodes and,
-    with ``?queues=GLOB``, of queues."""
+    with ``?queues=GLOB`` and ``?routes=GLOB``, of queues and routes."""
     text = generate_latest() + await _hydra()
-    if pattern := request.GET.get("queues"):
-        text += await _queues(pattern)
+    for name, figures in BY_REQUEST.items():
+        if pattern := request.GET.get(name):
+            text += await _from_tables(figures, pattern)
     return HttpResponse(text, content_type=CONTENT_TYPE_LATEST)
 
 
-async def _queues(pattern: str) -> bytes:
+async def _from_tables(figures: Callable[[str], bytes], pattern: str) -> bytes:
     async with _one_at_a_time:
         try:
-            return await database_sync_to_async(queue_metrics)(pattern)
+            return await database_sync_to_async(figures)(pattern)
         except DatabaseError as error:
             log_once(" ".join(str(error).split()))
             return b""

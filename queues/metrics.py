@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from queues.engine import Engine
 from queues.operations.overview import Overview, QueueState, oldest_ready, take_overview
+from queues.operations.route_traffic import read_traffic
 
 ENGINE_COUNTERS = {
     "published": "Messages stored.",
@@ -96,6 +97,29 @@ class _Queues(Collector):
         yield from (held, published, settled, oldest, nodes)
 
 
+class _Routes(Collector):
+    """The figures of routes, from the tables."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+
+    def collect(self) -> Iterator[Metric]:
+        carried = CounterMetricFamily(
+            "fivewire_route_carried", "Messages that the route has carried.", labels=["source", "target"]
+        )
+        for route in read_traffic().values():
+            ends = [route.source, route.target]
+            if any(fnmatchcase(end, self._pattern) for end in ends):
+                carried.add_metric(ends, route.carried)
+        yield carried
+
+
+def route_metrics(pattern: str) -> bytes:
+    """The metrics of the routes of which an end, such as ``topic:prices``, matches a glob, in Prometheus' text format.
+    Raises django.db.Error."""
+    return _text(_Routes(pattern))
+
+
 def queue_metrics(pattern: str) -> bytes:
     """The metrics of the queues whose names match a glob, in Prometheus' text format. Raises django.db.Error.
 
@@ -106,6 +130,10 @@ def queue_metrics(pattern: str) -> bytes:
         queue for queue in overview.queues
         if fnmatchcase(queue.name, pattern) and (pattern.startswith("_") or not queue.name.startswith("_"))
     ]  # fmt: skip
+    return _text(_Queues(queues, oldest_ready(queue.id for queue in queues)))
+
+
+def _text(collector: Collector) -> bytes:
     registry = CollectorRegistry()
-    registry.register(_Queues(queues, oldest_ready(queue.id for queue in queues)))
+    registry.register(collector)
     return generate_latest(registry)

@@ -7,12 +7,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from queues.admin.charts import COLOURS, format_number
+from queues.admin.charts import COLOURS, format_number, format_rate
 from queues.operations.flows import Edge, EdgeKind, Flows
 
-COLUMN, BOX, ROW, BOX_HEIGHT, MARGIN = 228, 174, 46, 34, 34
+COLUMN, BOX, ROW, BOX_HEIGHT, MARGIN = 250, 174, 46, 34, 34
 LONGEST = 23
 HEADS = ("Topics", "Queues and peers", "Consumers", "Dead letters")
+#: How far along their lines numbers are written, in turns: lines cross in the middle.
+LABELS = (0.3, 0.5, 0.7)
 #: Colour and pattern of each kind of line.
 LOOKS: Mapping[str, tuple[str, str]] = {
     EdgeKind.SUBSCRIPTION: (COLOURS[0], ""),
@@ -46,16 +48,21 @@ class Arrow:
     dash: str
     width: float
     words: str
+    #: What is written beside it, and where.
+    label: str
+    x: float
+    y: float
 
 
 @dataclass(frozen=True, slots=True)
 class FlowRow:
-    """A line of the table: from, how, to, and what was carried."""
+    """A line of the table: from, how, to, what was carried, and what is a second."""
 
     source: str
     kind: str
     target: str
     carried: str
+    rate: str
 
 
 @dataclass(slots=True)
@@ -90,10 +97,11 @@ def draw(flows: Flows) -> FlowPicture:
     rows = max((row for placed in (topics, queues, targets) for row in placed.values()), default=-1.0) + 1
     picture.height = MARGIN + max(rows, 1) * ROW
     picture.heads = [(column * COLUMN + 4, head) for column, head in enumerate(HEADS)]
-    for edge in sorted(flows.edges):
+    for n, edge in enumerate(sorted(flows.edges)):
         if edge.source in boxes and edge.target in boxes:
             carried = _carried(flows, edge)
-            picture.arrows.append(_arrow(boxes[edge.source], boxes[edge.target], edge.kind, carried, _said(edge)))
+            said = f"{edge.source} to {edge.target}, {edge.kind}"
+            picture.arrows.append(_arrow(boxes[edge.source], boxes[edge.target], edge.kind, carried, said, n))
     for address in queues:
         if (name := f"consumers of {address}") in boxes:
             counts = flows.queues[address].counts
@@ -143,7 +151,7 @@ def _beside(addresses: Iterable[str], rows: Mapping[str, float], pairs: list[tup
     return placed
 
 
-def _arrow(source: Box, target: Box, kind: str, carried: int | None, said: str) -> Arrow:
+def _arrow(source: Box, target: Box, kind: str, carried: int | None, said: str, n: int = 0) -> Arrow:
     colour, dash = LOOKS[kind]
     if source.x == target.x:  # the same column: around on the left
         start, end, half = source.x, target.x, source.x - 50
@@ -155,14 +163,35 @@ def _arrow(source: Box, target: Box, kind: str, carried: int | None, said: str) 
     path = f"M{start:g},{above} C{half:g},{above} {half:g},{below} {end:g},{below}"
     width = 1.5 if carried is None else round(min(1.5 + math.log10(1 + carried) / 2, 5.0), 2)
     amount = "" if carried is None else f": {format_number(carried)} messages"
-    return Arrow(path, colour, dash, width, f"{said}{amount}")
+    label = format_number(carried) if carried is not None and kind == EdgeKind.ROUTE else ""
+    along = LABELS[n % len(LABELS)]
+    x = max(_bezier(start, half, half, end, along), 20.0)
+    y = _bezier(source.middle, source.middle, target.middle, target.middle, along) + 4
+    return Arrow(path, colour, dash, width, f"{said}{amount}", label, round(x, 1), round(y, 1))
+
+
+def _bezier(start: float, first: float, second: float, end: float, along: float) -> float:
+    """A coordinate of the point so far along a curve."""
+    left = 1 - along
+    return left**3 * start + 3 * left**2 * along * first + 3 * left * along**2 * second + along**3 * end
 
 
 def _carried(flows: Flows, edge: Edge) -> int | None:
     """Messages that went this way; None where that is not counted."""
+    if edge in flows.traffic:
+        return flows.traffic[edge].carried
     if edge.kind is EdgeKind.SUBSCRIPTION and (state := flows.queues.get(edge.target)) is not None:
         return state.counts.published
     return None
+
+
+def _rate(flows: Flows, edge: Edge) -> str:
+    """What goes this way a second, where that is counted."""
+    if edge in flows.traffic:
+        return format_rate(flows.traffic[edge].rate)
+    if edge.kind is EdgeKind.SUBSCRIPTION and (state := flows.queues.get(edge.target)) is not None:
+        return format_rate(state.in_rate)
+    return ""
 
 
 def _consumers(flows: Flows, address: str) -> str:
@@ -191,19 +220,16 @@ def _label(address: str) -> str:
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
-def _said(edge: Edge) -> str:
-    return f"{edge.source} to {edge.target}, {edge.kind}"
-
-
 def _steps(flows: Flows) -> list[FlowRow]:
     steps = []
     for edge in sorted(flows.edges):
         carried = _carried(flows, edge)
         shown = "not counted by itself" if carried is None else f"{carried:,}"
-        steps.append(FlowRow(edge.source, str(edge.kind), edge.target, shown))
+        steps.append(FlowRow(edge.source, str(edge.kind), edge.target, shown, _rate(flows, edge)))
     for address, state in sorted(flows.queues.items()):
         if consumers := _consumers(flows, address):
-            steps.append(FlowRow(address, "consumed by", consumers, f"{state.counts.completed:,}"))
+            completed, rate = f"{state.counts.completed:,}", format_rate(state.out_rate)
+            steps.append(FlowRow(address, "consumed by", consumers, completed, rate))
     return steps
 
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 
+from queues.admin.charts import format_number, format_rate
 from queues.admin.confirm import ConfirmedDeletion
 from queues.admin.flows import flows_view, topics_view
 from queues.admin.queue import CountedChangeList, messages_link
@@ -21,6 +23,7 @@ from queues.counts import QueueCounts, many_counts
 from queues.models import Route, Subscription
 from queues.operations import queues as queue_operations
 from queues.operations import routes
+from queues.operations.route_traffic import RouteTraffic, read_traffic
 
 if TYPE_CHECKING:
     RouteModelForm = forms.ModelForm[Route]
@@ -111,13 +114,48 @@ class RouteForm(RouteModelForm):
         return data
 
 
+class RouteChangeList(ChangeList):
+    """Adds the traffic of the routes on the page, in one query."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        rows = list(self.result_list)
+        traffic = read_traffic(row.pk for row in rows)
+        for row in rows:
+            row.traffic = traffic.get(row.pk, RouteTraffic())
+        self.result_list = rows
+
+
 @admin.register(Route)
 class RouteAdmin(RecordedAdmin):
     form = RouteForm
-    list_display = ("source", "target", "created_at")
+    list_display = ("source", "target", "carried", "rate", "created_at")
     search_fields = ("source", "target")
     show_full_result_count = False
     change_list_template = "admin/queues/route_change_list.html"
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return RouteChangeList
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        return ("source", "target") if obj is None else ("source", "target", "carried", "rate", "created_at")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        return () if obj is None else ("carried", "rate", "created_at")
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        route: Any = super().get_object(request, object_id, from_field)
+        if route is not None:
+            route.traffic = read_traffic([route.pk]).get(route.pk, RouteTraffic())
+        return route
+
+    @admin.display(description="messages carried")
+    def carried(self, route: Any) -> str:
+        return format_number(route.traffic.carried)
+
+    @admin.display(description="in the last minute")
+    def rate(self, route: Any) -> str:
+        return format_rate(route.traffic.rate)
 
     def get_urls(self) -> list[URLPattern]:
         own = path("picture/", self.admin_site.admin_view(flows_view), name="queues_route_picture")

@@ -45,6 +45,7 @@ from queues.engine.policies import Policies, QueuePolicy
 from queues.engine.publish.destination import Destination
 from queues.engine.publish.group_commit import PublishWriter
 from queues.engine.publish.publisher import Publisher
+from queues.engine.publish.route_tallies import RouteTallies
 from queues.engine.publish.routing import Routing
 from queues.engine.settle.writer import SettlementWriter
 from queues.engine.supervisor import EngineJob, Supervisor, Writing
@@ -71,6 +72,7 @@ class Engine:
         self.clients = Clients(node, health)
         self.policies = policies = Policies(node)
         self.routing = Routing(policies)
+        self.route_tallies = RouteTallies()
         self.announcer = Announcer(health)
         max_length = MaxLength(counts, health)
         self.barriers = Barriers(health)
@@ -92,7 +94,7 @@ class Engine:
         self.writer = PublishWriter(
             node, policies, self.routing, self.local_queues.queues, self.fetcher, counts, health, max_length,
             self._ready, self.maintenance.due_in, self.subscriptions.deliver_transient, self.progress,
-            self.settlements.segments, options.segment_messages,
+            self.settlements.segments, options.segment_messages, self.route_tallies,
         )  # fmt: skip
         #: The letters of named peers; None in a process that serves none.
         self.mailboxes: MailboxService | None = None
@@ -135,6 +137,7 @@ class Engine:
             EngineJob("history", "requests", self.timeline.run),
             EngineJob("grants", "requests", self.grants.run),
             EngineJob("clients", "requests", self.clients.run),
+            EngineJob("routes", "requests", self.route_tallies.run),
             EngineJob("lines", "requests", self.lines.run),
             EngineJob("delays", "delays", keep.promote_due),
             EngineJob("liveness", "liveness", liveness.run),
@@ -395,6 +398,7 @@ class Engine:
         if self.available:
             with contextlib.suppress(TimeoutError, psycopg.Error, OSError):
                 async with asyncio.timeout(timeout * 0.1):
+                    await self.route_tallies.write(self.connections["requests"])
                     await reaper.leave(self.connections["requests"], self.node, self.health, drained)
         await self.connections.close()
 

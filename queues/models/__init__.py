@@ -27,7 +27,7 @@ from queues.models.periodic import PeriodicJob
 from queues.models.queue import Overflow, Queue, QueueCount, QueueKind, QueueTally, Retention
 from queues.models.sample import QueueSample, SampleMark
 from queues.models.taskrun import TaskRun, TaskStatus
-from queues.models.topology import Route, Subscription, Topology
+from queues.models.topology import Route, RouteCount, RouteTally, Subscription, Topology
 from queues.models.worker import Worker
 
 __all__ = [
@@ -71,6 +71,8 @@ __all__ = [
     "Retention",
     "Rollup",
     "Route",
+    "RouteCount",
+    "RouteTally",
     "SampleMark",
     "SeenLetter",
     "State",

@@ -78,3 +78,40 @@ class Route(models.Model):
 
     def __str__(self) -> str:
         return f"{self.source} → {self.target}"
+
+    @property
+    def typed_name(self) -> str:
+        """Its name as a keyboard has it, to be typed before it is deleted."""
+        return f"{self.source} {self.target}"
+
+
+class RouteCount(models.Model):
+    """The number of messages that a route has carried: exact together with the route's `RouteTally` rows."""
+
+    # The constraint is in the migration: Django could not let it delete by itself.
+    route = models.OneToOneField(
+        Route, primary_key=True, on_delete=models.DO_NOTHING, related_name="count", db_constraint=False
+    )
+    carried = models.BigIntegerField()
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.route_id}: {self.carried}"
+
+
+class RouteTally(models.Model):
+    """Messages that a route has carried in some seconds, or in one transaction; folded into `RouteCount` later."""
+
+    route = models.ForeignKey(Route, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False)
+    carried = models.BigIntegerField()
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        default_permissions = ()
+        verbose_name_plural = "route tallies"
+        indexes = (models.Index(fields=("at",), name="routetally_at"),)
+
+    def __str__(self) -> str:
+        return f"{self.route_id}: {self.carried:+}"

@@ -12,9 +12,10 @@ from django.test import AsyncClient, Client
 
 from hydra.models import Node as HydraNode
 from queues import health
-from queues.api import publish
+from queues.api import publish, publish_many
 from queues.models import Queue
 from queues.operations.queues import create_queue
+from queues.operations.routes import add_route
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +150,20 @@ def test_metrics_of_queues_are_given_on_request(client: Client) -> None:
     assert "mail" not in text
     assert 'queue="_internal"' in client.get("/metrics", {"queues": "_*"}).content.decode()
     assert 'queue="_internal"' not in client.get("/metrics", {"queues": "*"}).content.decode()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_metrics_of_routes_are_given_on_request(client: Client) -> None:
+    create_queue("orders.eu")
+    for ends in (("topic:prices", "orders.eu"), ("mail", "topic:copies")):
+        add_route(*ends)
+    publish_many("topic:prices", [b"1", b"2"])
+    assert "fivewire_route" not in client.get("/metrics", {"queues": "*"}).content.decode()
+    for glob in ("queue:orders.*", "topic:prices"):
+        text = client.get("/metrics", {"routes": glob}).content.decode()
+        assert 'fivewire_route_carried_total{source="topic:prices",target="queue:orders.eu"} 2.0' in text
+        assert "mail" not in text
+    assert 'source="queue:mail",target="topic:copies"} 0.0' in client.get("/metrics", {"routes": "*"}).content.decode()
 
 
 async def test_metrics_are_there_without_the_database_but_those_of_hydras_nodes(

@@ -198,6 +198,11 @@ def watches_messages_come(night: Night) -> None:
         wait_until(lambda: len(night.consumed) == 321, "all orders are consumed")
         until(night.browser, lambda page: "321" not in row_of(page, "orders"))
     assert night.browser.execute_script(MARKED)
+    night.open("queues/route/")
+    until(night.browser, lambda page: "321" in row_of(page, "topic:orders"))
+    night.follow("Picture")
+    until(night.browser, lambda page: row_of(page, "topic:orders")[1:4] == ["route", "queue:orders", "321"])
+    night.open()
 
 
 def pauses_and_finds_one_by_its_body(night: Night) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +22,8 @@ from queues.api import (
     publish_many,
 )
 from queues.engine import Engine, options_from_settings
-from queues.models import ArchivedMessage, Interest, Message, Route, State, Subscription
+from queues.models import ArchivedMessage, Interest, Message, Route, RouteTally, State, Subscription
+from queues.operations.route_traffic import read_traffic
 from queues.operations.routes import add_route
 from tests.queues.store import (
     OneDelivery,
@@ -234,6 +236,31 @@ def test_a_topic_of_any_text_matches_exactly() -> None:
     subscription = subscribe("цена:€/?%s")
     assert publish("topic:цена:€/?%s", b"x") is not None
     assert Message.objects.get().queue_id == subscription.queue_id
+
+
+def test_each_route_on_the_way_counts_what_is_published_and_one_that_was_rolled_back_counts_nothing() -> None:
+    for name in ("orders", "copy", "both"):
+        make_queue(name, max_length=3, overflow="reject")
+    for ends in (("orders", "copy"), ("orders", "both"), ("copy", "both"), ("topic:other", "copy")):
+        add_route(*ends)
+    publish_many("orders", [b"1", b"2"])
+    with suppress(ZeroDivisionError), transaction.atomic():
+        publish("copy", b"3")
+        raise ZeroDivisionError
+    publish("copy", b"4")
+    with pytest.raises(QueueFull):
+        publish("orders", b"5")
+    assert list(read_traffic().values()) == [
+        ("queue:copy", "queue:both", 3, 3 / 60), ("queue:orders", "queue:both", 2, 2 / 60),
+        ("queue:orders", "queue:copy", 2, 2 / 60), ("topic:other", "queue:copy", 0, 0.0),
+    ]  # fmt: skip
+
+
+def test_a_publish_that_goes_by_no_route_writes_no_tally() -> None:
+    make_queue()
+    add_route("topic:t", "orders")
+    publish("orders", b"1")
+    assert not RouteTally.objects.exists()
 
 
 def test_a_queue_that_does_not_exist_is_refused_even_where_a_route_leads_on() -> None:

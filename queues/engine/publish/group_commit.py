@@ -36,6 +36,7 @@ from queues.engine.policies import Policies
 from queues.engine.publish.destination import Destination
 from queues.engine.publish.insert_plan import Insert, Plan, Write
 from queues.engine.publish.publisher import OpenBatch, Publisher, PublishGroup
+from queues.engine.publish.route_tallies import RouteTallies
 from queues.engine.publish.routing import UNKNOWN, Routing
 from queues.engine.settle.audited_queues import KeyNames, queue_chain
 from queues.engine.settle.segments import OpenSegments
@@ -81,7 +82,7 @@ class PublishWriter:
         fetcher: Fetcher, counts: Counts, health: Health, max_length: MaxLength,
         more_in_store: Callable[[int, int], None], due_in: Callable[[float], None],
         deliver_transient: Callable[[int, list[bytes]], None], on_commit: Callable[[], None],
-        segments: OpenSegments, segment_messages: int,
+        segments: OpenSegments, segment_messages: int, route_tallies: RouteTallies,
     ) -> None:  # fmt: skip
         self.routing = routing
         self.policies = policies
@@ -96,6 +97,7 @@ class PublishWriter:
         self.on_commit = on_commit
         self.segments = segments
         self.segment_messages = segment_messages
+        self.route_tallies = route_tallies
         self.node = node
         #: The last batch that is durable.
         self.committed = 0
@@ -384,13 +386,13 @@ class PublishWriter:
         for queue in plan.drop_oldest:
             room.pop(queue, None)
         error = QueueFull()
-        for group, writes in plan.limited_groups:
+        for group, writes, routes in plan.limited_groups:
             targets = [queue for write in writes for queue in write.queues if queue in room]
             accepted = max(0, min((room[queue] for queue in targets), default=len(group.bodies)))
             accepted = min(accepted, len(group.bodies))
             for queue in targets:
                 room[queue] -= accepted
-            plan.reject(group.cut(accepted), error)
+            plan.reject(group.cut(accepted), error, routes)
             for write in writes:
                 write.keep(accepted)
         plan.drop_empty()
@@ -414,6 +416,8 @@ class PublishWriter:
         for _, queue, bodies in transient:
             self._deliver_transient(queue, bodies)
         self.counts.dropped += plan.unroutable
+        if plan.carried:
+            self.route_tallies.add(plan.carried)
         for group, refusal in plan.rejected:
             self.counts.rejected += len(group.bodies)
             self._reject(group, refusal)

@@ -7,6 +7,7 @@ one transaction, and each `Write` keeps its part of the result until the message
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby, islice, pairwise
@@ -288,12 +289,14 @@ class Plan:
     #: Messages from which on those that are published together are stored as a segment; 0: none are.
     segment_messages: int = 0
     writes: list[Write] = field(default_factory=list)
-    #: Queues with a maximum length, and the groups that go to one of them.
+    #: Queues with a maximum length, and the groups that go to one of them, with their routes.
     limited: set[int] = field(default_factory=set)
     drop_oldest: set[int] = field(default_factory=set)
     #: Audited queues and their names.
     audited: dict[int, str] = field(default_factory=dict)
-    limited_groups: list[tuple[PublishGroup, list[Write]]] = field(default_factory=list)
+    limited_groups: list[tuple[PublishGroup, list[Write], tuple[int, ...]]] = field(default_factory=list)
+    #: Messages that go by routes, by all the routes on their ways.
+    carried: Counter[tuple[int, ...]] = field(default_factory=Counter)
     #: The number of writes before, the queue, the bodies.
     transient: list[tuple[int, int, list[bytes]]] = field(default_factory=list)
     rejected: list[tuple[PublishGroup, EngineError]] = field(default_factory=list)
@@ -313,6 +316,8 @@ class Plan:
             self.reject(group, QueueNotFound(repr(destination.name.decode("utf-8", "replace"))))
             return
         stored = targets.stored
+        if targets.routes:
+            self.carried[targets.routes] += len(group.bodies)
         if targets.audited:
             self.audited.update(targets.audited)
         if group.transient:  # subscribers get it in memory; a queue that a route feeds stores it
@@ -349,7 +354,7 @@ class Plan:
             if part.answered and targets.own is not None:
                 self.answers += [(write, targets.own) for write in writes if targets.own in write.queues]
             if limited:
-                self.limited_groups.append((part, writes))
+                self.limited_groups.append((part, writes, targets.routes))
 
     def _lease(self, queue: int, count: int) -> bool:
         """Whether the next messages of a queue are to be leased to this node. None is behind one that is not."""
@@ -390,8 +395,10 @@ class Plan:
             for some in _chunks(rows, ROWS_PER_STATEMENT // count):
                 yield some, ttl, False
 
-    def reject(self, group: PublishGroup, error: EngineError) -> None:
-        """Reject the messages of a group."""
+    def reject(self, group: PublishGroup, error: EngineError, routes: tuple[int, ...] = ()) -> None:
+        """Reject the messages of a group, which these routes would have carried."""
+        if routes:
+            self.carried[routes] -= len(group.bodies)
         self.rejected.append((group, error))
 
     def drop_empty(self) -> None:

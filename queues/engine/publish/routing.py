@@ -33,10 +33,12 @@ class Targets:
     own: int | None = None
     #: Those of `stored` that are audited, with their names. The version moves on when this changes.
     audited: tuple[tuple[int, str], ...] = ()
+    #: The routes on the ways there.
+    routes: tuple[int, ...] = ()
 
 
 def _size(destination: Destination, targets: Targets) -> int:
-    return 400 + len(destination.name) + 100 * (len(targets.stored) + len(targets.transient))
+    return 400 + len(destination.name) + 100 * sum(map(len, (targets.stored, targets.transient, targets.routes)))
 
 
 class Routing:
@@ -78,10 +80,13 @@ class Routing:
         kinds, names = [one.kind for one in asked], [one.name for one in asked]
         cursor = await connection.execute(statement("resolve"), {"kinds": kinds, "names": names})
         found: dict[int, list[tuple[int, int | None, int | None]]] = {}
-        for version, n, queue, subscription, qos in await cursor.fetchall():
+        routes: dict[int, list[int]] = {}
+        for version, n, queue, subscription, qos, route in await cursor.fetchall():
             if self.version == UNKNOWN:
                 self.version = version
-            if n is not None:
+            if route is not None:
+                routes.setdefault(n, []).append(route)
+            elif n is not None:
                 found.setdefault(n, []).append((queue, subscription, qos))
         self._targets.trim()  # before those that are asked for: all of them are needed now
         await self._policies.load(connection, {queue for rows in found.values() for queue, _, _ in rows}, again=True)
@@ -94,6 +99,7 @@ class Routing:
                 frozenset(queue for queue, subscription, _ in rows if subscription is not None),
                 self._named(destination, (queue for queue, _, _ in rows)),
                 tuple(self._audited(stored)),
+                tuple(routes.get(n, ())),
             )
             self._targets.put(destination, targets)
 

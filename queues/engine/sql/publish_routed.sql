@@ -3,15 +3,16 @@
 -- Routes as resolve.sql does, by what the statement sees. It takes no lock that a publish of the engine waits for: a
 -- shared lock on the rows of the target queues only keeps them from being deleted until commit. With `exact`, which is
 -- for transactions that end at once, it also locks the counts of queues with a maximum length, as admit.sql does.
+-- What goes by routes is tallied for each of them.
 -- A message whose key is taken in a queue is left out there; when a queue that rejects is full nothing is stored. What is
 -- stored in an audited queue is noted in the journal: the transaction may be long.
 -- One row: whether the addressed queue exists, the queues reached, the names of those that are full, the queues that may
 -- have to drop their oldest, for each message the lowest id stored for it or null, the queues in which messages became
 -- ready with the first position in each, as a JSON object, and how many instructions there are.
 with recursive reached as (
-    select %(kind)s::text as kind, %(name)s::text as name
+    select %(kind)s::text as kind, %(name)s::text as name, null::bigint as route_id
     union
-    select split_part(target, ':', 1), substr(target, strpos(target, ':') + 1)
+    select split_part(target, ':', 1), substr(target, strpos(target, ':') + 1), queues_route.id
     from reached join queues_route on source = kind || ':' || reached.name
 ), found as (
     select q.id as queue_id, null::smallint as qos
@@ -41,6 +42,10 @@ with recursive reached as (
         %(attempts)s::smallint[], %(priorities)s::smallint[], %(contents)s::smallint[]
     ) with ordinality as b (payload, key, headers, delay, ttl, max_attempts, priority, content, n)
     where exists (select from addressed) and not exists (select from full_queue)
+), carried as (
+    insert into queues_routetally (route_id, carried)
+    select route_id, (select count(*) from body) from (select distinct route_id from reached) as passed
+    where route_id is not null and exists (select from body)
 ), given as materialized (
     select n, queue_id, delay, coalesce(ttl, message_ttl) as ttl, row_number() over (order by n, queue_id) - 1 as place
     from body, target

@@ -10,6 +10,7 @@ from django.db import transaction
 from queues.management.shell import SubcommandCommand, table
 from queues.operations import routes
 from queues.operations.audit_log import record, record_id, shell_operator
+from queues.operations.route_traffic import RouteTraffic, read_traffic
 
 
 class Command(SubcommandCommand):
@@ -28,7 +29,7 @@ class Command(SubcommandCommand):
         for one in (add, remove):
             one.add_argument("source", metavar="SOURCE", help="for example topic:prices")
             one.add_argument("target", metavar="TARGET", help="for example queue:orders")
-        listing = do.add_parser("list", help="show all routes")
+        listing = do.add_parser("list", help="show all routes, and what they have carried")
         listing.add_argument("--json", action="store_true", help="as a JSON list of objects")
 
     def do_add(self, options: dict[str, Any]) -> None:
@@ -46,10 +47,18 @@ class Command(SubcommandCommand):
         self.say("removed")
 
     def do_list(self, options: dict[str, Any]) -> None:
-        found = routes.list_routes()
+        found, traffic = routes.list_routes(), read_traffic()
+        rows = [(route, traffic.get(route.pk, RouteTraffic())) for route in found]
         if options["json"]:
-            self.say_json([{"source": r.source, "target": r.target, "created_at": r.created_at} for r in found])
+            self.say_json([
+                {
+                    "source": route.source, "target": route.target, "created_at": route.created_at,
+                    "carried": went.carried, "rate": round(went.rate, 1),
+                }
+                for route, went in rows
+            ])  # fmt: skip
         elif found:
-            self.say(table(("SOURCE", "TARGET"), [(r.source, r.target) for r in found]))
+            lines = [(route.source, route.target, went.carried, round(went.rate)) for route, went in rows]
+            self.say(table(("SOURCE", "TARGET", "CARRIED", "CARRIED/S"), lines))
         else:
             self.stderr.write("There are no routes.")

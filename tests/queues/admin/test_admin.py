@@ -89,7 +89,7 @@ def archive(queue: Queue, count: int = 1, **fields: Any) -> None:
         ("message", 2),  # the page, the queues to choose from
         ("subscription", 3),
         ("apikey", 2),
-        ("route", 2),
+        ("route", 3),
         ("node", 2),
         ("archivedmessage", 4),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from html import unescape
 from xml.etree import ElementTree
 
@@ -11,10 +12,11 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from queues.counts import queue_counts
-from queues.models import Interest, Queue, Route, State, Subscription
+from queues.models import Interest, Queue, Route, RouteCount, RouteTally, State, Subscription
 from queues.operations import flows
 from queues.operations.flows import Edge, EdgeKind, flows_around
 from queues.operations.monitor import reader
@@ -60,6 +62,13 @@ def arrows(svg: ElementTree.Element) -> set[str]:
     return {path.findtext("title") or "" for path in svg.findall("path")}
 
 
+def carry(route: Route, before: int, lately: int) -> None:
+    """What the route has carried, in all time before and in the last minute."""
+    RouteCount.objects.create(route=route, carried=before)
+    RouteTally.objects.create(route=route, carried=30, at=timezone.now() - timedelta(seconds=90))
+    RouteTally.objects.create(route=route, carried=lately)
+
+
 def network() -> dict[str, Queue]:
     """A topic with a subscriber, routed into a queue whose dead letters go elsewhere, and on to another topic."""
     dead = make_queue("graves")
@@ -67,7 +76,8 @@ def network() -> dict[str, Queue]:
     prices = subscribe("prices").queue
     store(prices, count=5), store(orders, count=3), store(dead, State.DEAD, count=2)
     for source, target in (("topic:prices", "queue:orders"), ("queue:orders", "topic:copies")):
-        Route.objects.create(source=source, target=target)
+        route = Route.objects.create(source=source, target=target)
+    carry(route, 1200, 600)
     Interest.objects.create(queue=orders, node=make_node())
     return {"orders": orders, "graves": dead, "prices": prices}
 
@@ -89,9 +99,10 @@ def test_the_picture_goes_from_topics_over_queues_to_consumers_and_dead_letters(
     assert len(set(placed.values())) == len(placed), "no box is on another"
     assert arrows(svg) == {
         "topic:prices to queue:_subscription/prices, subscription: 5 messages",
-        "topic:prices to queue:orders, route", "queue:orders to topic:copies, route",
+        "topic:prices to queue:orders, route: 0 messages", "queue:orders to topic:copies, route: 1,830 messages",
         "queue:orders to queue:graves, dead letters", "orders to its consumers: 0 messages",
     }  # fmt: skip
+    assert {"0", "1,830"} <= {text.text for text in svg.findall("text")}, "beside the routes"
 
 
 def test_the_table_beside_the_picture_says_the_same_with_links(admin_client: Client) -> None:
@@ -99,8 +110,8 @@ def test_the_table_beside_the_picture_says_the_same_with_links(admin_client: Cli
     response = admin_client.get(PICTURE)
     shown, html = " ".join(text_of(response).split()), response.content.decode()
     for line in (
-        "topic:prices subscription queue:_subscription/prices 5",
-        "topic:prices route queue:orders not counted by itself",
+        "topic:prices subscription queue:_subscription/prices 5 0/s",
+        "topic:prices route queue:orders 0 0/s", "queue:orders route topic:copies 1,830 10/s",
         "queue:orders dead letters queue:graves", "queue:orders consumed by nodes: 1 0",
     ):  # fmt: skip
         assert line in shown
@@ -180,6 +191,23 @@ def test_names_are_drawn_as_text(admin_client: Client) -> None:
     html = admin_client.get(PICTURE, {"around": "queue:</svg>"}).content.decode()
     assert "topic:&lt;script&gt;&amp;&quot;&#x27;" in html
     assert html.count("</svg>") == html.count("<svg ")
+
+
+# The list of routes, and the page of one.
+
+
+def test_the_list_and_the_page_of_a_route_show_what_it_has_carried(
+    admin_client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    network()
+    with django_assert_max_num_queries(LOGIN + 4):
+        listed = " ".join(text_of(admin_client.get(address("route"))).split())
+    assert "queue:orders topic:copies 1,830 10/s" in listed
+    assert "topic:prices queue:orders 0 0/s" in listed
+    route = Route.objects.get(target="topic:copies")
+    page = " ".join(text_of(admin_client.get(address("route", "change", route.pk))).split())
+    assert "Messages carried: 1,830" in page
+    assert "In the last minute: 10/s" in page
 
 
 # Topics.

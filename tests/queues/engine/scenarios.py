@@ -587,6 +587,20 @@ async def watching(world: World) -> None:
     await world.store.until(lambda: not world.store.rows(shown, client.address), "its end")
 
 
+async def routing(world: World) -> None:
+    """What goes by a route is counted, and the counts are folded."""
+    (name, _), (other, _) = await world.queue(), await world.queue()
+    add = "insert into queues_route (source, target) values (%s, %s) returning id"
+    [row] = world.store.rows(add, f"queue:{name}", f"queue:{other}")
+    await world.publish(name, b"1", b"2")
+    tallied = "select from queues_routetally where route_id = %s having sum(carried) = 2"
+    await world.store.until(lambda: world.store.rows(tallied, row["id"]), "its tally")
+    aged = "update queues_routetally set at = at - interval '1 hour' where route_id = %s returning 1"
+    await world.store.change(aged, row["id"])
+    total = "select from queues_routecount where route_id = %s and carried = 2"
+    await world.store.until(lambda: world.store.rows(total, row["id"]), "its total")
+
+
 async def stalling(world: World) -> None:
     """A commit takes long, and the operator is told what it waits for."""
     async with await psycopg.AsyncConnection.connect(world.store.conninfo) as other:

@@ -57,6 +57,7 @@ RUN_BY: dict[Scenario, str] = {
     scenarios.logging_in: "key key_named keys note_key_uses",
     scenarios.asking: "ensure_queue find_key write_workers",
     scenarios.watching: "write_connections",
+    scenarios.routing: "tally_routes fold_routes",
     scenarios.stalling: "waits_for",
     scenarios.reconnecting: "history register_node end_sessions move_ids move_tags note_history",
     scenarios.losing_a_commit: "audit_has",
@@ -101,7 +102,8 @@ async def world(
         "cluster.periodic.SWEEP": 0.1, "cluster.tidying.UNSEEN": 0.2, "cluster.tidying.TOUCH": 0.5,
         "cluster.periodic.PARTITIONS": 0.1, "cluster.periodic.PARTITIONS_AGAIN": 0.1, "supervisor.STEADY_JOB": 0.05,
         "cluster.notifications.channel.UNTOLD": 0.1, "consume.local_queue.COLD": 0.3, "health.RESTARTS_WITHIN": 0.0,
-        "grants.GRANTS": 0.1, "clients.LOOK": 0.05,
+        "grants.GRANTS": 0.1, "clients.LOOK": 0.05, "publish.route_tallies.WRITE": 0.05,
+        "publish.route_tallies.FOLD": 0.05,
     }.items():  # fmt: skip
         monkeypatch.setattr(f"queues.engine.{name}", seconds)
     engine = await make_engine(mailboxes=True, idle_subscription_days=7, stall_timeout=0.2)

@@ -22,6 +22,7 @@ from queues.celery.transport.errors import DatabaseUnavailable
 from queues.engine.consume.fetcher import Fetcher
 from queues.models import Queue as StoredQueue
 from queues.models import Route
+from queues.operations.route_traffic import read_traffic
 from tests.queues.celery.transport.conftest import Connect
 from tests.queues.celery.transport.tables import Got, Tables
 from tests.waiting import PATIENCE, wait_until
@@ -337,6 +338,7 @@ def test_a_route_copies_a_task(connect: Connect, tables: Tables) -> None:
     Route.objects.create(source="queue:orders", target="queue:bills")
     send(connection, "after", headers=TASK)
     assert tables.held("bills")[0] == 1
+    assert [route.carried for route in read_traffic().values()] == [1]
     assert Got(connection, [BILLS]).bodies(1) == ["after"]
     assert Got(connection, [ORDERS]).bodies(2) == ["before", "after"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from queues.api import publish_many
 from queues.models import Route
 from tests.queues.shell import Shell
 from tests.queues.store import make_queue
@@ -15,9 +16,11 @@ def test_routes_are_added_listed_and_removed(shell: Shell) -> None:
     make_queue("orders")
     added = shell("route", "add", "topic:prices", "orders")
     assert (added.status, added.err) == (0, "")
-    assert "topic:prices" in shell("route", "list").out
+    publish_many("topic:prices", [b"1"] * 120)
+    assert shell("route", "list").out.split()[-4:] == ["topic:prices", "queue:orders", "120", "2"]
     [shown] = shell("route", "list", "--json").json
     assert (shown["source"], shown["target"]) == ("topic:prices", "queue:orders")
+    assert (shown["carried"], shown["rate"]) == (120, 2.0)
     assert shell("route", "remove", "topic:prices", "queue:orders").status == 0
     assert shell("route", "list", "--json").json == []
     assert not Route.objects.exists()

@@ -1,0 +1,67 @@
+"""What routes have carried: messages published to an address from which the way leads by a route, on this node.
+
+The publish writer adds a batch's messages after its commit, a number for each group of messages and its routes. Every
+few seconds a job tells the store what has come: a row for each route that has carried something, in one statement. So
+a message costs nothing here, and a kill loses the last seconds; statements that publish in a caller's transaction add
+their rows themselves. Rows older than the minute over which rates are read are folded into the totals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+
+from queues.engine.clock import now
+from queues.engine.database import Connection
+from queues.engine.statements import array, statement
+
+#: Seconds between two writes, and between two folds of the rows.
+WRITE, FOLD = 5.0, 60.0
+#: Rows that are folded in one statement.
+FOLDED_AT_ONCE = 10_000
+
+
+class RouteTallies:
+    """The messages that routes have carried and the store has not been told of."""
+
+    def __init__(self) -> None:
+        self._carried: Counter[int] = Counter()
+
+    def add(self, carried: Mapping[tuple[int, ...], int]) -> None:
+        """Add the messages of a commit, by the routes on their ways."""
+        for routes, count in carried.items():
+            if count:
+                for route in routes:
+                    self._carried[route] += count
+
+    async def run(self, connection: Connection) -> None:
+        """Write for ever; ends by an exception when the connection is lost."""
+        fold_at = 0.0
+        while True:
+            await self.write(connection)
+            if now() >= fold_at:
+                await self.fold(connection)
+                fold_at = now() + FOLD
+            await asyncio.sleep(WRITE)
+
+    async def write(self, connection: Connection) -> None:
+        """Tell the store what has come since the last time."""
+        if not self._carried:
+            return
+        carried, self._carried = self._carried, Counter()
+        try:
+            await connection.execute(
+                statement("tally_routes"), {"routes": array(carried.keys()), "carried": array(carried.values())}
+            )
+        except BaseException:
+            self._carried.update(carried)
+            raise
+
+    @staticmethod
+    async def fold(connection: Connection) -> None:
+        """Add rows that are older than a minute to the totals."""
+        folded = FOLDED_AT_ONCE
+        while folded == FOLDED_AT_ONCE:
+            cursor = await connection.execute(statement("fold_routes"), {"limit": FOLDED_AT_ONCE})
+            [(folded,)] = await cursor.fetchall()

@@ -1,0 +1,1 @@
+alter table queues_routecount drop constraint queues_routecount_route;
