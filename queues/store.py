@@ -10,7 +10,14 @@ from typing import Any
 
 from django.db import connections, transaction
 
-from queues.engine.cluster.notifications.formats import CHANNEL, Ready, Sendable, SendableInstruction, recipient
+from queues.engine.cluster.notifications.formats import (
+    CHANNEL,
+    Ready,
+    Sendable,
+    SendableHint,
+    SendableInstruction,
+    recipient,
+)
 from queues.engine.statements import ALL
 from queues.engine.statements import DIRECTORY as ENGINE_DIRECTORY
 from queues.sqlfiles import statements
@@ -84,6 +91,13 @@ def notify(using: str, notification: Sendable) -> None:
             cursor.execute("select pg_notify(%s, %s)", (CHANNEL, text))
 
 
+def tell(using: str, hint: SendableHint) -> None:
+    """Tell every node something at once, in transactions of their own that do not wait for the disk."""
+    with connections[using].cursor() as cursor:
+        for text in hint.texts():
+            cursor.execute("select set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)", (CHANNEL, text))
+
+
 def announce_ready(using: str, ready: Mapping[int, int]) -> None:
     """Tell every node, after the current transaction's commit, in which queues messages became ready.
 
@@ -121,8 +135,4 @@ class _Announcement:
 
     def send(self) -> None:
         """Notify, after the commit."""
-        with connections[self._using].cursor() as cursor:
-            for text in Ready(self._ready).texts():
-                cursor.execute(
-                    "select set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)", (CHANNEL, text)
-                )
+        tell(self._using, Ready(self._ready))

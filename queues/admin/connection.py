@@ -102,6 +102,10 @@ class ConnectionAdmin(KeysetAdmin):
         found: QuerySet[Connection] = super().get_queryset(request)
         return found.select_related("node", "key")
 
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        operations.watch.renew()
+        return super().changeform_view(request, *args, **kwargs)
+
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.disconnect_view)
         return [path("<int:id>/disconnect/", view, name="queues_connection_disconnect"), *super().get_urls()]
@@ -109,6 +113,7 @@ class ConnectionAdmin(KeysetAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
+        operations.watch.renew()
         totals = operations.totals()
         context = {
             "totals": [
@@ -118,6 +123,7 @@ class ConnectionAdmin(KeysetAdmin):
                 )
                 for one in totals
             ],
+            "late": any(one.age > operations.LATE for one in totals),
             "cut": any(one.listed < one.connections for one in totals), "most": MOST_LISTED, "latest": LATEST,
             "others": operations.others(), "most_others": operations.MOST_OTHERS,
         }  # fmt: skip

@@ -2,8 +2,12 @@
 `ClientConnection`, and the job of `Clients` writes a table of them.
 
 A session adds up whole runs of messages, so a message costs nothing here. Every `LOOK` seconds the job goes over all
-clients, in slices between which others have their turn, and computes rates. One statement then tells the store what has
-changed. At most `MOST_LISTED` connections of a node have rows: the busiest, and beside them the latest; the totals by
+clients, in slices between which others have their turn, and computes rates. One statement then tells the store which
+connections came, went or showed who they are. What the others do is told as often while an operator looks at them
+(`watch`, by a notification that has to be repeated), and else once in `QUIET` seconds: each row that is written leaves
+a dead one, which stays for as long as something holds back vacuum.
+
+At most `MOST_LISTED` connections of a node have rows: the busiest when figures were told, and the latest; the totals by
 protocol are of all. A connection that ends before it is looked at is never written. The table is unlogged, so clients
 that come and go cost no write-ahead log, and its rows go with the node's.
 
@@ -17,6 +21,7 @@ import heapq
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
@@ -35,6 +40,8 @@ LATEST = 100
 #: Seconds between two looks at the connections; with very many, a look takes a twentieth of the time at most.
 LOOK = 2.0
 SHARE = 20
+#: Seconds between two times that figures are told without a look, and for which one notification of a look counts.
+QUIET, WATCHED = 60.0, 15.0
 #: Clients that are looked at before others have a turn.
 SLICE = 500
 #: Bytes of an address and of a name that are kept.
@@ -65,6 +72,10 @@ class Ended:
 
 
 ENDED = Ended()
+
+
+#: A client's API key and name.
+Identity = tuple[int | None, str]
 
 
 class ClientConnection:
@@ -106,6 +117,11 @@ class ClientConnection:
     def end(self) -> None:
         """Let go of the session: a circle would keep all that it has read until a collection."""
         self.session = ENDED
+
+    @property
+    def identity(self) -> Identity:
+        """Who it has shown to be."""
+        return self.key, self.name
 
     @property
     def title(self) -> str:
@@ -152,6 +168,13 @@ class Total:
         self.out_rate += client.out_rate
         self.add_messages(client.messages_in, client.messages_out)
 
+    def row(self, protocol: str) -> dict[str, Any]:
+        """Its row in the table."""
+        return {
+            "protocol": protocol, "connections": self.connections, "in_rate": round(self.in_rate, 1),
+            "out_rate": round(self.out_rate, 1),
+        }  # fmt: skip
+
     def add_messages(self, messages_in: int, messages_out: int) -> None:
         """Add messages."""
         self.messages_in += messages_in
@@ -168,10 +191,16 @@ class Clients:
         self._last = 0
         #: Messages of connections that have ended, by protocol.
         self._ended: defaultdict[str, Total] = defaultdict(Total)
-        #: The rows in the table, by the connection's number, and the totals there; the node that they are of.
+        #: The rows in the table, by the connection's number, and who these have shown to be; the connections that the
+        #: totals there tell of, and all that they do; the node that they are of.
         self._written: dict[int, str] = {}
+        self._identities: dict[int, Identity] = {}
+        self._written_counts: dict[str, int] = {}
         self._written_totals = ""
         self._written_by = 0
+        #: Until when an operator looks, and when figures are due although none does.
+        self._watched_until = self._figures_due = 0.0
+        self._begun_to_watch = asyncio.Event()
         #: By protocol, as of the last look.
         self.totals: dict[str, Total] = {}
 
@@ -196,6 +225,12 @@ class Clients:
 
     # Called by the handlers.
 
+    def watch(self) -> None:
+        """An operator looks at the connections for the next seconds."""
+        if now() >= self._watched_until:
+            self._begun_to_watch.set()
+        self._watched_until = now() + WATCHED
+
     def disconnect(self, number: int) -> None:
         """An operator ends a connection, if it is open still."""
         client = self._open.get(number)
@@ -207,34 +242,52 @@ class Clients:
     async def run(self, connection: Connection) -> None:
         """Write the table for ever; ends by an exception when the connection is lost."""
         while True:
-            spent = await self.write(connection)
-            await asyncio.sleep(max(LOOK, SHARE * spent))
+            self._begun_to_watch.clear()
+            spent = await self.look() + await self.write(connection)
+            look_at = now() + max(LOOK, SHARE * spent)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(look_at - now()):
+                    await self._begun_to_watch.wait()
+            if self._begun_to_watch.is_set():
+                await self.write(connection)  # as of the last look: rates are those of a whole stretch
+                await asyncio.sleep(look_at - now())
 
     async def write(self, connection: Connection) -> float:
-        """Look at all clients and write what has changed since the last time. Returns the seconds of work here."""
-        if self._written_by != self._node.id:  # the rows of the node before have gone with it
-            self._written_by, self._written, self._written_totals = self._node.id, {}, ""
-        spent = await self._look()
+        """Write what has changed since the last time, as of the last look. Returns the seconds of work here."""
         began = now()
-        node = self._node.id
-        rows = {client.number: json.dumps(client.row(node)) for client in self._listed()}
+        node, watched = self._node.id, began < self._watched_until
+        if self._written_by != node:  # the rows of the node before have gone with it
+            self._written_by, self._written, self._identities = node, {}, {}
+            self._written_counts, self._written_totals = {}, ""
+        figures = watched or began >= self._figures_due
+        listed = self._listed() if figures else self._still_listed()
+        told = listed if figures else [one for one in listed if self._identities.get(one.number) != one.identity]
+        identities = {client.number: client.identity for client in told}
+        rows = {client.number: json.dumps(client.row(node)) for client in told}
         changed = [row for number, row in rows.items() if self._written.get(number) != row]
-        gone = [connection_id(node, number) for number in self._written if number not in rows]
-        totals = json.dumps([
-            {
-                "protocol": protocol, "connections": total.connections, "in_rate": round(total.in_rate, 1),
-                "out_rate": round(total.out_rate, 1),
-            }
-            for protocol, total in self.totals.items()
-        ])  # fmt: skip
-        spent += now() - began
-        if changed or gone or totals != self._written_totals:
-            parameters = {"node": node, "rows": f"[{','.join(changed)}]", "gone": array(gone), "totals": totals}
+        gone = self._written.keys() - {client.number for client in listed}
+        counts = {protocol: total.connections for protocol, total in self.totals.items()}
+        totals = json.dumps([total.row(protocol) for protocol, total in self.totals.items()])
+        if not watched and counts == self._written_counts and not (figures and totals != self._written_totals):
+            totals = ""
+        spent = now() - began
+        if changed or gone or totals:
+            parameters = {
+                "node": node, "rows": f"[{','.join(changed)}]", "totals": totals or "[]",
+                "gone": array(connection_id(node, number) for number in gone),
+            }  # fmt: skip
             await connection.execute(statement("write_connections"), parameters)
-            self._written, self._written_totals = rows, totals
+            self._written |= rows
+            self._identities |= identities
+            for number in gone:
+                del self._written[number], self._identities[number]
+            if totals:
+                self._written_counts, self._written_totals = counts, totals
+        if figures:
+            self._figures_due = began + QUIET
         return spent
 
-    async def _look(self) -> float:
+    async def look(self) -> float:
         """Compute rates and totals; returns the seconds that it took."""
         totals = {protocol: Total(0, ended.messages_in, ended.messages_out) for protocol, ended in self._ended.items()}
         spent = 0.0
@@ -247,6 +300,14 @@ class Clients:
             await asyncio.sleep(0)
         self.totals = totals
         return spent
+
+    def _still_listed(self) -> list[ClientConnection]:
+        """The clients whose rows remain, and the latest for which there is room."""
+        if len(self._open) <= MOST_LISTED:
+            return list(self._open.values())
+        remain = [self._open[number] for number in self._written if number in self._open]
+        others = (client for client in reversed(self._open.values()) if client.number not in self._written)
+        return [*remain, *islice(others, MOST_LISTED - len(remain))]
 
     def _listed(self) -> list[ClientConnection]:
         """The clients that have rows: all, or the busiest and the latest."""

@@ -1,8 +1,9 @@
-"""Connections of clients: a snapshot that every node writes every two seconds."""
+"""Connections of clients: a snapshot that every node writes."""
 
 from __future__ import annotations
 
 from django.db import models
+from django.db.models.functions import Now
 
 from queues.engine.clients import parts_of_id
 from queues.reach import Protocol
@@ -54,6 +55,7 @@ class ConnectionTotal(models.Model):
     connections = models.IntegerField()
     in_rate = models.FloatField(help_text="Messages a second.")
     out_rate = models.FloatField(help_text="Messages a second.")
+    at = models.DateTimeField(db_default=Now(), help_text="When the node told of it.")
 
     class Meta:
         default_permissions = ()

@@ -6,23 +6,32 @@ elsewhere adds a `Source` to `sources` when it is loaded.
 
 from __future__ import annotations
 
+import math
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from django.db import DEFAULT_DB_ALIAS, transaction
-from django.db.models import Count, Sum
+from django.db.models import Count, DurationField, ExpressionWrapper, Min, Sum
+from django.db.models.functions import Now
 
 from queues.engine.clients import NUMBER_BITS, connection_id, parts_of_id
-from queues.engine.cluster.notifications.formats import Disconnected
+from queues.engine.cluster.notifications.formats import Disconnected, Watched
 from queues.models import Connection, ConnectionTotal, Node
 from queues.operations.audit_log import record, record_id
 from queues.operations.messages import OperationError
-from queues.store import notify
+from queues.store import notify, tell
 
 #: Connections of other sources that are listed, at most.
 MOST_OTHERS = 200
+#: Seconds after which nodes are told again of a look, which they forget after a few more; and after which
+#: figures of a node that has been told so are late.
+AGAIN, LATE = 5.0, 5.0
+#: Seconds for which figures as of now are waited for, and between two looks whether they have come.
+PATIENCE, PAUSE = 3.0, 0.02
 #: Most bits of a node's id.
 NODE_BITS = 31
 
@@ -70,18 +79,50 @@ class ProtocolTotal:
     listed: int
     in_rate: float
     out_rate: float
+    #: Seconds since the last of its nodes told of them.
+    age: float
+
+
+class Watch:
+    """Tells nodes that an operator looks at the connections, as often as they have to hear it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told_at = -math.inf
+
+    def renew(self, using: str = DEFAULT_DB_ALIAS) -> None:
+        """An operator looks now: nodes write every two seconds what connections do, for some seconds."""
+        with self._lock:
+            if time.monotonic() - self._told_at < AGAIN:
+                return
+            self._told_at = time.monotonic()
+        tell(using, Watched())
+
+    def wait(self, using: str = DEFAULT_DB_ALIAS) -> None:
+        """An operator looks once: have every node write what connections do, and wait until all have, a few seconds."""
+        asked = time.monotonic()
+        tell(using, Watched())
+        while time.monotonic() - asked < PATIENCE:
+            ages = [one.age for one in totals(using)]
+            if all(age <= time.monotonic() - asked for age in ages):
+                return
+            time.sleep(PAUSE)
+
+
+watch = Watch()
 
 
 def totals(using: str = DEFAULT_DB_ALIAS) -> list[ProtocolTotal]:
     """The connections of all nodes, by protocol."""
     rows = ConnectionTotal.objects.using(using).values("protocol").order_by("protocol").annotate(
-        open=Sum("connections"), incoming=Sum("in_rate"), outgoing=Sum("out_rate")
+        open=Sum("connections"), incoming=Sum("in_rate"), outgoing=Sum("out_rate"),
+        age=ExpressionWrapper(Now() - Min("at"), DurationField()),
     )  # fmt: skip
     listed = dict(Connection.objects.using(using).order_by().values_list("protocol").annotate(Count("pk")))
     return [
         ProtocolTotal(
             protocol=row["protocol"], connections=row["open"], listed=listed.get(row["protocol"], 0),
-            in_rate=row["incoming"], out_rate=row["outgoing"],
+            in_rate=row["incoming"], out_rate=row["outgoing"], age=row["age"].total_seconds(),
         )
         for row in rows if row["open"]
     ]  # fmt: skip

@@ -15,6 +15,7 @@ from tests.wire.broker import KEY, Blip, Broker, Database, Raw, Sspq, put
 from tests.wire.overhop.peer import Peer
 from wire.blipmq import codec as blipmq
 
+LOOK = """select pg_notify('fivewire', '{"watched": "connections"}')"""
 COLUMNS = ("protocol", "address", "name", "messages_in", "messages_out", "unacked")
 
 
@@ -30,7 +31,8 @@ def address_of(client: Raw) -> str:
 
 
 def row(store: Database, client: Raw) -> dict[str, Any] | None:
-    """The row of a client's connection, if it has one."""
+    """The row of a client's connection, if it has one. To read it is to look at the connections."""
+    store.execute(LOOK)
     columns = ", ".join(COLUMNS)
     found = store.rows(f"select {columns} from queues_connection where address = %s", address_of(client))
     return dict(zip(COLUMNS, found[0], strict=True)) if found else None
@@ -95,6 +97,16 @@ def test_a_disconnect_from_the_shell_closes_the_clients_socket_and_no_other(brok
     wait_until(lambda: store.rows(operator + " where details like 'disconnect connection:%%'"), "the record")
 
 
+def test_the_shell_shows_what_connections_did_a_moment_ago_without_a_look_before(store: Database) -> None:
+    with Broker(store) as broker, Blip(broker.blipmq) as client:
+        listed = "select messages_in from queues_connection where address = %s"
+        wait_until(lambda: store.rows(listed, address_of(client)) == [(0,)], "its row, as it was at the beginning")
+        client.publish(b"prices", b"1", b"2", b"3")
+        client.ask()
+        [shown] = json.loads(manage(store, "connections", "--json").stdout)["connections"]
+        assert (shown["address"], shown["messages_in"]) == (address_of(client), 3)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_rows_go_with_a_listener_that_is_killed_or_stops(
     broker: Broker, store: Database, number: signal.Signals
@@ -115,6 +127,8 @@ def test_a_client_is_shown_with_the_bytes_of_a_frame_that_is_not_complete(broker
         frame = blipmq.encode_publish(8, 1, b"large", bytes(1 << 20))
         client.send(frame[:-1])
         held = "select held_bytes from queues_connection where address = %s and held_bytes > 0"
+        store.execute(LOOK)
         wait_until(lambda: store.rows(held, address_of(client)) == [(len(frame) - 1,)], "its bytes")
         client.send(frame[-1:])
+        store.execute(LOOK)
         wait_until(lambda: not store.rows(held, address_of(client)), "the end of them")

@@ -5,12 +5,12 @@ with node as (
 ), gone as (
     delete from queues_connection where node_id = %(node)s and id = any(%(gone)s::bigint[])
 ), totals as (
-    insert into queues_connectiontotal (node_id, protocol, connections, in_rate, out_rate)
-    select node.id, t.protocol, t.connections, t.in_rate, t.out_rate
+    insert into queues_connectiontotal (node_id, protocol, connections, in_rate, out_rate, at)
+    select node.id, t.protocol, t.connections, t.in_rate, t.out_rate, statement_timestamp()
     from node, jsonb_to_recordset(%(totals)s::jsonb) as t (protocol text, connections integer, in_rate float8,
         out_rate float8)
     on conflict (node_id, protocol) do update set connections = excluded.connections, in_rate = excluded.in_rate,
-        out_rate = excluded.out_rate
+        out_rate = excluded.out_rate, at = excluded.at
 )
 insert into queues_connection (id, node_id, protocol, address, name, key_id, connected_at, messages_in, messages_out,
     in_rate, out_rate, rate, unacked, held_bytes)

@@ -20,7 +20,8 @@ class Command(SubcommandCommand):
 
     help = (
         "The connections of clients to all nodes, the busiest first; of a node with very many the busiest and the "
-        "latest are listed, and the totals are of all. Exit status: 0 done, 1 refused or not found, 2 usage."
+        "latest are listed, and the totals are of all. Figures are of the last seconds. "
+        "Exit status: 0 done, 1 refused or not found, 2 usage."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -36,6 +37,7 @@ class Command(SubcommandCommand):
                 connections.disconnect_id(id, shell_operator())
                 self.say(f"Disconnected {id}.")
             return
+        connections.watch.wait()
         rows = [_values(one) for one in Connection.objects.select_related("node", "key").order_by("-rate", "id")[
             : options["limit"]
         ]]  # fmt: skip

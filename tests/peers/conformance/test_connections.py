@@ -8,12 +8,14 @@ from tests.peers.running import Close, Join, manage
 from tests.waiting import wait_until
 from tests.wire.broker import KEY, Database
 
+LOOK = """select pg_notify('fivewire', '{"watched": "connections"}')"""
 COLUMNS = "select c.id, protocol, k.name, messages_in, messages_out, unacked"
 ROW = f"{COLUMNS} from queues_connection c join queues_apikey k on k.id = key_id where c.name = %s"
 
 
 def row(store: Database, name: str) -> tuple[Any, ...]:
-    """The row of a peer's connection, without its id."""
+    """The row of a peer's connection, without its id. To read it is to look at the connections."""
+    store.execute(LOOK)
     found = store.rows(ROW, name)
     return found[0][1:] if found else ()
 

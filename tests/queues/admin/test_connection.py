@@ -30,6 +30,14 @@ from tests.queues.store import listening, make_node
 pytestmark = pytest.mark.django_db
 
 
+@pytest.fixture(autouse=True)
+def watch(monkeypatch: pytest.MonkeyPatch) -> operations.Watch:
+    """One that has told nodes nothing yet, and waits for none."""
+    monkeypatch.setattr(operations, "PATIENCE", 0.0)
+    monkeypatch.setattr(operations, "watch", operations.Watch())
+    return operations.watch
+
+
 def make_connection(number: int = 1, node: Node | None = None, **fields: Any) -> Connection:
     node = node or make_node()
     values = {
@@ -113,7 +121,7 @@ def test_the_list_takes_as_many_queries_for_many_connections_as_for_one(
 ) -> None:
     for n in range(rows):
         make_connection(n, key=create_key(f"key {n}")[0])
-    with django_assert_num_queries(LOGIN + 4):  # totals, how many are listed, the page, the nodes to choose from
+    with django_assert_num_queries(LOGIN + 5):  # nodes are told; totals, what is listed, the page, nodes to choose from
         response = admin_client.get(address("connection"))
     assert len(response.context["cl"].result_list) == rows
 
@@ -123,10 +131,36 @@ def test_the_page_of_one_takes_few_queries(
 ) -> None:
     one = make_connection(3, key=create_key("phones")[0], unacked=2)
     ContentType.objects.get_for_model(Connection)  # else the first page of a process asks for it
-    with django_assert_num_queries(LOGIN + 1):
+    with django_assert_num_queries(LOGIN + 2):  # nodes are told
         shown = text_of(admin_client.get(address("connection", "change", one.pk)))
     assert "192.0.2.7:3" in shown
     assert "phones" in shown
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_opens_the_pages_has_nodes_told_so_again_every_few_seconds(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = make_connection()
+    monkeypatch.setattr(operations, "AGAIN", 3600.0)
+    with listening() as heard:
+        for page in (address("connection"), address("connection", "change", connection.pk)) * 5:
+            assert admin_client.get(page).status_code == 200
+        monkeypatch.setattr(operations, "AGAIN", 0.0)
+        admin_client.get(address("connection", "change", connection.pk))
+        admin_client.get(address("connection"))
+        admin_client.get(address("queue"))
+        assert heard.take("watched") == ["connections"] * 3
+
+
+def test_figures_from_before_a_look_are_said_to_be_old(admin_client: Client) -> None:
+    node = make_node()
+    make_connection(node=node)
+    make_total(node, 1)
+    old = "up to a minute old"
+    assert old not in text_of(admin_client.get(address("connection")))
+    ConnectionTotal.objects.update(at=timezone.now() - timedelta(seconds=20))
+    assert old in text_of(admin_client.get(address("connection")))
 
 
 def test_a_shortened_list_says_so_and_has_the_totals_of_all(admin_client: Client, links: Links) -> None:

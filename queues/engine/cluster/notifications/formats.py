@@ -155,17 +155,25 @@ class ActiveChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Watched:
+    """An operator looks at the connections of clients: nodes tell for a while what these do."""
+
+    def texts(self) -> Iterator[str]:
+        yield '{"watched": "connections"}'
+
+
+@dataclass(frozen=True, slots=True)
 class Instructed:
     """There are instructions for nodes, the earliest with this id."""
 
     first: int
 
 
-Hint = Ready | Dead | InterestChange | Gone | Changed | ActiveChanged | Instructed
+Hint = Ready | Dead | InterestChange | Gone | Changed | ActiveChanged | Instructed | Watched
 Instruction = Transient | RemoteAck | Purge | MailboxTaken | Evicted | Disconnected
 Notification = Hint | Instruction
 #: Those that are sent from Python; the others come from SQL functions and triggers.
-SendableHint = Ready | Dead | Gone
+SendableHint = Ready | Dead | Gone | Watched
 SendableInstruction = Transient | RemoteAck | Purge | Disconnected
 Sendable = SendableHint | SendableInstruction
 
@@ -275,6 +283,12 @@ def _changed(table: str) -> Callable[[dict[str, Any]], Changed]:
     return lambda message: Changed(table, _bigint(message[table]))
 
 
+def _watched(message: dict[str, Any]) -> Watched:
+    if message["watched"] != "connections":
+        raise Malformed("what is looked at is unknown")
+    return Watched()
+
+
 _HINTS: dict[str, Callable[[dict[str, Any]], Hint]] = {
     "ready": _ready,
     "dead": lambda message: Dead(_list(message["dead"], _id)),
@@ -282,6 +296,7 @@ _HINTS: dict[str, Callable[[dict[str, Any]], Hint]] = {
     "disinterest": _interest("disinterest", False),
     "gone": lambda message: Gone(_id(message["gone"])),
     "active": lambda message: ActiveChanged(_list(message["active"], _id)),
+    "watched": _watched,
     "instructions": lambda message: Instructed(_bigint(message["instructions"])),
     **{table: _changed(table) for table in ("queue", "key", "route", "subscription", "periodic", "bulk")},
 }

@@ -26,6 +26,7 @@ from queues.engine.cluster.notifications.formats import (
     Ready,
     RemoteAck,
     Transient,
+    Watched,
 )
 from queues.engine.consume.low_watermark import FIRST
 from queues.engine.consume.registry import LocalQueues
@@ -99,6 +100,7 @@ class Handlers:
             InterestChange: self._interest,
             Gone: self._gone,
             ActiveChanged: lambda _: self._lines.look(),
+            Watched: lambda _: self._clients.watch(),
             Transient: self._transient,
             RemoteAck: self._acks,
             Purge: self._purge,

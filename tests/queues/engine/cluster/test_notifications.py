@@ -28,6 +28,7 @@ from queues.engine.cluster.notifications.formats import (
     Ready,
     RemoteAck,
     Transient,
+    Watched,
     parse,
     parse_instruction,
 )
@@ -41,6 +42,7 @@ SENDABLE = st.one_of(
     st.builds(Ready, st.dictionaries(IDS, BIGINTS, min_size=1, max_size=500)),
     st.builds(Dead, st.lists(IDS, min_size=1, max_size=2000).map(tuple)),
     st.builds(Gone, IDS),
+    st.just(Watched()),
     st.builds(Transient, IDS, IDS, st.binary(max_size=5600)),
     st.builds(RemoteAck, IDS, st.lists(BIGINTS, min_size=1, max_size=1000).map(tuple), st.none() | BIGINTS),
     st.builds(Purge, IDS, st.text(max_size=300), BIGINTS),
@@ -59,7 +61,7 @@ STRANGE = [
     '{"ack":1,"tags":5,"consumer":null}', '{"ack":1,"tags":["a"],"consumer":null}', '{"ack":1,"tags":[1]}',
     '{"ack":1,"tags":[1],"consumer":"x"}', '{"purge":1,"by":7}', '{"purge":null}', '{"mailbox":1,"connection":1}',
     '{"evicted":1,"connection":[]}', '{"disconnect":1,"node":1}', '{"disconnect":[1]}',
-    '{"periodic":"\\ud800"}', '{"\\ud800":1}',
+    '{"watched":5}', '{"watched":"everything"}', '{"periodic":"\\ud800"}', '{"\\ud800":1}',
 ]  # fmt: skip
 
 
