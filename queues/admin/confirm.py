@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
-from queues.admin.recorded import AbstractAdmin, RecordedAdmin, operator
+from queues.admin.recorded import AbstractAdmin, RecordedAdmin, operator, to_type
 from queues.engine.errors import EngineError
 from queues.operations.queues import OperationError
 
@@ -49,11 +49,6 @@ def confirm_page(
         "action_checkbox_name": ACTION_CHECKBOX_NAME, "typed": typed, "mistyped": "confirmed" in request.POST,
     }  # fmt: skip
     return TemplateResponse(request, "admin/queues/confirm.html", context)
-
-
-def to_type(objects: Sequence[Any]) -> str:
-    """The text to type before objects are destroyed: the name of one, the number of several."""
-    return str(objects[0]) if len(objects) == 1 else f"{len(objects)} {objects[0]._meta.verbose_name_plural}"
 
 
 class ConfirmedDeletion(RecordedAdmin, metaclass=AbstractAdmin):

@@ -20,14 +20,14 @@ from queues.addresses import queue_problem
 from queues.admin import definitions
 from queues.admin.audit_links import operators_address
 from queues.admin.charts import format_rate, sparkline
-from queues.admin.confirm import GONE, REFUSALS, ConfirmedDeletion, confirm_page, confirmed, to_type
+from queues.admin.confirm import GONE, REFUSALS, ConfirmedDeletion, confirm_page, confirmed
 from queues.admin.effects import effects
 from queues.admin.find import find_address
 from queues.admin.history import asked_span
 from queues.admin.operate import queue_links
 from queues.admin.publish import may_publish
 from queues.admin.queue_panel import NO_FIGURES, ListFigures, list_figures, queue_panel
-from queues.admin.recorded import operator
+from queues.admin.recorded import operator, to_type
 from queues.counts import QueueCounts, many_counts
 from queues.models import Queue, QueueKind
 from queues.operations import audit_log

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from abc import ABCMeta
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.contrib.admin.actions import delete_selected
 from django.contrib.admin.models import LogEntry
+from django.contrib.admin.utils import unquote
 from django.contrib.auth import get_permission_codename
 from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.forms.widgets import MediaDefiningClass
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.template.response import TemplateResponse
 
 from queues.operations import audit_log
 
@@ -30,8 +34,55 @@ def operator(request: HttpRequest) -> str:
     return request.user.get_username()
 
 
+def to_type(objects: Sequence[Any]) -> str:
+    """The text to type before objects are destroyed: the name of one, the number of several."""
+    if len(objects) == 1:
+        return str(getattr(objects[0], "typed_name", objects[0]))
+    return f"{len(objects)} {objects[0]._meta.verbose_name_plural}"
+
+
+def _is_typed(request: HttpRequest, objects: Sequence[Any]) -> bool:
+    return bool(objects) and request.POST.get("typed", "").strip() == to_type(objects).strip()
+
+
+def _delete_selected(model_admin: ModelAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+    """Django's action, which asks again unless the name or the number was typed."""
+    objects = list(queryset)
+    mistyped = "post" in request.POST and not _is_typed(request, objects)
+    if mistyped:
+        asked = request.POST.copy()
+        del asked["post"]
+        request.POST = asked  # type: ignore[assignment]
+    answer = delete_selected(model_admin, request, queryset)
+    if isinstance(answer, TemplateResponse):
+        answer.context_data = {**(answer.context_data or {}), "typed": to_type(objects), "mistyped": mistyped}
+    return answer
+
+
 class RecordedAdmin(ModelAdmin):
-    """Records additions, changes and deletions in their transactions; actions call `record_action` or `log_done`."""
+    """Records additions, changes and deletions in their transactions; actions call `record_action` or `log_done`. A
+    deletion wants the name typed."""
+
+    delete_confirmation_template = "admin/queues/delete_confirmation.html"
+    delete_selected_confirmation_template = "admin/queues/delete_selected_confirmation.html"
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        obj = self.get_object(request, unquote(object_id))
+        mistyped = request.method == "POST" and obj is not None and not _is_typed(request, [obj])
+        if mistyped:
+            request.POST = QueryDict()  # so Django asks again
+        typed = "" if obj is None else to_type([obj])
+        return super().delete_view(
+            request, object_id, {"typed": typed, "mistyped": mistyped, **(extra_context or {})}
+        )
+
+    def get_actions(self, request: HttpRequest) -> Any:
+        actions: Any = super().get_actions(request)
+        if "delete_selected" in actions and actions["delete_selected"][0] is delete_selected:
+            actions["delete_selected"] = (_delete_selected, *actions["delete_selected"][1:])
+        return actions
 
     def record_action(self, request: HttpRequest, event: str, obj: Model, detail: str = "") -> None:
         """Record that the user does something to an object."""

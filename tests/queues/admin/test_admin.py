@@ -20,6 +20,7 @@ from queues.admin.filters import MOST_OFFERED
 from queues.models import ApiKey, ApiKeyUse, ArchivedMessage, Message, Queue, Route, State, Subscription
 from queues.operations import keys
 from queues.operations import queues as queue_operations
+from queues.operations.routes import add_route
 from tests.queues.store import assert_counts_are_exact, make_node, make_queue, store
 
 pytestmark = pytest.mark.django_db
@@ -427,8 +428,35 @@ def test_a_route_is_added_and_removed(admin_client: Client) -> None:
     assert "There is no queue orders yet" in text_of(response)
     route = Route.objects.get()
     assert (route.source, route.target) == ("queue:orders", "topic:t")
-    admin_client.post(address("route", "delete", route.pk), {"post": "yes"})
+    admin_client.post(address("route", "delete", route.pk), {"post": "yes", "typed": "queue:orders topic:t"})
     assert not Route.objects.exists()
+
+
+@pytest.mark.parametrize("by_action", [True, False])
+def test_what_holds_no_messages_is_deleted_after_its_name_or_the_number_was_typed_too(
+    admin_client: Client, by_action: bool
+) -> None:
+    first, second = (add_route("orders", f"topic:{name}") for name in "st")
+
+    def delete(typed: dict[str, str], *chosen: Route) -> str:
+        if by_action:
+            keys = {"action": "delete_selected", "_selected_action": [route.pk for route in chosen]}
+            return text_of(admin_client.post(address("route"), {**keys, "post": "yes", **typed}))
+        return text_of(admin_client.post(address("route", "delete", chosen[0].pk), {"post": "yes", **typed}))
+
+    for typed in ({}, {"typed": "topic:s"}, {"typed": ""}, {"typed": "1 route"}):
+        shown = delete(typed, first)
+        assert "That is something else." in shown
+        assert "To go on, type queue:orders topic:s" in " ".join(shown.split())
+    assert Route.objects.count() == 2
+    if by_action:
+        delete({"typed": "queue:orders topic:s"}, first, second)
+        assert Route.objects.count() == 2
+        delete({"typed": "2 routes"}, first, second)
+        assert not Route.objects.exists()
+    else:
+        delete({"typed": "queue:orders topic:s"}, first)
+        assert Route.objects.get() == second
 
 
 @pytest.mark.parametrize(

@@ -154,9 +154,9 @@ def test_routes_are_recorded_by_their_ends(admin_client: Client, by_action: bool
     admin_client.post(address("route", "add"), {"source": "topic:a", "target": "b"})
     route = Route.objects.get()
     if by_action:
-        act(admin_client, "route", "delete_selected", route.pk, post="yes")
+        act(admin_client, "route", "delete_selected", route.pk, post="yes", typed="topic:a queue:b")
     else:
-        admin_client.post(address("route", "delete", route.pk), {"post": "yes"})
+        admin_client.post(address("route", "delete", route.pk), {"post": "yes", "typed": "topic:a queue:b"})
     assert not Route.objects.exists()
     assert recorded() == [(event, "route:topic:a→queue:b", "admin", "") for event in ("add", "delete")]
 
@@ -167,7 +167,7 @@ def test_operations_on_periodic_jobs_are_recorded(admin_client: Client) -> None:
     for action in ("run_now", "disable", "enable"):
         act(admin_client, "periodicjob", action, job.pk)
     submit(admin_client, address("periodicjob", "change", job.pk), cron="30 4 * * *")
-    act(admin_client, "periodicjob", "delete_selected", job.pk, post="yes")
+    act(admin_client, "periodicjob", "delete_selected", job.pk, post="yes", typed="nightly")
     assert not PeriodicJob.objects.exists()
     id = "periodic:nightly"
     assert recorded() == [
@@ -265,7 +265,9 @@ def test_failed_operations_are_recorded_as_failed(
         lambda client, queue: client.post(
             address("queue", "delete", queue.pk), {"confirmed": "yes", "typed": "orders"}
         ),
-        lambda client, queue: act(client, "route", "delete_selected", Route.objects.get().pk, post="yes"),
+        lambda client, queue: act(
+            client, "route", "delete_selected", Route.objects.get().pk, post="yes", typed="topic:a queue:b"
+        ),
     ],
     ids=["action", "change", "deletion", "deletion of several"],
 )
