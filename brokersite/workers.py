@@ -8,6 +8,7 @@ threads that end without giving them back.
 
 from __future__ import annotations
 
+import asyncio
 import select
 import time
 from collections.abc import Awaitable, Callable
@@ -22,8 +23,11 @@ from django.urls import reverse
 from brokersite.admission import PageScheduler
 from queues.database import KEEPALIVES
 
-#: Idle threads that are kept. So many pages are rarely under way at the same time.
+#: Idle threads that are kept. So many pages are rarely under way at the same time; where they are, as when browsers
+#: that refresh a page ask at the same moment, more are kept as long as they are needed again within some seconds.
 MOST_IDLE: Final = 4
+MOST_SPARE: Final = 16
+SPARE_AGE: Final = 10.0
 #: Seconds after which a connection is replaced, at the next request.
 CONNECTION_AGE: Final = 60
 #: Milliseconds for which the server of a kept connection may be silent to what was sent.
@@ -39,8 +43,9 @@ class RequestThread(ThreadPoolExecutor):
 
     def __init__(self) -> None:
         super().__init__(1, thread_name_prefix="request")
-        #: Seconds for which it has worked.
+        #: Seconds for which it has worked, and since when it does not.
         self.worked = 0.0
+        self.idle_since = 0.0
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Have the thread do something."""
@@ -62,6 +67,7 @@ class RequestThreads:
         self._admission = admission
         self._admin = reverse("admin:index")
         self._idle: list[RequestThread] = []
+        self._ending: asyncio.TimerHandle | None = None
         for database in connections.databases.values():
             database["CONN_MAX_AGE"] = CONNECTION_AGE
             database["OPTIONS"] = KEEPALIVES | {"tcp_user_timeout": SILENCE} | database["OPTIONS"]
@@ -79,13 +85,25 @@ class RequestThreads:
         finally:
             if is_page:
                 self._admission.end(worker.worked - worked)
-            if len(self._idle) < MOST_IDLE:
-                self._idle.append(worker)
-            else:
-                _end(worker)
+            worker.idle_since = time.monotonic()
+            self._idle.append(worker)  # the last one is the next to work
+            if len(self._idle) > MOST_SPARE:
+                _end(self._idle.pop(0))
+            if len(self._idle) > MOST_IDLE and self._ending is None:
+                self._ending = asyncio.get_running_loop().call_later(SPARE_AGE, self._end_spare)
+
+    def _end_spare(self) -> None:
+        """End threads that were not needed for some seconds, but for a few."""
+        self._ending = None
+        while len(self._idle) > MOST_IDLE and time.monotonic() - self._idle[0].idle_since >= SPARE_AGE:
+            _end(self._idle.pop(0))
+        if len(self._idle) > MOST_IDLE:
+            self._ending = asyncio.get_running_loop().call_later(SPARE_AGE, self._end_spare)
 
     async def stop(self) -> None:
         """End the idle threads, and their connections."""
+        if self._ending is not None:
+            self._ending.cancel()
         while self._idle:
             _end(self._idle.pop())
 

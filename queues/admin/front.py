@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
+from heapq import nsmallest
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,7 +23,7 @@ from queues.admin.history import history_charts
 from queues.admin.recorded import operator
 from queues.operations.backends import end_backend
 from queues.operations.monitor import reader
-from queues.operations.overview import HorizonHolder
+from queues.operations.overview import HorizonHolder, QueueState
 from queues.operations.state import BrokerState, Problem
 from queues.samples import SPANS
 from queues.times import duration
@@ -130,7 +131,7 @@ def _links(problem: Problem, may_end: bool) -> list[tuple[str, str]]:
 
 def _figures(state: BrokerState) -> list[tuple[str, str, str]]:
     """Name, figure and what to add to it."""
-    now, total = state.overview, state.overview.total
+    now, total = state.overview, state.overview.totals
     lag = "" if not now.standbys else f"standbys: {now.standbys}, " + (
         "lag unknown" if now.lag is None else f"{format_seconds(now.lag)} behind"
     )  # fmt: skip
@@ -139,10 +140,10 @@ def _figures(state: BrokerState) -> list[tuple[str, str, str]]:
     return [
         ("In", format_rate(now.in_rate), "messages stored"),
         ("Out", format_rate(now.out_rate), "messages that left"),
-        ("Ready", format_number(total("ready")), f"{format_number(total('delayed'))} delayed"),
+        ("Ready", format_number(total.ready), f"{format_number(total.delayed)} delayed"),
         ("Oldest", "-" if state.oldest_age is None else duration(state.oldest_age), "first ready message"),
-        ("Unacknowledged", format_number(total("leased")), "with consumers"),
-        ("Dead letters", format_number(total("dead")), f"queues with some: {with_dead}"),
+        ("Unacknowledged", format_number(total.leased), "with consumers"),
+        ("Dead letters", format_number(total.dead), f"queues with some: {with_dead}"),
         ("Consumers", format_number(now.workers + now.peers), f"workers: {now.workers}, peers: {now.peers}"),
         ("Connections", format_number(now.clients), "of clients, over every protocol"),
         ("Nodes", format_number(now.nodes), f"database connections: {now.connections}"),
@@ -155,15 +156,15 @@ def _figures(state: BrokerState) -> list[tuple[str, str, str]]:
 
 
 def _busiest(state: BrokerState) -> list[dict[str, Any]]:
-    def busy(queue: Any) -> tuple[float, int, str]:
-        return -queue.in_rate - queue.out_rate, -queue.counts.held, queue.name
+    def busy(queue: QueueState) -> tuple[float, int, str]:
+        return -queue.in_rate - queue.out_rate, -sum(queue.counts[:4]), queue.name
 
     return [
         {
             "queue": queue, "in": format_rate(queue.in_rate), "out": format_rate(queue.out_rate),
             "oldest": duration(state.oldest[queue.id]) if queue.id in state.oldest else "-",
         }
-        for queue in sorted(state.overview.queues, key=busy)[:MOST_QUEUES]
+        for queue in nsmallest(MOST_QUEUES, state.overview.queues, busy)
     ]  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """The state of the broker now, for pages that refresh themselves: read once a second, however many requests ask.
 
-A process keeps one. What changes every second is read then, in two statements; the first messages of queues, and what
-the audit chains and ETL say, every few seconds in two; what the samples say in two more, when there is a new one. Each
-is a transaction of its own with a limit. With many queues, or on a busy machine, looks are further apart.
+A process keeps one. What changes every second is read then, in two statements, of the queues those alone that have
+changed; all queues, their first messages, and what the audit chains and ETL say, every few seconds; what the samples
+say in two more, when there is a new one. Each is a transaction of its own with a limit. With many queues, or on a busy
+machine, looks are further apart.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from queues.store import query_within
 #: Seconds for which a look holds, one at what changes slowly, and one at the samples, unless there is a new one.
 AGE, SLOW_AGE, SAMPLES_AGE = 1.0, 15.0, 60.0
 #: A look holds for so many times as long as it took.
-REST = 20
+REST = 50
 #: Milliseconds that a statement may take, and the one that looks for first messages.
 LIMIT, OLDEST_LIMIT = 2000, 500
 #: Queues whose first message is looked for: those in which most are ready.
@@ -63,7 +64,7 @@ class StateReader:
 
     @staticmethod
     def _look(before: BrokerState | None, slowly: bool, using: str) -> BrokerState:
-        overview = take_overview(None if before is None else before.overview, using, LIMIT)
+        overview = take_overview(None if before is None else before.overview, using, LIMIT, everything=slowly)
         state = replace(before or BrokerState(overview, {}), overview=overview)
         if slowly:
             state = replace(

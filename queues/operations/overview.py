@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from django.db import DEFAULT_DB_ALIAS
@@ -80,8 +81,9 @@ class Overview:
     sampled_at: float | None = None
     #: Connections of clients over every protocol.
     clients: int = 0
-    #: The queues through which nothing goes, by the rows they were read from: most of a large store.
-    idle: Mapping[tuple[Any, ...], QueueState] = field(default_factory=dict, repr=False)
+    #: The oldest transaction that was under way; what differs once queues or interests of nodes come or go.
+    since: str = ""
+    known: Sequence[int | None] = ()
 
     @property
     def in_rate(self) -> float:
@@ -91,38 +93,60 @@ class Overview:
     def out_rate(self) -> float:
         return sum(queue.out_rate for queue in self.queues)
 
-    def total(self, count: str) -> int:
-        """The sum over all queues of one of the counts, such as ``dead``."""
-        return sum(getattr(queue.counts, count) for queue in self.queues)
+    @property
+    def totals(self) -> QueueCounts:
+        """The sums over all queues."""
+        counts = [queue.counts for queue in self.queues]
+        return QueueCounts(*(sum(map(itemgetter(n), counts)) for n in range(len(QueueCounts._fields))))
 
 
-def take_overview(before: Overview | None = None, using: str = DEFAULT_DB_ALIAS, limit: int = 0) -> Overview:
+def take_overview(
+    before: Overview | None = None, using: str = DEFAULT_DB_ALIAS, limit: int = 0, *, everything: bool = False
+) -> Overview:
     """The broker now, with rates since `before`, or since the last sample. Two queries, whatever the store holds.
+
+    Without `everything` only those queues are read that have changed since `before`, unless some came or went, or nodes
+    began or ceased to serve some.
 
     With a `limit`, raises django.db.OperationalError when one of them takes more milliseconds.
     """
-    rows = query_within("state_queues", using, limit, queues=None)
     [figures] = query_within(
         "state_broker", using, limit, minutes=NEW_NODES, seconds=HELD_SECONDS, xids=HELD_XIDS
     )
-    nodes, workers, peers, clients, connections, commits, standbys, lag, last_node, new_nodes, holders = figures
+    nodes, workers, peers, clients, connections, commits, standbys, lag, last_node, new_nodes, holders = figures[:11]
+    sampled_at, since, known = figures[11:]
     at = timezone.now()
     if before is not None and (at - before.at).total_seconds() > STALE:
         before = None
-    queues = _queue_states(rows, at, before)
+    queues = None
+    if before is not None and not everything and before.known == known:
+        rows = query_within("state_queues", using, limit, queues=None, since=before.since)
+        queues = _changed(before, _queue_states(rows, at, before))
+    if queues is None:
+        queues = _queue_states(query_within("state_queues", using, limit, queues=None, since=None), at, before)
     passed = None if before is None else max((at - before.at).total_seconds(), 1e-3)
     return Overview(
         at, nodes, workers, connections, queues, peers, commits,
         None if before is None or passed is None else max(commits - before.commits, 0) / passed,
-        standbys, lag, last_node, new_nodes, [HorizonHolder(**holder) for holder in holders],
-        rows[0][-1] if rows else None, clients,
-        {row: queue for row, queue in zip(rows, queues, strict=True) if not (queue.in_rate or queue.out_rate)},
+        standbys, lag, last_node, new_nodes, [HorizonHolder(**holder) for holder in holders], sampled_at, clients,
+        since, known,
     )  # fmt: skip
+
+
+def _changed(before: Overview, states: list[QueueState]) -> list[QueueState] | None:
+    """The queues of an earlier look with those that have changed since; None if there are others than then."""
+    changed = {state.id: state for state in states}
+    queues = [changed[queue.id] if queue.id in changed else _idle(queue) for queue in before.queues]
+    return queues if changed.keys() <= {queue.id for queue in before.queues} else None
+
+
+def _idle(queue: QueueState) -> QueueState:
+    return queue._replace(in_rate=0.0, out_rate=0.0) if queue.in_rate or queue.out_rate else queue
 
 
 def read_queues(queues: Iterable[int], using: str = DEFAULT_DB_ALIAS, limit: int = 0) -> dict[int, QueueState]:
     """Some queues by id, with rates since the last sample; one query. Raises as `take_overview`."""
-    rows = query_within("state_queues", using, limit, queues=list(queues))
+    rows = query_within("state_queues", using, limit, queues=list(queues), since=None)
     return {state.id: state for state in _queue_states(rows, timezone.now(), None)}
 
 
@@ -133,12 +157,8 @@ def _queue_states(rows: list[tuple[Any, ...]], at: datetime, before: Overview | 
     if before is None and not 1.0 <= seconds <= STALE_SAMPLE:
         seconds = 0.0
     past = {} if before is None else {queue.id: queue.counts for queue in before.queues}
-    idle = {} if before is None else before.idle
     states = []
     for row in rows:
-        if (unchanged := idle.get(row)) is not None:
-            states.append(unchanged)
-            continue
         id, name, kind, paused, nodes, *figures, _ = row
         *now, published, settled, dead = figures
         counts = QueueCounts(*now)

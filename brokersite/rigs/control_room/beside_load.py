@@ -33,6 +33,8 @@ from queues import childprocess
 NAME: Final = "fivewire_beside_load"
 #: Browsers with the front page, and seconds between two refreshes of one.
 BROWSERS, REFRESH = 10, 2.0
+#: Refreshes of each whose cost is measured without a load.
+REFRESHES = 15
 #: Seconds that the load, and then a phase, has before it is measured.
 WARM, BEGIN = 5.0, 1.0
 #: Phases of a round.
@@ -99,13 +101,14 @@ class LoadPhase:
 
 @dataclass(slots=True)
 class SiteUnderLoad:
-    """The site and the load under test: its port and process, a user's session, the processor seconds of a page in the
-    web server and in PostgreSQL, a count of settled messages."""
+    """The site and the load under test: its port and process, a user's session, the processor seconds of a page and of
+    a refresh of the front page in the web server and in PostgreSQL, a count of settled messages."""
 
     port: int
     site: psutil.Process
     session: str
     cost: tuple[float, float]
+    refresh_cost: tuple[float, float]
     settled: Callable[[], int]
     phases: dict[str, list[LoadPhase]] = field(default_factory=lambda: {kind: [] for kind in ROUND})
 
@@ -163,10 +166,11 @@ def stage(alias: str, session: str, addresses: list[str]) -> Iterator[SiteUnderL
         server = psutil.Process(backend).parent() if psutil.pid_exists(backend) else None
         with serving(directory, given | {"BROKER_ADMIN_BUSY_PERCENT": "100"}) as (port, site):
             cost = _cost(addresses, session, port, site, server)
+            refresh_cost = _refresh_cost(session, port, site, server)
         port, site = stack.enter_context(serving(directory, given))
         load.tell("full")
         time.sleep(WARM)
-        yield SiteUnderLoad(port, site, session, cost, lambda: _settled(database))
+        yield SiteUnderLoad(port, site, session, cost, refresh_cost, lambda: _settled(database))
 
 
 @contextmanager
@@ -194,6 +198,36 @@ def _cost(
     return used[0] / len(addresses), used[1] / len(addresses)
 
 
+def _refresh_cost(
+    session: str, port: int, site: psutil.Process, server: psutil.Process | None
+) -> tuple[float, float]:
+    """The mean of the refreshes of ten browsers that have the front page open, without a load. What the site and the
+    listener use meanwhile without them does not count."""
+
+    def used() -> tuple[float, float]:
+        before = processor_time(site), processor_time(server)
+        time.sleep(REFRESHES * REFRESH)
+        return processor_time(site) - before[0], processor_time(server) - before[1]
+
+    idle = used()
+    ended, counts = threading.Event(), [0] * BROWSERS
+
+    def watch(n: int) -> None:
+        with closing(Browser(port, session)) as browser:
+            counts[n] = watch_front(browser, ended)
+
+    threads = [threading.Thread(target=watch, args=(n,)) for n in range(BROWSERS)]
+    for thread in threads:
+        thread.start()
+    time.sleep(REFRESH)  # the pages are open
+    watched = used()
+    ended.set()
+    for thread in threads:
+        thread.join()
+    count = REFRESHES * BROWSERS
+    return (watched[0] - idle[0]) / count, (watched[1] - idle[1]) / count
+
+
 def processor_time(process: psutil.Process | None) -> float:
     """Processor seconds of a process, and of its children."""
     if process is None:
@@ -216,12 +250,15 @@ def _settled(database: psycopg.Connection[tuple[int]]) -> int:
 def main() -> None:
     """Measure, and print the ratios."""
     parser = parser_of("Measure what looking at the admin costs a load.", messages=200_000)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=7, help="with 0, only the costs are measured")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each phase")
     given = parser.parse_args()
     with filled_database(NAME, given) as alias:
         session, addresses = _log_in()
         with stage(alias, session, addresses) as run:
+            _say_costs(run)
+            if not given.rounds:
+                return
             visits: dict[str, list[Visit]] = {
                 "alone": [], "pages": [open_all(addresses)], "fronts": [watch_front] * BROWSERS
             }
@@ -246,9 +283,13 @@ def _log_in() -> tuple[str, list[str]]:
     return client.cookies["sessionid"].value, addresses
 
 
+def _say_costs(run: SiteUnderLoad) -> None:
+    for words, cost in {"a page": run.cost, f"a refresh of one of {BROWSERS} front pages": run.refresh_cost}.items():
+        here, database = (f"{1000 * seconds:.1f} ms" for seconds in cost)
+        print(f"{words}: {here} of processor time in the web server, {database} in PostgreSQL", flush=True)
+
+
 def _report(run: SiteUnderLoad, pages: int) -> None:
-    here, database = (f"{1000 * seconds:.1f} ms" for seconds in run.cost)
-    print(f"a page: {here} of processor time in the web server, {database} in PostgreSQL")
     alone = [phase.messages for phase in run.phases["alone"]]
     print(f"alone: {statistics.median(alone):,.0f} messages/s ({min(alone):,.0f} to {max(alone):,.0f})")
     for kind, words in {"pages": f"every one of {pages} pages in a loop", "fronts": "ten front pages"}.items():

@@ -62,7 +62,8 @@ class Command(BaseCommand):
 
 
 def _page(overview: Overview, queues: list[QueueState], ages: dict[int, float]) -> list[str]:
-    totals = ", ".join(f"{overview.total(name):,} {name}" for name in ("ready", "leased", "delayed", "dead"))
+    held = overview.totals
+    totals = ", ".join(f"{getattr(held, name):,} {name}" for name in ("ready", "leased", "delayed", "dead"))
     return [
         f"{overview.at:%H:%M:%S}  in {overview.in_rate:,.0f}/s, out {overview.out_rate:,.0f}/s  {totals}",
         f"{overview.nodes} nodes, {overview.workers} workers, {overview.connections} database connections, "

@@ -128,15 +128,32 @@ def test_a_refresh_brings_what_has_changed_only(
 def test_ten_browsers_cost_one_look(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
 
-    def take(*given: Any) -> overview.Overview:
+    def take(*given: Any, **named: Any) -> overview.Overview:
         looks.append(1)
-        return overview.take_overview(*given)
+        return overview.take_overview(*given, **named)
 
     monkeypatch.setattr(monitor, "AGE", 3600.0)
     monkeypatch.setattr(monitor, "take_overview", take)
     for _ in range(10):
         assert admin_client.get(reverse("admin:state")).status_code == 200
     assert len(looks) == 1
+
+
+def test_all_queues_are_read_now_and_then_although_few_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[bool] = []
+
+    def take(*given: Any, everything: bool) -> overview.Overview:
+        looks.append(everything)
+        return overview.take_overview(*given, everything=everything)
+
+    monkeypatch.setattr(monitor, "AGE", 0.0)
+    monkeypatch.setattr(monitor, "REST", 0)
+    monkeypatch.setattr(monitor, "take_overview", take)
+    for _ in range(3):
+        reader.read()
+    monkeypatch.setattr(monitor, "SLOW_AGE", 0.0)
+    reader.read()
+    assert looks == [True, False, False, True]
 
 
 def test_a_user_who_may_not_view_queues_sees_no_state(unprivileged: Client) -> None:

@@ -16,16 +16,19 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from brokersite.environment import CHECKOUT
 from queues.api import publish
 from queues.management.commands.top import CLEAR
-from queues.models import Message, Queue
+from queues.models import Interest, Message, Queue, SampleMark
 from queues.operations import overview
 from queues.operations.overview import oldest_ready, take_overview
-from queues.operations.queues import create_queue, purge
+from queues.operations.queues import create_queue, delete_queue, purge
+from queues.store import query_within, text
 from tests.queues.shell import Shell
+from tests.queues.store import another_connection, make_node
 
 pytestmark = pytest.mark.django_db
 
@@ -56,7 +59,7 @@ def test_rates_are_messages_a_second_since_the_last_look(clock: Any) -> None:
     now = take_overview(before)
     (orders,) = (queue for queue in now.queues if queue.name == "orders")
     assert (before.in_rate, orders.in_rate, orders.out_rate) == (0.0, 1.0, 1.5)
-    assert (now.in_rate, now.out_rate, now.total("ready")) == (1.0, 1.5, 0)
+    assert (now.in_rate, now.out_rate, now.totals.ready) == (1.0, 1.5, 0)
 
 
 def test_a_queue_that_was_idle_has_its_rates_while_messages_come_and_none_after_that(clock: Any) -> None:
@@ -67,8 +70,72 @@ def test_a_queue_that_was_idle_has_its_rates_while_messages_come_and_none_after_
             publish("orders", b"1")
         clock.time += timedelta(seconds=2)
         look = take_overview(look)
-        rates.append((look.in_rate, look.total("ready")))
+        rates.append((look.in_rate, look.totals.ready))
     assert rates == [(0.0, 0), (0.0, 0), (2.0, 4), (0.0, 4), (0.0, 4), (1.0, 6)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_later_look_reads_the_queues_that_have_changed_and_shows_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        create_queue(f"orders.{number}")
+    node, queues = make_node(), {queue.name: queue for queue in Queue.objects.all()}
+    Interest.objects.create(queue=queues["orders.1"], node=node)
+    read: list[int] = []
+    def counted(name: str, *given: Any, **parameters: Any) -> Any:
+        rows = query_within(name, *given, **parameters)
+        read.extend([len(rows)] if name == "state_queues" else [])
+        return rows
+
+    monkeypatch.setattr(overview, "query_within", counted)
+
+    def look(before: Any) -> Any:
+        """The look after one, which is what a look at everything is."""
+        after = take_overview(before)
+        everything = take_overview().queues
+        assert [one._replace(in_rate=0.0, out_rate=0.0) for one in after.queues] == everything
+        read.pop()
+        return after
+
+    def fold() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(text("fold_tallies"), {"low": 0, "slots": [0], "ids": None, "skip": []})
+
+    def mark() -> None:
+        figures = dict.fromkeys(("ready", "leased", "delayed", "published", "settled"), 0)
+        SampleMark.objects.create(queue=queues["orders.5"].pk, at=timezone.now(), dead=7, **figures)
+
+    def move_interest() -> None:
+        Interest.objects.all().delete()
+        Interest.objects.create(queue=queues["orders.2"], node=node)
+
+    def make_again() -> None:
+        delete_queue("orders.8")
+        create_queue("orders.8")
+
+    shown = look(look(take_overview()))
+    for change, count in (
+        (lambda: None, 0), (lambda: publish("orders.3", b"1"), 1), (fold, 1), (mark, 1),
+        (lambda: Queue.objects.filter(name="orders.4").update(paused=True), 1), (move_interest, 20),
+        (lambda: Interest.objects.all().delete(), 20), (lambda: delete_queue("orders.6"), 19),
+        (lambda: create_queue("orders.7a"), 20), (make_again, 20),
+    ):  # fmt: skip
+        shown = look(shown)
+        change()
+        shown = look(shown)
+        assert read[-1] == count, change
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_change_that_was_under_way_during_a_look_is_seen_by_the_next_one() -> None:
+    create_queue("orders")
+    create_queue("other")
+    with another_connection() as another:
+        another.execute("update queues_queue set paused = true where name = 'orders'")
+        publish("other", b"1")  # later transactions end meanwhile
+        shown = take_overview(take_overview())
+        assert [queue.paused for queue in shown.queues] == [False, False]
+        another.commit()
+    assert [queue.paused for queue in take_overview(shown).queues] == [True, False]
 
 
 def test_the_age_of_a_queue_is_that_of_its_first_ready_message(clock: Any) -> None:
@@ -85,8 +152,8 @@ def test_the_age_of_a_queue_is_that_of_its_first_ready_message(clock: Any) -> No
 def test_a_look_takes_two_queries_with_any_number_of_queues(django_assert_num_queries: Any) -> None:
     for number in range(20):
         create_queue(f"orders.{number}")
-    with django_assert_num_queries(2):
-        assert len(take_overview().queues) >= 20
+    with django_assert_num_queries(4):
+        assert len(take_overview(take_overview()).queues) >= 20
 
 
 def test_top_shows_queues_with_their_counts_in_order(shell: Shell) -> None:
