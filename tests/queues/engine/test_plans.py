@@ -31,7 +31,7 @@ ELSEWHERE = {
     "close_mailboxes", "connected_names", "forget_letters", "hold_mailboxes", "leave_mailboxes", "mailbox_ids",
     "names_owned", "note_key_uses",
     "see_letters", "settle_segments", "take_mailbox", "unpack_late", "unpack_node", "unpack_segments", "unsee_letters",
-    "rotate_segments", "rotate_tallies", "settle_single", "slot_segments", "unpack_slot",
+    "rotate_segments", "rotate_tallies", "settle_single", "slot_bytes", "slot_segments", "unpack_slot",
     "active_consumers", "join_lines", "leave_lines", "node_segments", "release_segments", "unpack_ready",
 }  # fmt: skip
 #: Those that read segments, but for these of a node, which has an index.

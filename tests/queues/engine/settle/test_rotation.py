@@ -203,6 +203,22 @@ async def test_a_pinned_snapshot_keeps_no_table_from_its_truncation(make_engine:
         await store.until(lambda: in_slots(store) == 0 and engine.settlements.idle, "the truncation")
 
 
+async def test_turns_are_short_while_tables_are_large(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.cluster.periodic.LARGE", 1 << 20)
+    monkeypatch.setattr("queues.engine.cluster.periodic.SHORT_TURN", TURN)
+    store.queue("jobs")
+    engine = await make_engine(segment_messages=32, turn=EVER)
+    node = engine.maintenance.node
+    buffer, tags = await taken(engine, bytes(1 << 20), bytes(1 << 20))
+    await until(lambda: node.turn == TURN, "short turns")
+    await store.until(lambda: in_slots(store) == 0, "the truncation")
+    await until(lambda: node.turn == EVER, "turns of the usual length")
+    assert buffer.ack_many(tags) == []
+    await until_settled(engine, store)
+
+
 async def test_a_message_that_cannot_be_moved_keeps_no_other_from_it(make_engine: MakeEngine, store: Store) -> None:
     queue = store.queue("jobs")
     engine = await make_engine(segment_messages=32, turn=EVER)
