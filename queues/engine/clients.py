@@ -56,6 +56,9 @@ class ClientSession(Protocol):
     def holds(self) -> tuple[int, int]:
         """Messages that were delivered to it and are not settled, and bytes that it keeps in memory."""
 
+    def consumes(self) -> list[int]:
+        """Queues that it takes messages from, if it is not listed as their worker or peer."""
+
     def disconnect(self) -> None:
         """An operator ends the connection."""
 
@@ -67,6 +70,10 @@ class Ended:
         """Nothing."""
         return 0, 0
 
+    def consumes(self) -> list[int]:
+        """None."""
+        return []
+
     def disconnect(self) -> None:
         """Nothing: there is no connection."""
 
@@ -74,8 +81,8 @@ class Ended:
 ENDED = Ended()
 
 
-#: A client's API key and name.
-Identity = tuple[int | None, str]
+#: A client's API key and name, and the queues that it consumes from.
+Identity = tuple[int | None, str, tuple[int, ...]]
 
 
 class ClientConnection:
@@ -120,8 +127,8 @@ class ClientConnection:
 
     @property
     def identity(self) -> Identity:
-        """Who it has shown to be."""
-        return self.key, self.name
+        """Who it has shown to be, and what it consumes from."""
+        return self.key, self.name, tuple(self.session.consumes())
 
     @property
     def title(self) -> str:
@@ -147,7 +154,7 @@ class ClientConnection:
             "id": connection_id(node, self.number), "protocol": self.protocol, "address": self.address,
             "name": self.name, "key": self.key, "since": round(self.since, 3), "messages_in": self.messages_in,
             "messages_out": self.messages_out, "in_rate": self.in_rate, "out_rate": self.out_rate,
-            "unacked": unacked, "held_bytes": held_bytes,
+            "unacked": unacked, "held_bytes": held_bytes, "queues": self.session.consumes(),
         }  # fmt: skip
 
 

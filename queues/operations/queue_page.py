@@ -9,6 +9,8 @@ from typing import Any
 from django.db import DEFAULT_DB_ALIAS
 
 from queues.models import Queue
+from queues.models.connection import shown_id
+from queues.operations.connections import watch
 from queues.store import query_within
 
 #: Milliseconds; workers and reasons shown; dead letters looked at, the newest.
@@ -39,13 +41,15 @@ class QueueDetails:
 
 
 def queue_details(queue: Queue, held: int, using: str = DEFAULT_DB_ALIAS) -> QueueDetails:
-    """The details of a queue of which consumers hold so many messages; one query. Raises django.db.OperationalError
-    when it takes more than two seconds."""
-    [(nodes, workers, peer, subscriber, line, reasons)] = query_within(
+    """The details of a queue of which consumers hold so many messages; one query. Nodes are told of the look, and
+    connections are as of two seconds ago while the page stays open. Raises django.db.OperationalError when
+    it takes more than two seconds."""
+    watch.renew(using)
+    [(nodes, workers, connections, peer, subscriber, line, reasons)] = query_within(
         "queue_page", using, LIMIT, queue=queue.pk, name=queue.name, most=MOST_WORKERS, letters=MOST_LETTERS,
         reasons=MOST_REASONS,
     )  # fmt: skip
-    consumers = [_worker(worker) for worker in workers]
+    consumers = [*map(_worker, workers), *map(_connection, connections)]
     if peer is not None:
         state = f"on node {peer['node']}" if peer["connected"] else "away"
         page = ("queues_mailbox_change", peer["id"])
@@ -66,6 +70,13 @@ def _worker(worker: dict[str, Any]) -> ConsumerState:
     return ConsumerState(
         f"worker {worker['wid']}", ("queues_worker_change", worker["wid"]),
         f"{worker['address']}, node {worker['node']}", _time(worker["since"]), worker["credits"], worker["active"],
+    )  # fmt: skip
+
+
+def _connection(one: dict[str, Any]) -> ConsumerState:
+    return ConsumerState(
+        f"{one['protocol']} connection {shown_id(one['id'])}", ("queues_connection_change", one["id"]),
+        f"{one['address']}, node {one['node']}", _time(one["since"]), holds=one["holds"],
     )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
--- The page of a queue, without its counts, as JSON: nodes with consumers, workers with their credits, the peer or
+-- The page of a queue, without its counts, as JSON: nodes with consumers, workers with their credits, connections that poll
+-- or receive from it, with what they hold if that is of this queue alone; the peer or
 -- subscriber it belongs to; the line of its consumers if a single one is active, which comes first; and its newest dead
 -- letters by reason, how many of them were looked at.
 select
@@ -10,6 +11,10 @@ select
             (s->>'credits')::bigint as credits, (s->>'active')::bigint as active
         from queues_worker w, jsonb_array_elements(w.subscriptions) s where s->>'queue' = %(name)s limit %(most)s
     ) as w),
+    (select coalesce(json_agg(json_build_object('id', k.id, 'protocol', k.protocol, 'address', k.address, 'node', k.node_id,
+            'since', extract(epoch from k.connected_at)::float8, 'holds',
+            case when cardinality(k.queues) = 1 then k.unacked end) order by k.id), '[]')
+        from (select * from queues_connection where %(queue)s = any(queues) order by id limit %(most)s) as k),
     (select json_build_object('name', m.name, 'id', m.queue_id, 'connected', m.node_id is not null, 'node', m.node_id,
             'since', extract(epoch from m.connected_at)::float8)
         from queues_mailbox m where m.queue_id = %(queue)s),

@@ -77,6 +77,26 @@ def test_each_protocols_clients_are_listed_with_what_they_did_and_hold(broker: B
     wait_until(lambda: not store.rows("select from queues_connection"), "the end of the rows")
 
 
+def test_the_queues_that_a_connection_takes_messages_from_are_told_without_a_look(
+    broker: Broker, store: Database
+) -> None:
+    with Blip(broker.blipmq) as blip, Blip(broker.blipmq) as publisher, Sspq(broker.sspq) as receiver:
+        subscription = blip.subscribe(b"consumed")
+        publisher.publish(b"consumed", b"1")
+        assert blip.next(subscription).body == b"1"
+        put(broker.sspq, b"1")
+        assert receiver.receive().payload == b"1"
+        consumed = (
+            "select q.name from queues_connection c join queues_queue q on q.id = any(c.queues) where c.address = %s"
+        )
+        for client, ending in ((blip, "/consumed"), (receiver, "sspq")):
+            wait_until(
+                lambda: [name.endswith(ending) for (name,) in store.rows(consumed, address_of(client))] == [True],  # noqa: B023
+                ending,
+            )
+        assert store.rows(consumed, address_of(publisher)) == []
+
+
 def test_a_disconnect_from_the_shell_closes_the_clients_socket_and_no_other(broker: Broker, store: Database) -> None:
     with Blip(broker.blipmq) as blip, Peer(broker.overhop) as worker, Sspq(broker.sspq) as sender:
         clients: list[Raw] = [blip, worker, sender]

@@ -183,6 +183,10 @@ class BlipMQSession:
         polled = islice(self._polled.values(), MOST_LOOKED)
         return sum(len(known.buffer.unacked) for known in polled), self.connection.held_bytes
 
+    def consumes(self) -> list[int]:
+        """The queues of the first `MOST_LOOKED` subscriptions that it polls."""
+        return [known.buffer.id for known in islice(self._polled.values(), MOST_LOOKED)]
+
     @contained
     def publish_failed(self, token: int, error: EngineError) -> None:
         """A PUBLISH was not stored; `token` is its correlation id."""

@@ -138,6 +138,10 @@ class OverhopSession:
         """The jobs that it works on, and the bytes that it keeps."""
         return len(self._deliveries.assignments), self.connection.held_bytes
 
+    def consumes(self) -> list[int]:
+        """None: workers are listed with their subscriptions."""
+        return []
+
     @contained
     def heartbeat(self, now: float) -> None:
         """The clock's part in registration."""

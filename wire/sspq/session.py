@@ -157,6 +157,10 @@ class SspqSession(Waiter):
         """The message that it has not confirmed, and the bytes that it keeps."""
         return int(self._held is not None), self.connection.held_bytes
 
+    def consumes(self) -> list[int]:
+        """The queue, once it has received from it."""
+        return [] if self._receives is None else [self._receives.id]
+
     @contained
     def deliver(self, delivery: Delivery) -> None:
         """A message for the waiting RECEIVE."""

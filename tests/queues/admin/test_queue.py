@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connection as database
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -173,6 +174,21 @@ def store_connection(id: int, node: Node) -> None:
         id=id, node=node, protocol="overhop", address="10.0.0.8:99", connected_at=timezone.now(), messages_in=0,
         messages_out=0, in_rate=0, out_rate=0, rate=0, unacked=0, held_bytes=0,
     )  # fmt: skip
+
+
+def test_the_page_shows_connections_that_take_messages_and_what_they_hold_of_this_queue_alone(
+    admin_client: Client
+) -> None:
+    queue, other, node = make_queue(), make_queue("other"), make_node()
+    for number, consumes in enumerate(([queue.pk], [queue.pk, other.pk], [other.pk], [])):
+        id = node.pk << 32 | number
+        store_connection(id, node)
+        with database.cursor() as cursor:
+            cursor.execute("update queues_connection set queues = %s, unacked = 7 where id = %s", [consumes, id])
+    response = admin_client.get(page(queue))
+    shown = [(row["consumer"].what, row["consumer"].holds) for row in response.context["consumers"]]
+    assert shown == [(f"overhop connection {node.pk}-0", 7), (f"overhop connection {node.pk}-1", None)]
+    assert reverse("admin:queues_connection_change", args=[node.pk << 32]) in response.content.decode()
 
 
 def test_a_queue_without_consumers_says_so(admin_client: Client) -> None:
