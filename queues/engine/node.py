@@ -37,6 +37,10 @@ class LocalNode:
         """The node was registered anew."""
         self.id, self.horizon = id, horizon
 
+    def take_turns(self, seconds: float) -> None:
+        """Write to each slot for so many seconds from now on."""
+        self.turn = seconds
+
     @property
     def slot(self) -> int:
         """The slot for what is stored now and never changed."""

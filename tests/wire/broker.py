@@ -155,10 +155,15 @@ class Database:
             "create trigger refuse before insert on queues_message for each row"
             f" when ({condition}) execute function refuse_payload()"
         )
+        self.execute(
+            "create trigger refuse before insert on queues_segment for each row"
+            f" when ('\\x{payload.hex()}' = any(new.bodies)) execute function refuse_payload()"
+        )
         try:
             yield
         finally:
             self.execute("drop trigger refuse on queues_message")
+            self.execute("drop trigger refuse on queues_segment")
 
     def wait_for_blocked(self, query: str) -> None:
         """Wait until a statement with these words waits for a lock."""

@@ -199,9 +199,11 @@ class Maintenance:
         async with self._turn:
             [(size,)] = await (await connection.execute(statement("slot_bytes"), {"slots": SLOTS})).fetchall()
         if size > LARGE and not self._hastened:
-            self.node.turn, self._hastened = min(self.options.turn, SHORT_TURN), True
+            self.node.take_turns(min(self.options.turn, SHORT_TURN))
+            self._hastened = True
         elif size < LARGE / 8 and self._hastened:
-            self.node.turn, self._hastened = self.options.turn, False
+            self.node.take_turns(self.options.turn)
+            self._hastened = False
 
     async def _rotate_segments(self, connection: Connection, slot: int) -> bool:
         """Give the open messages of a slot rows; if it has none, truncate its segments: True if that was done."""
