@@ -216,14 +216,14 @@ class Maintenance:
         if sum(row[0] for row in rows):  # a statement that began before may read them in their old place
             return False
         async with self._turn:
-            [(emptied,)] = await _scan(connection, "rotate_segments", {"slot": slot})
+            [(emptied,)] = await _at_once(connection, "rotate_segments", slot=slot)
         return bool(emptied)
 
     async def _rotate_tallies(self, connection: Connection, slot: int) -> bool:
         """Fold the tallies of a slot and truncate them: True if that was done."""
         try:
             async with self._turn:
-                [(emptied,)] = await _scan(connection, "rotate_tallies", {"slot": slot})
+                [(emptied,)] = await _at_once(connection, "rotate_tallies", slot=slot)
         except Exception as error:
             if fault_of(error, connection) is not Fault.BAD:
                 raise
@@ -286,6 +286,12 @@ class Maintenance:
             if fault_of(error, connection) is not Fault.BAD:
                 raise
             self.health.isolate("upkeep", error, statement=name)
+
+
+async def _at_once(connection: Connection, name: str, **parameters: Any) -> Rows:
+    """Run a statement that locks tables: without a transaction of this process's, which could keep them locked while
+    others have their turn here."""
+    return await (await connection.execute(statement(name), parameters, prepare=False)).fetchall()
 
 
 async def _scan(connection: Connection, name: str, parameters: dict[str, Any]) -> Rows:

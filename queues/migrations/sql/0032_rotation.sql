@@ -229,7 +229,7 @@ exception when lock_not_available or deadlock_detected then
 end $$;
 
 create function queues_rotate_segments(turn integer) returns boolean
-language plpgsql as $$
+language plpgsql set enable_seqscan = on as $$
 -- Truncate the segments of a slot whose turn is over, and what is settled of them; false: some are open, or they are used.
 declare
     tables constant text[] := array[format('queues_segment_%s', turn), format('queues_segmentsettlement_%s', turn)];
@@ -249,7 +249,7 @@ begin
 end $$;
 
 create function queues_rotate_tallies(turn integer) returns boolean
-language plpgsql as $$
+language plpgsql set enable_seqscan = on as $$
 -- Add the tallies of a slot whose turn is over to the queues' counts, and truncate them; false: they are used.
 declare
     tables constant text[] := array[format('queues_queuetally_%s', turn)];
