@@ -328,6 +328,8 @@ async def test_a_row_that_another_transaction_has_locked_does_not_hold_up_the_se
     async with await AsyncConnection.connect(store.conninfo) as other:
         await other.execute("select from queues_message where queue_id = %s for update", (queue,))
         await store.change("update queues_queue set concurrency_limit = 100 where id = %s returning 1", queue)
+        # A claim without a limit would wait for the row.
+        await store.until(lambda: engine.policies.by_id[queue].concurrency_limit == 100, "the limit")
         consumer = Consumer(await engine.queue("jobs"))
         assert await consumer.bodies(4) == list(FOUR)
     assert await consumer.bodies(1) == [b"locked"]
