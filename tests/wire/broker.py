@@ -19,6 +19,7 @@ from psycopg import sql
 from queues.database import connection_parameters
 from queues.engine.access import key_digest
 from tests.process import Process
+from tests.tables import altering
 from tests.waiting import PATIENCE, wait_until
 from wire.blipmq import codec as blipmq
 from wire.sspq import codec as sspq
@@ -162,8 +163,8 @@ class Database:
         try:
             yield
         finally:
-            self.execute("drop trigger refuse on queues_message")
-            self.execute("drop trigger refuse on queues_segment")
+            for table in ("queues_message", "queues_segment"):
+                self.execute(altering(table, f"drop trigger refuse on {table}"))
 
     def wait_for_blocked(self, query: str) -> None:
         """Wait until a statement with these words waits for a lock."""

@@ -14,6 +14,7 @@ from psycopg import AsyncConnection
 from queues.engine import statements
 from queues.sqlfiles import statement_names
 from tests.queues.engine.conftest import Store
+from tests.tables import altering
 from tests.waiting import PATIENCE
 
 #: An error that says nothing of the connection, and that no repetition helps against.
@@ -76,26 +77,24 @@ async def unwritable(
     """Within it no statement that would insert, update or delete a message with this payload works. `when` restricts
     that to some changes, in terms of `old` and `new`. Inserts and claims fail for a segment with such a message, too.
 
-    The table's lock is waited for while the loop goes on: the engine under test may be within a transaction.
+    The tables' locks are waited for while the loop goes on: the engine under test may be within a transaction.
     """
     row = "new" if operation == "insert" else "old"
+    of_segments = {("insert", "true"): "true", ("update", "new.state = 1"): "new.node_id is not null"}
+    conditions = {
+        "queues_message": f"{row}.payload = '\\x{payload.hex()}' and {when}",
+        "queues_segment": f"'\\x{payload.hex()}' = any({row}.bodies) and {of_segments.get((operation, when), 'false')}",
+    }
     async with await AsyncConnection.connect(store.conninfo, autocommit=True) as connection:
         await connection.execute(
             b"create or replace function fail_on_poison() returns trigger language plpgsql as"
             b" $$ begin raise 'this row fails' using errcode = '22012'; end $$"
         )
-        await connection.execute(
-            f"create trigger poison before {operation} on queues_message for each row"
-            f" when ({row}.payload = '\\x{payload.hex()}' and {when}) execute function fail_on_poison()".encode()
-        )
-        of_segments = {("insert", "true"): "true", ("update", "new.state = 1"): "new.node_id is not null"}
-        await connection.execute(
-            f"create trigger poison before {operation} on queues_segment for each row"
-            f" when ('\\x{payload.hex()}' = any({row}.bodies) and {of_segments.get((operation, when), 'false')})"
-            " execute function fail_on_poison()".encode()
-        )
         try:
+            for table, condition in conditions.items():
+                trigger = f"create trigger poison before {operation} on {table} for each row when ({condition})"
+                await connection.execute(altering(table, f"{trigger} execute function fail_on_poison()").encode())
             yield
         finally:
-            await connection.execute(b"drop trigger poison on queues_message")
-            await connection.execute(b"drop trigger poison on queues_segment")
+            for table in conditions:
+                await connection.execute(altering(table, f"drop trigger if exists poison on {table}").encode())

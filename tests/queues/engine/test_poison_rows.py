@@ -14,6 +14,7 @@ from queues.operations.keys import create_key
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
 from tests.queues.engine.faults import unwritable
 from tests.queues.engine.mailbox.test_service import Peer
+from tests.tables import altering
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -57,7 +58,7 @@ def untouchable(store: Store, table: str, operation: str, when: str) -> Iterator
         try:
             yield
         finally:
-            connection.execute(f"drop trigger untouchable on {table}".encode())
+            connection.execute(altering(table, f"drop trigger untouchable on {table}").encode())
 
 
 BATCH = [*[b"%d" % n for n in range(20)], b"poison", b"last"]

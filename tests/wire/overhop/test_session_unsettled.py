@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.tables import altering
 from tests.waiting import wait_until
 from tests.wire.broker import Broker, Database
 from tests.wire.overhop.peer import Peer, error_code, make_queue
@@ -38,8 +39,8 @@ def undeletable(store: Database, payload: bytes) -> Iterator[None]:
     try:
         yield
     finally:
-        store.execute("drop trigger poison on queues_message")
-        store.execute("drop trigger poison on queues_segmentsettlement")
+        for table in ("queues_message", "queues_segmentsettlement"):
+            store.execute(altering(table, f"drop trigger poison on {table}"))
 
 
 @pytest.mark.parametrize("audited", [False, True])

@@ -39,8 +39,10 @@ def bench(store: Database, *arguments: str, status: int = 0) -> str:
 
 
 def assert_whole(results: dict[str, Any], system: str, measures: Sequence[str], absent: Sequence[str] = ()) -> None:
-    """A system has every figure of these measurements, and none of it is nothing."""
+    """A system has every figure of these measurements, and none of it is nothing. Only the processor time of another
+    process may be: the kernel counts it in steps of 10 ms, and a short measurement can fall between two of them."""
     for measure in measures:
         for name in COLUMNS[measure]:
             if name not in absent:
-                assert results[measure][system][name]["median"] > 0, (measure, name)
+                least = 0.0 if name in ("broker_cpu_us", "postgresql_cpu_us") else 1e-9
+                assert results[measure][system][name]["median"] >= least, (measure, name)
