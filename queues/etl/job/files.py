@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 AT_ONCE = 8
 
 
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """A Parquet file's rows, and the least and the greatest value of a column; None: it does not say."""
+
+    rows: int
+    least: int | None
+    most: int | None
+
+
 class Files:
     """Paths are relative to the output. Raises OutputUnusable for whatever the file system refuses."""
 
@@ -25,10 +35,12 @@ class Files:
         assert spark.sparkContext._jvm is not None
         self._hadoop: Any = spark.sparkContext._jvm.org.apache.hadoop
         self._io: Any = spark.sparkContext._jvm.org.apache.commons.io
+        self._parquet: Any = spark.sparkContext._jvm.org.apache.parquet.hadoop
+        self._configuration: Any = spark.sparkContext._jsc.hadoopConfiguration()
         self.output = output.rstrip("/")
         try:
             root = self._hadoop.fs.Path(self.output)
-            self._fs: Any = root.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+            self._fs: Any = root.getFileSystem(self._configuration)
             self._fs.mkdirs(root)
             self.root: str = self._fs.resolvePath(root).toUri().getPath()
             self.is_local = str(self._fs.getScheme()) == "file"
@@ -109,6 +121,33 @@ class Files:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for _ in pool.map(action, items):
                 pass
+
+    def footers(self, paths: Iterable[str], column: str) -> dict[str, Footer]:
+        """What the footers of Parquet files say of all their rows and of a column of numbers or times."""
+        found: dict[str, Footer] = {}
+
+        def read(path: str) -> None:
+            found[path] = self._do(path, lambda: self._footer(path, column))
+
+        self.each(read, paths)
+        return found
+
+    def _footer(self, path: str, column: str) -> Footer:
+        opened = self._parquet.ParquetFileReader.open(
+            self._parquet.util.HadoopInputFile.fromPath(self._path(path), self._configuration)
+        )
+        try:
+            blocks = list(opened.getFooter().getBlocks())
+        finally:
+            opened.close()
+        chunks = [chunk for block in blocks for chunk in block.getColumns() if chunk.getPath().toDotString() == column]
+        statistics = [chunk.getStatistics() for chunk in chunks]
+        known = len(chunks) == len(blocks) and all(one.hasNonNullValue() for one in statistics)
+        return Footer(
+            rows=sum(block.getRowCount() for block in blocks),
+            least=min((one.genericGetMin() for one in statistics), default=None) if known else None,
+            most=max((one.genericGetMax() for one in statistics), default=None) if known else None,
+        )
 
     def sync(self, paths: Iterable[str]) -> None:
         """Have files and the directories that name them on disk; other file systems do that by themselves."""

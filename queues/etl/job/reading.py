@@ -29,11 +29,18 @@ CONTENTS = {
     4: "application/vnd.fivewire.celery",
 }
 
-ARCHIVE = """(select id, queue_id, outcome, attempts, producer_id, consumer_id, published_at, delivered_at, finished_at,
-    due_at, size, key, headers::text as headers, content, job, xid, payload, result
-    from queues_archivedmessage) as archive"""
-SEGMENTS = """(select first, queue_id, outcome, producer_id, published_at, finished_at, xid, content, sizes, lows,
-    highs, consumers, delivered, jobs from queues_archivedsegment) as segments"""
+# Times as seconds: the driver makes objects of what it is sent as times, calendars among them. A double has them to the
+# microsecond until the year 2106.
+ARCHIVE = """(select id, queue_id, outcome, attempts, producer_id, consumer_id,
+    date_part('epoch', published_at) as published, date_part('epoch', delivered_at) as delivered,
+    date_part('epoch', finished_at) as finished, finished_at, due_at, size, key, headers::text as headers, content, job,
+    xid, payload, result from queues_archivedmessage) as archive"""
+# A row for each range of slots that was acknowledged together, with the sizes of its messages.
+RANGES = """(select s.first + low as id, s.queue_id, s.outcome, s.producer_id, consumer_id,
+    date_part('epoch', s.published_at) as published, date_part('epoch', delivered_at) as delivered,
+    date_part('epoch', s.finished_at) as finished, s.finished_at, s.content, job, s.sizes[low + 1:high + 1] as sizes,
+    s.xid from queues_archivedsegment s, unnest(s.lows, s.highs, s.consumers, s.delivered, s.jobs)
+        as r (low, high, consumer_id, delivered_at, job)) as ranges"""
 #: What messages of segments never have: null in the output.
 NEVER = ("due_at", "key", "headers", "body", "body_json", "result", "result_json")
 AUDIT = """(select chain_id, seq, at, event, record_id as id, sender, recipient, encode(hash, 'hex') as hash
@@ -87,52 +94,44 @@ class Reader:
         writable = {name: value for name, value in self._properties.items() if name != "sessionInitStatement"}
         frame.write.jdbc(self._url, table, mode="append", properties={**writable, "batchsize": "1000"})
 
-    def names(self, names: dict[int, str], key: str, value: str) -> DataFrame:
-        """Names by number, to be joined."""
-        # As one literal: rows given one by one would go by way of a Python process.
-        text = json.dumps([{key: number, value: name} for number, name in sorted(names.items())])
-        parsed = f.from_json(f.lit(text), f"array<struct<{key} bigint, {value} string>>")
-        return f.broadcast(self.spark.range(1).select(f.inline(parsed)))
-
 
 def messages(
     reader: Reader, window: Window, cuts: Cuts, queues: dict[int, str], keys: dict[int, str], bodies: str, fields: str
 ) -> DataFrame:
     """The archive's messages of a window: its rows, and those of its segments."""
     rows = reader.archive(window.predicates(cuts.values), payloads=bodies != "none")
-    named = _named(reader, rows.withColumn("attempts", f.col("attempts").cast("int")), queues, keys)
+    named = _named(rows.withColumn("attempts", f.col("attempts").cast("int")), queues, keys)
     columns = [f.col("queue_id").alias("owner"), *(f.col(name) for name, _, _ in schema.MESSAGES)]
     extra = [f.col("data")] if fields else []
     found = with_bodies(named, bodies, fields).select(*columns, *extra)
     if cuts.segments is None:
         return found
-    ranges = _ranges(reader.table(SEGMENTS, window.predicates(cuts.segments)))
-    exploded = _messages_of(_named(reader, ranges, queues, keys))
+    exploded = _messages_of(_named(reader.table(RANGES, window.predicates(cuts.segments)), queues, keys))
     if fields:
         exploded = exploded.withColumn("data", f.lit(None).cast(found.schema["data"].dataType))
     return found.unionAll(exploded.select(*columns, *extra))
 
 
-def _named(reader: Reader, rows: DataFrame, queues: dict[int, str], keys: dict[int, str]) -> DataFrame:
-    """With the names of queues, keys and contents, and words for outcomes."""
-    return (
-        with_content_names(rows, CONTENTS)
-        .withColumn("outcome", _label(f.col("outcome"), OUTCOMES))
-        .join(reader.names(queues, "queue_id", "queue_name"), "queue_id", "left")
-        .join(reader.names(keys, "producer_id", "producer"), "producer_id", "left")
-        .join(reader.names(keys, "consumer_id", "consumer"), "consumer_id", "left")
-    )
-
-
-def _ranges(segments: DataFrame) -> DataFrame:
-    """The ranges of segments, each with the sizes of its messages only."""
-    zipped = f.arrays_zip("lows", "highs", "consumers", "delivered", "jobs")
-    ranges = segments.withColumn("range", f.explode(zipped)).withColumns({
-        "id": f.col("first") + f.col("range.lows"), "consumer_id": f.col("range.consumers"),
-        "delivered_at": f.col("range.delivered"), "job": f.col("range.jobs"),
-        "sizes": f.slice("sizes", f.col("range.lows") + 1, f.col("range.highs") - f.col("range.lows") + 1),
+def _named(rows: DataFrame, queues: dict[int, str], keys: dict[int, str]) -> DataFrame:
+    """With times, the names of queues, keys and contents, and words for outcomes."""
+    return with_content_names(rows, CONTENTS).withColumns({
+        "outcome": _label(f.col("outcome"), OUTCOMES), "queue_name": _name(queues, "queue_id"),
+        "producer": _name(keys, "producer_id"), "consumer": _name(keys, "consumer_id"),
+        "published_at": _time("published"), "delivered_at": _time("delivered"), "finished_at": _time("finished"),
     })  # fmt: skip
-    return ranges.drop("range", "lows", "highs", "consumers", "delivered", "jobs", "first")
+
+
+def _name(names: dict[int, str], column: str) -> Column:
+    """The name of a number; null when there is none."""
+    # As one literal, which Spark looks names up in by their hashes: a join would cost a job of its own.
+    text = json.dumps([{"key": number, "value": name} for number, name in sorted(names.items())])
+    entries = f.from_json(f.lit(text), "array<struct<key bigint, value string>>")
+    return f.map_from_entries(entries)[f.col(column).cast("bigint")]
+
+
+def _time(column: str) -> Column:
+    """The time of a column of seconds since 1970."""
+    return f.timestamp_micros(f.floor(f.col(column) * 1e6 + 0.5))
 
 
 def _messages_of(ranges: DataFrame) -> DataFrame:
@@ -156,7 +155,7 @@ def audit(reader: Reader, chains: Sequence[Chain], done: dict[str, int]) -> tupl
     names = {chain.id: chain.name for chain in chains}
     pieces = list(audit_pieces(chains, done))
     rows = reader.table(AUDIT, audit_predicates(pieces))
-    named = rows.join(reader.names(names, "chain_id", "chain_name"), "chain_id", "left")
+    named = rows.withColumn("chain_name", _name(names, "chain_id"))
     columns = [f.col(name) for name, _, _ in schema.AUDIT]
     return named.select(f.col("chain_id").alias("owner"), *columns), sum(high - low for _, low, high in pieces)
 
@@ -198,8 +197,8 @@ def live(reader: Reader, cuts: Sequence[int], queues: dict[int, str], keys: dict
     named = (
         rows.withColumn("state", _label(f.col("state"), STATES))
         .withColumn("attempts", f.col("attempts").cast("int"))
-        .join(reader.names(queues, "queue_id", "queue_name"), "queue_id", "left")
-        .join(reader.names(keys, "producer_id", "producer"), "producer_id", "left")
+        .withColumn("queue_name", _name(queues, "queue_id"))
+        .withColumn("producer", _name(keys, "producer_id"))
         .withColumn("dead_queue", f.coalesce("moved_from", f.when(f.col("state") == "dead", f.col("queue_name"))))
     )
     if not cuts:  # one query sees one moment, in which nothing moves

@@ -42,6 +42,8 @@ def settings(config: Config) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
+        # What a run reads and writes is known before: to plan again after each step costs more than it saves.
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.ansi.enabled": "false",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.sources.partitionOverwriteMode": "static",

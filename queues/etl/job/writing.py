@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,7 +18,19 @@ from queues.etl.job.layout import LIVE, Part, unknown
 from queues.etl.job.ledger import staging
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: In microseconds, as Spark and Parquet count.
+HOUR = 3600 * 10**6
+DAY = 24 * HOUR
+#: Files of which the footers are read one by one; Spark is faster for more.
+FOOTERS = 200
+
+
+def _whole(time: str, unit: int) -> Column:
+    """The whole units from 1970 to a time: for rows by the million, of which Spark's calendar takes long for each."""
+    micros = f.unix_micros(time)
+    return ((micros - f.pmod(micros, f.lit(unit))) / unit).cast("int")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +84,8 @@ class Writer:
         """
         staged = f"{staging(self.number)}/{layout.table}"
         seen = Observation()
-        placed = rows.withColumn("dt", f.date_format(layout.time, "yyyy-MM-dd")).observe(
-            seen, f.count(f.lit(1)).alias("rows")
-        )
+        dated = rows.withColumn("dt", f.date_from_unix_date(_whole(layout.time, DAY)))
+        placed = dated.observe(seen, f.count(f.lit(1)).alias("rows"))
         tasks = min(self.readers, 1 + about // ROWS_PER_QUERY)
         placed.coalesce(tasks).write.partitionBy("dt", "owner").parquet(self.files.url(staged), mode="overwrite")
         written = Written(rows_in=int(seen.get["rows"]))
@@ -88,13 +100,20 @@ class Writer:
         return written
 
     def _count(self, staged: str, time: str, written: Written) -> None:
-        """Count the rows of the files, by hour."""
-        if written.moves:
-            found = self.spark.read.schema(f"{time} timestamp").parquet(self.files.url(staged))
-            counted = found.groupBy(f.date_trunc("hour", time).cast("double").alias("hour")).count().collect()
-            hours = sorted((row["hour"], int(row["count"])) for row in counted)
-            written.hours = [Hour(datetime.fromtimestamp(at, UTC), rows) for at, rows in hours]
-            written.rows_out = sum(hour.rows for hour in written.hours)
+        """Count the rows of the files, by hour: as their footers have them, unless a file is of more hours than one."""
+        paths = [f"{staged}/{path}" for path, _ in self.files.walk(staged) if path.endswith(".parquet")]
+        hours: Counter[int] = Counter()
+        footers = self.files.footers(paths, time) if len(paths) <= FOOTERS else {}
+        for path, footer in footers.items():
+            if footer.least is not None and footer.most is not None and footer.least // HOUR == footer.most // HOUR:
+                hours[footer.least // HOUR] += footer.rows
+                paths.remove(path)
+        if paths:
+            found = self.spark.read.schema(f"{time} timestamp").parquet(*map(self.files.url, paths))
+            hour = _whole(time, HOUR).alias("hour")
+            hours.update({row["hour"]: row["count"] for row in found.groupBy(hour).count().collect()})
+        written.hours = [Hour(datetime.fromtimestamp(at * 3600, UTC), rows) for at, rows in sorted(hours.items())]
+        written.rows_out = hours.total()
         self._check(written)
 
     def write_live(self, rows: DataFrame) -> Written:
@@ -108,7 +127,8 @@ class Writer:
         for n, (path, size) in enumerate(parts):
             written.moves.append((f"{staged}/{path}", f"{LIVE}/run-{self.number:06d}-{n:05d}.parquet"))
             written.bytes += size
-        written.rows_out = self.spark.read.schema("id bigint").parquet(self.files.url(staged)).count()
+        footers = self.files.footers((f"{staged}/{path}" for path, _ in parts), "id")
+        written.rows_out = sum(footer.rows for footer in footers.values())
         self._check(written)
         return written
 
