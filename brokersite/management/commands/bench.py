@@ -52,11 +52,17 @@ class Command(SubcommandCommand):
         celery.add_argument(
             "--compare", nargs="+", default=[], metavar="SYSTEM", help="rabbitmq, or rabbitmq=amqp://…"
         )
-        etl = do.add_parser("etl", help="the export beside COPY TO, with rows in a database made for it")
-        etl.add_argument("--rows", type=number(1), default=5_000_000, metavar="N", help="default: %(default)s")
+        etl = do.add_parser("etl", help="the export beside COPY TO, with an archive in a database made for it")
         etl.add_argument(
-            "--segments", type=number(0), default=0, metavar="N", help="messages a segment; default: rows only"
+            "--rows", type=number(1), default=5_000_000, metavar="N", help="messages; default: %(default)s"
         )
+        etl.add_argument(
+            "--segments", type=number(1), default=1000, metavar="N", help="messages a segment; default: %(default)s"
+        )
+        etl.add_argument(
+            "--single", type=int, choices=range(101), default=5, metavar="PERCENT",
+            help="of the messages that have a row each; default: %(default)s",
+        )  # fmt: skip
         for one, rounds in (celery, 3), (etl, 1):
             _add_output(one, rounds)
 
@@ -124,9 +130,12 @@ class Command(SubcommandCommand):
         with self._run(options) as (rounds, _, _):
             for turn in range(options["rounds"]):
                 self._progress(turn / options["rounds"], f"round {turn + 1} of {options['rounds']}")
-                speeds = bench.measure(options["rows"], lambda text: self._progress(0.5, text), options["segments"])
+                speeds = bench.measure(
+                    options["rows"], lambda text: self._progress(0.5, text), options["segments"], options["single"]
+                )
                 rounds.add("etl", "export", speeds.figures)
-        self._tell(rounds, options, f"{options['rows']:,} rows", [])
+        text = f"{options['rows']:,} messages, {options['single']} % with a row each, {options['segments']:,} a segment"
+        self._tell(rounds, options, text, [])
 
     @contextmanager
     def _run(self, options: dict[str, Any]) -> Iterator[tuple[Rounds, Path, ExitStack]]:

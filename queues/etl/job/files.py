@@ -27,6 +27,12 @@ class Footer:
     least: int | None
     most: int | None
 
+    def only(self, unit: int) -> int | None:
+        """The one whole multiple of `unit` that all values lie behind; None: there are several, or it is not known."""
+        if self.least is None or self.most is None or self.least // unit != self.most // unit:
+            return None
+        return self.least // unit
+
 
 class Files:
     """Paths are relative to the output. Raises OutputUnusable for whatever the file system refuses."""

@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 from queues.etl.job import schema
 from queues.etl.job.bodies import with_bodies, with_content_names
 from queues.etl.job.database import ROWS_PER_QUERY, SESSION_SETTINGS, Chain, Cuts, JobConnection
+from queues.etl.job.times import from_seconds
 from queues.etl.job.window import Window
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _named(rows: DataFrame, queues: dict[int, str], keys: dict[int, str]) -> Dat
     return with_content_names(rows, CONTENTS).withColumns({
         "outcome": _label(f.col("outcome"), OUTCOMES), "queue_name": _name(queues, "queue_id"),
         "producer": _name(keys, "producer_id"), "consumer": _name(keys, "consumer_id"),
-        "published_at": _time("published"), "delivered_at": _time("delivered"), "finished_at": _time("finished"),
+        **{f"{name}_at": from_seconds(f.col(name)) for name in ("published", "delivered", "finished")},
     })  # fmt: skip
 
 
@@ -127,11 +128,6 @@ def _name(names: dict[int, str], column: str) -> Column:
     text = json.dumps([{"key": number, "value": name} for number, name in sorted(names.items())])
     entries = f.from_json(f.lit(text), "array<struct<key bigint, value string>>")
     return f.map_from_entries(entries)[f.col(column).cast("bigint")]
-
-
-def _time(column: str) -> Column:
-    """The time of a column of seconds since 1970."""
-    return f.timestamp_micros(f.floor(f.col(column) * 1e6 + 0.5))
 
 
 def _messages_of(ranges: DataFrame) -> DataFrame:

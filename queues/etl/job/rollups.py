@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from queues.etl.job import schema
+from queues.etl.job import schema, times
 from queues.etl.job.layout import LIVE, MESSAGES
 from queues.etl.job.reading import OUTCOMES
 
@@ -39,19 +39,14 @@ def compute(spark: SparkSession, files: Files, run: int, hours: Iterable[str]) -
     return rows.withColumn("run", f.lit(run).cast("bigint"))
 
 
-def hours_of(rows: DataFrame, column: str) -> Column:
-    """The hour, in UTC, of a column of times."""
-    return f.date_trunc("hour", rows[column])
-
-
 def dead_letter_hours(spark: SparkSession, files: Files, first: datetime) -> set[str]:
     """Hours, as ISO 8601, in which live dead letters died, from that of `first` on."""
     if not files.names(LIVE):
         return set()
     rows = spark.read.schema(schema.struct(schema.LIVE)).parquet(files.url(LIVE))
-    hour = f.date_trunc("hour", "dead_at").cast("double").alias("hour")
+    hour = times.whole(f.col("dead_at"), times.HOUR).alias("hour")
     hours = rows.where(f.col("dead_at") >= f.lit(first)).select(hour).distinct().collect()
-    return {datetime.fromtimestamp(row["hour"], UTC).isoformat() for row in hours}
+    return {datetime.fromtimestamp(row["hour"] * 3600, UTC).isoformat() for row in hours}
 
 
 def _nothing(spark: SparkSession, columns: StructType) -> DataFrame:
@@ -67,7 +62,7 @@ def _finished(spark: SparkSession, files: Files, hours: Sequence[datetime]) -> D
     wanted = schema.struct(schema.MESSAGES)
     reader = spark.read.schema(wanted).option("basePath", files.url(MESSAGES))
     rows = reader.parquet(*paths) if paths else _nothing(spark, wanted)
-    rows = rows.withColumn("hour", hours_of(rows, "finished_at")).withColumn("queue", _queue("queue_name", "queue_id"))
+    rows = rows.withColumns({"hour": times.hour(f.col("finished_at")), "queue": _queue("queue_name", "queue_id")})
     return rows.where(f.col("hour").isin(list(hours)))
 
 
@@ -87,7 +82,7 @@ def _dead(spark: SparkSession, files: Files, finished: DataFrame, hours: Sequenc
         "id", f.col("dead_queue").alias("queue"), f.col("dead_reason").alias("reason"), f.col("dead_at").alias("at")
     )
     everything = now.unionByName(past).where("queue is not null").dropDuplicates(["id", "at"])
-    everything = everything.withColumn("hour", hours_of(everything, "at"))
+    everything = everything.withColumn("hour", times.hour(f.col("at")))
     return everything.where(f.col("hour").isin(list(hours)))
 
 

@@ -12,25 +12,17 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
 from queues.etl.errors import RowsMissing
+from queues.etl.job import times
 from queues.etl.job.database import ROWS_PER_QUERY
 from queues.etl.job.files import Files
 from queues.etl.job.layout import LIVE, Part, unknown
 from queues.etl.job.ledger import staging
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-#: In microseconds, as Spark and Parquet count.
-HOUR = 3600 * 10**6
-DAY = 24 * HOUR
 #: Files of which the footers are read one by one; Spark is faster for more.
 FOOTERS = 200
-
-
-def _whole(time: str, unit: int) -> Column:
-    """The whole units from 1970 to a time: for rows by the million, of which Spark's calendar takes long for each."""
-    micros = f.unix_micros(time)
-    return ((micros - f.pmod(micros, f.lit(unit))) / unit).cast("int")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +76,7 @@ class Writer:
         """
         staged = f"{staging(self.number)}/{layout.table}"
         seen = Observation()
-        dated = rows.withColumn("dt", f.date_from_unix_date(_whole(layout.time, DAY)))
+        dated = rows.withColumn("dt", times.day(f.col(layout.time)))
         placed = dated.observe(seen, f.count(f.lit(1)).alias("rows"))
         tasks = min(self.readers, 1 + about // ROWS_PER_QUERY)
         placed.coalesce(tasks).write.partitionBy("dt", "owner").parquet(self.files.url(staged), mode="overwrite")
@@ -105,13 +97,14 @@ class Writer:
         hours: Counter[int] = Counter()
         footers = self.files.footers(paths, time) if len(paths) <= FOOTERS else {}
         for path, footer in footers.items():
-            if footer.least is not None and footer.most is not None and footer.least // HOUR == footer.most // HOUR:
-                hours[footer.least // HOUR] += footer.rows
+            hour = footer.only(times.HOUR)
+            if hour is not None:
+                hours[hour] += footer.rows
                 paths.remove(path)
         if paths:
             found = self.spark.read.schema(f"{time} timestamp").parquet(*map(self.files.url, paths))
-            hour = _whole(time, HOUR).alias("hour")
-            hours.update({row["hour"]: row["count"] for row in found.groupBy(hour).count().collect()})
+            counted = found.groupBy(times.whole(f.col(time), times.HOUR).alias("hour")).count().collect()
+            hours.update({row["hour"]: row["count"] for row in counted})
         written.hours = [Hour(datetime.fromtimestamp(at * 3600, UTC), rows) for at, rows in sorted(hours.items())]
         written.rows_out = hours.total()
         self._check(written)
