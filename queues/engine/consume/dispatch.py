@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import ClassVar, NamedTuple, Protocol
 
 from queues.engine.clock import now
 from queues.engine.consume.backlog import Backlog
+from queues.engine.consume.message_runs import UnackedMessages
 from queues.engine.faults import told
 from queues.engine.health import Health
 from queues.engine.message import Delivery, Detail
@@ -130,7 +131,7 @@ class Dispatched(Protocol):
         """The prefetched messages."""
 
     @property
-    def unacked(self) -> Mapping[int, object]:
+    def unacked(self) -> UnackedMessages:
         """The delivered messages, by their tags."""
 
     def push(self, now: float, most: int, key: int | None) -> list[PushRun]:
@@ -336,17 +337,16 @@ class Dispatcher:
             for tag in tags:
                 self._moved.pop(tag, None)
 
-    def expire(self, tags: Iterable[int], consumer: PushConsumer, time: float) -> None:
+    def expire(self, tags: Sequence[int], consumer: PushConsumer, time: float) -> None:
         """Take back those of these deliveries that are unfinished, and whose deadline was not moved."""
         late = []
-        for tag in tags:
+        for tag in self._queue.unacked.among(tags):
             moved = self._moved.pop(tag, time)
-            if tag not in self._queue.unacked:
-                continue
             if moved > time:
                 self._queue.due_back(moved, (tag,), consumer)
             else:
                 late.append(tag)
+        self.completed(tags)
         for tag in late:
             self._queue.give_back(tag, error="not finished by its deadline")
         if late:

@@ -819,7 +819,8 @@ class LocalQueue:
     def expire(self, burst: Burst, time: float) -> None:
         """Return deliveries that were not acknowledged in time: those to who asked keep their tags."""
         if burst.consumer is not None:
-            self._dispatcher.expire(chain.from_iterable(burst.tags), burst.consumer, time)
+            for tags in burst.tags:
+                self._dispatcher.expire(tags, burst.consumer, time)
             return
         unacked, made = self.unacked, burst.made
         for tag in chain.from_iterable(map(unacked.among, burst.tags)):
