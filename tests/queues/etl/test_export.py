@@ -213,6 +213,19 @@ def test_late_rows_are_counted_and_not_lost(etl: Etl) -> None:
     assert etl.ids() == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("footers", [0, 200])
+def test_the_record_has_the_hours_of_all_rows(etl: Etl, monkeypatch: pytest.MonkeyPatch, footers: int) -> None:
+    monkeypatch.setattr("queues.etl.job.writing.FOOTERS", footers)
+    hour = datetime(2026, 11, 20, 5, tzinfo=UTC)
+    etl.finish(1, 2, finished_at=hour + timedelta(hours=1) - timedelta(microseconds=1))
+    etl.finish(3, finished_at=hour, queue="other")
+    etl.finish(4, finished_at=hour + timedelta(hours=3), queue="other")
+    etl.finish(5, finished_at=hour + timedelta(days=1))
+    assert etl.export()["tables"]["messages"]["rows_out"] == 5
+    record = json.loads((etl.output / "_runs" / "000001.json").read_text())
+    assert record["hours"] == [(hour + timedelta(hours=n)).isoformat() for n in (0, 3, 24)]
+
+
 LARGE = '{"large": "' + 40_000 * "x" + '"}'
 BODIES = {
     1: (b'{"order": 7, "total": 1.5}', 2), 2: (packb({"order": 8, "raw": b"\x00"}), 1), 3: (b"\xff\xfe", None),
