@@ -7,7 +7,7 @@ publish to, a `LocalQueue` or a `LocalSubscription` to consume from. docs/archit
 from queues.engine.access import ANONYMOUS, NOTHING, Grant
 from queues.engine.backpressure import ReplyHolder
 from queues.engine.clients import ClientConnection
-from queues.engine.consume.dispatch import Push, PushConsumer, Waiter
+from queues.engine.consume.dispatch import Push, PushConsumer, PushRun, Waiter
 from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue
 from queues.engine.consume.subscriptions import LocalSubscription
 from queues.engine.engine import Engine, running
@@ -28,7 +28,7 @@ from queues.engine.errors import (
 from queues.engine.garbage import spare_garbage_collector
 from queues.engine.mailbox.mailbox import Mailbox, PeerMessage
 from queues.engine.mailbox.service import MailboxService
-from queues.engine.message import CONTENT_ONLY, Content, Delivery, Detail, DetailedMessage
+from queues.engine.message import Content, Delivery, Detail, DetailedMessage
 from queues.engine.options import EngineOptions, options_from_settings
 from queues.engine.policies import QueuePolicy
 from queues.engine.publish.destination import Destination
@@ -37,7 +37,6 @@ from queues.engine.uuids import first_id
 
 __all__ = [
     "ANONYMOUS",
-    "CONTENT_ONLY",
     "NOTHING",
     "ClientConnection",
     "Content",
@@ -61,6 +60,7 @@ __all__ = [
     "Publisher",
     "Push",
     "PushConsumer",
+    "PushRun",
     "QueueFull",
     "QueueNotFound",
     "QueuePolicy",

@@ -11,7 +11,7 @@ from time import monotonic, time
 from typing import Protocol
 from uuid import uuid4
 
-from queues.engine import CONTENT_ONLY, ClientConnection, Content, LocalQueue, Push, PushConsumer
+from queues.engine import ClientConnection, Content, LocalQueue, PushConsumer, PushRun
 from wire.net.connection import Connection, contained
 from wire.overhop.codec.encoder import Unencodable
 from wire.overhop.codec.hot_frames import QuestWriter
@@ -21,8 +21,6 @@ from wire.overhop.payloads import JobNames, payload_value
 logger = logging.getLogger(__name__)
 
 MSGPACK = int(Content.MSGPACK)
-#: The detail of a job that is as most are.
-_ENQUEUED = CONTENT_ONLY[Content.MSGPACK]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,29 +76,37 @@ class Consumer(PushConsumer):
     # Called by the engine.
 
     @contained
-    def push(self, messages: list[Push], deadline: float | None) -> None:
+    def push(self, runs: list[PushRun], deadline: float | None) -> None:
         """Send jobs to the worker."""
         since = time()
         due = None if deadline is None else since + deadline - monotonic()
         text = None if due is None else format_timestamp(datetime.fromtimestamp(due, UTC))
         usual = self.buffer.policy.max_attempts
-        tags, ids, payloads, attempts, details = zip(*messages, strict=True)
-        if attempts.count(0) == details.count(_ENQUEUED) == len(messages) and max(map(len, payloads)) <= self.largest:
-            frames = [self._push_alike(Pushed(self, 1, since, due), text, usual, tags, ids, payloads)]
-            count = len(messages)
-        else:
-            frames = []
-            for tag, id, payload, failed, detail in messages:
-                value = self._value(tag, id, payload, None if detail is None else detail.content)
-                if value is not None:
-                    own = None if detail is None else detail.max_attempts
-                    most = usual if own is None else own
-                    pushed = Pushed(self, failed + 1, since, due)
-                    frames.append(self._push_alike(pushed, text, most, (tag,), (id,), (value,)))
-            count = len(frames)
+        frames: list[bytes] = []
+        count = 0
+        for run in runs:
+            detail, pushed = run.detail, Pushed(self, run.attempts + 1, since, due)
+            own = None if detail is None else detail.max_attempts
+            most = usual if own is None else own
+            tags, ids, values = run.tags, run.ids, run.payloads
+            if detail is None or detail.content != MSGPACK or max(map(len, values)) > self.largest:
+                tags, ids, values = self._values(run, None if detail is None else detail.content)
+            if values:
+                frames.append(self._push_alike(pushed, text, most, tags, ids, values))
+                count += len(values)
         if count:
             self.active += count
             self._owner.send_quests(b"".join(frames), count)
+
+    def _values(self, run: PushRun, content: int | None) -> tuple[list[int], list[int], list[bytes]]:
+        """The tags, ids and encoded payloads of those that a frame can have."""
+        tags, ids, values = list[int](), list[int](), list[bytes]()
+        for tag, id, payload in zip(run.tags, run.ids, run.payloads, strict=True):
+            if (value := self._value(tag, id, payload, content)) is not None:
+                tags.append(tag)
+                ids.append(id)
+                values.append(value)
+        return tags, ids, values
 
     def _push_alike(
         self, pushed: Pushed, deadline: str | None, most: int, tags: Sequence[int], ids: Sequence[int],

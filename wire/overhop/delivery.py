@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
-from typing import Any, cast
+from itertools import islice, repeat
+from operator import itemgetter
+from typing import Any, Final
 from uuid import UUID
 
 from queues.engine import ClientConnection, LocalQueue, QueueNotFound, first_id
@@ -27,6 +28,8 @@ Payload = dict[str, Any]
 MOST_JOBS = 100
 NOT_SETTLED = "the store cannot settle this job: an operator has to see to it"
 NOT_COUNTED = "the database was lost before this attempt was counted: the job comes again"
+
+_pushed: Final = itemgetter(0)
 
 
 class Answers:
@@ -129,15 +132,12 @@ class Deliveries:
         """Finish the jobs of a run; False if they are not all of one consumer, and this worker's: they are left to
         `done`."""
         jids, rids = run.jids, run.rids
-        jobs = list(map(self.assignments.get, jids))
-        if None in jobs or len(set(jids)) < len(jids):
+        found = list(map(self.assignments.pop, jids, repeat(None)))
+        jobs = [job for job in found if job is not None]
+        if len(jobs) < len(jids) or len({pushed.consumer for pushed in set(map(_pushed, jobs))}) > 1:
+            self.assignments.update((jid, job) for jid, job in zip(jids, found, strict=True) if job is not None)
             return False
-        pushes, tags = zip(*cast(list[Assignment], jobs), strict=True)
-        consumer = pushes[0].consumer
-        if any(pushed.consumer is not consumer for pushed in set(pushes)):
-            return False
-        for jid in jids:
-            del self.assignments[jid]
+        consumer, tags = jobs[0][0].consumer, [tag for _, tag in jobs]
         consumer.finished(len(tags))
         answers = Answers(tags, rids)
         late = set(consumer.buffer.complete_many(tags, answers.refuse))

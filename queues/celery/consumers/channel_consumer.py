@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
-from queues.engine import LocalQueue, Push, PushConsumer
+from queues.engine import LocalQueue, Push, PushConsumer, PushRun
 
 #: A prefetch count of 0 is no limit. What a worker has in its memory has one all the same.
 WITHOUT_LIMIT = 10_000
@@ -77,11 +77,12 @@ class QueueConsumer(PushConsumer):
             self.buffer.audited is not None or self.buffer.policy.concurrency_limit is not None
         )
 
-    def push(self, messages: list[Push], deadline: float | None) -> None:
+    def push(self, runs: list[PushRun], deadline: float | None) -> None:
         buffer = self.buffer
         assert buffer is not None
-        self.held.update(push.tag for push in messages)
-        self.channel.pushed(self, [Received(self, buffer, push) for push in messages])
+        for run in runs:
+            self.held.update(run.tags)
+        self.channel.pushed(self, [Received(self, buffer, push) for run in runs for push in run])
 
     def expired(self, tags: list[int]) -> None:
         """The queue's ack timeout is over: the messages go to others, though their consumer may not know."""

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import ClassVar, NamedTuple, Protocol
 
 from queues.engine.clock import now
 from queues.engine.consume.backlog import Backlog
+from queues.engine.consume.message_runs import UnackedMessages
 from queues.engine.faults import told
 from queues.engine.health import Health
 from queues.engine.message import Delivery, Detail
@@ -40,6 +41,28 @@ class Push(NamedTuple):
     detail: Detail | None
 
 
+class PushRun:
+    """Messages on their way to a consumer that have attempts and detail in common; `ids` as `Push` has them."""
+
+    __slots__ = ("attempts", "detail", "ids", "payloads", "tags")
+
+    def __init__(
+        self, tags: Sequence[int], ids: Sequence[int], payloads: list[bytes], attempts: int, detail: Detail | None
+    ) -> None:
+        self.tags = tags
+        self.ids = ids
+        self.payloads = payloads
+        self.attempts = attempts
+        self.detail = detail
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def __iter__(self) -> Iterator[Push]:
+        for tag, id, payload in zip(self.tags, self.ids, self.payloads, strict=True):
+            yield Push(tag, id, payload, self.attempts, self.detail)
+
+
 class PushConsumer(ABC):
     """A consumer that is pushed to. `key` is its API key; `credits` are granted by `Dispatcher.grant`."""
 
@@ -53,7 +76,7 @@ class PushConsumer(ABC):
         self.credits = 0
 
     @abstractmethod
-    def push(self, messages: list[Push], deadline: float | None) -> None:
+    def push(self, runs: list[PushRun], deadline: float | None) -> None:
         """Take messages, due back at `deadline` (monotonic; None: never)."""
 
     @abstractmethod
@@ -83,10 +106,11 @@ class Waiter(PushConsumer):
     def refuse(self) -> None:
         """Nothing will come: the queue is paused and refuses, or was removed."""
 
-    def push(self, messages: list[Push], deadline: float | None) -> None:
+    def push(self, runs: list[PushRun], deadline: float | None) -> None:
         """Take the one message."""
-        [(tag, _, payload, attempts, detail)] = messages
-        self.deliver((tag, payload, attempts, detail))
+        [run] = runs
+        [tag], [payload] = run.tags, run.payloads
+        self.deliver((tag, payload, run.attempts, run.detail))
 
     def expired(self, tags: list[int]) -> None:
         """It has no deadline."""
@@ -107,10 +131,10 @@ class Dispatched(Protocol):
         """The prefetched messages."""
 
     @property
-    def unacked(self) -> Mapping[int, object]:
+    def unacked(self) -> UnackedMessages:
         """The delivered messages, by their tags."""
 
-    def push(self, now: float, most: int, key: int | None) -> list[Push]:
+    def push(self, now: float, most: int, key: int | None) -> list[PushRun]:
         """Deliver messages to a consumer with this API key."""
 
     def give_back(self, tag: int, *, error: str) -> None:
@@ -257,23 +281,25 @@ class Dispatcher:
         queue, consumers = self._queue, self._consumers
         consumer = consumers[0]
         turn = min(consumer.credits, share, TURN if len(consumers) > 1 else share)
-        messages = queue.push(time, turn, consumer.key)
-        if not messages:
+        runs = queue.push(time, turn, consumer.key)
+        if not runs:
             return False
-        consumer.add_credits(-len(messages))
-        self.demand -= len(messages)
+        count = sum(map(len, runs))
+        consumer.add_credits(-count)
+        self.demand -= count
         consumers.popleft()
         self._waiters -= consumer.waits
         if consumer.credits:
             self._line_up(consumer)
-        deadline = None if consumer.waits else self._add_deadline(consumer, messages, time)
+        tags = runs[0].tags if len(runs) == 1 else [tag for run in runs for tag in run.tags]
+        deadline = None if consumer.waits else self._add_deadline(consumer, tags, time)
         try:
-            consumer.push(messages, deadline)
+            consumer.push(runs, deadline)
         except Exception as error:  # the deliveries count: a message that fails with every consumer is given up
             queue.health.broken("session", consumer, error)
             self.withdraw(consumer)
-            for message in messages:
-                queue.give_back(message.tag, error=told(error))
+            for tag in tags:
+                queue.give_back(tag, error=told(error))
         return True
 
     def close(self) -> None:
@@ -289,13 +315,10 @@ class Dispatcher:
 
     # Deadlines.
 
-    def _add_deadline(self, consumer: PushConsumer, messages: list[Push], time: float) -> float | None:
+    def _add_deadline(self, consumer: PushConsumer, tags: Sequence[int], time: float) -> float | None:
         timeout = self._queue.policy.ack_timeout
         if timeout is None:
             return None
-        first, last = messages[0].tag, messages[-1].tag
-        consecutive = last - first == len(messages) - 1
-        tags: Sequence[int] = range(first, last + 1) if consecutive else [message.tag for message in messages]
         self._queue.due_back(time + timeout, tags, consumer)
         return time + timeout
 
@@ -314,17 +337,16 @@ class Dispatcher:
             for tag in tags:
                 self._moved.pop(tag, None)
 
-    def expire(self, tags: Iterable[int], consumer: PushConsumer, time: float) -> None:
+    def expire(self, tags: Sequence[int], consumer: PushConsumer, time: float) -> None:
         """Take back those of these deliveries that are unfinished, and whose deadline was not moved."""
         late = []
-        for tag in tags:
+        for tag in self._queue.unacked.among(tags):
             moved = self._moved.pop(tag, time)
-            if tag not in self._queue.unacked:
-                continue
             if moved > time:
                 self._queue.due_back(moved, (tag,), consumer)
             else:
                 late.append(tag)
+        self.completed(tags)
         for tag in late:
             self._queue.give_back(tag, error="not finished by its deadline")
         if late:

@@ -13,12 +13,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import accumulate, repeat, takewhile
+from itertools import accumulate, takewhile
 from operator import itemgetter
-from typing import Any
 
-from queues.engine.consume.dispatch import Push
+from queues.engine.consume.dispatch import Push, PushRun
 from queues.engine.consume.memory import OVERHEAD, Memory, weight
 from queues.engine.consume.message_runs import MessageRun, PrefetchedMessages, Unacked, UnackedMessages
 from queues.engine.message import POSITION, Detail, Message
@@ -28,9 +26,6 @@ UNKNOWN_BYTES = 1 << 16
 
 #: Messages handed back that a purge looks for; messages acknowledged late that are not delivered again.
 REMEMBERED = 10_000
-
-#: A NamedTuple's own constructor takes twice as long.
-_new_push: Callable[[tuple[Any, ...]], Push] = partial(tuple.__new__, Push)
 
 
 class HeldMessages:
@@ -78,26 +73,27 @@ class HeldMessages:
         self._hold(-(OVERHEAD + (0 if detail is None else detail.weight)) * len(run) - sum(map(len, run.payloads)))
         return tags, run
 
-    def push(self, now: float, most: int, most_bytes: int) -> list[Push]:
+    def push(self, now: float, most: int, most_bytes: int) -> list[PushRun]:
         """Deliver up to `most` messages, fewer of large ones. Those that outlived their time are none of them."""
-        taken: list[Push] = []
+        taken: list[PushRun] = []
         size = 0
-        while len(taken) < most and self.ready and size < most_bytes:
+        while most and self.ready and size < most_bytes:
             detail = self.ready.first_run.detail
             if detail is not None and not (detail.tag is detail.expires_at is detail.origin is None):
-                if (pushed := self._push_special(now, detail)) is not None:
-                    size += len(pushed.payload)
-                    taken.append(pushed)
+                pushed = self._push_special(now, detail)
+                if pushed is None:
+                    continue
             else:
-                sizes = accumulate(self.ready.first_run.sizes(most - len(taken)), initial=size)
+                sizes = accumulate(self.ready.first_run.sizes(most), initial=size)
                 few = sum(1 for _ in takewhile(most_bytes.__gt__, sizes))
-                tags, run = self._deliver_run(now, min(most - len(taken), few))
-                columns = zip(tags, run.ids, run.payloads, repeat(run.attempts), repeat(detail), strict=False)
-                size += sum(map(len, run.payloads))
-                taken += map(_new_push, columns)
+                tags, run = self._deliver_run(now, min(most, few))
+                pushed = PushRun(tags, run.ids, run.payloads, run.attempts, detail)
+            size += sum(map(len, pushed.payloads))
+            most -= len(pushed)
+            taken.append(pushed)
         return taken
 
-    def _push_special(self, now: float, detail: Detail) -> Push | None:
+    def _push_special(self, now: float, detail: Detail) -> PushRun | None:
         """Deliver the first message, which may have the tag of an earlier delivery, or its time; None if it is settled
         or has outlived that."""
         [(id, payload, attempts, _)] = self.ready.take(1)
@@ -115,7 +111,7 @@ class HeldMessages:
         if tag == self.next_tag:
             self.next_tag = tag + 1
         self.unacked.add(tag, (id, attempts, now, detail))
-        return Push(tag, detail.origin or id, payload, attempts, detail)
+        return PushRun((tag,), (detail.origin or id,), [payload], attempts, detail)
 
     # Settling.
 

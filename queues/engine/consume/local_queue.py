@@ -27,7 +27,7 @@ from typing import Protocol
 from queues.engine.consume.backlog import Backlog, ClaimResult
 from queues.engine.consume.claim_path import ASK, Action, Event
 from queues.engine.consume.deadlines import Burst, Deadlines
-from queues.engine.consume.dispatch import TURN_BYTES, Dispatcher, Push, PushConsumer, Waiter
+from queues.engine.consume.dispatch import TURN_BYTES, Dispatcher, Push, PushConsumer, PushRun, Waiter
 from queues.engine.consume.held_messages import HeldMessages
 from queues.engine.consume.limits import BATCH, FlowLimits
 from queues.engine.consume.line import Line, LineChanges
@@ -194,8 +194,8 @@ class LocalQueue:
         """Messages of any kind for a consumer that asks; what is missing is claimed."""
         self.last_demand = now
         found: list[Delivery] = []
-        while len(found) < count and not self.policy.paused and (taken := self.push(now, count - len(found), consumer)):
-            found += [(tag, payload, attempts, detail) for tag, _, payload, attempts, detail in taken]
+        while len(found) < count and not self.policy.paused and (runs := self.push(now, count - len(found), consumer)):
+            found += [(tag, payload, attempts, detail) for run in runs for tag, _, payload, attempts, detail in run]
         if timed:
             for tag, _, attempts, _ in found:
                 self._add_deadline((tag,), attempts, now)
@@ -259,7 +259,7 @@ class LocalQueue:
             self.tidy_soon()
         return self._dispatcher
 
-    def push(self, now: float, most: int, key: int | None = None) -> list[Push]:
+    def push(self, now: float, most: int, key: int | None = None) -> list[PushRun]:
         """Up to `most` messages for a consumer with this API key, fewer of large ones."""
         if now >= self._node.trusted_until:
             return []
@@ -269,8 +269,8 @@ class LocalQueue:
             most = sum(1 for _ in takewhile(lambda message: message[0] <= first, islice(held.ready, most)))
         taken = held.push(now, most, TURN_BYTES)
         if taken and self.audited is not None:
-            ids = [held.unacked[push.tag][0] for push in taken]
-            self.audited.delivered(ids, [push.id for push in taken], key)
+            for run in taken:
+                self.audited.delivered([held.unacked[tag][0] for tag in run.tags], run.ids, key)
         self._refill()
         return taken
 
@@ -819,7 +819,8 @@ class LocalQueue:
     def expire(self, burst: Burst, time: float) -> None:
         """Return deliveries that were not acknowledged in time: those to who asked keep their tags."""
         if burst.consumer is not None:
-            self._dispatcher.expire(chain.from_iterable(burst.tags), burst.consumer, time)
+            for tags in burst.tags:
+                self._dispatcher.expire(tags, burst.consumer, time)
             return
         unacked, made = self.unacked, burst.made
         for tag in chain.from_iterable(map(unacked.among, burst.tags)):

@@ -37,6 +37,8 @@ from queues.engine.statements import array
 #: Messages and bytes of a segment that no consumer here waits for: a claim takes whole segments, or unpacks them.
 MOST_READY: Final = 1000
 MOST_READY_BYTES: Final = 256 << 10
+#: Bytes that are stored once in place of once in each queue, from which on fewer messages are a segment, too.
+SHARED_BYTES: Final = 4096
 #: Bytes of all segments that one statement stores.
 MOST_STORED_BYTES: Final = 16 << 20
 
@@ -339,14 +341,15 @@ class Plan:
                 self._leasable[queue] = buffers[queue].wanted(now)
         leasable = [self._leasable.get(queue, 0) for queue in plain]
         single = packing = self._packing(group, known)
-        most_packed = self._most_packed(group, any(leasable)) if packing else 0
+        least = self._least_packed(group, sum(map(bool, leasable)))
+        most_packed = self._most_packed(group, least, any(leasable)) if packing else 0
         if not most_packed:
             packing = frozenset()
         unpacked = max((sum(queue not in packing for queue in queues) for queues, _ in groups), default=0)
         most = max(1, ROWS_PER_STATEMENT // max(1, unpacked))
         for part in _parts(group, min(most, most_packed) if packing else most, leasable):
             writes = []
-            for queues, ttl, packed in self._divided(part, groups, packing):
+            for queues, ttl, packed in _divided(part, groups, packing if len(part.bodies) >= least else frozenset()):
                 leased = [queue for queue in queues if not ttl and self._lease(queue, len(part.bodies))]
                 takers = {queue: buffers[queue] for queue in leased}
                 writes.append(Write(part, key, queues, tuple(map(takers.get, queues)), ttl, packed, single))
@@ -368,32 +371,21 @@ class Plan:
             return frozenset()
         return frozenset(policy.id for policy in known if policy.packs and policy.message_ttl is None)
 
-    def _most_packed(self, group: PublishGroup, leasable: bool) -> int:
-        """The messages that one segment may have, if a group is stored as segments of many. 0: it is not. `leasable`: a
-        consumer here may wait for them."""
+    def _least_packed(self, group: PublishGroup, takers: int) -> int:
+        """From how many messages on a group is stored as segments. These share the bodies in queues in which a consumer
+        here may wait for them; `takers` is the number of such."""
+        return 1 if (takers - 1) * sum(map(len, group.bodies)) >= SHARED_BYTES else self.segment_messages
+
+    def _most_packed(self, group: PublishGroup, least: int, leasable: bool) -> int:
+        """The messages that one segment may have, if a group is stored as segments of so many at least. 0: it is not.
+        `leasable`: a consumer here may wait for them."""
         count = len(group.bodies)
-        if count < self.segment_messages:
+        if count < least:
             return 0
         mean = max(1, sum(map(len, group.bodies)) // count)
         messages, size = (ROWS_PER_STATEMENT, MOST_SEGMENT_BYTES) if leasable else (MOST_READY, MOST_READY_BYTES)
         most = min(messages, size // mean)
-        return most if most >= self.segment_messages else 0
-
-    def _divided(
-        self, part: PublishGroup, groups: Sequence[tuple[tuple[int, ...], float]], packing: Set[int]
-    ) -> Iterator[tuple[tuple[int, ...], float, bool]]:
-        """The queues of each statement that stores a part, their time to live, and whether it stores segments, in the
-        queues that are `packing`."""
-        count, size = len(part.bodies), sum(map(len, part.bodies))
-        if count < self.segment_messages or size > MOST_SEGMENT_BYTES:
-            packing = frozenset()
-        for queues, ttl in groups:
-            packed = tuple(queue for queue in queues if queue in packing)
-            rows = tuple(queue for queue in queues if queue not in packing) if packed else queues
-            for some in _chunks(packed, MOST_STORED_BYTES // max(1, size)):
-                yield some, ttl, True
-            for some in _chunks(rows, ROWS_PER_STATEMENT // count):
-                yield some, ttl, False
+        return most if most >= least else 0
 
     def reject(self, group: PublishGroup, error: EngineError, routes: tuple[int, ...] = ()) -> None:
         """Reject the messages of a group, which these routes would have carried."""
@@ -451,6 +443,23 @@ def _even(start: int, stop: int, most: int) -> range:
     """Where the parts of a range begin: as few as possible, of about the same size."""
     parts = -(-(stop - start) // most)
     return range(start, stop, -(-(stop - start) // parts)) if parts else range(0)
+
+
+def _divided(
+    part: PublishGroup, groups: Sequence[tuple[tuple[int, ...], float]], packing: Set[int]
+) -> Iterator[tuple[tuple[int, ...], float, bool]]:
+    """The queues of each statement that stores a part, their time to live, and whether it stores segments, in the
+    queues that are `packing`."""
+    count, size = len(part.bodies), sum(map(len, part.bodies))
+    if size > MOST_SEGMENT_BYTES:
+        packing = frozenset()
+    for queues, ttl in groups:
+        packed = tuple(queue for queue in queues if queue in packing)
+        rows = tuple(queue for queue in queues if queue not in packing) if packed else queues
+        for some in _chunks(packed, MOST_STORED_BYTES // max(1, size)):
+            yield some, ttl, True
+        for some in _chunks(rows, ROWS_PER_STATEMENT // count):
+            yield some, ttl, False
 
 
 def _chunks(queues: tuple[int, ...], most: int) -> Iterator[tuple[int, ...]]:

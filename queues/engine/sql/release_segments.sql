@@ -13,7 +13,8 @@ with picked as materialized (
     returning first, queue_id, count
 ), gone as (
     delete from queues_segment where slot > 0 and first = any(array(select first from picked where slot > 0))
-    returning first, queue_id, producer_id, count, published_at, max_attempts, content, bodies
+    returning first, queue_id, producer_id, count, published_at, max_attempts, content,
+        queues_bodies(slot, bodies, bodies_id) as bodies
 ), moved as (
     insert into queues_segment (first, queue_id, producer_id, count, published_at, max_attempts, content, bodies)
     select first, queue_id, producer_id, count, published_at, max_attempts, content, bodies from gone

@@ -12,8 +12,11 @@ with given as materialized (
     returning first, queue_id, producer_id, count, published_at, max_attempts, content,
         array(select length(body) from unnest(bodies) as body) as sizes
 ), staying as materialized (
-    select slot, first, queue_id, producer_id, count, published_at, max_attempts, content, bodies
+    select slot, first, queue_id, producer_id, count, published_at, max_attempts, content, bodies, bodies_id
     from queues_segment where slot > 0 and first = any(%(whole)s::bigint[]) order by first for key share
+), shared as materialized (
+    select slot, id as bodies_id, array(select length(body) from unnest(bodies) as body) as sizes
+    from queues_segmentbody where id = any(array(select distinct bodies_id from staying where bodies_id is not null))
 ), partly as materialized (
     select slot, first, queue_id from queues_segment where first = any(%(parts)s::bigint[]) order by first for key share
 ), noted as (
@@ -32,7 +35,8 @@ with given as materialized (
         select first, count, queue_id, producer_id, published_at, max_attempts, content, sizes from gone
         union all
         select first, count, queue_id, producer_id, published_at, max_attempts, content,
-            array(select length(body) from unnest(bodies) as body) from staying
+            coalesce(sizes, array(select length(body) from unnest(bodies) as body))
+        from staying left join shared using (slot, bodies_id)
     ) as segment join (
         select first, array_agg(low order by low) as lows, array_agg(high order by low) as highs,
             array_agg(consumer_id order by low) as consumers, array_agg(delivered_at order by low) as delivered,

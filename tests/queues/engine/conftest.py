@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import psycopg
@@ -20,6 +21,7 @@ from queues.engine import (
     LocalQueue,
     Push,
     PushConsumer,
+    PushRun,
     Waiter,
     options_from_settings,
 )
@@ -142,8 +144,8 @@ class Worker(PushConsumer):
         self.lost: list[int] = []
         self._news = Changes()
 
-    def push(self, messages: list[Push], deadline: float | None) -> None:
-        self.pushed += messages
+    def push(self, runs: list[PushRun], deadline: float | None) -> None:
+        self.pushed += chain.from_iterable(runs)
         self.deadlines.append(deadline)
         self._news.notify()
 

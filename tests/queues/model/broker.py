@@ -245,7 +245,8 @@ class Brokers:
         with connection.transaction():
             # Before the snapshot: what is truncated after it, with rows that it would see, is seen as empty.
             connection.execute(
-                "lock table queues_segment, queues_segmentsettlement, queues_queuetally in access share mode"
+                "lock table queues_segment, queues_segmentbody, queues_segmentsettlement, queues_queuetally"
+                " in access share mode"
             )
             return self.store.rows(sql, *parameters)
 

@@ -18,7 +18,9 @@ INSTALL = (
     """
     create function model_note_segment() returns trigger language plpgsql as $$ begin
         insert into model_lease select new.queue_id, body, node
-        from unnest(array[old.node_id, new.node_id]) as node, unnest(new.bodies) as body where node is not null;
+        from unnest(array[old.node_id, new.node_id]) as node,
+            unnest(queues_bodies(new.slot, new.bodies, new.bodies_id)) as body
+        where node is not null;
         return null;
     end $$
     """,

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from queues.engine import Content, LocalQueue, Push
+from queues.engine import Content, LocalQueue, PushRun
 from queues.engine.message import Detail
 from wire.overhop.codec.decoder import Decoder, Type
 from wire.overhop.consumer import Assignment, Consumer
@@ -52,7 +52,7 @@ def test_a_job_whose_payload_fails_in_an_unforeseen_way_becomes_a_dead_letter_an
     owner, buffer = Owner(), Buffer()
     consumer = Consumer(owner, "q", cast(LocalQueue, buffer), 1000, None)
     msgpack = Detail(content=Content.MSGPACK)
-    consumer.push([Push(1, 11, b"{}", 0, None), Push(2, 12, b"\x07", 0, msgpack)], None)
+    consumer.push([PushRun((1,), (11,), [b"{}"], 0, None), PushRun((2,), (12,), [b"\x07"], 0, msgpack)], None)
     assert buffer.buried == {1: "it cannot be delivered: ZeroDivisionError"}
     (quest,) = Decoder.for_client().feed(owner.sent)
     assert (quest.t, quest.p["job_payload"]) == (Type.QUEST, 7)

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from queues.engine import Destination, DetailedMessage, Engine, Push
+from queues.engine import Destination, DetailedMessage, Engine, PushRun
 from queues.engine.cluster import membership as nodes
 from queues.engine.cluster import reaper
 from queues.engine.cluster.reaper import settle_predecessors
@@ -107,10 +107,11 @@ async def test_a_node_leases_no_more_of_a_shared_queue_than_its_consumers_ask_fo
 class Greedy(Worker):
     """A worker that acknowledges what it is pushed, and asks for as many again."""
 
-    def push(self, messages: list[Push], deadline: float | None) -> None:
-        super().push(messages, deadline)
-        assert self.buffer.ack_many([push.tag for push in messages]) == []
-        self.grant(len(messages))
+    def push(self, runs: list[PushRun], deadline: float | None) -> None:
+        super().push(runs, deadline)
+        for run in runs:
+            assert self.buffer.ack_many(run.tags) == []
+            self.grant(len(run))
 
 
 async def shared_by(engines: list[Engine], queue: int, store: Store) -> None:

@@ -1,0 +1,158 @@
+"""Messages for several queues with consumers waiting: their bodies are stored once, and each queue has them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+import pytest
+
+from queues.engine import Delivery, Engine, LocalQueue
+from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
+from tests.waiting import until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: A turn that does not end within a test, and one that does.
+EVER, TURN = 600.0, 0.2
+BODIES = [b"one", b"", b"three", b"four"]
+
+
+class Taken(NamedTuple):
+    """What one queue's consumer has."""
+
+    buffer: LocalQueue
+    deliveries: list[Delivery]
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [delivery[1] for delivery in self.deliveries]
+
+    @property
+    def tags(self) -> list[int]:
+        return [delivery[0] for delivery in self.deliveries]
+
+
+async def taken(engine: Engine, store: Store, *bodies: bytes, served: str = "ab", others: str = "") -> list[Taken]:
+    """Publish messages together to a topic with a route to each queue, of which some have consumers: what they get."""
+    for name in served + others:
+        if not store.rows("select from queues_queue where name = %s", name):
+            store.queue(name)
+            store.rows("insert into queues_route (source, target) values ('topic:t', %s) returning 1", f"queue:{name}")
+    buffers = [await engine.queue(name) for name in served]
+    first = [asyncio.ensure_future(Consumer(buffer).next()) for buffer in buffers]
+    for buffer in buffers:
+        await until(lambda: not buffer.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")  # noqa: B023
+    await Producer(engine).publish("topic:t", *bodies)
+    found = []
+    for buffer, coming in zip(buffers, first, strict=True):
+        deliveries = [await coming] + [await Consumer(buffer).next() for _ in bodies[1:]]
+        found.append(Taken(buffer, [delivery for delivery in deliveries if delivery is not None]))
+    return found
+
+
+def kept(store: Store, table: str) -> int:
+    return int(store.rows(f"select count(*) as n from {table} where slot > 0")[0]["n"])
+
+
+def ids_of(store: Store) -> list[int]:
+    return [row["id"] for row in store.rows("select id from queues_queue where name in ('a', 'b') order by name")]
+
+
+@pytest.fixture
+async def engine(make_engine: MakeEngine) -> Engine:
+    return await make_engine(segment_messages=2, turn=EVER)
+
+
+async def test_bodies_are_stored_once_for_all_queues_with_consumers(engine: Engine, store: Store) -> None:
+    a, b = await taken(engine, store, *BODIES)
+    assert a.bodies == b.bodies == BODIES
+    [stored] = store.rows("select bodies from queues_segmentbody")
+    assert [bytes(body) for body in stored["bodies"]] == BODIES
+    assert store.rows("select from queues_segment where bodies is not null") == []
+    for queue in ids_of(store):
+        assert [bytes(row["payload"]) for row in store.messages(queue)] == BODIES, "what operators see"
+    for got in (a, b):
+        assert got.buffer.ack_many(got.tags) == []
+    await until(lambda: engine.settlements.idle, "the settlements")
+    for queue in ids_of(store):
+        assert [row["size"] for row in store.archived(queue)] == list(map(len, BODIES))
+        assert store.messages(queue) == []
+    engine.maintenance.node.turn = TURN
+    await store.until(lambda: not kept(store, "queues_segmentbody"), "the truncation of bodies, too")
+
+
+async def test_a_queue_without_a_consumer_has_a_copy_that_outlives_the_shared_one(engine: Engine, store: Store) -> None:
+    a, b = await taken(engine, store, *BODIES, others="c")
+    [waiting] = store.rows("select bodies from queues_segment where slot = 0")
+    assert [bytes(body) for body in waiting["bodies"]] == BODIES
+    for got in (a, b):
+        assert got.buffer.ack_many(got.tags) == []
+    await until(lambda: engine.settlements.idle, "the settlements")
+    engine.maintenance.node.turn = TURN
+    await store.until(lambda: not kept(store, "queues_segmentbody"), "the truncation of bodies")
+    assert await Consumer(await engine.queue("c")).bodies(4) == BODIES
+
+
+async def test_bodies_of_one_queue_are_stored_with_it(engine: Engine, store: Store) -> None:
+    [a] = await taken(engine, store, *BODIES, served="a", others="b")
+    assert a.bodies == BODIES
+    assert store.rows("select from queues_segmentbody") == []
+
+
+@pytest.mark.parametrize(("size", "times"), [(5000, 1), (3000, 0)])
+async def test_a_single_message_is_shared_when_that_saves_much(
+    engine: Engine, store: Store, size: int, times: int
+) -> None:
+    a, b = await taken(engine, store, bytes(size))
+    assert a.bodies == b.bodies == [bytes(size)]
+    assert len(store.rows("select from queues_segmentbody")) == times
+    for got in (a, b):
+        assert got.buffer.ack_many(got.tags) == []
+    await until(lambda: engine.settlements.idle, "the settlements")
+    assert [row["size"] for queue in ids_of(store) for row in store.archived(queue)] == [size, size]
+
+
+async def test_a_message_that_is_returned_takes_its_body_along(engine: Engine, store: Store) -> None:
+    a, b = await taken(engine, store, *BODIES)
+    a.buffer.give_back(a.tags[2], delay=0.0, error="failed")
+    assert a.buffer.ack_many(a.tags[:2]) == []
+    again = await Consumer(a.buffer).next()
+    assert again is not None
+    assert (again[1], again[2]) == (b"three", 1)
+    assert a.buffer.ack_many([again[0], a.tags[3]]) == []
+    assert b.buffer.ack_many(b.tags) == []
+    await until(lambda: engine.settlements.idle, "the settlements")
+    for queue in ids_of(store):
+        assert sorted(row["size"] for row in store.archived(queue)) == sorted(map(len, BODIES))
+        assert store.messages(queue) == []
+
+
+async def test_what_consumers_keep_beyond_a_turn_has_its_bodies_when_the_shared_ones_are_gone(
+    engine: Engine, store: Store
+) -> None:
+    a, b = await taken(engine, store, *BODIES)
+    assert b.buffer.ack_many(b.tags) == []
+    engine.maintenance.node.turn = TURN
+    await store.until(lambda: not kept(store, "queues_segment") + kept(store, "queues_segmentbody"), "the truncation")
+    first, second = ids_of(store)
+    assert [bytes(row["payload"]) for row in store.messages(first)] == BODIES
+    assert store.messages(second) == []
+    a.buffer.give_back(a.tags[0], delay=0.0, error="failed")
+    again = await Consumer(a.buffer).next()
+    assert again is not None
+    assert again[1] == b"one"
+
+
+async def test_messages_of_a_dead_node_come_again_with_their_bodies(make_engine: MakeEngine, store: Store) -> None:
+    first = await make_engine(segment_messages=2, turn=EVER, host="first")
+    a, b = await taken(first, store, *BODIES)
+    assert b.buffer.ack_many(b.tags[:2]) == []
+    await until(lambda: first.settlements.idle, "the settlement")
+    first.connections.hang_up()
+    await first.supervisor.stop(5.0)
+    await first.connections.close()
+    second = await make_engine(segment_messages=2, turn=EVER, host="second")
+    assert await Consumer(await second.queue("a")).bodies(4) == BODIES, "a segment of which nothing is settled"
+    assert await Consumer(await second.queue("b")).bodies(2) == BODIES[2:], "what is open of the other"
+    assert a.bodies == BODIES
