@@ -112,7 +112,8 @@ class Command(SubcommandCommand):
         if options["json"]:
             self.say_json(shown)
         else:
-            self.say("\n".join(f"{field.replace('_', ' '):<20}{_text(value)}" for field, value in shown.items()))
+            width = max(map(len, shown)) + 2
+            self.say("\n".join(f"{field.replace('_', ' '):<{width}}{_text(value)}" for field, value in shown.items()))
 
     def do_pause(self, options: dict[str, Any]) -> None:
         with transaction.atomic():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import base64
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -73,7 +74,9 @@ def test_a_queue_is_shown_with_policy_counts_and_routes(shell: Shell) -> None:
     shown = shell("queue", "show", "orders", "--json").json
     assert (shown["ready"], shown["message_ttl"]) == (1, 1.5)
     assert (shown["routes_from"], shown["routes_to"]) == (["topic:prices"], ["queue:copy"])
-    assert "0:00:01.500000" in shell("queue", "show", "orders").out
+    text = shell("queue", "show", "orders").out
+    assert re.search("^message ttl +0:00:01.500000$", text, re.MULTILINE)
+    assert re.search("^single active consumer +no$", text, re.MULTILINE)
 
 
 def test_pause_and_resume(shell: Shell) -> None:
