@@ -62,7 +62,7 @@ class LiveBroker:
         """`host` is this one's alone: an engine awaits the end of its host's dead processes."""
         self.store = store
         self.options = dataclasses.replace(
-            options_from_settings("model"), host=host, segment_messages=segment_messages, turn=TURN
+            options_from_settings("model"), host=host, segment_messages=segment_messages, turn=TURN, mailboxes=True
         )
         self._sspq: dict[str, HostPort] = {}
         self.start()
@@ -151,6 +151,11 @@ class LiveBroker:
         node = self.engine.node
         self.store.rows("select pg_terminate_backend(pid) from unnest(%s::int[]) as pid", sessions_of(self.engine))
         wait_until(lambda: self.engine.available and self.engine.node != node, "the new node")
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return not self._loop.is_closed()
 
     def ask(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the broker's loop."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from abc import ABC, abstractmethod
@@ -15,6 +16,7 @@ from kombu.message import Message
 from kombu.messaging import Consumer as Consuming
 
 import queues.celery.transport  # noqa: F401 - makes fivewire:// known
+from tests.queues.engine.mailbox.test_service import Peer
 from tests.queues.model.broker import LiveBroker
 from tests.waiting import wait_until
 from tests.wire.broker import KEY
@@ -202,6 +204,62 @@ class Poller(Consumer):
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self.client.close()
+
+
+class Recipient(Consumer):
+    """The connection of a peer, which letters come to as soon as there are some. Losses of the database do not end it:
+    what it has is still its own."""
+
+    def __init__(self, broker: LiveBroker, name: str, queue: str, key: int) -> None:
+        super().__init__(broker)
+        self.queue = queue
+        self.credits[queue] = broker.engine.options.mailbox_window
+        self._at = broker
+        self._peer = broker.ask(peer_of(broker, name, key))
+        self._seen = 0
+
+    def lose_leases(self) -> None:
+        """It keeps them."""
+
+    def _take(self, patience: float) -> tuple[Delivered, Any] | None:
+        letters = self._peer.letters
+        if len(letters) == self._seen:
+            self._at.ask(self._await_letter(patience))
+        if len(letters) == self._seen:
+            return None
+        letter = letters[self._seen]
+        self._seen += 1
+        return Delivered(self.queue, label_in(letter.payload), None), letter.key
+
+    async def _await_letter(self, patience: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._peer.until(lambda: len(self._peer.letters) > self._seen)
+
+    def settle(self, handle: Any) -> bool:
+        self.settle_many([handle])
+        return True
+
+    def settle_many(self, handles: Sequence[Any]) -> None:
+        self._at.ask(self._acknowledge(handles))
+        self.credits[self.queue] += len(handles)
+
+    async def _acknowledge(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._peer.room.acknowledge(self._peer.mailbox, key)
+
+    def close(self) -> None:
+        """Leave the mailbox, unless the broker has ended."""
+        if self._at.runs:
+            self._at.ask(self._leave())
+
+    async def _leave(self) -> None:
+        self._peer.leave()
+
+
+async def peer_of(broker: LiveBroker, name: str, key: int) -> Peer:
+    """A peer that has its mailbox."""
+    return await Peer(broker.engine, name, key).here()
 
 
 class CeleryConsumer(Consumer):

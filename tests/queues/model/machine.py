@@ -1,11 +1,12 @@
 """Random work on live brokers, compared with the model after each step.
 
 One queue, `main`, is used over every protocol: Overhop and SSPQ clients, Django's transactions, and a BlipMQ topic that
-a route leads to it. The topic has a subscription too, `copies`; `graves` is the queue that dead letters of `main` may
-go to. In some examples `main` has a single active consumer, or two brokers are on the database. Messages come a few at
-a time or in bursts of up to hundreds, and from how many on they are stored as segments differs by example; the model
-knows nothing of that. The steps come one after the other, but for transactions that stay open and credits that wait for
-messages. After each step all deliveries that must come are awaited, and then the store has what the model has.
+a route leads to it. The topic has a subscription too, `copies`, and leads to a peer, whose mailbox is `letters`;
+`graves` is the queue that dead letters of `main` may go to. In some examples `main` has a single active consumer, or
+two brokers are on the database. Messages come a few at a time or in bursts of up to hundreds, and from how many on they
+are stored as segments differs by example; the model knows nothing of that. The steps come one after the other, but for
+transactions that stay open and credits that wait for messages. After each step all deliveries that must come are
+awaited, and then the store has what the model has.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from kombu.connection import Connection
 
 from queues.api import QueueFull, publish, publish_many
-from queues.models import Outcome, Queue, Subscription
+from queues.models import ApiKey, Outcome, Queue, Subscription
 from queues.operations import messages as operators
 from queues.operations.queues import create_queue, delete_queue
 from queues.operations.routes import add_route, remove_route
 from tests.queues.model.broker import Brokers, LiveBroker
-from tests.queues.model.consumers import CeleryConsumer, Consumer, Poller, Receiver, Worker
+from tests.queues.model.consumers import CeleryConsumer, Consumer, Poller, Receiver, Recipient, Worker, peer_of
 from tests.queues.model.leases import noted
 from tests.queues.model.reference import DEAD, HELD, READY, Delivery, Difference
 from tests.queues.model.reference import Queue as Model
@@ -97,10 +98,16 @@ class BrokerMachine(RuleBasedStateMachine):
         with self._blipmq(0) as client:
             self.subscription = client.subscribe(self.topic)
         rows.append(Subscription.objects.get(pk=self.subscription).queue)
+        self.key = ApiKey.objects.get(name="dev").pk
+        self.peer = f"alice{n}"
+        Recipient(self.brokers.at(0), self.peer, "", self.key).close()
+        rows.append(Queue.objects.get(name=f"_peer/{self.peer}"))
+        add_route(f"topic:{self.topic}", f"peer:{self.peer}")
         Queue.objects.filter(pk=rows[2].pk).update(retry_backoff="1 hour", max_attempts=MAX_ATTEMPTS)
         self.rows = {row.name: row for row in rows}
         self.queues = {row.name: Model(row.name, MAX_ATTEMPTS) for row in rows}
-        self.main, self.graves, self.copies = self.queues.values()
+        self.main, self.graves, self.copies, self.letters = self.queues.values()
+        self.letters.counts_attempts = False
         self.routed = False
         self._route()
         self.brokers.obey(self.copies.name)
@@ -149,6 +156,8 @@ class BrokerMachine(RuleBasedStateMachine):
                     self._add(Worker(self.brokers.at(n))).grant(queue.name, -(-ready // len(self.brokers.living)))
             if ready := len(self.copies.of(READY)):
                 self.poll(ready)
+            if self.letters.of(READY) and not self._of(Recipient):
+                self.take_mailbox()
             self._check()
 
     # The comparison.
@@ -261,7 +270,7 @@ class BrokerMachine(RuleBasedStateMachine):
             found = stored.get(label)
             if found is None:
                 problems.append(f"{label} is not stored")
-            elif found[0] not in STATES[message.state] or found[1] != message.attempts:
+            elif found[0] not in STATES[message.state] or (queue.counts_attempts and found[1] != message.attempts):
                 problems.append(f"{label} is stored as {found}, not {message.state} after {message.attempts}")
         if row["archived"] > queue.settled or (archive and row["archived"] != queue.settled):
             problems.append(f"{row['archived']} archived, not {queue.settled}")
@@ -353,7 +362,8 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def _on_topic(self, *labels: str) -> None:
         """The broker has stored a publish to the topic."""
-        self._stored(self.copies, *labels, producer="blipmq")
+        for queue in (self.copies, self.letters):
+            self._stored(queue, *labels, producer="blipmq")
         if self.routed:
             self._stored(self.main, *labels, producer="blipmq")
 
@@ -367,6 +377,20 @@ class BrokerMachine(RuleBasedStateMachine):
             for label in labels:
                 client.send(label.encode(), retries)
         self._stored(self.main, *labels, producer="sspq", limit=0 if retries == 255 else retries + 1)
+        self._check()
+
+    @rule(count=COUNTS, node=NODE)
+    def post(self, count: int, node: int = 0) -> None:
+        """A peer sends letters to the other one, over a connection of its own."""
+        labels, broker = self._new(count), self.brokers.at(node)
+
+        async def send() -> None:
+            sender = await peer_of(broker, "bob", self.key)
+            await sender.send(self.peer, *(f"{self.peer}-{label}" for label in labels))  # no other example's
+            sender.leave()
+
+        broker.ask(send())
+        self._stored(self.letters, *labels, producer="bob")
         self._check()
 
     @precondition(lambda self: self.main.max_length is None)
@@ -514,6 +538,18 @@ class BrokerMachine(RuleBasedStateMachine):
         self._add(CeleryConsumer(self.brokers.celery_url, self.main.name, prefetch))
         self._check()
 
+    @rule(node=NODE)
+    def take_mailbox(self, node: int = 0) -> None:
+        """The peer connects, perhaps to another node: what its earlier connection has goes over to this one."""
+        earlier = self._of(Recipient)
+        new = Recipient(self.brokers.at(node), self.peer, self.letters.name, self.key)
+        for consumer in earlier:
+            self._drop(consumer)
+            for label in consumer.held:
+                self.letters.hand_back(label)
+        self._add(new)
+        self._check()
+
     def _held(self, *kinds: type[Any]) -> list[tuple[Any, str]]:
         return [(one, label) for one in self.consumers if isinstance(one, kinds) for label in one.held]
 
@@ -610,7 +646,7 @@ class BrokerMachine(RuleBasedStateMachine):
         if isinstance(consumer, Poller):
             return
         self._drop(consumer)
-        if isinstance(consumer, CeleryConsumer) or (isinstance(consumer, Worker) and polite):
+        if isinstance(consumer, CeleryConsumer | Recipient) or (isinstance(consumer, Worker) and polite):
             consumer.goodbye() if isinstance(consumer, Worker) else consumer.close()
             for label, (name, _) in consumer.held.items():
                 self.queues[name].hand_back(label)
@@ -675,7 +711,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def _idle_in_store(self) -> set[str]:
         """Messages of `main` that no node can have or take: there is no consumer. Empty if there is one."""
-        if len(self._of(Poller)) < len(self.consumers):
+        if len(self._of(Poller)) + len(self._of(Recipient)) < len(self.consumers):
             return set()
         for broker in self.brokers.living:
             wait_until(lambda: not broker.engine.local_queues.claiming, "the end of claims")  # noqa: B023
@@ -720,7 +756,7 @@ class BrokerMachine(RuleBasedStateMachine):
         old, row = self.main, self.rows[self.main.name]
         delete_queue(old.name, force=True)
         for consumer in tuple(self.consumers):
-            if not isinstance(consumer, Poller):
+            if not isinstance(consumer, Poller | Recipient):
                 consumer.close()
                 self._drop(consumer)
                 for label, (name, _) in consumer.held.items():
@@ -772,8 +808,8 @@ class BrokerMachine(RuleBasedStateMachine):
         self.steps = 0
         broker = self.brokers.at(node)
         broker.lose_connections()
-        consumers = self._consumers_of(broker)
-        self._lose_leases(broker)
+        consumers = [one for one in self._consumers_of(broker) if not isinstance(one, Recipient)]
+        self._lose_leases(consumers)
         for consumer in consumers:
             consumer.lose_leases()
         for queue in self.queues.values():
@@ -784,8 +820,8 @@ class BrokerMachine(RuleBasedStateMachine):
     def _consumers_of(self, broker: LiveBroker | None) -> list[Consumer]:
         return [one for one in self.consumers if one.broker is broker]
 
-    def _lose_leases(self, broker: LiveBroker | None) -> None:
-        for consumer in self._consumers_of(broker):
+    def _lose_leases(self, consumers: Sequence[Consumer]) -> None:
+        for consumer in consumers:
             for label, (name, _) in consumer.held.items():
                 self.queues[name].hand_back(label)
 
@@ -803,7 +839,7 @@ class BrokerMachine(RuleBasedStateMachine):
         """A broker ends, and with it its consumers."""
         self.steps = 0
         end()
-        self._lose_leases(broker)
+        self._lose_leases(self._consumers_of(broker))
         for consumer in self._consumers_of(broker):
             consumer.close()
             self._drop(consumer)
@@ -831,7 +867,7 @@ class BrokerMachine(RuleBasedStateMachine):
         note(f"killed during publishes of {labels} and acknowledgements of {unsure}")
         self._end(broker, broker.kill)
         broker.start()
-        for queue in (self.main, self.copies) if self.routed else (self.copies,):
+        for queue in (self.main, self.copies, self.letters) if self.routed else (self.copies, self.letters):
             found = self._labels_of(queue)
             arrived = [label for label in labels if label in found]
             if queue.max_length is None and arrived != labels[: len(arrived)]:

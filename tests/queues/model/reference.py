@@ -106,6 +106,8 @@ class Queue:
         #: The consumers of a queue with a single active one, in the order in which they came; None: all are active.
         self.line: list[object] | None = None
         self.messages: dict[str, Message] = {}
+        #: Whether the attempts of a message are promised. Those of a mailbox are not: there is no limit to them.
+        self.counts_attempts = True
         #: The number of acknowledged messages.
         self.settled = 0
 
