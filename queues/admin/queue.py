@@ -34,13 +34,6 @@ from queues.operations import audit_log
 from queues.operations import queues as queue_operations
 from queues.reach import Operation, Protocol
 
-#: The fields that a clone has of its model.
-POLICY = (
-    "refuse_when_paused", "single_active_consumer", "concurrency_limit", "ack_timeout", "max_attempts",
-    "retry_backoff", "retry_backoff_cap", "allow_job_overrides", "message_ttl", "max_length", "overflow", "retention",
-    "audited",
-)  # fmt: skip
-
 if TYPE_CHECKING:
     QueueModelForm = forms.ModelForm[Queue]
 else:
@@ -146,7 +139,7 @@ class QueueAdmin(ConfirmedDeletion):
         model = Queue.objects.filter(pk=given).first() if given.isdecimal() else None
         if model is None:
             return initial
-        return {name: getattr(model, name) for name in POLICY} | {"dead_letter_queue": model.dead_letter_queue_id}
+        return {name: model.serializable_value(name) for name in queue_operations.POLICY if name != "paused"}
 
     def get_urls(self) -> list[URLPattern]:
         site, own = self.admin_site.admin_view, definitions.DefinitionPages(self)

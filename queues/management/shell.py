@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
-from django.db import DataError
+from django.db import DataError, InterfaceError, OperationalError, ProgrammingError
 
 from queues.api import LONGEST_TIME, InvalidMessage
 from queues.engine.errors import EngineError
@@ -39,7 +40,8 @@ class SubcommandCommand(BaseCommand):
                     name = name.replace("_", "-")
                     raise CommandError(f"{name} has a NUL or bytes that are no UTF-8: {text[:40]!r}", returncode=USAGE)
         try:
-            do(options)
+            with database_in_words():
+                do(options)
             self.stdout.flush()
         except REFUSALS as error:
             raise CommandError("\\n".join(str(error).splitlines()), returncode=REFUSED) from error  # one line
@@ -65,6 +67,19 @@ class SubcommandCommand(BaseCommand):
             raise CommandError(f"{question} Repeat it with --yes; there is no terminal to ask on.", returncode=USAGE)
         if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
             raise CommandError("Nothing was done.", returncode=REFUSED)
+
+
+@contextmanager
+def database_in_words() -> Iterator[None]:
+    """Raises CommandError with one sentence when the database is away, or has no tables yet."""
+    try:
+        yield
+    except (OperationalError, InterfaceError, psycopg.OperationalError) as error:
+        raise CommandError(f"The database is away: {str(error).strip()}", returncode=REFUSED) from error
+    except ProgrammingError as error:
+        if not isinstance(error.__cause__, psycopg.errors.UndefinedTable):
+            raise
+        raise CommandError("The database is not up to date; run manage.py migrate.", returncode=REFUSED) from error
 
 
 def is_storable(text: str) -> bool:

@@ -20,7 +20,7 @@ from queues.operations.audit_log import declare, record, record_id
 from queues.operations.keys import known_protocols, valid_patterns
 from queues.operations.periodic import FIELDS as PERIODIC_FIELDS
 from queues.operations.periodic import add_periodic, save_periodic
-from queues.operations.queues import OperationError, create_queue, get_queue, policy_problems
+from queues.operations.queues import POLICY, OperationError, create_queue, get_queue, policy_problems
 from queues.operations.routes import add_route, normal_source, normal_target
 from queues.reach import SYSTEM_PREFIX
 
@@ -31,9 +31,6 @@ VERSION = 1
 
 KEY_FIELDS = ("protocols", "publish", "consume", "manage")
 JOB_FIELDS = tuple(field for field in PERIODIC_FIELDS if field != "name")
-QUEUE_FIELDS = tuple(
-    field.name for field in Queue._meta.concrete_fields if field.editable and field.name not in ("id", "name")
-)
 
 
 class InvalidDefinitions(OperationError):
@@ -57,7 +54,7 @@ def export_definitions(using: str = DEFAULT_DB_ALIAS) -> dict[str, Any]:
     return {
         "version": VERSION,
         "queues": {
-            queue.name: _values(queue, QUEUE_FIELDS) for queue in queues if not queue.name.startswith(SYSTEM_PREFIX)
+            queue.name: _values(queue, POLICY) for queue in queues if not queue.name.startswith(SYSTEM_PREFIX)
         },
         "routes": [[route.source, route.target] for route in Route.objects.using(using)],
         "periodic_jobs": {job.name: _values(job, JOB_FIELDS) for job in jobs},
@@ -152,7 +149,7 @@ def _parsed(model: type[models.Model], name: str, values: object, fields: tuple[
 
 
 def _import_queue(name: str, values: object, by: str, using: str) -> Change | None:
-    policy = _parsed(Queue, name, values, QUEUE_FIELDS)
+    policy = _parsed(Queue, name, values, POLICY)
     policy.pop("dead_letter_queue", None)  # set when all queues are there
     queue = _locked(Queue, name, using)
     if queue is None:

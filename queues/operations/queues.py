@@ -13,6 +13,7 @@ from typing import Any
 
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, OperationalError, connections, transaction
+from django.db.models import DurationField
 
 from queues.addresses import queue_problem
 from queues.counts import queue_counts
@@ -40,6 +41,7 @@ from queues.reach import Operation, Protocol, may_reach
 from queues.store import notify, query
 
 __all__ = [
+    "POLICY",
     "WAITING",
     "InvalidQueue",
     "OperationError",
@@ -70,7 +72,11 @@ LAST_BATCH = 20_000
 ROUNDS = 20
 #: Milliseconds to wait for open transactions that have published to a queue before its deletion is given up.
 LOCK_TIMEOUT = "5000"
-DURATIONS = ("ack_timeout", "message_ttl", "retry_backoff", "retry_backoff_cap")
+#: The fields of a queue's policy: what operators set, and what a clone, definitions and `queue show` have of a queue.
+POLICY = tuple(
+    field.name for field in Queue._meta.concrete_fields if field.editable and field.name not in ("id", "name")
+)
+DURATIONS = tuple(name for name in POLICY if isinstance(Queue._meta.get_field(name), DurationField))
 
 
 class InvalidQueue(OperationError):

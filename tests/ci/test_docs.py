@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codeop import CommandCompiler
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ LONGEST_LINE = 120
 RULE = re.compile(r"\|(\s*:?-+:?\s*\|)+")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE_SPAN = re.compile(r"`[^`]*`")
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 
@@ -92,3 +94,15 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
             if not file.exists() or (anchor and anchor not in anchors(file)):
                 broken.append((number, target))
     assert not broken
+
+
+@pages
+def test_every_python_block_can_be_pasted_into_an_interpreter(page: Path) -> None:
+    """The interpreters of Python 3.11 and 3.12 read line by line: only an empty line ends a compound statement."""
+    for block in PYTHON.findall(page.read_text()):
+        read = CommandCompiler()
+        statement = ""
+        for line in [*block.splitlines(), ""]:
+            statement += line
+            statement = statement + "\n" if read(statement) is None else ""
+        assert not statement

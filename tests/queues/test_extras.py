@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 
 import pytest
+from django.core.management import CommandError, call_command
 
 from brokersite.environment import CHECKOUT
 from queues import extras
@@ -31,3 +32,24 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
 def test_a_module_that_cannot_be_imported_is_traced_to_its_extra() -> None:
     assert extras.bringing("pyspark.sql") == "etl"
     assert extras.bringing("pyspark_other") is None
+
+
+@pytest.mark.parametrize(
+    ("extra", "command"),
+    [
+        ("celery", "bench celery"),
+        ("embedded", "torture"),
+        ("etl", "bench etl"),
+        ("etl", "etl soak"),
+        ("irc", "runhydra --irc 127.0.0.1:6667 --nick one"),
+        ("mcp", "peermcp --token dev-key --name model"),
+        ("tasks", "runtasks"),
+    ],
+)
+def test_a_command_without_its_extra_says_so_and_does_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], extra: str, command: str
+) -> None:
+    monkeypatch.setitem(extras.PACKAGES, extra, "no_such_package")
+    with pytest.raises(CommandError, match=r"^The package no_such_package is not installed: pip install "):
+        call_command(*command.split())
+    assert capfd.readouterr().out == ""

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from queues import extras
 from queues.management.commands.etl import Command as EtlCommand
 from queues.management.shell import REFUSED, number
 
@@ -37,6 +38,8 @@ class Command(EtlCommand):
         from brokersite.rigs.etl_soak.runner import Soak
         from brokersite.rigs.process import ProcessFailed
 
+        if problem := extras.problem("etl"):
+            raise CommandError(problem)
         plan = SoakPlan(**{name: options[name] for name in ("messages", "runs", "kills", "pairs", "seed", "seconds")})
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:

@@ -18,6 +18,7 @@ from brokersite.rigs.process import ProcessFailed
 from brokersite.rigs.torture.database import TortureDatabase
 from brokersite.rigs.torture.history import InjectedFaultKind
 from brokersite.rigs.torture.runner import Run, TorturePlan, describe
+from queues import extras
 
 COUNTS = {
     "kills": (InjectedFaultKind.KILL, 200, "kill -9 of the listener"),
@@ -61,6 +62,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if any(options[name] < 0 for name in COUNTS) or options["seconds"] <= 0 or options["listeners"] < 1:
             raise CommandError("Counts must be 0 or more, --seconds more than 0, --listeners 1 or more.")
+        if problem := extras.problem("embedded"):
+            raise CommandError(problem)
         seed = options["seed"] if options["seed"] is not None else random.SystemRandom().randrange(10**6)
         plan = TorturePlan(
             seed=seed,

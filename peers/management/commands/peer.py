@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
-import psycopg
 from django.core.management.base import CommandError, CommandParser
-from django.db import InterfaceError, OperationalError, ProgrammingError, transaction
+from django.db import transaction
 
 from peers.client import Message, PeerClient
 from peers.codec.signing import canonical
 from peers.management.peering import add_peer_arguments, explained, peer_options
-from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number, seconds
+from queues.management.shell import USAGE, SubcommandCommand, number, seconds
 from queues.operations import mailboxes
 from queues.operations.audit_log import record, shell_operator
 
@@ -80,17 +78,16 @@ class Command(SubcommandCommand):
 
     def do_free(self, options: dict[str, Any]) -> None:
         name = options["peer"]
-        with _database():
-            owner = mailboxes.get_mailbox(name).owner
-            whose = f"belongs to the API key {owner}" if owner is not None else "has no owner already"
-            self.ask(f"{name} {whose}. Let the next key have it, with the letters that wait?", options["yes"])
-            with transaction.atomic():
-                ended = mailboxes.free_name(name)
-                record(shell_operator(), "free", f"peer:{name}")
+        owner = mailboxes.get_mailbox(name).owner
+        whose = f"belongs to the API key {owner}" if owner is not None else "has no owner already"
+        self.ask(f"{name} {whose}. Let the next key have it, with the letters that wait?", options["yes"])
+        with transaction.atomic():
+            ended = mailboxes.free_name(name)
+            record(shell_operator(), "free", f"peer:{name}")
         self.say(f"freed {name}, which was connected" if ended else f"freed {name}")
 
     def do_disconnect(self, options: dict[str, Any]) -> None:
-        with _database(), transaction.atomic():
+        with transaction.atomic():
             mailboxes.disconnect(options["peer"])
             record(shell_operator(), "disconnect", f"peer:{options['peer']}")
         self.say(f"disconnected {options['peer']}")
@@ -104,19 +101,6 @@ class Command(SubcommandCommand):
             return json.loads(text)
         except ValueError as error:
             raise CommandError(f"The body is no JSON: {error}. With --text it need not be.", returncode=USAGE) from None
-
-
-@contextmanager
-def _database() -> Iterator[None]:
-    """Say in words that the database is away, or has no tables yet."""
-    try:
-        yield
-    except (OperationalError, InterfaceError) as error:
-        raise CommandError(f"The database is away: {str(error).strip()}", returncode=REFUSED) from error
-    except ProgrammingError as error:
-        if not isinstance(error.__cause__, psycopg.errors.UndefinedTable):
-            raise
-        raise CommandError("The database is not up to date; run manage.py migrate.", returncode=REFUSED) from error
 
 
 def _line(message: Message) -> str:

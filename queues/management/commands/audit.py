@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
-from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, ProgrammingError
+from django.db import DEFAULT_DB_ALIAS
 
 from queues.audit import listing
 from queues.audit.anchor import Anchor
@@ -23,8 +22,6 @@ from queues.audit.export import export
 from queues.audit.signing import signer
 from queues.audit.verify import Unread, Verification, VerificationProgress, attempt, chain_names, read_copies, verifying
 from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number, table
-
-AWAY = (OperationalError, InterfaceError, psycopg.OperationalError)
 
 
 class Command(SubcommandCommand):
@@ -60,12 +57,6 @@ class Command(SubcommandCommand):
             super().handle(*args, **options)
         except (AuditError, OSError) as error:
             raise CommandError(str(error), returncode=REFUSED) from error
-        except AWAY as error:
-            raise CommandError(f"The database is away: {str(error).strip()}", returncode=REFUSED) from error
-        except ProgrammingError as error:
-            if not isinstance(error.__cause__, psycopg.errors.UndefinedTable):
-                raise
-            raise CommandError("The database is not up to date; run manage.py migrate.", returncode=REFUSED) from error
 
     def do_verify(self, options: dict[str, Any]) -> None:
         copies = read_copies(*(AnchorFile(Path(name)) for name in options["anchors"]))

@@ -25,8 +25,8 @@ STATES = {
     "dead": State.DEAD,
     "leased": State.LEASED,
 }
-#: The policy that `create` takes: option, field, type, what it means.
-POLICY = (
+#: Options of `create`: option, field, type, what it means.
+OPTIONS = (
     ("--ack-timeout", "ack_timeout", seconds, "SECONDS", "time for a consumer to acknowledge; 0: no limit"),
     ("--max-attempts", "max_attempts", number(0), "N", "deliveries before a message is a dead letter; 0: no limit"),
     ("--retry-backoff", "retry_backoff", seconds, "SECONDS", "wait before the second delivery; doubles each time"),
@@ -35,11 +35,6 @@ POLICY = (
     ("--max-length", "max_length", number(1), "N", "most messages held, dead letters not counted"),
     ("--concurrency-limit", "concurrency_limit", number(1), "N", "most messages being worked on at a time"),
 )
-SHOWN = (
-    "name", "uuid", "kind", "paused", "refuse_when_paused", "concurrency_limit", "max_attempts", "retry_backoff",
-    "retry_backoff_cap", "ack_timeout", "message_ttl", "max_length", "overflow", "retention", "single_active_consumer",
-    "audited", "created_at",
-)  # fmt: skip
 COUNTS = ("ready", "leased", "delayed", "dead", "published", "settled")
 
 
@@ -81,7 +76,7 @@ class Command(SubcommandCommand):
             one.add_argument("--yes", action="store_true", help="do not ask")
 
     def do_create(self, options: dict[str, Any]) -> None:
-        fields = [field for _, field, *_ in POLICY] + ["overflow", "retention"]
+        fields = [field for _, field, *_ in OPTIONS] + ["overflow", "retention"]
         policy = {field: options[field] for field in fields if options[field] is not None}
         if policy.get("ack_timeout") == 0:
             policy["ack_timeout"] = None
@@ -107,7 +102,8 @@ class Command(SubcommandCommand):
 
     def do_show(self, options: dict[str, Any]) -> None:
         queue = queue_operations.get_queue(options["name"])
-        shown: dict[str, Any] = {field: getattr(queue, field) for field in SHOWN}
+        fields = ("name", "uuid", "kind", *queue_operations.POLICY, "created_at")
+        shown: dict[str, Any] = {field: getattr(queue, field) for field in fields}
         shown["dead_letter_queue"] = queue.dead_letter_queue.name if queue.dead_letter_queue else None
         shown |= _counted(queue_counts(queue.pk))
         address = f"queue:{queue.name}"
@@ -116,7 +112,8 @@ class Command(SubcommandCommand):
         if options["json"]:
             self.say_json(shown)
         else:
-            self.say("\n".join(f"{field.replace('_', ' '):<20}{_text(value)}" for field, value in shown.items()))
+            width = max(map(len, shown)) + 2
+            self.say("\n".join(f"{field.replace('_', ' '):<{width}}{_text(value)}" for field, value in shown.items()))
 
     def do_pause(self, options: dict[str, Any]) -> None:
         with transaction.atomic():
@@ -190,7 +187,7 @@ class Command(SubcommandCommand):
 
 def _add_create(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="1 to 255 characters, not beginning with _")
-    for option, field, kind, metavar, help in POLICY:
+    for option, field, kind, metavar, help in OPTIONS:
         parser.add_argument(option, dest=field, type=kind, metavar=metavar, help=help)
     parser.add_argument(
         "--audited", action="store_true", help="record each step of a message in the audit chain queue:NAME"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import suppress
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from queues.management.shell import number, seconds, table, to_json
+from queues.management.shell import database_in_words, number, seconds, table, to_json
 from queues.operations.overview import Overview, QueueState, oldest_ready, take_overview
 
 SORTS = {
@@ -38,16 +39,17 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print one JSON object a look")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        with suppress(KeyboardInterrupt, BrokenPipeError), database_in_words():
+            self._run(options)
+
+    def _run(self, options: dict[str, Any]) -> None:
         interval = max(options["interval"], 0.1)
         before, shown = take_overview(), 0
-        try:
-            while options["count"] is None or shown < options["count"]:
-                time.sleep(interval)
-                before = take_overview(before)
-                self._show(before, options)
-                shown += 1
-        except (KeyboardInterrupt, BrokenPipeError):
-            return
+        while options["count"] is None or shown < options["count"]:
+            time.sleep(interval)
+            before = take_overview(before)
+            self._show(before, options)
+            shown += 1
 
     def _show(self, overview: Overview, options: dict[str, Any]) -> None:
         terminal = self.stdout.isatty() and not options["json"]

@@ -35,6 +35,7 @@ from queues.models import (
     Worker,
 )
 from queues.operations.definitions import export_definitions
+from queues.operations.queues import POLICY
 from queues.samples import ALL_QUEUES
 from tests.queues.admin.test_admin import act, address, policy, subscription, text_of, unprivileged
 from tests.queues.admin.test_front import MOST_QUERIES, sample, user_with
@@ -318,6 +319,14 @@ def test_a_clone_begins_with_the_policy_of_its_model(admin_client: Client) -> No
     assert form["name"].value() is None
     assert form["dead_letter_queue"].value() == model.dead_letter_queue.pk
     assert admin_client.get(f"{address('queue', 'add')}?clone=x").status_code == 200
+
+
+def test_every_field_of_the_policy_is_on_a_queues_page_and_in_its_clone(admin_client: Client) -> None:
+    queue = make_queue()
+    for form_page in (page(queue), f"{address('queue', 'add')}?clone={queue.pk}"):
+        form = admin_client.get(form_page).context["adminform"].form
+        assert set(POLICY) - set(form.fields) == set()
+    assert set(POLICY) - set(form.initial) == {"paused"}
 
 
 def test_a_user_with_view_permission_only_can_change_nothing_on_a_queues_page(client: Client) -> None:

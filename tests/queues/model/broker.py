@@ -28,7 +28,7 @@ from wire.runner import WireOptions, sspq_queue
 from wire.server import Server
 from wire.sspq.client import Client as SspqClient
 from wire.sspq.client_core import Declined
-from wire.sspq.session import SspqSession
+from wire.sspq.session import SspqQueue, SspqSession
 
 T = TypeVar("T")
 LOCAL = HostPort("127.0.0.1", 0)
@@ -65,6 +65,7 @@ class LiveBroker:
             options_from_settings("model"), host=host, segment_messages=segment_messages, turn=TURN, mailboxes=True
         )
         self._sspq: dict[str, HostPort] = {}
+        self._serves: dict[str, SspqQueue] = {}
         self.start()
 
     # Life.
@@ -97,19 +98,18 @@ class LiveBroker:
     async def _listen(self, queue: str) -> HostPort:
         server = self._server
         options = WireOptions(engine=self.engine.options, listener=OPTIONS, blipmq=None, sspq=())
-        serves = await sspq_queue(options, self.engine, queue)
+        serves = self._serves[queue] = await sspq_queue(options, self.engine, queue)
         listener = Listener("sspq", LOCAL, lambda connection: SspqSession(connection, server, serves), OPTIONS)
         server.listeners.append(listener)
         return await listener.start()
 
-    def serve_again(self, queue: str) -> None:
-        """The queue was deleted and made anew: its listener is told so by the first client."""
+    def serve_again(self, queue: str, id: int) -> None:
+        """The queue was deleted and made anew, with this id: its listener looks for it when a client asks."""
 
         def serves() -> bool:
             with SspqClient(self._sspq[queue].host, self._sspq[queue].port) as client, suppress(Declined):
-                client.receive(0)
-                return True
-            return False
+                client.receive(0)  # which does not await a refusal
+            return self._serves[queue].queue.id == id
 
         if queue in self._sspq:
             wait_until(serves, "a listener that serves the new queue")

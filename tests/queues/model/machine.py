@@ -769,7 +769,7 @@ class BrokerMachine(RuleBasedStateMachine):
         new = create_queue(old.name, max_attempts=MAX_ATTEMPTS, retry_backoff=0, ack_timeout=3600)
         self.brokers.obey(old.name)
         for broker in self.brokers.living:
-            broker.serve_again(old.name)
+            broker.serve_again(old.name, new.pk)
         self.rows[old.name] = new
         self.main = self.queues[old.name] = Model(old.name, MAX_ATTEMPTS)
         self._check()

@@ -10,15 +10,10 @@ from typing import Any
 import pytest
 
 from queues.models import ApiKey, PeriodicJob, Queue, Route
-from queues.operations.definitions import (
-    QUEUE_FIELDS,
-    InvalidDefinitions,
-    export_definitions,
-    import_definitions,
-)
+from queues.operations.definitions import InvalidDefinitions, export_definitions, import_definitions
 from queues.operations.keys import create_key
 from queues.operations.periodic import add_periodic
-from queues.operations.queues import create_queue
+from queues.operations.queues import POLICY, create_queue
 from queues.operations.routes import add_route
 from tests.queues.shell import Shell
 
@@ -63,7 +58,7 @@ def test_a_second_import_changes_nothing() -> None:
 
 def test_every_policy_field_of_a_queue_goes_out() -> None:
     make_everything()
-    assert set(export_definitions()["queues"]["orders"]) == set(QUEUE_FIELDS) >= {
+    assert set(export_definitions()["queues"]["orders"]) == set(POLICY) >= {
         "paused", "retention", "audited", "single_active_consumer",
     }  # fmt: skip
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from channels.db import database_sync_to_async
-from django.db import OperationalError, ProgrammingError, connection, transaction
+from django.db import connection, transaction
 from django.utils import timezone
-from psycopg.errors import UndefinedTable
 
 from queues.engine import Engine, options_from_settings
 from queues.models import ApiKey, ArchivedMessage, AuditJournalEntry, Content, Mailbox, Message, Node, Queue, State
@@ -164,21 +163,6 @@ class TestAtTheShell:
             assert (outcome.status, outcome.out) == (1, "")
             assert reason in outcome.err
             assert "Traceback" not in outcome.err
-
-    def test_a_database_that_is_away_or_empty_is_said(self, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-        for error, said in (
-            (OperationalError("no route to host"), "The database is away: no route to host"),
-            (ProgrammingError("no table"), "run manage.py migrate"),
-        ):
-            error.__cause__ = UndefinedTable()
-
-            def fail(name: str, error: Exception = error) -> None:
-                raise error
-
-            monkeypatch.setattr(mailboxes, "disconnect", fail)
-            outcome = shell("peer", "disconnect", "bob")
-            assert outcome.status == 1
-            assert said in outcome.err
 
 
 @pytest.mark.django_db(transaction=True)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from queues.management.commands.queue import _add_create
 from queues.models import Message, Queue, State
+from queues.operations.queues import POLICY
 from tests.queues.shell import Shell
 from tests.queues.store import assert_counts_are_exact, make_queue, store
 
@@ -34,6 +38,15 @@ def test_a_queue_is_created_with_every_option(shell: Shell) -> None:
     assert queue.dead_letter_queue is not None
     assert queue.single_active_consumer
     assert shell("queue", "show", "orders", "--json").json["single_active_consumer"] is True
+
+
+def test_every_field_of_the_policy_has_an_option_and_is_shown(shell: Shell) -> None:
+    make_queue()
+    assert set(POLICY) - set(shell("queue", "show", "orders", "--json").json) == set()
+    parser = argparse.ArgumentParser()
+    _add_create(parser)
+    options = {action.dest for action in parser._actions}
+    assert set(POLICY) - options == {"paused", "refuse_when_paused", "allow_job_overrides"}  # set in the admin
 
 
 def test_an_ack_timeout_of_0_is_none(shell: Shell) -> None:
@@ -61,7 +74,9 @@ def test_a_queue_is_shown_with_policy_counts_and_routes(shell: Shell) -> None:
     shown = shell("queue", "show", "orders", "--json").json
     assert (shown["ready"], shown["message_ttl"]) == (1, 1.5)
     assert (shown["routes_from"], shown["routes_to"]) == (["topic:prices"], ["queue:copy"])
-    assert "0:00:01.500000" in shell("queue", "show", "orders").out
+    text = shell("queue", "show", "orders").out
+    assert re.search("^message ttl +0:00:01.500000$", text, re.MULTILINE)
+    assert re.search("^single active consumer +no$", text, re.MULTILINE)
 
 
 def test_pause_and_resume(shell: Shell) -> None:
