@@ -72,8 +72,8 @@ def test_a_killed_run_leaves_no_process_and_the_next_exports_all_and_finds_a_bro
         assert list(left.glob("spark-*")) != []  # what Java leaves is there too
         process.send_signal(signal.SIGKILL)
         process.communicate()
+        _, alive = psutil.wait_procs(family, PATIENCE)  # without the obstacle it may be done before it ends
         obstacle.rollback()
-    _, alive = psutil.wait_procs(family, PATIENCE)
     assert [one for one in alive if one.status() != psutil.STATUS_ZOMBIE] == []
     os.utime(left, (0, 0))
     etl.finish(3)
