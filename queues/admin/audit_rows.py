@@ -19,6 +19,7 @@ from queues.admin.audit_links import CHAIN, SEARCH, rows_address
 from queues.admin.filters import MOST_OFFERED
 from queues.admin.keyset import AFTER, KeysetAdmin, KeysetChangeList
 from queues.audit.chains import PEERBUS
+from queues.audit.listing import rows_of
 from queues.models import AuditChain, AuditRow
 from queues.store import query
 
@@ -183,7 +184,11 @@ class AuditRowAdmin(KeysetAdmin):
         self, request: HttpRequest, queryset: QuerySet[AuditRow], search_term: str
     ) -> tuple[QuerySet[AuditRow], bool]:
         search = ColumnSearch.parse(search_term)
-        return (queryset.filter(**{search.field: search.value}) if search else queryset), False
+        if search is None:
+            return queryset, False
+        if search.is_id:
+            return rows_of(queryset, search.value), False
+        return queryset.filter(**{search.field: search.value}), False
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         if not self.has_view_permission(request):

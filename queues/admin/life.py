@@ -22,7 +22,7 @@ ID: Final = re.compile(r"-?[0-9]{1,18}|-?[0-8][0-9]{18}", re.ASCII)
 def life_shown(message: Message | ArchivedMessage) -> SafeString:
     """The life of a message, as a table in the order of time."""
     steps = life_of(message)
-    rows = ((_time(step.at), step.event, step.who or "-", step.detail, step.source) for step in steps)
+    rows = ((_time(step.at), step.event, step.who or "-", step.told, step.source) for step in steps)
     return html_table(("When (UTC)", "What", "Who", "Detail", "Known from"), rows)
 
 

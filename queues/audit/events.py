@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from queues.audit.errors import InvalidEvent
+from queues.audit.spans import span_ids
 from queues.canonical import escape_stored, is_plain, json_string
 from queues.sqlfiles import text_array
 
@@ -54,7 +55,8 @@ Kind = tuple[str, str, str]
 
 
 class AuditRecord:
-    """Events in their order, in runs of those that differ in their ids only: a long run costs little a row."""
+    """Events in their order, each a row, in runs of those that differ in their ids only: a long run costs little a
+    row."""
 
     __slots__ = ("runs",)
 
@@ -77,10 +79,10 @@ class AuditRecord:
         else:
             self.runs.append((kind, [id]))
 
-    def add_run(self, event: str, ids: list[str], sender: str, recipient: str) -> None:
-        """Add events of one kind, one for each id."""
+    def add_messages(self, event: str, ids: Sequence[int], sender: str, recipient: str) -> None:
+        """Add an event of each of these messages of a queue: those whose ids follow each other share a row."""
         if ids:
-            self.runs.append(((event, sender, recipient), ids))
+            self.runs.append(((event, sender, recipient), span_ids(ids)))
 
     def extend(self, other: AuditRecord) -> None:
         """Add the events of another record."""

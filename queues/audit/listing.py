@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS
+from django.db.models import Q, QuerySet
 
 from queues.audit.anchor import time_text
+from queues.audit.spans import MOST_SPAN, parse_span
 from queues.models import AuditChain, AuditRow
 from queues.store import query
 
@@ -21,13 +23,26 @@ def chains(using: str = DEFAULT_DB_ALIAS) -> list[dict[str, Any]]:
     return [dict(zip(CHAIN, row, strict=True)) for row in query("audit_chains", using)]
 
 
+def rows_of(found: QuerySet[AuditRow], *records: str) -> QuerySet[AuditRow]:
+    """Those rows that have one of these ids, or stand for a message with it among others."""
+    shared: set[tuple[int, str]] = set()
+    for message in map(parse_span, records):
+        if message is not None and len(message) == 1:
+            shared.update(query("audit_spans", found.db, id=message.start, most=MOST_SPAN))
+    if not shared:
+        return found.filter(record_id__in=records)
+    # By one array, which the index of ids takes; letters may have any id, one that looks like a row's of a queue, too.
+    own = Q(record_id__in=records) | Q(chain__in={chain for chain, _ in shared})
+    return found.filter(own, record_id__in={*records, *(id for _, id in shared)})
+
+
 def rows(chain: AuditChain | None, record: str | None, limit: int, using: str = DEFAULT_DB_ALIAS) -> list[AuditRow]:
     """The last rows of a chain, of a record, or of a record in a chain, in order of chain and seq."""
     found = AuditRow.objects.using(using).select_related("chain")
     if chain is not None:
         found = found.filter(chain=chain)
     if record is not None:
-        found = found.filter(record_id=record)
+        found = rows_of(found, record)
     return sorted(found.order_by("-chain", "-seq")[:limit], key=lambda row: (row.chain.name, row.seq))
 
 

@@ -51,7 +51,9 @@ class AuditRow(models.Model):
     """One event. The table is partitioned by the day of `at` (UTC) and written by SQL only.
 
     A row is known by chain and seq together (unique in each partition); seq alone is nominally the primary key because
-    Django's admin wants a single one. `at` never falls as `seq` grows, so a dropped day is a prefix of every chain.
+    Django's admin wants a single one. `at` never falls as `seq` grows, so a dropped day is a prefix of every chain. In
+    the chain of a queue a row may stand for several messages (`queues.audit.spans`): `queues.audit.listing.rows_of`
+    finds those of one.
     """
 
     chain = models.ForeignKey(

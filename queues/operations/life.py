@@ -15,6 +15,8 @@ from django.db import DEFAULT_DB_ALIAS
 from django.db.models import Q
 
 from queues.audit.chains import OPERATORS, PEERBUS, QUEUE
+from queues.audit.listing import rows_of
+from queues.audit.spans import parse_span
 from queues.engine.uuids import message_uuid
 from queues.models import (
     ApiKey,
@@ -41,13 +43,21 @@ ONCE = ("publish", "send", "settle", "ack")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that happened. `at` None: the time is not known. `event` is the word of the audit chains."""
+    """One thing that happened. `at` None: the time is not known. `event` is the word of the audit chains, whose row may
+    stand for so many `others` too."""
 
     at: datetime.datetime | None
     event: str
     who: str = ""
     detail: str = ""
     source: str = "store"
+    others: int = 0
+
+    @property
+    def told(self) -> str:
+        """The detail, and how many others there were."""
+        with_others = f"with {_counted(self.others, 'other', 'others')}" if self.others else ""
+        return ", ".join(filter(None, (self.detail, with_others)))
 
 
 def find_archived(id: int, using: str = DEFAULT_DB_ALIAS) -> list[ArchivedMessage]:
@@ -108,7 +118,8 @@ def _published(row: Message | ArchivedMessage, keys: dict[int, ApiKey]) -> Step:
 
 
 def _counted(count: object, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
+    shown = f"{count:,}" if isinstance(count, int) else count
+    return f"{shown} {one if count == 1 else many}"
 
 
 def _failed(attempts: int) -> str:
@@ -158,9 +169,9 @@ def _of_chains(
         ids[message.key] = PEERBUS
     elif queue is not None and queue.kind == QueueKind.MAILBOX:
         ids[str(message_uuid(queue.uuid, first_id))] = PEERBUS
-    rows = AuditRow.objects.using(using).filter(record_id__in=ids).select_related("chain")[:MOST_ROWS]
+    rows = rows_of(AuditRow.objects.using(using), *ids).select_related("chain")[:MOST_ROWS]
     for row in sorted(rows, key=lambda row: (row.at, row.seq)):
-        if row.chain.name.startswith(ids[row.record_id]):
+        if row.chain.name.startswith(ids.get(row.record_id, QUEUE)):
             yield _told(row.at, row, row.chain.name)
     chains = [OPERATORS, *([f"{QUEUE}{queue.name}"] if queue is not None else [])]
     waiting = AuditJournalEntry.objects.using(using).filter(Q(chain__in=chains), record_id__in=ids)
@@ -172,7 +183,9 @@ def _of_chains(
 def _told(at: datetime.datetime | None, row: Any, chain: str) -> Step:
     """A row of a chain: of a queue's chain `from` is a queue where something is taken from it."""
     detail = f"to {row.recipient}" if row.recipient else ""
-    return Step(at, row.event, row.sender, detail, f"audit: {chain}")
+    messages = parse_span(row.record_id) if chain.startswith(QUEUE) else None
+    others = len(messages) - 1 if messages else 0
+    return Step(at, row.event, row.sender, detail, f"audit: {chain}", others)
 
 
 def _merged(steps: list[Step], told: list[Step]) -> list[Step]:
@@ -185,7 +198,7 @@ def _merged(steps: list[Step], told: list[Step]) -> list[Step]:
         same = next((one for one in told if one.event == step.event and step.event in ONCE), None)
         if same is not None:
             told.remove(same)
-            step = replace(step, who=step.who or same.who, source=same.source)
+            step = replace(step, who=step.who or same.who, source=same.source, others=same.others)
         merged.append(step)
     return [*merged, *told]
 

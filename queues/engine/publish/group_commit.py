@@ -353,9 +353,8 @@ class PublishWriter:
             producer = self._names.of(write.key)
             for queue in write.queues:
                 if (name := plan.audited.get(queue)) is not None:
-                    stored = [str(id) for id in write.first_ids(queue) if id is not None]
-                    records.setdefault(queue_chain(name), audit.AuditRecord()).add_run(
-                        "publish", stored, producer, name
+                    records.setdefault(queue_chain(name), audit.AuditRecord()).add_messages(
+                        "publish", write.stored_ids(queue), producer, name
                     )
         return records
 

@@ -146,6 +146,11 @@ class Write:
         ids, stored = self.ids(self.queues.index(queue)), self.stored
         return ids if stored is None else [id if id in stored else None for id in ids]
 
+    def stored_ids(self, queue: int) -> Sequence[int]:
+        """The ids of the messages that were stored in one of the queues."""
+        ids, stored = self.ids(self.queues.index(queue)), self.stored
+        return ids if stored is None else [id for id in ids if id in stored]
+
     def answer(self, queue: int, health: Health) -> None:
         """Tell each producer the id that its message has in the queue which it was published to."""
         group, known = self.group, self.first_ids(queue)

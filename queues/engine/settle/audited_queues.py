@@ -174,7 +174,7 @@ class AuditedQueue(Lane):
             raise Later(error.why) from error
 
     def record(self, settlements: Settlements, first_ids: dict[int, int] | None = None, target: str = "") -> None:
-        ids, consumers, queue, add = settlements.ids, settlements.consumers, str(self.name), self._record.add_run
+        ids, consumers, queue, add = settlements.ids, settlements.consumers, str(self.name), self._record.add_messages
         if first_ids is not None:
             there = [id in first_ids for id in ids]
             consumers = list(compress(consumers, there))
@@ -214,10 +214,10 @@ class AuditedQueue(Lane):
         return super().end_round(refused)
 
 
-def _runs(ids: Sequence[int], consumers: Sequence[int | None]) -> Iterator[tuple[int | None, list[str]]]:
-    """The ids as text, in runs of the same consumer."""
+def _runs(ids: Sequence[int], consumers: Sequence[int | None]) -> Iterator[tuple[int | None, Sequence[int]]]:
+    """The ids in runs of the same consumer."""
     if len(set(consumers)) == 1:
-        yield consumers[0], list(map(str, ids))
+        yield consumers[0], ids
         return
     for consumer, some in groupby(zip(consumers, ids, strict=True), itemgetter(0)):
-        yield consumer, [str(id) for _, id in some]
+        yield consumer, [id for _, id in some]

@@ -54,7 +54,7 @@ AUDIT: Sequence[Column] = (
     ("seq", LongType(), "0, 1, 2 and so on, in each chain."),
     ("at", TimestampType(), "When it was appended; dt is the day of this in UTC."),
     ("event", StringType(), "What happened."),
-    ("id", StringType(), "To what."),
+    ("id", StringType(), "To what; FIRST-LAST in the chain of a queue: to each of these messages."),
     ("sender", StringType(), "By whom."),
     ("recipient", StringType(), "For whom."),
     ("hash", StringType(), "The row's BLAKE3 hash, hexadecimal."),

@@ -224,6 +224,18 @@ class TestRows:
         assert seqs(rows(admin_client, chain, q="m")) == []
         assert seqs(rows(admin_client, chain, q="m1", event="ack")) == [4, 6, 7]
 
+    def test_a_message_is_found_in_rows_that_it_shares(self, admin_client: Client) -> None:
+        append(queue_chain("orders"), [AuditEvent("publish", "100-199", "shop", "orders"), *(
+            AuditEvent("deliver", id, "orders", "") for id in ("100-149", "150", "151-199")
+        )])  # fmt: skip
+        chain = AuditChain.objects.get(name=queue_chain("orders"))
+        found = rows(admin_client, chain, q="150")
+        assert seqs(found) == [0, 2]
+        assert "100-199" in text_of(found)
+        assert seqs(rows(admin_client, chain, q="id:120", event="deliver")) == [1]
+        assert seqs(rows(admin_client, chain, q="100-149")) == [1]
+        assert seqs(rows(admin_client, chain, q="99")) == []
+
     def test_an_id_is_found_by_its_index_in_a_chain_without_statistics(self, admin_client: Client) -> None:
         chain = letters(3000)
         with connection.cursor() as cursor:
@@ -297,8 +309,9 @@ class TestRows:
         self, admin_client: Client, django_assert_num_queries: DjangoAssertNumQueries
     ) -> None:
         chain = letters(30)
-        for query, more in (({}, 0), ({"q": "m1"}, 0), ({"event": "ack"}, 2)):
-            # The chains, the events, the rows; to look piece by piece also the chain's ends.
+        for query, more in (({}, 0), ({"q": "m1"}, 0), ({"q": "1"}, 1), ({"event": "ack"}, 2)):
+            # The chains, the events, the rows; of a message also those that it shares; to look piece by piece also the
+            # chain's ends.
             with django_assert_num_queries(LOGIN + 3 + more):
                 rows(admin_client, chain, **query)
 
@@ -340,8 +353,9 @@ class TestMessages:
             append(queue_chain("orders"), [AuditEvent("deliver", number, "orders", "")])
             html = admin_client.get(address("message", "change", message.pk)).content.decode()
             link = rows_link(html)
-            found = admin_client.get(link).context["cl"].result_list
-            assert [(row.event, row.record_id) for row in found] == [("publish", number), ("deliver", number)]
+            append(queue_chain("orders"), [AuditEvent("settle", f"{number}-{int(number) + 9}", "", "")])
+            found = [(row.event, row.record_id) for row in admin_client.get(link).context["cl"].result_list]
+            assert found == [("publish", number), ("deliver", number), ("settle", f"{number}-{int(number) + 9}")]
 
     def test_a_letter_leads_to_its_rows_by_its_key(self, admin_client: Client) -> None:
         queue = make_queue("_peer/bob", kind="mailbox")

@@ -12,7 +12,8 @@ from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from queues.api import publish
-from queues.audit.chains import seal
+from queues.audit.chains import append, seal
+from queues.audit.events import AuditEvent
 from queues.models import ArchivedMessage, Content, Message, Queue, State
 from queues.operations import keys
 from queues.operations import queues as queue_operations
@@ -24,7 +25,7 @@ from tests.queues.store import make_queue, store
 pytestmark = pytest.mark.django_db
 
 #: A page's queries at most; the session and the user are two of them.
-MOST_QUERIES = 12
+MOST_QUERIES = 13
 
 
 def events(message: Any) -> list[str]:
@@ -72,6 +73,21 @@ def test_in_an_audited_queue_steps_are_known_from_the_chain() -> None:
     ]  # fmt: skip
     assert steps[0].detail == "with key k"
     assert [step.at for step in steps] == sorted(step.at for step in steps if step.at)
+
+
+def test_steps_say_with_how_many_others_they_are_recorded(admin_client: Client) -> None:
+    queue = make_queue(audited=True)
+    shared = [AuditEvent("publish", "4000-4999", "shop", "orders"), AuditEvent("deliver", "4096-4097", "orders", "app")]
+    append("queue:orders", [*shared, AuditEvent("settle", "4096", "app", ""), AuditEvent("settle", "4097", "app", "")])
+    append("peerbus", [AuditEvent("deliver", "4096-4097", "bob", "alice")])
+    steps = life_of(archived(queue))
+    assert {(step.event, step.others) for step in steps if step.source == "audit: queue:orders"} == {
+        ("publish", 999), ("settle", 0), ("deliver", 1)
+    }  # fmt: skip
+    assert "audit: peerbus" not in {step.source for step in steps}
+    shown = " ".join(text_of(admin_client.get(address("archivedmessage", "change", 4096))).split())
+    assert "publish shop with 999 others" in shown
+    assert "deliver orders to app, with 1 other " in shown
 
 
 def test_a_dead_letter_in_another_queue_says_where_it_came_from() -> None:

@@ -125,16 +125,13 @@ def events_of(record: AuditRecord) -> list[AuditEvent]:
 
 @given(st.lists(st.builds(AuditEvent, *[st.sampled_from(("a", "b"))] * 4)))
 def test_a_record_has_its_events_in_order_however_they_are_added(events: list[AuditEvent]) -> None:
-    one_by_one, in_runs, of_two = AuditRecord(), AuditRecord(), AuditRecord(events[:3])
+    one_by_one, of_two = AuditRecord(), AuditRecord(events[:3])
     for name, id, *others in events:
         one_by_one.add(name, id, *others)
-        in_runs.add_run(name, [id], *others)
     of_two.extend(AuditRecord(events[3:]))
-    for record in (AuditRecord(events), one_by_one, in_runs, of_two):
+    for record in (AuditRecord(events), one_by_one, of_two):
         assert events_of(record) == events
         assert (record.ids, len(record), bool(record)) == ([event.id for event in events], len(events), bool(events))
-    in_runs.add_run("nothing", [], "a", "b")
-    assert events_of(in_runs) == events
 
 
 def test_events_of_one_kind_are_one_run() -> None:

@@ -21,6 +21,7 @@ from queues.engine.settle.segments import LINGER, SAME_TIME, OpenSegments, Range
 from queues.engine.statements import ALL, array, statement
 from queues.operations.queues import delete_queue
 from queues.store import query
+from tests.queues.audit.spans import messages_of
 from tests.queues.engine.conftest import Answered, Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import unwritable
 from tests.waiting import until
@@ -446,8 +447,8 @@ async def test_a_queue_that_is_audited_meanwhile_records_the_messages_of_its_seg
     await until_settled(engine, store)
     assert store.counts(queue) == (0, 0, 0, 0)
     assert len(store.archived(queue)) == 4
-    recorded = "select record_id from queues_audit where event = 'settle'"
-    await store.until(lambda: len(store.rows(recorded)) == 4, "the record")
+    recorded = store.rows("select record_id from queues_audit where event = 'settle'")
+    assert [len(messages_of(row["record_id"])) for row in recorded] == [4]
 
 
 async def test_settlements_of_many_segments_and_rows_are_one_transaction(engine: Engine, store: Store) -> None:

@@ -1,0 +1,48 @@
+"""Rows of a queue's chain that stand for several messages: the id of such a row is `FIRST-LAST`.
+
+A queue's messages are most often published, delivered and settled together, with ids that follow each other. One row
+for all of them costs as much as a row for one.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+#: Messages of one row, at most: a search for one looks at rows that begin so far before it.
+MOST_SPAN: Final = 4096
+
+_SPAN = re.compile(r"([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
+def span_ids(ids: Sequence[int]) -> list[str]:
+    """The ids of rows that stand for these messages, in their order: one for those that follow each other."""
+    texts: list[str] = []
+    at = 0
+    while at < len(ids):
+        end = _end(ids, at)
+        texts.append(f"{ids[at]}-{ids[end - 1]}" if end > at + 1 else str(ids[at]))
+        at = end
+    return texts
+
+
+def parse_span(record: str) -> range | None:
+    """The messages that a row of a queue's chain with this id stands for; None if it is no number."""
+    if (found := _SPAN.fullmatch(record)) is not None:
+        return range(int(found[1]), int(found[2]) + 1)
+    return range(int(record), int(record) + 1) if _NUMBER.fullmatch(record) else None
+
+
+def _end(ids: Sequence[int], at: int) -> int:
+    """The place after the last of the ids that follow the one in this place without a gap."""
+    first, most = ids[at], min(len(ids) - at, MOST_SPAN)
+    if first < 0 or most == 1 or ids[at + 1] != first + 1:
+        return at + 1
+    # In ids that grow, as they do most often, no other one follows behind a gap.
+    count = bisect_left(range(most), True, lo=2, key=lambda n: ids[at + n] != first + n)
+    if isinstance(ids, range) or ids[at : at + count] == [*range(first, first + count)]:
+        return at + count
+    return next(at + n for n in range(2, count) if ids[at + n] != first + n)
