@@ -1,13 +1,20 @@
 """The engine's side of the audit chains: rows are appended in the transaction that they record.
 
-A caller with a pipeline of its own puts `statement("audit_head")` at its end and gives `append` the head's row. Between
-the two and the commit no other transaction can append to the chain, so little else belongs there.
+Between the lock of a chain's head and the commit no other transaction can append to the chain, so little else belongs
+there: `transaction` has two round trips. A caller with a pipeline of its own puts `statement("audit_head")` at its end
+and gives `append` the head's row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import AsyncCursor, AsyncTransaction
+from psycopg.errors import PipelineAborted
+from psycopg.rows import TupleRow
 
 from queues.audit.errors import AuditError, InvalidEvent
 from queues.audit.events import MOST_ROWS, AuditEvent, AuditRecord, append_parameters
@@ -17,8 +24,8 @@ from queues.engine.health import Trouble
 from queues.engine.statements import statement
 
 __all__ = [
-    "MOST_ROWS", "AuditError", "AuditRecord", "ChainBroken", "ChainPosition", "InvalidEvent", "append", "append_all",
-    "has", "seal", "trouble",
+    "MOST_ROWS", "AuditError", "AuditEvent", "AuditRecord", "ChainBroken", "ChainPosition", "InvalidEvent",
+    "RecordedTransaction", "append", "append_all", "has", "seal", "transaction", "trouble",
 ]  # fmt: skip
 
 
@@ -68,6 +75,11 @@ async def _append_part(connection: Connection, chain: str, head: Any, record: Au
         await connection.execute(statement("audit_append"), parameters)
     except Exception as error:
         raise _of_chain(error, chain, connection) from error
+    return _position(parameters)
+
+
+def _position(parameters: Mapping[str, Any]) -> ChainPosition:
+    """The place of the last row that audit_append.sql appends."""
     return ChainPosition(parameters["chain"], parameters["seq"] + parameters["count"] - 1, parameters["last"])
 
 
@@ -96,6 +108,70 @@ async def append_all(connection: Connection, records: Mapping[str, AuditRecord])
     """Append to several chains in the open transaction, locking them in order of their names. Raises as `append`."""
     for chain in sorted(records):
         await append(connection, chain, records[chain])
+
+
+class RecordedTransaction:
+    """A transaction that `transaction` has begun, as far as it appends to chains."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._heads: dict[str, AsyncCursor[TupleRow]] = {}
+        self._appended: list[tuple[str, AsyncCursor[TupleRow]]] = []
+
+    async def lock(self, chain: str) -> None:
+        """Lock a chain until the transaction ends: nothing is waited for here. Several are locked in order of their
+        names."""
+        self._heads[chain] = await self._connection.execute(statement("audit_head"), {"chain": chain})
+
+    async def append(self, chain: str, record: AuditRecord) -> ChainPosition | None:
+        """Append events to a chain that is locked; returns the place of the last row. That the chain does not take them
+        may show at the end. Raises as the function `append`."""
+        last, cursor = None, self._heads[chain]
+        for part in record.parts:
+            if last is not None:
+                await self.lock(chain)
+                cursor = self._heads[chain]
+            try:
+                parameters = append_parameters(_locked(await cursor.fetchone(), chain), part)
+            except Exception as error:
+                raise _of_chain(error, chain, self._connection) from error
+            self._appended.append((chain, await self._connection.execute(statement("audit_append"), parameters)))
+            last = _position(parameters)
+        return last
+
+    def explained(self, error: Exception) -> Exception:
+        """ChainBroken, if the error that ended the transaction says that a chain did not take its rows."""
+        while isinstance(error, PipelineAborted) and isinstance(error.__context__, Exception):
+            error = error.__context__  # what came before it
+        broken = next((chain for chain, cursor in self._appended if cursor.pgresult is None), None)
+        return error if broken is None else _of_chain(error, broken, self._connection)
+
+
+@contextlib.asynccontextmanager
+async def transaction(connection: Connection) -> AsyncIterator[RecordedTransaction]:
+    """A transaction that appends to chains, of two round trips: one for the begin, for what is sent before the first
+    result is fetched, and for the locks of the chains, one for what is appended and for the commit.
+
+    Raises as `append`, and what the statements within raise.
+    """
+    recorded = RecordedTransaction(connection)
+    try:
+        # Not `connection.transaction()`, which waits for the answers to its begin and to all before its commit.
+        async with connection.pipeline() as pipeline, AsyncTransaction(connection):
+            try:
+                yield recorded
+            except BaseException:
+                with contextlib.suppress(psycopg.Error):
+                    await pipeline.sync()  # after an error the server ignores everything until then
+                raise
+    except BaseException as error:
+        if not connection.closed:
+            with contextlib.suppress(psycopg.Error):
+                await connection.rollback()
+        explained = recorded.explained(error) if isinstance(error, Exception) else error
+        if explained is error:
+            raise
+        raise explained from error
 
 
 async def seal(connection: Connection) -> int:

@@ -46,10 +46,9 @@ class QueuePolicy:
 
     @property
     def packs(self) -> bool:
-        """Whether its messages may be stored as segments: nothing but their ends is recorded or kept, consumers take
-        many at once, and they are no letters, which are claimed by their own statement."""
-        special = self.audited or self.retention == "full" or self.taken_as_asked
-        return not (special or self.name.startswith(MAILBOX_PREFIX))
+        """Whether its messages may be stored as segments: nothing but their ends is kept, consumers take many at once,
+        and they are no letters, which are claimed by their own statement."""
+        return not (self.retention == "full" or self.taken_as_asked or self.name.startswith(MAILBOX_PREFIX))
 
     @property
     def taken_as_asked(self) -> bool:

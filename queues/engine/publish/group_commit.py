@@ -312,6 +312,8 @@ class PublishWriter:
                 await self._write(connection, inserts[0])
             elif not inserts:
                 await self._check_version(connection)
+            elif plan.audited and not (plan.limited or keyed):
+                await self._store_recorded(connection, plan, inserts)
             else:
                 if plan.audited:
                     await self._prepare_record(connection, plan)
@@ -332,11 +334,24 @@ class PublishWriter:
                         await audit.append_all(connection, self._records(plan))
                 for queue in overfull:
                     await self.max_length.keep(connection, queue)
-                for name in plan.audited.values():
-                    self.health.end(audit.trouble(queue_chain(name)))
+            for name in plan.audited.values() if inserts else ():
+                self.health.end(audit.trouble(queue_chain(name)))
         except BaseException:
             plan.end()
             raise
+
+    async def _store_recorded(self, connection: Connection, plan: Plan, inserts: list[Insert]) -> None:
+        """The same, where nothing is asked of the store in between: in two round trips."""
+        await self._prepare_record(connection, plan)
+        names = (plan.audited.get(queue) for write in plan.writes for queue in write.queues)
+        async with audit.transaction(connection) as transaction:
+            cursors = [await self._send(connection, insert) for insert in inserts]
+            for chain in sorted({queue_chain(name) for name in names if name is not None}):
+                await transaction.lock(chain)
+            for insert, cursor in zip(inserts, cursors, strict=True):
+                insert.store(await cursor.fetchone())
+            for chain, record in self._records(plan).items():
+                await transaction.append(chain, record)
 
     async def _prepare_record(self, connection: Connection, plan: Plan) -> None:
         """Before a transaction that has something to record: that a queue became audited is recorded first."""

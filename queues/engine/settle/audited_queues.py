@@ -1,6 +1,7 @@
 """Audited queues: their settlements are written with rows in the queue's audit chain, in the same transaction.
 
-Everything gathered for one queue is one part, and the chain gets a row for each message that was really there.
+Everything gathered for one queue is one part, and the chain tells of each message that was really there: those whose
+ids follow each other share a row, so a segment that is settled as a whole is one.
 Deliveries are made from memory and have no transaction: they are noted, and their rows come first in the next one.
 When the connection is lost at the commit, the outcome is unknown: the hash of the last row, looked up afterwards,
 tells whether the transaction was committed. While the chain is broken, nothing of the queue is written.
@@ -9,10 +10,13 @@ tells whether the transaction was committed. While the chain is broken, nothing 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from itertools import chain, compress, count, groupby
 from operator import itemgetter
 from typing import Protocol
+
+from psycopg import AsyncCursor
+from psycopg.rows import TupleRow
 
 from queues.engine import audit
 from queues.engine.audit import AuditRecord
@@ -23,6 +27,7 @@ from queues.engine.health import Health
 from queues.engine.policies import QueuePolicy
 from queues.engine.settle.batches import Part, SettlementKind, Settlements
 from queues.engine.settle.lane import Lane, Owner
+from queues.engine.settle.segments import Ranges
 from queues.engine.statements import array, statement
 
 #: Seconds until a queue whose audit chain cannot be appended to is tried again.
@@ -86,13 +91,17 @@ class AuditedQueue(Lane):
         self._marks: list[int] = []
         self._record = AuditRecord()
         self._proof: audit.ChainPosition | None = None
+        #: The open transaction, and what it takes out of the journal once the chain is locked.
+        self._transaction: audit.RecordedTransaction
+        self._journal: AsyncCursor[TupleRow] | None = None
         #: The API key that each outstanding message was delivered to, by its id.
         self._consumers: dict[int, int | None] = {}
 
     def obey(self, policy: QueuePolicy) -> None:
-        """Follow the policy. Once the queue is no longer audited, the rest is written without a record."""
+        """Follow the policy, from the next transaction on. Once the queue is no longer audited, the rest is written
+        without a record."""
         self.name = policy.name
-        self.recording = policy.audited
+        self._audited = policy.audited
 
     # Gathering.
 
@@ -155,26 +164,49 @@ class AuditedQueue(Lane):
 
     def _parts(self, everything: Part) -> Iterator[Part]:
         if everything:
-            yield everything
+            acknowledge = SettlementKind.ACKNOWLEDGE
+            yield [some for one in everything for some in (one.by_consumer if one.kind is acknowledge else (one,))]
 
     @contextlib.asynccontextmanager
     async def transaction(self, connection: Connection, part: Part) -> AsyncIterator[None]:
         """Append to the chain what was recorded. Raises Later when the chain is broken."""
-        self._record = AuditRecord()
+        self._record, self.recording = AuditRecord(), self._audited
         if self.recording:
-            with contextlib.suppress(audit.AuditError):  # if this chain is broken, `append` raises below
-                await audit.seal(connection)  # events in the journal came earlier
-            await self._names.learn(connection, {consumer for one in part for consumer in one.consumers})
+            consumers = {consumer for one in part for consumer in (one.consumer, *one.consumers)}
+            await self._names.learn(connection, consumers)
         try:
-            async with connection.transaction():
+            async with audit.transaction(connection) as self._transaction:
+                self._journal = None
                 yield
                 if self.recording:
-                    self._proof = await audit.append(connection, queue_chain(str(self.name)), self._record)
+                    await self._append(connection)
         except audit.ChainBroken as error:
             raise Later(error.why) from error
 
+    async def lock_chain(self, connection: Connection) -> None:
+        if self.recording and self._journal is None:
+            await self._transaction.lock(queue_chain(str(self.name)))
+            self._journal = await self._take_journal(connection)
+
+    async def _append(self, connection: Connection) -> None:
+        """Append what waits in the journal, which came earlier, and what was recorded."""
+        await self.lock_chain(connection)
+        cursor, events = self._journal, list[audit.AuditEvent]()
+        while cursor is not None:
+            taken = sorted(await cursor.fetchall())
+            events += (audit.AuditEvent(*row[1:]) for row in taken)
+            cursor = await self._take_journal(connection) if len(taken) == audit.MOST_ROWS else None
+        record = AuditRecord(events)
+        record.extend(self._record)
+        self._proof = await self._transaction.append(queue_chain(str(self.name)), record)
+
+    async def _take_journal(self, connection: Connection) -> AsyncCursor[TupleRow]:
+        parameters = {"chain": queue_chain(str(self.name)), "limit": audit.MOST_ROWS}
+        return await connection.execute(statement("audit_take"), parameters)
+
     def record(self, settlements: Settlements, first_ids: dict[int, int] | None = None, target: str = "") -> None:
-        ids, consumers, queue, add = settlements.ids, settlements.consumers, str(self.name), self._record.add_messages
+        ids, queue, add = settlements.ids, str(self.name), self._record.add_messages
+        consumers = settlements.consumers or [settlements.consumer] * len(ids)
         if first_ids is not None:
             there = [id in first_ids for id in ids]
             consumers = list(compress(consumers, there))
@@ -189,6 +221,12 @@ class AuditedQueue(Lane):
                     add("dead-letter", run, queue, target)
                 case _:
                     add("return", run, self._names.of(consumer), queue)
+
+    def record_slots(self, ranges: Ranges, missing: Collection[int]) -> None:
+        found = zip(ranges.consumers, ranges.firsts, ranges.lows, ranges.highs, strict=True)
+        for consumer, some in groupby((one for one in found if one[1] not in missing), itemgetter(0)):
+            ids = chain.from_iterable(range(first + low, first + high + 1) for _, first, low, high in some)
+            self._record.add_messages("settle", [*ids], self._names.of(consumer), "")
 
     async def written_before(self, connection: Connection) -> Part | None:
         proof, self._proof = self._proof, None

@@ -211,6 +211,14 @@ class Settlements:
         return self.part([n for n, id in enumerate(self.ids) if id in ids])
 
     @property
+    def by_consumer(self) -> Iterator[Settlements]:
+        """Acknowledgements of an audited queue with the API key of each message's consumer, by these keys."""
+        keys = dict.fromkeys(self.consumers)
+        for key in keys:
+            one = self if len(keys) == 1 else self.part([n for n, own in enumerate(self.consumers) if own == key])
+            yield replace(one, consumer=key, consumers=[])
+
+    @property
     def chunks(self) -> Iterator[Settlements]:
         """Parts that a statement may take which gives new ids."""
         if len(self.ids) <= ROWS_PER_STATEMENT or not self.releases:

@@ -8,13 +8,14 @@ parts, and writes these. A part is written as a whole; one that cannot be is hal
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from operator import attrgetter
 from typing import Any, Protocol
 
 from queues.engine.database import Connection
 from queues.engine.settle.batches import Part, Returns, SettlementKind, Settlements
+from queues.engine.settle.segments import Ranges
 
 
 class Owner(Protocol):
@@ -33,7 +34,8 @@ class Owner(Protocol):
 class Lane:
     """Settlements of queues that are not audited. Each part is one statement."""
 
-    #: The audited queue; whether what happens to it is recorded; whether its parts are written in order only.
+    #: The audited queue; whether what happens to it is recorded; whether its parts are written in order only, each in
+    #: one transaction.
     name: str | None = None
     recording = False
     in_order = False
@@ -130,6 +132,12 @@ class Lane:
     def record(self, settlements: Settlements, first_ids: dict[int, int] | None = None, target: str = "") -> None:
         """Record what has become of messages, by their ids as published (None: `ids` are these): those that were really
         there. `target`: name of the queue that dead letters went to."""
+
+    def record_slots(self, ranges: Ranges, missing: Collection[int]) -> None:
+        """Record acknowledged slots of segments, but for these segments, which were not there."""
+
+    async def lock_chain(self, connection: Connection) -> None:
+        """What is recorded in the open transaction is known but for results that are still to be fetched."""
 
     def put_off(self, part: Part) -> None:
         """All but this of the part is written."""

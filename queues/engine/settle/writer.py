@@ -42,7 +42,7 @@ from queues.engine.settle.batches import (
     time_array,
 )
 from queues.engine.settle.lane import Lane
-from queues.engine.settle.segments import OpenSegments, as_range, as_single
+from queues.engine.settle.segments import OpenSegments, Ranges, as_range, as_single
 from queues.engine.statements import array, statement
 
 #: Seconds that a batch of acknowledgements may grow: larger batches cost less a message. As long, messages that were
@@ -66,7 +66,9 @@ FAILED = {
 
 @dataclass(slots=True)
 class PartEffects:
-    """The effects of a part, published once it is committed."""
+    """The effects of a part, published once it is committed. `last`: no kind comes after its acknowledgements."""
+
+    last: bool = False
 
     #: Late acknowledgements of messages that another transaction has locked.
     busy: Part = field(default_factory=list)
@@ -75,6 +77,8 @@ class PartEffects:
     dead: list[int] = field(default_factory=list)
     #: Queues that may hold more than they should now.
     overfull: list[int] = field(default_factory=list)
+    #: Segments that were not there any more, and slots of others that are settled.
+    segments: list[tuple[set[int], Ranges]] = field(default_factory=list)
 
 
 class SettlementWriter:
@@ -305,12 +309,14 @@ class SettlementWriter:
         )
 
     async def _write_part(self, connection: Connection, lane: Lane, part: Part) -> None:
-        effects = PartEffects()
+        effects = PartEffects(last=bool(part) and part[-1].kind <= SettlementKind.ACKNOWLEDGE)
         if self.segments:
-            await self._unpack(connection, lane, part)
+            await self._unpack(connection, part)
         async with lane.transaction(connection, part):
             for kind, some in groupby(part, attrgetter("kind")):
                 await self._write_kind(kind)(connection, lane, list(some), effects)
+        for gone, ranges in effects.segments:
+            self._note_settled(gone, ranges)
         try:
             self._committed(lane, part, effects)
         except Exception as error:  # it is durable, and must not be repeated
@@ -375,8 +381,8 @@ class SettlementWriter:
 
     async def _settle(self, connection: Connection, lane: Lane, settled: Part, effects: PartEffects) -> None:
         once = each_once(settled)
-        if self.segments and not lane.recording:
-            once = await self._settle_segments(connection, once)
+        if self.segments:
+            once = await self._settle_segments(connection, lane, once, effects)
         late = [one for one in once if one.late]
         if late:
             mine, busy = await self._lock_late(connection, late)
@@ -385,18 +391,20 @@ class SettlementWriter:
         if once := [one for one in once if one.ids]:
             parameters = settle_parameters(once, self.clock.offset, lane.recording)
             cursor = await connection.execute(statement("settle"), parameters, binary=True)
+            if effects.last:
+                await lane.lock_chain(connection)
             if lane.recording:
                 [(ids, published)] = await cursor.fetchall()
                 first_ids: dict[int, int] = dict(zip(ids or (), published or (), strict=True))
                 for one in once:
                     lane.record(one, first_ids)
 
-    async def _unpack(self, connection: Connection, lane: Lane, part: Part) -> None:
+    async def _unpack(self, connection: Connection, part: Part) -> None:
         """Give messages rows of their own whose settlements are no ranges of a segment. In a transaction of its own: if
         the part is written again, they have them."""
         firsts: set[int] = set()
         for one in part:
-            other = lane.recording or one.kind is not SettlementKind.ACKNOWLEDGE
+            other = one.kind is not SettlementKind.ACKNOWLEDGE
             if one.kind is not SettlementKind.DELIVER and (other or not as_range(one)):
                 firsts |= self.segments.having(one.ids, singles=other or not as_single(one))
         if firsts:
@@ -420,37 +428,64 @@ class SettlementWriter:
             deque([firsts]), partial(self._unpack_segments, connection), lambda some, _: halves(some), stay, connection
         )
 
-    async def _settle_segments(self, connection: Connection, settled: Part) -> Part:
-        """Settle the messages that are in segments; returns the settlements of the others. When there are such, too,
-        all is one transaction."""
-        segments, offset, slot = self.segments, self.clock.offset, self.node.slot
+    async def _settle_segments(
+        self, connection: Connection, lane: Lane, settled: Part, effects: PartEffects
+    ) -> Part:
+        """Settle the messages that are in segments; returns the settlements of the others, unless the lane has no
+        transactions: then these are written here, and all in one."""
+        segments = self.segments
         singles, others = segments.take_singles(settled)
         ranges, rows = segments.cut(others)
         if not (singles or ranges.firsts):
             return rows
-        gone = {id for one in singles for id in one.ids}
-        missing: set[int] = set()
-        several = bool(singles) + bool(ranges.firsts) + bool(rows) > 1
+        several = not lane.in_order and bool(singles) + bool(ranges.firsts) + bool(rows) > 1
         async with connection.transaction() if several else contextlib.nullcontext():
-            if singles:
-                parameters = settle_parameters(singles, offset) | {"slot": slot}
-                cursor = await connection.execute(statement("settle_single"), parameters, binary=True)
-                moved = gone - {id for (id,) in await cursor.fetchall()}
-                rows += [one.only(moved) for one in singles] if moved else []
-            if ranges.firsts:
-                parameters = segments.parameters(ranges, offset) | {"slot": slot}
-                cursor = await connection.execute(statement("settle_segments"), parameters, binary=True)
-                missing = ranges.slots.keys() - {first for (first,) in await cursor.fetchall()}
-                rows += segments.only(settled, missing) if missing else []
+            last = effects.last and not rows
+            moved, missing = await self._settle_slots(connection, lane, singles, ranges, last)
+            rows += [one.only(moved) for one in singles] if moved else []
+            rows += segments.only(settled, missing) if missing else []
+            rows = [one for one in rows if one.ids]
+            gone = missing.union(*(one.ids for one in singles))
+            if lane.in_order:
+                effects.segments.append((gone, ranges))
+                return rows
             if not several:  # it is durable: should the rest fail, this is not to be written again
-                segments.forget(gone | missing)
-                segments.settled(ranges, now())
-            if rows := [one for one in rows if one.ids]:
-                await connection.execute(statement("settle"), settle_parameters(rows, offset), binary=True)
+                self._note_settled(gone, ranges)
+            if rows:
+                await connection.execute(statement("settle"), settle_parameters(rows, self.clock.offset), binary=True)
         if several:
-            segments.forget(gone | missing)
-            segments.settled(ranges, now())
+            self._note_settled(gone, ranges)
         return []
+
+    async def _settle_slots(
+        self, connection: Connection, lane: Lane, singles: Part, ranges: Ranges, last: bool
+    ) -> tuple[set[int], set[int]]:
+        """Settle segments of one message, and slots of others; returns those messages, and those segments, that were
+        not there. `last`: if all are, nothing more is to be done."""
+        offset, slot = self.clock.offset, self.node.slot
+        moved, missing = set[int]().union(*(one.ids for one in singles)), set(ranges.slots)
+        of_one = of_many = None
+        if singles:
+            parameters = settle_parameters(singles, offset) | {"slot": slot}
+            of_one = await connection.execute(statement("settle_single"), parameters, binary=True)
+        if missing:
+            parameters = self.segments.parameters(ranges, offset) | {"slot": slot}
+            of_many = await connection.execute(statement("settle_segments"), parameters, binary=True)
+        if last:
+            await lane.lock_chain(connection)
+        if of_one is not None:
+            moved.difference_update(id for (id,) in await of_one.fetchall())
+        if of_many is not None:
+            missing.difference_update(first for (first,) in await of_many.fetchall())
+        for one in singles:
+            lane.record(one.part([n for n, id in enumerate(one.ids) if id not in moved]) if moved else one)
+        lane.record_slots(ranges, missing)
+        return moved, missing
+
+    def _note_settled(self, gone: set[int], ranges: Ranges) -> None:
+        """It is durable that these segments are finished, or gone, and that slots of others are settled."""
+        self.segments.forget(gone)
+        self.segments.settled(ranges, now())
 
     async def _lock_late(self, connection: Connection, late: Part) -> tuple[set[int], set[int]]:
         """Lock messages that were acknowledged late, which other nodes may lease, claim or return at the same time,

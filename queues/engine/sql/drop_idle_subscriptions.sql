@@ -9,12 +9,19 @@ with idle as materialized (
     delete from queues_message where queue_id in (select queue_id from idle)
     returning coalesce(origin_id, id) as first_id, queue_id
 ), segments as (
-    delete from queues_segment where queue_id in (select queue_id from idle) returning first
+    delete from queues_segment where queue_id in (select queue_id from idle) returning slot, first, queue_id, count
 ), settlements as (
     delete from queues_segmentsettlement where first in (select first from segments)
 ), journaled as (
     insert into queues_auditjournal (chain, event, record_id, sender, recipient)
-    select 'queue:' || name, 'expire', first_id::text, name, '' from messages join idle using (queue_id)
+    select 'queue:' || name, 'expire', first_id::text, name, ''
+    from (
+        select first_id, queue_id from messages
+        union all
+        select s.first + n, queue_id from segments s, generate_series(0, count - 1) as n
+        where not exists (
+            select from queues_segmentsettlement t where t.slot = s.slot and t.first = s.first and n between low and high)
+    ) as message join idle using (queue_id)
     where audited order by first_id
 ), counts as (
     delete from queues_queuecount where queue_id in (select queue_id from idle)

@@ -24,6 +24,7 @@ from queues.store import query
 from tests.queues.audit.spans import messages_of
 from tests.queues.engine.conftest import Answered, Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import unwritable
+from tests.queues.engine.settle.test_audited_queues import in_django
 from tests.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -360,7 +361,7 @@ async def test_a_late_acknowledgement_settles_a_message_whose_segment_no_node_ha
 @pytest.mark.parametrize(
     "policy",
     [
-        {"audited": True}, {"retention": "full"}, {"message_ttl": "60 s"}, {"concurrency_limit": 9},
+        {"retention": "full"}, {"message_ttl": "60 s"}, {"concurrency_limit": 9},
         {"max_length": 9, "overflow": "drop-oldest"},
     ],
     ids=str,
@@ -379,7 +380,7 @@ async def test_a_queue_is_deleted_by_force_with_what_is_open_of_its_segments(eng
     buffer, deliveries = await taken(engine, *FOUR)
     assert buffer.ack(deliveries[0][0])
     await until_settled(engine, store)
-    assert await asyncio.to_thread(delete_queue, "jobs", force=True) == 3
+    assert await in_django(delete_queue, "jobs", force=True) == 3
     assert (segments(store), store.messages(queue)) == (0, [])
     assert sorted(row["outcome"] for row in store.archived(queue)) == [0, 2, 2, 2]
 
@@ -391,7 +392,7 @@ async def test_messages_of_a_segment_are_copied_and_stay(engine: Engine, store: 
     await until_settled(engine, store)
     first, *ids = [row["id"] for row in store.messages(queue)]
     arguments = {"source": queue, "target": target, "ids": [first - 1, *ids], "by": "", "named": False}
-    [(count, _)] = await asyncio.to_thread(
+    [(count, _)] = await in_django(
         query, "copy_messages", DEFAULT_DB_ALIAS, archived=False, low=None, high=None, **arguments
     )
     assert count == 2, "the one that is settled is no more"
