@@ -11,7 +11,10 @@ What must hold, for each queue:
   that another listener may have held for consumers that went away; their order is that of the producer's connection,
   and over its connections that of messages which were confirmed before the next one was sent;
 - a message is in one place at the end, in one state, and nothing but dead letters waits; dead letters were returned;
-- the archive has what was acknowledged, once, and the counts are those of the rows.
+- the archive has what was acknowledged, once, and the counts are those of the rows;
+- an audited queue's chain follows from its hashes; it tells of each message that there was one publish, first of all,
+  of each in the archive one settlement, last of all, and as many dead letters as there are. Deliveries may lack a row
+  after a fault, or have it late.
 """
 
 from __future__ import annotations
@@ -96,6 +99,11 @@ class QueueCheck:
         self.stored = [stored for stored in store.messages if stored.queue == rules.name]
         self.archive = [archived for archived in store.archive if archived.queue == rules.name]
         self.counts = store.counts.get(rules.name)
+        self.unproven = rules.name in store.unproven
+        self.record: dict[int, list[str]] = {}
+        for recorded in store.record:
+            if recorded.queue == rules.name:
+                self.record.setdefault(recorded.first_id, []).append(recorded.event)
         #: Whether several listeners have delivered its messages.
         self.shared = (
             len({delivery.connection.listener for group in self.deliveries.values() for delivery in group}) > 1
@@ -122,6 +130,7 @@ class QueueCheck:
             self._named("dead without a cause", self._dead_without_cause()),
             *self._archive_violations(),
             self._wrong_counts(),
+            *(self._record_violations() if self.rules.audited else ()),
         ]
         return [violation for violation in found if violation is not None]
 
@@ -272,6 +281,29 @@ class QueueCheck:
             return None
         detail = f"{counts}; there are {rows} ready, leased, delayed, dead"
         return BrokenPromise("wrong counts", self.rules.name, (), detail)
+
+
+    # The record.
+
+    def _record_violations(self) -> list[BrokenPromise | None]:
+        finished = {row.first_id for row in self.archive if row.acknowledged}
+        dead = {stored.first_id for stored in self.stored if stored.state in DEAD}
+        there = finished | {stored.first_id for stored in self.stored}
+        kept = {
+            id: [event for event in events if event != "deliver"] or ["deliver"] for id, events in self.record.items()
+        }
+        wrong = {
+            id: self.record[id] for id, events in kept.items()
+            if (events[0], events.count("publish")) != ("publish", 1)
+            or (events[-1] == "settle", events.count("settle")) != (id in finished, int(id in finished))
+            or (events[-1] == "dead-letter") != (id in dead)
+        }  # fmt: skip
+        return [
+            BrokenPromise("wrong chain", self.rules.name, ()) if self.unproven else None,
+            self._named("not recorded", sorted(there - self.record.keys())),
+            self._named("recorded and nowhere", sorted(self.record.keys() - there)),
+            self._named("wrongly recorded", (f"{id}: {' '.join(events)}" for id, events in sorted(wrong.items()))),
+        ]
 
 
 def _unclear(publish: Publish, fault: InjectedFault) -> bool:

@@ -149,6 +149,15 @@ class StoredCounts:
     settled: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An event of a message in the audit chain of its queue."""
+
+    queue: str
+    event: str
+    first_id: int
+
+
 @dataclass(slots=True)
 class Store:
     """The store at the end."""
@@ -156,6 +165,10 @@ class Store:
     messages: list[StoredMessage] = field(default_factory=list)
     archive: list[Archived] = field(default_factory=list)
     counts: dict[str, StoredCounts] = field(default_factory=dict)
+    #: In the order of each chain.
+    record: list[Recorded] = field(default_factory=list)
+    #: Queues whose chains do not follow from their hashes.
+    unproven: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -186,3 +199,5 @@ class QueueRules:
     retention: str = "metadata"
     #: Deliveries come back by themselves after so short a time that a slow machine can be the cause.
     timed: bool = False
+    #: All that happens to its messages is recorded.
+    audited: bool = False

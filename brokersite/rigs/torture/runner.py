@@ -135,13 +135,13 @@ class Run:
         return [rule.name for rule in self._rules]
 
     def _make_clients(self) -> None:
-        """A topic with two subscriptions, one of them for a forgetful consumer, and a queue."""
+        """A topic with two subscriptions, one of them audited and for a forgetful consumer, and a queue."""
         stage, seed = self._stage, self._plan.seed
         with blipmq.Client(HOST, self._listeners[0].blipmq, KEY) as client:
             steady, other = (client.subscribe(self._name) for _ in range(2))
         with self._database.connect() as connection:
             steady_queue = _tune(connection, "s.id = %s", steady, retention="full")
-            other_queue = _tune(connection, "s.id = %s", other, max_attempts=4, retry_backoff="250 ms")
+            other_queue = _tune(connection, "s.id = %s", other, max_attempts=4, retry_backoff="250 ms", audited=True)
             _tune(connection, "q.name = %s", self._name, retention="full")
         producers: list[LoadClient] = [TopicProducer(f"p{n}", stage, seed, self._name, RATE) for n in range(3)]
         peers: list[LoadClient] = [SspqPeer(f"s{n}", stage, seed, self._name, True) for n in range(3)]
@@ -155,7 +155,7 @@ class Run:
         topic = frozenset(client.name for client in producers)
         self._rules = [
             QueueRules(steady_queue, topic, "full"),
-            QueueRules(other_queue, topic, "metadata", timed=True),
+            QueueRules(other_queue, topic, "metadata", timed=True, audited=True),
             QueueRules(self._name, frozenset(client.name for client in peers), "full"),
         ]
 

@@ -7,7 +7,17 @@ from typing import Any
 
 import psycopg
 
-from brokersite.rigs.torture.history import Archived, Store, StoredCounts, StoredMessage, StoredState, parse_body
+from brokersite.rigs.torture.history import (
+    Archived,
+    Recorded,
+    Store,
+    StoredCounts,
+    StoredMessage,
+    StoredState,
+    parse_body,
+)
+from queues.audit.events import GENESIS, AuditEvent, hash_after
+from queues.audit.spans import parse_span
 
 STATES = (StoredState.READY, StoredState.LEASED, StoredState.DELAYED, StoredState.DEAD, StoredState.DEAD_LEASED)
 
@@ -29,6 +39,11 @@ COUNTS = """
         from queues_queuetally where queue_id = q.id) as t
     where q.name = any(%s)
 """
+RECORD = """
+    select q.name, event, record_id, sender, recipient, encode(hash, 'hex')
+    from queues_audit a join queues_auditchain c on c.id = chain_id join queues_queue q on 'queue:' || q.name = c.name
+    where q.name = any(%s) order by q.name, seq
+"""
 WAITING = """
     select count(*) from queues_openmessage m join queues_queue q on q.id = m.queue_id
     where q.name = any(%s) and m.state in (0, 1, 2)
@@ -42,6 +57,7 @@ def read_store(connection: Connection, queues: Sequence[str]) -> Store:
     names = list(queues)
     with connection.transaction():
         connection.execute("set transaction isolation level repeatable read")
+        record, unproven = _read_record(connection, names)
         return Store(
             [
                 StoredMessage(queue, parse_body(bytes(payload)), first_id, STATES[state])
@@ -52,7 +68,22 @@ def read_store(connection: Connection, queues: Sequence[str]) -> Store:
                 for queue, id, outcome, payload in connection.execute(ARCHIVE, (names,), binary=True)
             ],
             {row[0]: StoredCounts(*map(int, row[1:])) for row in connection.execute(COUNTS, (names,))},
+            record,
+            unproven,
         )
+
+
+def _read_record(connection: Connection, names: list[str]) -> tuple[list[Recorded], list[str]]:
+    """The events of messages in the queues' chains, and the queues whose chains are wrong."""
+    record: list[Recorded] = []
+    hashes: dict[str, str] = {}
+    unproven: dict[str, None] = {}
+    for queue, *event, hash_hex in connection.execute(RECORD, (names,)):
+        if hash_after(hashes.get(queue, GENESIS), AuditEvent(*event)) != hash_hex:
+            unproven[queue] = None
+        hashes[queue] = hash_hex
+        record += (Recorded(queue, event[0], id) for id in parse_span(event[1]) or ())
+    return record, list(unproven)
 
 
 def count_waiting(connection: Connection, queues: Sequence[str]) -> int:

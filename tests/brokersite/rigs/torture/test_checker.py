@@ -15,6 +15,7 @@ from brokersite.rigs.torture.history import (
     MessageId,
     Publish,
     QueueRules,
+    Recorded,
     RecordedConnection,
     RunHistory,
     Store,
@@ -421,3 +422,65 @@ def test_a_violation_names_queue_and_messages_and_not_too_many() -> None:
     scene.store.counts[QUEUE] = StoredCounts()
     (violation,) = check(scene.history, scene.store, scene.rules, IN_FLIGHT)
     assert str(violation) == "lost in q: 20 (p/0, p/1, p/2, p/3, p/4, p/5, p/6, p/7, …)"
+
+
+def audited(*events: str) -> Scene:
+    """A message that is finished and a dead letter, whose record is right, and these events of the finished one."""
+    scene = Scene()
+    scene.rules = [QueueRules(QUEUE, frozenset({"p"}), "full", audited=True)]
+    scene.whole(1)
+    scene.publish(2)
+    scene.deliver(2, let_go=True)
+    scene.keep(2, StoredState.DEAD)
+    for event in ("publish", "deliver", "return", "dead-letter"):
+        scene.store.record.append(Recorded(QUEUE, event, 2))
+    scene.store.record += [Recorded(QUEUE, event, 1) for event in events]
+    return scene
+
+
+def test_a_whole_record_is_right() -> None:
+    assert audited("publish", "deliver", "settle").names() == []
+    assert audited("publish", "deliver", "return", "deliver", "settle").names() == []
+    assert audited("publish", "settle").names() == [], "the row of a delivery may be lost with its listener"
+    assert audited("publish", "settle", "deliver").names() == [], "and be late with its connection"
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        ("publish",), ("publish", "deliver"), ("return", "publish", "settle"), ("publish", "publish", "settle"),
+        ("publish", "settle", "settle"), ("publish", "settle", "return"), ("deliver", "settle"), ("deliver",),
+        ("publish", "deliver", "dead-letter"),
+    ],
+    ids="-".join,
+)  # fmt: skip
+def test_a_record_that_is_not_that_of_a_finished_message_is_wrong(events: tuple[str, ...]) -> None:
+    assert audited(*events).names() == ["wrongly recorded"]
+
+
+def test_a_message_without_a_record_and_a_record_without_a_message_are_wrong() -> None:
+    assert audited().names() == ["not recorded"]
+    scene = audited("publish", "deliver", "settle")
+    scene.store.record += [Recorded(QUEUE, event, 3) for event in ("publish", "deliver")]
+    assert scene.names() == ["recorded and nowhere"]
+    scene.store.record += [Recorded("another", "publish", 4)]
+    assert scene.names() == ["recorded and nowhere"]
+
+
+def test_a_dead_letter_is_recorded_as_such() -> None:
+    scene = audited("publish", "deliver", "settle")
+    scene.store.record = [one for one in scene.store.record if one.event != "dead-letter"]
+    assert scene.names() == ["wrongly recorded"]
+
+
+def test_a_chain_that_does_not_follow_from_its_hashes_is_wrong() -> None:
+    scene = audited("publish", "deliver", "settle")
+    scene.store.unproven = [QUEUE]
+    assert scene.names() == ["wrong chain"]
+
+
+def test_of_a_queue_that_is_not_audited_no_record_is_wanted() -> None:
+    scene = Scene()
+    scene.whole(1)
+    scene.store.unproven = [QUEUE]
+    assert scene.names() == []
