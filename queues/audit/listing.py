@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS
-from django.db.models import Q, QuerySet
+from django.db.models import BooleanField, Q, QuerySet
+from django.db.models.expressions import RawSQL
 
 from queues.audit.anchor import time_text
 from queues.audit.spans import MOST_SPAN, parse_span
@@ -23,17 +24,23 @@ def chains(using: str = DEFAULT_DB_ALIAS) -> list[dict[str, Any]]:
     return [dict(zip(CHAIN, row, strict=True)) for row in query("audit_chains", using)]
 
 
+#: Of rows with one of the ids that are given, or that stand for several messages with one of those numbers among them.
+_OF_MESSAGES = """queues_audit.record_id = any(%s::text[] || array(
+    select s.record_id from unnest(%s::bigint[]) as message (id), queues_audit s
+    where s.event <> 'send' and s.event <> 'ack' and queues_audit_first(s.record_id) > message.id - %s
+        and queues_audit_first(s.record_id) <= message.id and queues_audit_last(s.record_id) >= message.id
+))"""
+
+
 def rows_of(found: QuerySet[AuditRow], *records: str) -> QuerySet[AuditRow]:
     """Those rows that have one of these ids, or stand for a message with it among others."""
-    shared: set[tuple[int, str]] = set()
-    for message in map(parse_span, records):
-        if message is not None and len(message) == 1:
-            shared.update(query("audit_spans", found.db, id=message.start, most=MOST_SPAN))
-    if not shared:
+    spans = [span for span in map(parse_span, records) if span is not None]
+    messages = [span.start for span in spans if len(span) == 1]
+    if not messages:
         return found.filter(record_id__in=records)
     # By one array, which the index of ids takes; letters may have any id, one that looks like a row's of a queue, too.
-    own = Q(record_id__in=records) | Q(chain__in={chain for chain, _ in shared})
-    return found.filter(own, record_id__in={*records, *(id for _, id in shared)})
+    among = RawSQL(_OF_MESSAGES, (list(records), messages, MOST_SPAN), BooleanField())
+    return found.filter(among, Q(record_id__in=records) | Q(chain__name__startswith="queue:"))
 
 
 def rows(chain: AuditChain | None, record: str | None, limit: int, using: str = DEFAULT_DB_ALIAS) -> list[AuditRow]:

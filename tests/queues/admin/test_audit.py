@@ -309,9 +309,8 @@ class TestRows:
         self, admin_client: Client, django_assert_num_queries: DjangoAssertNumQueries
     ) -> None:
         chain = letters(30)
-        for query, more in (({}, 0), ({"q": "m1"}, 0), ({"q": "1"}, 1), ({"event": "ack"}, 2)):
-            # The chains, the events, the rows; of a message also those that it shares; to look piece by piece also the
-            # chain's ends.
+        for query, more in (({}, 0), ({"q": "m1"}, 0), ({"q": "1"}, 0), ({"event": "ack"}, 2)):
+            # The chains, the events, the rows; to look piece by piece also the chain's ends.
             with django_assert_num_queries(LOGIN + 3 + more):
                 rows(admin_client, chain, **query)
 

@@ -27,6 +27,13 @@ def test_the_hot_table_does_not_grow_for_ever_under_a_lasting_load() -> None:
         assert dict(cursor.fetchall()) == dict.fromkeys(CHURNED, 0.0)
 
 
+def test_tallies_keep_their_room_so_that_what_waits_is_delivered_while_the_disk_is_full() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("select reloptions from pg_class where oid = 'queues_queuetally_kept'::regclass")
+        [(options,)] = cursor.fetchall()
+    assert "vacuum_truncate=off" in options
+
+
 DAYS_OF_THE_CHAINS = """
 select c.relname, o.option_value::float
 from pg_inherits i join pg_class c on c.oid = i.inhrelid left join pg_options_to_table(c.reloptions) o
