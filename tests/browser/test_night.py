@@ -380,6 +380,7 @@ def finds_every_act(night: Night, message: str) -> None:
 
 def is_refused_as_a_viewer(night: Night) -> None:
     night.click("#logout-form button")
+    night.see("h1", "Logged out")  # to go on before that would keep the session
     log_in(night.browser, night.site, "vic", PASSWORD)
     night.see("#broker-busiest", "orders")
     assert not night.browser.find_elements(By.CSS_SELECTOR, ".addlink, a[href*='backends/']")
