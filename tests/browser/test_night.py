@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from django.apps import apps
 from django.contrib.auth.models import Group, User
+from django.db import connection
 from pytest_django.live_server_helper import LiveServer
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -123,6 +124,8 @@ def an_evening(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Itera
     for _ in range(0, MOVED, BATCH):
         store(invoices, State.READY, BATCH, payload=b'{"invoice": 1}')
     make_queue("invoices-old")
+    with connection.cursor() as cursor:  # what comes from now on is compared with it, as after the first minute ever
+        cursor.execute("insert into queues_samplemark values (0, %s, 0, 0, 0, 0, 0, 0)", [end])
     reader.forget()
     yield
     reader.forget()
