@@ -213,9 +213,11 @@ class Settlements:
     @property
     def by_consumer(self) -> Iterator[Settlements]:
         """Acknowledgements of an audited queue with the API key of each message's consumer, by these keys."""
-        keys = dict.fromkeys(self.consumers)
-        for key in keys:
-            one = self if len(keys) == 1 else self.part([n for n, own in enumerate(self.consumers) if own == key])
+        places = dict[int | None, list[int]]()
+        for n, key in enumerate(self.consumers):
+            places.setdefault(key, []).append(n)
+        for key, some in places.items():
+            one = self if len(places) == 1 else self.part(some)
             yield replace(one, consumer=key, consumers=[])
 
     @property
