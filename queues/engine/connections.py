@@ -97,7 +97,7 @@ class Connections:
 
     def descriptors(self) -> list[int]:
         """The descriptors of the sockets."""
-        return [connection.fileno() for connection in tuple(self._open.values()) if not connection.closed]
+        return [one for connection in tuple(self._open.values()) for one in connection.descriptors]
 
     # Requests of sessions.
 

@@ -10,13 +10,13 @@ from typing import Any, NoReturn
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.rows import TupleRow
 
 from queues.database import KEEPALIVES, defaults_for_hosts
 from queues.engine import adapters
+from queues.engine.driver import EngineConnection
 from queues.engine.errors import NotMigrated, Pooled, UnsafeServer, UnsupportedServer
 
-Connection = AsyncConnection[TupleRow]
+Connection = EngineConnection
 
 OLDEST_SERVER = 140000
 
@@ -100,7 +100,7 @@ async def connect(conninfo: str, purpose: str, silence: float = SILENCE) -> Conn
     }  # fmt: skip
     ours |= defaults_for_hosts(given)
     try:
-        connection = await AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=0, **ours)
+        connection = await Connection.connect(conninfo, autocommit=True, prepare_threshold=0, **ours)
     except psycopg.OperationalError as error:
         if "unsupported startup parameter" in str(error):
             raise Pooled("it does not take the startup options that the engine's sessions need") from error

@@ -28,8 +28,8 @@ REFUSALS = {
     "57P03": "the database is starting or stopping",
     "58": "the database cannot reach its files",
 }
-#: Deadlock and failed serialization (class 40), lock and statement timeout.
-REPEATABLE = {"40", "55P03", "57014"}
+#: A prepared statement that is gone, deadlock and failed serialization (class 40), lock and statement timeout.
+REPEATABLE = {"26000", "40", "55P03", "57014"}
 #: Words of libpq where a connection is refused, which has no SQLSTATE.
 PHRASES = {
     "too many clients": REFUSALS["53300"],

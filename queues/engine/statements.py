@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
+from psycopg.adapt import PyFormat
 
 from queues.sqlfiles import statements
 
@@ -17,9 +20,37 @@ DIRECTORY: Final = Path(__file__).parent / "sql"
 
 statement = statements(DIRECTORY)
 
+#: A parameter as psycopg has it, `%(name)s`, or a percent sign.
+_PARAMETER: Final = re.compile(rb"%(?:%|\((\w+)\)([sbt]))")
+
 
 def array(values: Iterable[object]) -> str:
     """Numbers, or plain words, as the text of a PostgreSQL array: the form that costs Python least."""
     items = values if isinstance(values, list) else list(values)
     text = orjson.dumps(items)  # numbers alone are written thirty times as fast as by `str`
     return "{" + (",".join(map(str, items)) if b'"' in text else text[1:-1].decode()) + "}"
+
+
+class NumberedStatement(NamedTuple):
+    """A statement as the server takes it: `$1` stands for the first of `names`, which is sent in the first format."""
+
+    text: bytes
+    names: tuple[str, ...]
+    formats: tuple[PyFormat, ...]
+
+
+@cache
+def numbered(name: str) -> NumberedStatement:
+    """A named statement with numbers for its parameters. Raises FileNotFoundError."""
+    formats: dict[str, PyFormat] = {}
+
+    def number(found: re.Match[bytes]) -> bytes:
+        if found.group() == b"%%":
+            return b"%"
+        parameter, format = found[1].decode(), PyFormat(found[2].decode())
+        if formats.setdefault(parameter, format) is not format:
+            raise ValueError(f"{name}.sql sends {parameter} in two formats")
+        return b"$%d" % (1 + list(formats).index(parameter))
+
+    text = _PARAMETER.sub(number, statement(name))
+    return NumberedStatement(text, tuple(formats), tuple(formats.values()))

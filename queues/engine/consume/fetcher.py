@@ -256,7 +256,7 @@ class Fetcher:
             name = "claim"
             parameters["limited"] = limited
         for _ in range(UNPACKED):
-            cursor = await connection.execute(statement(name), parameters, binary=True)
+            cursor = await connection.run(name, parameters, binary=True)
             (_, snapshot, more, large, _), *rows = await cursor.fetchall()
             if large is None:
                 break

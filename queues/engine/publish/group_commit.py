@@ -15,8 +15,6 @@ from functools import partial
 from itertools import groupby, repeat
 
 import psycopg
-from psycopg import AsyncCursor
-from psycopg.rows import TupleRow
 
 from queues.engine import audit
 from queues.engine.cache import Cache
@@ -25,6 +23,7 @@ from queues.engine.consume.fetcher import Fetcher
 from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.consume.memory import OVERHEAD
 from queues.engine.database import Connection
+from queues.engine.driver import Answer
 from queues.engine.errors import EngineError, QueueFull, StoreUnavailable, TopologyMoved, Unstorable
 from queues.engine.faults import told
 from queues.engine.health import Health, Trouble
@@ -389,9 +388,9 @@ class PublishWriter:
     async def _write(self, connection: Connection, insert: Insert) -> None:
         insert.store(await (await self._send(connection, insert)).fetchone())
 
-    async def _send(self, connection: Connection, insert: Insert) -> AsyncCursor[TupleRow]:
+    async def _send(self, connection: Connection, insert: Insert) -> Answer:
         parameters = insert.parameters(self.routing.version, self.node.id, self.node.slot)
-        return await connection.execute(statement(insert.statement), parameters)
+        return await connection.run(insert.statement, parameters)
 
     async def _admit(self, connection: Connection, plan: Plan) -> None:
         """Cut messages beyond the length of queues that reject. A message that one queue rejects enters none."""

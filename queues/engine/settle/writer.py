@@ -390,7 +390,7 @@ class SettlementWriter:
             effects.busy.extend(some for one in late if (some := one.only(busy)).ids)
         if once := [one for one in once if one.ids]:
             parameters = settle_parameters(once, self.clock.offset, lane.recording)
-            cursor = await connection.execute(statement("settle"), parameters, binary=True)
+            cursor = await connection.run("settle", parameters, binary=True)
             if effects.last:
                 await lane.lock_chain(connection)
             if lane.recording:
@@ -452,7 +452,7 @@ class SettlementWriter:
             if not several:  # it is durable: should the rest fail, this is not to be written again
                 self._note_settled(gone, ranges)
             if rows:
-                await connection.execute(statement("settle"), settle_parameters(rows, self.clock.offset), binary=True)
+                await connection.run("settle", settle_parameters(rows, self.clock.offset), binary=True)
         if several:
             self._note_settled(gone, ranges)
         return []
@@ -467,10 +467,10 @@ class SettlementWriter:
         of_one = of_many = None
         if singles:
             parameters = settle_parameters(singles, offset) | {"slot": slot}
-            of_one = await connection.execute(statement("settle_single"), parameters, binary=True)
+            of_one = await connection.run("settle_single", parameters, binary=True)
         if missing:
             parameters = self.segments.parameters(ranges, offset) | {"slot": slot}
-            of_many = await connection.execute(statement("settle_segments"), parameters, binary=True)
+            of_many = await connection.run("settle_segments", parameters, binary=True)
         if last:
             await lane.lock_chain(connection)
         if of_one is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from psycopg import AsyncConnection
 
 from queues.engine import statements
+from queues.engine.driver import Answer, EngineConnection
 from queues.sqlfiles import statement_names
 from tests.queues.engine.conftest import Store
 from tests.tables import altering
@@ -40,10 +41,27 @@ class Faults:
             if name is None or not self._is_due(name):
                 self.runs[str(name)] += 1
                 return await execute(connection, query, parameters, **options)
-            state, _ = self._next[name]
-            return await execute(connection, f"do $$ begin raise 'injected' using errcode = '{state}'; end $$".encode())
+            return await execute(connection, self._failure(name))
+
+        run = EngineConnection.run
+
+        async def run_or_fail(
+            connection: EngineConnection, name: str, parameters: Mapping[str, Any], **options: Any
+        ) -> Answer:
+            if connection.pgconn.pipeline_status:  # it goes on to `execute`
+                return await run(connection, name, parameters, **options)
+            if not self._is_due(name):
+                self.runs[name] += 1
+                return await run(connection, name, parameters, **options)
+            return await execute(connection, self._failure(name))
 
         monkeypatch.setattr(AsyncConnection, "execute", execute_or_fail)
+        monkeypatch.setattr(EngineConnection, "run", run_or_fail)
+
+    def _failure(self, name: str) -> bytes:
+        """What is given to the server in place of a statement."""
+        state, _ = self._next[name]
+        return f"do $$ begin raise 'injected' using errcode = '{state}'; end $$".encode()
 
     def _is_due(self, name: str) -> bool:
         state, times = self._next.get(name, ("", 0))

@@ -13,6 +13,7 @@ import pytest
 from queues.engine import Engine
 from queues.engine.clock import now
 from queues.engine.cluster.timeline import History
+from queues.engine.database import connect
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import Faults
 
@@ -141,7 +142,7 @@ async def test_a_database_that_was_merely_away_has_the_past_that_was_known(
 async def test_the_history_is_read_by_a_role_without_privileges(store: Store) -> None:
     try:
         store.connection.execute("grant select on queues_message, queues_message_id to pg_monitor")
-        async with await psycopg.AsyncConnection.connect(store.conninfo, autocommit=True) as connection:
+        async with await connect(store.conninfo, "test") as connection:
             await connection.execute("set role pg_monitor")
             reading = await History().read(connection)
             await connection.execute("reset role")
@@ -155,7 +156,7 @@ async def test_the_history_is_read_by_a_role_without_privileges(store: Store) ->
 
 @pytest.mark.parametrize("mark", ["system", "timeline", "database", "table"])
 async def test_another_system_timeline_database_or_table_is_another_past(store: Store, mark: str) -> None:
-    async with await psycopg.AsyncConnection.connect(store.conninfo, autocommit=True) as connection:
+    async with await connect(store.conninfo, "test") as connection:
         reading = await History().read(connection)
     history = History()
     history.know(reading)

@@ -1,0 +1,265 @@
+"""The engine's kind of connection to PostgreSQL: psycopg's, with a reader of the event loop that stays.
+
+psycopg makes a reader, a timer and a future for each wait, and drops them again. Here one reader takes all answers: it
+runs psycopg's generator, and what waits for the statement goes on when that has ended. When nothing waits, the reader
+is dropped at the first event: the server has closed the connection, or a notification has come.
+
+The reader watches a duplicate of the socket's descriptor. libpq closes its own as soon as it finds the server gone, and
+an event loop that watches a closed descriptor, whose number is soon another file's, aborts the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import select
+from collections.abc import Generator, Mapping
+from time import monotonic
+from typing import Any, Final, Protocol, TypeVar
+
+from psycopg import AsyncConnection
+from psycopg.adapt import Transformer
+from psycopg.errors import InvalidSqlStatementName, OperationalError, QueryCanceled, error_from_result
+from psycopg.generators import execute
+from psycopg.pq import ExecStatus, Format, TransactionStatus
+from psycopg.pq.abc import PGresult
+from psycopg.rows import TupleRow
+
+from queues.engine.statements import numbered, statement
+
+T = TypeVar("T")
+
+#: What a generator of psycopg waits for, and is told: the socket can be read, or written to.
+READ: Final = 1
+WRITE: Final = 2
+#: Seconds that the server may take to end a statement whose caller was cancelled.
+CANCELLING: Final = 5.0
+#: Seconds that statements which need not wait may take together before others in the event loop have their turn.
+TURN: Final = 0.005
+
+logger = logging.getLogger(__name__)
+
+
+class Answer(Protocol):
+    """A statement's rows."""
+
+    async def fetchone(self) -> TupleRow | None:
+        """The first row, if there is one."""
+
+    async def fetchall(self) -> list[TupleRow]:
+        """All rows."""
+
+
+class Rows:
+    """Rows that have been read."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: list[TupleRow]) -> None:
+        self._rows = rows
+
+    async def fetchone(self) -> TupleRow | None:
+        """The first row, if there is one."""
+        return self._rows[0] if self._rows else None
+
+    async def fetchall(self) -> list[TupleRow]:
+        """All rows."""
+        return self._rows
+
+
+class EngineConnection(AsyncConnection[TupleRow]):
+    """A connection that is used in one event loop. It must be closed: the loop keeps it otherwise."""
+
+    #: The descriptor that is watched, and a way to ask whether it can be written to; -1 before the first wait.
+    _descriptor = -1
+    _poll: select.poll
+    _loop: asyncio.AbstractEventLoop
+    #: Whether the loop watches it for reading, and for writing.
+    _reading = _writing = False
+    #: The generator that runs, what it waits for, and the future that has its result.
+    _statement: Generator[Any, Any, Any] | None = None
+    _wanted = 0
+    _result: asyncio.Future[Any] | None = None
+    #: When (monotonic) others last had a turn.
+    _turn = 0.0
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._transformer = Transformer(self)
+        #: The names of prepared statements, by ours and the types of the parameters.
+        self._prepared_as: dict[tuple[str, tuple[int, ...] | None], bytes] = {}
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Its open descriptors."""
+        return [*([] if self.closed else [self.fileno()]), *([] if self._descriptor < 0 else [self._descriptor])]
+
+    async def wait(self, gen: Generator[Any, Any, T], interval: float = 0.1, timeout: float | None = None) -> T:
+        """Run a generator of psycopg's. If the caller is cancelled, so is the statement at the server. Raises
+        psycopg.Error."""
+        if timeout is not None:
+            return await super().wait(gen, interval, timeout)
+        try:
+            wanted = next(gen)
+            while wanted & WRITE and (ready := self._ready()):  # a socket nearly always takes what is written
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            if monotonic() - self._turn > TURN:
+                await self._give_turn()
+            return end.value  # type: ignore[no-any-return]
+        try:
+            return await self._run(gen, wanted)
+        except asyncio.CancelledError:
+            self._end()
+            await self._cancel(gen)
+            raise
+        finally:
+            self._turn = monotonic()
+
+    async def run(self, name: str, parameters: Mapping[str, Any], *, binary: bool = False) -> Answer:
+        """Run a named statement, prepared, with all that psycopg's cursors cost left out; in a pipeline as they do.
+        With `binary` results are sent in that format. Raises psycopg.Error."""
+        if self.pgconn.pipeline_status:
+            return await self.execute(statement(name), parameters, binary=binary)
+        async with self.lock:
+            return await self.wait(self._ask(name, parameters, binary))
+
+    def _ask(self, name: str, parameters: Mapping[str, Any], binary: bool) -> Generator[Any, Any, Rows]:
+        server, transformer, (text, names, formats) = self.pgconn, self._transformer, numbered(name)
+        values = transformer.dump_sequence([parameters[name] for name in names], formats)
+        key, sent = (name, transformer.types), transformer.formats
+        while True:
+            if (prepared := self._prepared_as.get(key)) is None:
+                prepared = b"fivewire %d" % len(self._prepared_as)
+                server.send_prepare(prepared, text, key[1])
+                self._checked((yield from execute(server)))
+                self._prepared_as[key] = prepared
+            server.send_query_prepared(prepared, values, sent, Format.BINARY if binary else Format.TEXT)
+            try:
+                result = self._checked((yield from execute(server)))
+            except InvalidSqlStatementName:  # psycopg deallocates all prepared statements when it has rolled back
+                self._prepared_as.clear()
+                if server.transaction_status != TransactionStatus.IDLE:
+                    raise
+            else:
+                break
+        transformer.set_pgresult(result)
+        rows = transformer.load_rows(0, result.ntuples, tuple)
+        transformer.set_pgresult(None)
+        return Rows(rows)
+
+    def _checked(self, results: list[PGresult]) -> PGresult:
+        """The only result. Raises the error that it is."""
+        [result] = results
+        if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+            raise error_from_result(result, self.info.encoding)
+        return result
+
+    async def close(self) -> None:
+        """Close it. What waits for a statement gets an error."""
+        if self._descriptor >= 0:
+            if self._result is not None and not self._result.done():
+                self._result.set_exception(OperationalError("the connection was closed"))
+            self._end()
+            self._stop_reading()
+            os.close(self._descriptor)
+            self._descriptor = -1
+        await super().close()
+
+    async def _give_turn(self) -> None:
+        await asyncio.sleep(0)
+        self._turn = monotonic()
+
+    async def _cancel(self, gen: Generator[Any, Any, Any]) -> None:
+        """End the statement at the server, and read what it has answered; if that fails the connection is closed, since
+        a later answer would be taken for that of another statement."""
+        if self.pgconn.transaction_status != TransactionStatus.ACTIVE:
+            return
+        try:
+            await self.cancel_safe(timeout=CANCELLING)
+            await super().wait(gen, timeout=CANCELLING)
+        except QueryCanceled:
+            pass
+        except BaseException as error:
+            logger.warning("a statement that was cancelled does not end: its connection is closed (%s)", error)
+            self.pgconn.finish()
+            if not isinstance(error, Exception):
+                raise
+
+    # The event loop.
+
+    def _watch(self) -> None:
+        """Make the descriptor that is watched. Raises psycopg.OperationalError or OSError."""
+        self._descriptor = os.dup(self.pgconn.socket)
+        self._loop = asyncio.get_running_loop()
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLIN | select.POLLOUT)
+
+    def _ready(self) -> int:
+        """What the socket is ready for now."""
+        if self._descriptor < 0:
+            self._watch()
+        events = self._poll.poll(0)
+        if not events:
+            return 0
+        happened = events[0][1]
+        return (READ if happened & ~select.POLLOUT else 0) | (WRITE if happened & select.POLLOUT else 0)
+
+    def _run(self, gen: Generator[Any, Any, T], wanted: int) -> asyncio.Future[T]:
+        """Run a generator on from here whenever the socket is ready for what it wants; returns its result."""
+        if self._descriptor < 0:
+            self._watch()
+        result = self._loop.create_future()
+        self._statement, self._result = gen, result
+        self._want(wanted)
+        return result
+
+    def _want(self, wanted: int) -> None:
+        self._wanted = wanted
+        if not self._reading:
+            self._loop.add_reader(self._descriptor, self._go_on, READ)
+            self._reading = True
+        if wanted & WRITE and not self._writing:
+            self._loop.add_writer(self._descriptor, self._go_on, WRITE)
+            self._writing = True
+        elif self._writing and not wanted & WRITE:
+            self._stop_writing()
+
+    def _go_on(self, ready: int) -> None:
+        """The socket is ready."""
+        statement, result = self._statement, self._result
+        if statement is None or result is None or not ready & self._wanted:
+            self._stop_reading()  # until something waits for it
+            return
+        try:
+            wanted = statement.send(ready)
+        except StopIteration as end:
+            self._end()
+            if not result.done():
+                result.set_result(end.value)
+        except Exception as error:
+            self._end()
+            if not result.done():
+                result.set_exception(error)
+        else:
+            self._stop_reading()  # libuv watches no socket with an error any more, and there is more to read
+            self._want(wanted)
+        finally:
+            del statement, result  # an error would keep them, and they the error
+
+    def _end(self) -> None:
+        """Nothing runs any more."""
+        self._statement = self._result = None
+        self._wanted = 0
+        if self._writing:
+            self._stop_writing()
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._loop.remove_reader(self._descriptor)
+            self._reading = False
+
+    def _stop_writing(self) -> None:
+        self._loop.remove_writer(self._descriptor)
+        self._writing = False
