@@ -15,6 +15,7 @@ import logging
 import os
 import select
 from collections.abc import Generator, Mapping
+from itertools import count
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
 
@@ -33,6 +34,8 @@ T = TypeVar("T")
 #: What a generator of psycopg waits for, and is told: the socket can be read, or written to.
 READ: Final = 1
 WRITE: Final = 2
+#: The results of statements that succeeded.
+DONE: Final = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK})
 #: Seconds that the server may take to end a statement whose caller was cancelled.
 CANCELLING: Final = 5.0
 #: Seconds that statements which need not wait may take together before others in the event loop have their turn.
@@ -87,8 +90,9 @@ class EngineConnection(AsyncConnection[TupleRow]):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._transformer = Transformer(self)
-        #: The names of prepared statements, by ours and the types of the parameters.
+        #: The names that statements are prepared under, by ours and the types of the parameters.
         self._prepared_as: dict[tuple[str, tuple[int, ...] | None], bytes] = {}
+        self._numbers = count()
 
     @property
     def descriptors(self) -> list[int]:
@@ -131,13 +135,13 @@ class EngineConnection(AsyncConnection[TupleRow]):
         key, sent = (name, transformer.types), transformer.formats
         while True:
             if (prepared := self._prepared_as.get(key)) is None:
-                prepared = b"fivewire %d" % len(self._prepared_as)
+                prepared = b"fivewire %d" % next(self._numbers)
                 server.send_prepare(prepared, text, key[1])
-                self._checked((yield from execute(server)))
+                self._result_of((yield from execute(server)))
                 self._prepared_as[key] = prepared
             server.send_query_prepared(prepared, values, sent, Format.BINARY if binary else Format.TEXT)
             try:
-                result = self._checked((yield from execute(server)))
+                result = self._result_of((yield from execute(server)))
             except InvalidSqlStatementName:  # psycopg deallocates all prepared statements when it has rolled back
                 self._prepared_as.clear()
                 if server.transaction_status != TransactionStatus.IDLE:
@@ -149,10 +153,10 @@ class EngineConnection(AsyncConnection[TupleRow]):
         transformer.set_pgresult(None)
         return Rows(rows)
 
-    def _checked(self, results: list[PGresult]) -> PGresult:
+    def _result_of(self, results: list[PGresult]) -> PGresult:
         """The only result. Raises the error that it is."""
         [result] = results
-        if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+        if result.status not in DONE:
             raise error_from_result(result, self.info.encoding)
         return result
 
@@ -178,11 +182,13 @@ class EngineConnection(AsyncConnection[TupleRow]):
             return
         try:
             await self.cancel_safe(timeout=CANCELLING)
-            await super().wait(gen, timeout=CANCELLING)
-        except QueryCanceled:
+            async with asyncio.timeout(CANCELLING):
+                await self._run(gen, next(gen))
+        except (QueryCanceled, StopIteration):
             pass
         except BaseException as error:
-            logger.warning("a statement that was cancelled does not end: its connection is closed (%s)", error)
+            logger.warning("a statement that was cancelled does not end: its connection is closed (%r)", error)
+            self._end()
             self.pgconn.finish()
             if not isinstance(error, Exception):
                 raise

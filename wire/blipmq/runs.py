@@ -97,28 +97,25 @@ class RunDecoder(FrameReader[Run]):
     __slots__ = ()
 
     def _cut(self, data: bytes, found: list[Run]) -> int:
-        at, end, stop = 0, len(data), self._end(data, 0)
-        while stop:
-            kind, start, body = data[at + LENGTH_SIZE], at + HEADER_SIZE, stop
+        at, end, limit = 0, len(data), self._limit
+        while end - at >= HEADER_SIZE:
+            length, kind, cid = _read_header(data, at)
+            start, stop = at + HEADER_SIZE, at + LENGTH_SIZE + length
+            if not (MIN_LENGTH <= length <= limit and stop <= end and HELLO <= kind <= POLL):
+                break
+            body = stop
             if kind == PUBLISH:
                 body = start + _BEFORE_TOPIC + int.from_bytes(data[start + 1 : start + _BEFORE_TOPIC], "big")
-            run = Run(kind, data[start : min(body, stop)], [], [])
-            found.append(run)
-            if stop < end and kind in _TOGETHER and body <= stop:
-                at = self._read_each(data, self._read_alike(data, at, end, stop - at, run), end, run)
-            else:  # the last one, one of another type, or a PUBLISH without a whole topic
-                run.extend([_read_header(data, at)[2]], [data[body:stop]] if kind == PUBLISH and body <= stop else [])
-                at = stop
-            stop = self._end(data, at)
+            if body > stop:  # a PUBLISH without a whole topic
+                found.append(Run(kind, data[start:stop], [cid], []))
+            elif kind in _TOGETHER and data[stop + LENGTH_SIZE : stop + _CID] == data[at + LENGTH_SIZE : at + _CID]:
+                run = Run(kind, data[start:body], [], [])
+                found.append(run)
+                stop = self._read_each(data, self._read_alike(data, at, end, stop - at, run), end, run)
+            else:  # the next one, if there is one, is of another type
+                found.append(Run(kind, data[start:body], [cid], [data[body:stop]] if kind == PUBLISH else []))
+            at = stop
         return at
-
-    def _end(self, data: bytes, at: int) -> int:
-        """Where the frame that begins there ends; 0 if it is not whole or breaks a rule."""
-        if len(data) - at < HEADER_SIZE:
-            return 0
-        length, kind, _ = _read_header(data, at)
-        stop: int = at + LENGTH_SIZE + length
-        return stop if MIN_LENGTH <= length <= self._limit and stop <= len(data) and HELLO <= kind <= POLL else 0
 
     def _read_alike(self, data: bytes, at: int, end: int, stride: int, run: Run) -> int:
         """Add frames of `stride` bytes as long as many of them go together; returns where the last one ends."""

@@ -213,14 +213,15 @@ class BlipMQSession:
             self._backlog = runs[at:]
         elif self._decoder.error is not None:
             self._draining = True
-        elif self._decoder.expected > codec.MAX_HANDSHAKE_SIZE and self._conversation.state is not State.READY:
+        elif self._conversation.state is not State.READY and self._decoder.expected > codec.MAX_HANDSHAKE_SIZE:
             self._nack(self._decoder.correlation_id, codec.UNAUTHENTICATED)
             self._replies.flush()
             self._draining = True
         self.connection.hold(self._decoder.pending + (self._behind if self._blocked else 0))
         if self._unconfirmed is not None and self._replies.batch == self._engine.open_batch:
             self._unconfirmed.add(self.connection, self._behind)
-        self._close_when_done()
+        if self._draining:
+            self._close_when_done()
 
     def _serve(self, runs: list[Run], at: int) -> int:
         """Handle runs from `at` on; returns how many are done when one blocks, or all."""
@@ -329,8 +330,8 @@ class BlipMQSession:
 
     def _other(self, run: Run) -> int:
         """A frame after the handshake that goes with no others."""
-        [(kind, cid, payload)] = run.frames()
-        action = self._conversation.on(kind)
+        [cid], payload = run.cids, run.common
+        action = self._conversation.on(run.kind)
         try:
             if action is Action.PONG:
                 self._replies.begin(barrier=True).append(_pack_header(MIN_LENGTH, PONG, cid))
