@@ -7,7 +7,7 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict
 
 from brokersite.embedded import EmbeddedServer
-from queues.database import DJANGO_SESSION, defaults_for_hosts
+from queues.database import DJANGO_SESSION, SOCKET_DIRECTORY, defaults_for_hosts
 
 ENGINE = "django.db.backends.postgresql"
 
@@ -31,8 +31,9 @@ def database_settings(url: str) -> dict[str, Any]:
 
 
 def embedded_database_settings(database: EmbeddedServer) -> dict[str, Any]:
-    """The entry for the embedded server, over TCP on 127.0.0.1."""
+    """The entry for the embedded server, over TCP on 127.0.0.1; engines take its Unix socket where there is one."""
     return {
+        SOCKET_DIRECTORY: "" if database.socket_directory is None else str(database.socket_directory),
         "ENGINE": ENGINE,
         "NAME": database.dbname,
         "USER": database.user,

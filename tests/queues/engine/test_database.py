@@ -18,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from brokersite.databases import database_settings
 from queues.api import publish
 from queues.checks import check_database_sessions
+from queues.database import SOCKET_DIRECTORY, connection_parameters, engine_parameters
 from queues.engine import Engine, audit, options_from_settings
 from queues.engine.database import check_sessions, connect, session_settings
 from queues.engine.errors import OutcomeUnknown, Pooled
@@ -109,7 +110,7 @@ def test_a_session_that_lost_its_settings_on_the_way_is_an_error_of_check(transa
 
 
 async def test_a_host_that_vanishes_keeps_its_lock_for_half_a_minute_at_most(make_engine: MakeEngine) -> None:
-    engine = await make_engine()
+    engine = await make_engine(conninfo=make_conninfo(**connection_parameters()))
     names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
     for purpose, at in engine.connections.items():
         if purpose != "listener":
@@ -118,6 +119,15 @@ async def test_a_host_that_vanishes_keeps_its_lock_for_half_a_minute_at_most(mak
             assert 0 < idle + interval * count <= 30, purpose
             given = at.info.get_parameters()
             assert (given["keepalives_idle"], int(given["tcp_user_timeout"]) > 0) == ("10", True)
+
+
+def test_an_engine_takes_the_unix_socket_of_a_server_that_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry, by_network = django_connection.settings_dict, connection_parameters()
+    monkeypatch.setitem(entry, SOCKET_DIRECTORY, "/run/here")
+    assert conninfo_to_dict(options_from_settings("test").conninfo)["host"] == "/run/here"
+    assert connection_parameters() == by_network
+    monkeypatch.setitem(entry, SOCKET_DIRECTORY, "")
+    assert engine_parameters() == by_network
 
 
 async def test_a_pooler_that_shares_sessions_is_refused_with_the_reason(transactional_db: None) -> None:
