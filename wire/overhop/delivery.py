@@ -192,7 +192,7 @@ class Deliveries:
     def send_quests(self, frames: bytes, count: int) -> None:
         """Push jobs; a worker that does not read gets no more of them until it does."""
         connection = self.connection
-        connection.write(frames)
+        connection.write_soon(frames)
         self.client.delivered(count)
         if connection.is_choked:
             for consumer in self.consumers.values():
