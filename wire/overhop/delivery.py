@@ -65,6 +65,7 @@ class Deliveries:
         self.connection = connection
         self.client = client
         self.consumers: dict[str, Consumer] = {}
+        self._by_queue: dict[str, Consumer] = {}
         self.assignments: dict[bytes, Assignment] = {}
         self._service = service
         self._engine = service.engine
@@ -83,14 +84,14 @@ class Deliveries:
             buffer = await self._engine.queue(wanted.q)
         except QueueNotFound as error:
             raise DomainError(Code.QUEUE_NOT_FOUND, f"there is no queue {wanted.q}") from error
-        for earlier in [consumer for consumer in self.consumers.values() if consumer.queue == wanted.q]:
+        if (earlier := self._by_queue.get(wanted.q)) is not None:
             if earlier.buffer is buffer:
                 raise DomainError(Code.DUPLICATE_SUBSCRIPTION, f"this worker has subscribed to {wanted.q} already")
             earlier.withdraw()  # it was for a queue that has been removed since
             del self.consumers[earlier.sid]
         key = None if service.grant is None else service.grant.id
         consumer = Consumer(self, wanted.q, buffer, service.largest_payload, key)
-        self.consumers[consumer.sid] = consumer
+        self.consumers[consumer.sid] = self._by_queue[wanted.q] = consumer
         buffer.enter(consumer)
         return consumer
 
@@ -100,6 +101,7 @@ class Deliveries:
         consumer = self.consumers.pop(sid, None)
         if consumer is None:
             raise DomainError(Code.SUBSCRIPTION_NOT_FOUND, f"this worker has no subscription {sid}")
+        del self._by_queue[consumer.queue]
         consumer.withdraw()
         self._ok(rid)
 
