@@ -202,7 +202,7 @@ def test_any_jobs_and_dones_are_read_as_one_by_one(
 
 #: Streams of messages that are alike, so many that they are cut and checked together.
 MANY: dict[str, list[bytes]] = {
-    "jobs": [job({"n": f"{n:04}", "ok": True, "pad": "x" * 9}, "b") for n in range(120)],
+    "jobs": [job({"n": f"{n:04}", "of": 0x0301, "pad": "x" * 9}, "b") for n in range(120)],
     "jobs with texts that are not ASCII": [job({"n": f"{n:04}", "pad": "gr\u00fcn"}, "b") for n in range(60)],
     "DONEs": [done(n, "b") for n in range(120)],
     "jobs with request ids": [job({"n": f"{n:04}"}, f"{n // 20:03}") for n in range(120)],
@@ -244,7 +244,7 @@ def test_a_changed_byte_among_many_messages_that_are_alike_is_seen(
 def test_other_messages_among_many_that_are_alike_are_seen(
     name: str, places: list[tuple[int, int]], cuts: list[float]
 ) -> None:
-    others = [done(1), job({"n": "0001"}), job({"n": "0001", "ok": False, "pad": "x" * 9}, "b"), raw_job(b"\x91\xcb"),
+    others = [done(1), job({"n": "0001"}), job({"n": "0001", "of": 0x0302, "pad": "x" * 9}, "b"), raw_job(b"\x91\xcb"),
               encode(Type.PING, "b", {})]  # fmt: skip
     frames = MANY[name] * 2
     for at, which in places:
