@@ -7,6 +7,7 @@ another job has the key: the answer then names that job, which has to be asked f
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple, cast
 
 from queues.engine import (
@@ -14,6 +15,7 @@ from queues.engine import (
     Content,
     DetailedMessage,
     EngineError,
+    Publisher,
     QueueFull,
     QueueNotFound,
     QueuePolicy,
@@ -27,7 +29,8 @@ from wire.overhop.codec.hot_frames import jid_oks
 from wire.overhop.codec.messages import Enqueue
 from wire.overhop.codec.names import Code
 from wire.overhop.codec.runs import JobRun
-from wire.overhop.service import OverhopService, Target
+from wire.overhop.payloads import AllJobNames
+from wire.overhop.service import OverhopService
 from wire.replies import HeldReplies, Parts, Replies
 
 NIL = b"\xc0"
@@ -43,15 +46,17 @@ CODES: tuple[tuple[type[EngineError], Code], ...] = (
 
 
 class Places:
-    """The places of answers in a list of replies, from `slot` on: request ids of one length, jobs of one queue."""
+    """The places of answers in a list of replies, from `slot` on: request ids of one length, jobs of one queue. Answers
+    that come together are in the place of the first one."""
 
-    __slots__ = ("_parts", "_rids", "_slot", "_target")
+    __slots__ = ("_names", "_parts", "_q", "_rids", "_slot")
 
-    def __init__(self, parts: Parts, rids: Sequence[bytes], target: Target) -> None:
+    def __init__(self, parts: Parts, rids: Sequence[bytes], q: str, names: AllJobNames) -> None:
         self._parts = parts
         self._slot = len(parts)
         self._rids = rids
-        self._target = target
+        self._q = q
+        self._names = names
         parts += [b""] * len(rids)
 
     def __len__(self) -> int:
@@ -59,8 +64,9 @@ class Places:
 
     def fill(self, n: int, ids: Sequence[int], queue: QueuePolicy) -> None:
         """The jobs from the `n`th on were stored in `queue` with these ids."""
-        at, names = self._slot + n, self._target.names(queue)
-        self._parts[at : at + len(ids)] = jid_oks(self._rids[n : n + len(ids)], names.head, names.jids(ids))
+        names = self._names.of(self._q, queue.uuid)
+        jids = self._names.jids(names, ids)
+        self._parts[self._slot + n] = jid_oks(self._rids[n : n + len(ids)], names.head, jids)
 
     def refuse(self, n: int, code: Code, text: str) -> None:
         """The `n`th job was not stored."""
@@ -76,7 +82,8 @@ class Keyed(NamedTuple):
 
     held: HeldReplies
     rid: str
-    target: Target
+    publisher: Publisher
+    q: str
     message: DetailedMessage
     rounds: int
 
@@ -101,9 +108,9 @@ class Enqueuer:
         self._client = client
         self._gone = False
 
-    def publish(self, rid: str, job: Enqueue, target: Target) -> None:
+    def publish(self, rid: str, job: Enqueue, publisher: Publisher) -> None:
         """Give a job to the store; the answer follows by itself. Raises DomainError."""
-        _, value, scheduled_at, max_attempts, interval, key, priority = job
+        q, value, scheduled_at, max_attempts, interval, key, priority = job
         payload = NIL if value is None else self._payload(value)
         self._client.published(1)
         replies = self._replies
@@ -113,31 +120,31 @@ class Enqueuer:
             retry_interval=interval, due=scheduled_at,
         )  # fmt: skip
         if key is not None:
-            keyed = Keyed(replies.begin_pending(), rid, target, message, ROUNDS)
-            target.publisher.publish_detailed(message, self, keyed, True)
+            keyed = Keyed(replies.begin_pending(), rid, publisher, q, message, ROUNDS)
+            publisher.publish_detailed(message, self, keyed, True)
             return
-        place: ReplyPlace = Places(replies.begin(), [rid.encode()], target), 0
+        place: ReplyPlace = Places(replies.begin(), [rid.encode()], q, self._service.names), 0
         if scheduled_at is None and interval is None and not priority:
-            target.publisher.publish_answered(payload, Content.MSGPACK, self, place, max_attempts)
+            publisher.publish_answered(payload, Content.MSGPACK, self, place, max_attempts)
         else:
-            target.publisher.publish_detailed(message, self, place, True)
+            publisher.publish_detailed(message, self, place, True)
 
     def publish_run(self, run: JobRun) -> bool:
         """Publish the jobs of a run; False if permissions have to be looked up, jobs may not be given to the queue, or
         one is too large: they are left to `publish`."""
         try:
-            target = self._service.target(run.q)
+            publisher = self._service.publisher(run.q)
         except DomainError:
             return False
-        if target is None or max(map(len, run.payloads)) > self._service.largest_payload:
+        if publisher is None or max(map(len, run.payloads)) > self._service.largest_payload:
             return False
         count = len(run)
         self._client.published(count)
         replies = self._replies
         replies.follow_batch(self._engine.open_batch)
-        places = Places(replies.begin(), run.rids, target)
-        tokens: list[ReplyPlace] = [(places, n) for n in range(count)]
-        target.publisher.publish_many_answered(run.payloads, Content.MSGPACK, self, tokens)
+        places = Places(replies.begin(), run.rids, run.q, self._service.names)
+        tokens: list[ReplyPlace] = list(zip(repeat(places), range(count)))
+        publisher.publish_many_answered(run.payloads, Content.MSGPACK, self, tokens)
         return True
 
     def _payload(self, value: Any) -> bytes:
@@ -194,7 +201,7 @@ class Enqueuer:
     # Keys.
 
     def _answer(self, keyed: Keyed, id: int, queue: QueuePolicy) -> None:
-        self._say(keyed, enqueued(keyed.rid, keyed.target.names(queue).jid(id)))
+        self._say(keyed, enqueued(keyed.rid, self._service.names.of(keyed.q, queue.uuid).jid(id)))
 
     def _say(self, keyed: Keyed, frame: bytes) -> None:
         keyed.held.fill(frame)
@@ -216,7 +223,7 @@ class Enqueuer:
             self._answer(keyed, row[0], queue)
         elif keyed.rounds:
             again = keyed._replace(rounds=keyed.rounds - 1)
-            batch = keyed.target.publisher.publish_detailed(keyed.message, self, again, True)
+            batch = keyed.publisher.publish_detailed(keyed.message, self, again, True)
             keyed.held.wait_for(batch)
             self._replies.follow_batch(max(self._replies.batch, batch))
         else:

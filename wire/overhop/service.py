@@ -10,12 +10,12 @@ from time import thread_time
 from typing import Any, Protocol
 
 from queues import reach
-from queues.engine import ANONYMOUS, NOTHING, Destination, Engine, Grant, Publisher, QueuePolicy, StoreUnavailable
+from queues.engine import ANONYMOUS, NOTHING, Destination, Engine, Grant, Publisher, StoreUnavailable
 from queues.reach import SYSTEM_QUEUE, Operation
 from wire.overhop.codec.decoder import MAX_ENVELOPE
 from wire.overhop.codec.fields import MAX_NAME, forbidden
 from wire.overhop.machine import Limits
-from wire.overhop.payloads import JobNames
+from wire.overhop.payloads import AllJobNames
 from wire.overhop.queries import Queries
 from wire.unconfirmed import UnconfirmedByClient
 
@@ -27,7 +27,7 @@ SNAPSHOT, SHARE = 1.0, 0.003
 #: Bytes of a QUEST that are not the job's payload, at most.
 QUEST_OVERHEAD = 2048
 #: Names of queues that are remembered. No queue has a longer name than `MAX_NAME`.
-MOST_TARGETS = 100_000
+MOST_PUBLISHERS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,25 +45,6 @@ class OverhopOptions:
 def allows(grant: Grant, operation: Operation, queue: str) -> bool:
     """Return whether a grant allows this on a queue over Overhop."""
     return grant.may(reach.Protocol.OVERHOP, operation, "queue", queue.encode())
-
-
-class Target:
-    """A queue that jobs are given to, if there is one of this name: only the store knows, and answers with its policy.
-    """
-
-    __slots__ = ("_names", "_uuid", "name", "publisher")
-
-    def __init__(self, name: str, publisher: Publisher) -> None:
-        self.name = name
-        self.publisher = publisher
-        self._uuid = ""
-        self._names: JobNames | None = None
-
-    def names(self, queue: QueuePolicy) -> JobNames:
-        """The names of jobs that were stored in the queue with this policy."""
-        if self._names is None or self._uuid != queue.uuid:
-            self._uuid, self._names = queue.uuid, JobNames(self.name, queue.uuid)
-        return self._names
 
 
 class ServedSession(Protocol):
@@ -90,7 +71,9 @@ class OverhopService:
         self.grant: Grant | None = None
         self._anonymous: set[ServedSession] = set()
         self._workers: dict[str, ServedSession] = {}
-        self._targets: dict[str, Target] = {}
+        self._publishers: dict[str, Publisher] = {}
+        #: The names of all jobs.
+        self.names = AllJobNames()
         self._tasks: list[asyncio.Task[None]] = []
         self._written: dict[str, dict[str, Any]] = {}
         self._stale_grant = True
@@ -161,7 +144,7 @@ class OverhopService:
             changes = self._key_changes
             self.grant = await self.engine.grant_named(self.options.api_key)
             self._stale_grant = self._key_changes != changes
-            self._targets.clear()
+            self._publishers.clear()
         return self._known_permissions()
 
     def _known_permissions(self) -> Grant:
@@ -172,22 +155,22 @@ class OverhopService:
 
     # Queues.
 
-    def target(self, name: str) -> Target | None:
-        """The target of jobs for a queue; None while `permissions` have to be looked up. Raises DomainError when jobs
-        may not be given to it."""
+    def publisher(self, name: str) -> Publisher | None:
+        """Where jobs for a queue are given to, if there is one of this name: only the store knows. None while
+        `permissions` have to be looked up. Raises DomainError when jobs may not be given to it."""
         if self._stale_grant and self.options.api_key is not None:
             return None
-        target = self._targets.get(name)
-        if target is None:
+        publisher = self._publishers.get(name)
+        if publisher is None:
             if not allows(self._known_permissions(), Operation.PUBLISH, name):
                 raise forbidden(name, f"jobs may not be given to queue {name} here")
             key = None if self.grant is None else self.grant.id
-            target = Target(name, self.engine.publisher(Destination("queue", name.encode()), key))
-            if len(self._targets) >= MOST_TARGETS:
-                self._targets.clear()
+            publisher = self.engine.publisher(Destination("queue", name.encode()), key)
+            if len(self._publishers) >= MOST_PUBLISHERS:
+                self._publishers.clear()
             if len(name) <= MAX_NAME:
-                self._targets[name] = target
-        return target
+                self._publishers[name] = publisher
+        return publisher
 
     # The clock.
 

@@ -271,17 +271,17 @@ class OverhopSession:
 
     def _enqueue(self, rid: str, p: Payload) -> None:
         job = messages.enqueue(p)
-        target = self._service.target(job[0])
+        publisher = self._service.publisher(job[0])
         # A job that this client has just finished may hold the key: what comes before is done before.
-        if target is None or (job.key is not None and self._engine.settles(self._replies.round)):
+        if publisher is None or (job.key is not None and self._engine.settles(self._replies.round)):
             self._block(rid, self._enqueue_later(rid, job))
         else:
-            self._enqueuer.publish(rid, job, target)
+            self._enqueuer.publish(rid, job, publisher)
 
     async def _enqueue_later(self, rid: str, job: messages.Enqueue) -> None:
-        while (target := self._service.target(job.q)) is None:
+        while (publisher := self._service.publisher(job.q)) is None:
             await self._service.permissions()
-        self._enqueuer.publish(rid, job, target)
+        self._enqueuer.publish(rid, job, publisher)
 
     def _goodbye(self, rid: str, p: Payload) -> None:
         """GOODBYE: hand everything back, answer, close."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
 
-from queues.engine import QueueFull, StoreUnavailable
+from queues.engine import Publisher, QueueFull, StoreUnavailable
 from wire.overhop.codec.decoder import Code, err, ok
 from wire.overhop.codec.fields import forbidden
 from wire.overhop.codec.runs import JobRun
 from wire.overhop.enqueue import Enqueuer
-from wire.overhop.payloads import JobNames
-from wire.overhop.service import Target
+from wire.overhop.payloads import AllJobNames, JobNames
 
 QUEUE: Any = SimpleNamespace(id=1, uuid=str(UUID(int=1)))
 NAMES = JobNames("q", QUEUE.uuid)
@@ -29,20 +28,20 @@ class Rig:
         self.tokens: list[Any] = []
         self.parts: list[bytes] = [b"earlier"]
         service: Any = SimpleNamespace(
-            engine=SimpleNamespace(open_batch=1), largest_payload=100, target=self._found
+            engine=SimpleNamespace(open_batch=1), largest_payload=100, publisher=self._found,
+            names=AllJobNames(),
         )
-        self._known = {"q": self._target(), "unknown yet": None}
+        self._known = {"q": self._publisher(), "unknown yet": None}
         replies: Any = SimpleNamespace(follow_batch=Mock(), begin=lambda: self.parts)
         self.enqueuer = Enqueuer(Mock(), service, replies, Mock(), Mock())
 
-    def _target(self) -> Target:
+    def _publisher(self) -> Publisher:
         def publish(bodies: list[bytes], content: int, producer: Any, tokens: list[Any]) -> None:
             self.tokens += tokens
 
-        publisher: Any = SimpleNamespace(publish_many_answered=publish)
-        return Target("q", publisher)
+        return cast(Publisher, SimpleNamespace(publish_many_answered=publish))
 
-    def _found(self, q: str) -> Target | None:
+    def _found(self, q: str) -> Publisher | None:
         if q not in self._known:
             raise forbidden(q, "out of reach")
         return self._known[q]
@@ -70,7 +69,7 @@ def test_each_job_is_answered_in_its_place(rig: Rig, ids: Sequence[int], cuts: l
     rig.publish(*rids[10:])
     for start, stop in reversed(list(zip([0, *cuts], [*cuts, 12], strict=True))):
         rig.enqueuer.published(rig.tokens[start:stop], ids[start:stop], QUEUE)
-    assert rig.parts == [b"earlier", *oks(rids, ids)]
+    assert b"".join(rig.parts) == b"".join([b"earlier", *oks(rids, ids)])
 
 
 def test_a_job_that_is_not_stored_is_refused_in_its_place(rig: Rig) -> None:

@@ -120,22 +120,22 @@ async def test_many_subscriptions_are_looked_at_less_often(
 
 
 async def test_queues_are_not_looked_up_to_give_jobs_to_them(engine: FakeEngine, service: OverhopService) -> None:
-    assert service.target("orders") is None  # permissions are to be looked up first
+    assert service.publisher("orders") is None  # permissions are to be looked up first
     engine.answers = [LIMITED, AFTER]
     await service.permissions()
-    target = service.target("orders")
-    assert target is not None
-    assert service.target("orders") is target
+    publisher = service.publisher("orders")
+    assert publisher is not None
+    assert service.publisher("orders") is publisher
     with pytest.raises(DomainError) as refused:
-        service.target("secret")
+        service.publisher("secret")
     assert refused.value.code is Code.FORBIDDEN
     assert engine.published == [(Destination("queue", b"orders"), LIMITED.id)]
     for told in engine.on_key_change:
         told(1)
-    assert service.target("orders") is None
+    assert service.publisher("orders") is None
     await service.permissions()
     with pytest.raises(DomainError):
-        service.target("orders")
+        service.publisher("orders")
 
 
 async def test_names_that_no_queue_can_have_are_not_remembered(
@@ -144,11 +144,11 @@ async def test_names_that_no_queue_can_have_are_not_remembered(
     engine.answers = [BEFORE]
     await service.permissions()
     first, long = "q" * 255, "q" * 256
-    assert service.target(first) is service.target(first)
-    assert service.target(long) is not service.target(long)
-    monkeypatch.setattr("wire.overhop.service.MOST_TARGETS", 2)
-    kept = service.target(first)
-    service.target("second")
-    assert service.target(first) is kept
-    service.target("third")
-    assert service.target(first) is not kept
+    assert service.publisher(first) is service.publisher(first)
+    assert service.publisher(long) is not service.publisher(long)
+    monkeypatch.setattr("wire.overhop.service.MOST_PUBLISHERS", 2)
+    kept = service.publisher(first)
+    service.publisher("second")
+    assert service.publisher(first) is kept
+    service.publisher("third")
+    assert service.publisher(first) is not kept
