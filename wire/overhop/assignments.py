@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from typing import Final, Protocol
 
 from queues.engine import LocalQueue
@@ -105,27 +105,41 @@ class Assignments:
     def take_together(self, jids: list[bytes]) -> tuple[JobConsumer, Sequence[int]] | None:
         """Take jobs out: their consumer, and their tags. None, and nothing is taken, unless all are this worker's, each
         is there once, and they are of one consumer."""
-        return self._take_runs(jids) or self._take_singles(jids)
+        taken = self._take_together(jids)
+        if taken is None and self._runs:
+            self._break_up()
+            taken = self._take_together(jids)
+        return taken
 
-    def _take_runs(self, jids: list[bytes]) -> tuple[JobConsumer, Sequence[int]] | None:
-        parts: dict[_Run, int] = {}
+    def _take_together(self, jids: list[bytes]) -> tuple[JobConsumer, Sequence[int]] | None:
+        """The same, but that a run is taken from its beginning on."""
+        runs: dict[_Run, int] = {}
+        single: set[bytes] = set()
+        consumers: set[JobConsumer] = set()
+        tags: list[Sequence[int]] = []
         at = 0
         while at < len(jids):
-            run = self._runs.get(jids[at])
-            if run is None or run in parts:
+            jid, count = jids[at], 1
+            if (job := self._single.get(jid)) is not None and jid not in single:
+                single.add(jid)
+                consumers.add(job[0].consumer)
+                tags.append(job[1:])
+            elif (run := self._runs.get(jid)) is not None and run not in runs:
+                runs[run] = count = min(len(run), len(jids) - at)
+                if run.jids[run.at : run.at + count] != jids[at : at + count]:
+                    return None
+                consumers.add(run.pushed.consumer)
+                tags.append(run.tags[run.at : run.at + count])
+            else:
                 return None
-            count = min(len(run), len(jids) - at)
-            if run.jids[run.at : run.at + count] != jids[at : at + count]:
-                return None
-            parts[run] = count
             at += count
-        consumers = {run.pushed.consumer for run in parts}
         if len(consumers) > 1:
             return None
-        tags = [run.tags[run.at : run.at + count] for run, count in parts.items()]
-        for run, count in parts.items():
+        for jid in single:
+            del self._single[jid]
+        for run, count in runs.items():
             self._shorten(run, count)
-        return consumers.pop(), tags[0] if len(tags) == 1 else [tag for some in tags for tag in some]
+        return consumers.pop(), tags[0] if len(tags) == 1 else [*chain.from_iterable(tags)]
 
     def _shorten(self, run: _Run, count: int) -> None:
         """The first jobs of a run are taken out."""
@@ -133,15 +147,6 @@ class Assignments:
         run.at += count
         if run:
             self._runs[run.jids[run.at]] = run
-
-    def _take_singles(self, jids: list[bytes]) -> tuple[JobConsumer, Sequence[int]] | None:
-        self._break_up()
-        found = [self._single.pop(jid, None) for jid in jids]
-        jobs = [job for job in found if job is not None]
-        if len(jobs) < len(jids) or len({pushed.consumer for pushed, _ in jobs}) > 1:
-            self._single.update((jid, job) for jid, job in zip(jids, found, strict=True) if job is not None)
-            return None
-        return jobs[0][0].consumer, [tag for _, tag in jobs]
 
     def take_tags(self, consumer: JobConsumer, tags: Sequence[int]) -> int:
         """Take out those jobs of a consumer that have these tags; returns how many there were."""
