@@ -26,7 +26,7 @@ class JobNames:
     def __init__(self, queue: str, queue_uuid: str) -> None:
         self._prefix = f"{queue}:{queue_uuid[:13]}-8000-"
         #: The beginning of each jid as MessagePack.
-        self.head = text_head(len(self.jid(0).encode()))
+        self.head = text_head(len(self._prefix.encode()) + len("8000-000000000000"))
 
     def _block(self, block: int) -> str:
         """The beginning of the jids of a block of ids; three digits follow."""
@@ -38,6 +38,8 @@ class JobNames:
 
     def jids(self, ids: Sequence[int]) -> list[bytes]:
         """The jids of the jobs with these first ids, of which there is one at least, as UTF-8."""
+        if len(ids) == 1:
+            return [self.jid(ids[0]).encode()]
         low, high = (ids[0], ids[-1]) if isinstance(ids, range) else (min(ids), max(ids))
         if low >> 12 == high >> 12:
             start = self._block(low >> 12).encode()
@@ -67,7 +69,7 @@ class AllJobNames:
 
     def jids(self, names: JobNames, ids: Sequence[int]) -> list[bytes]:
         """What `names.jids` returns; the list is not to be changed."""
-        if not isinstance(ids, range) or ids.step != 1:
+        if len(ids) == 1 or not isinstance(ids, range) or ids.step != 1:
             return names.jids(ids)
         at = ids.start - self._first
         known = len(self._jids) if names is self._of else 0
