@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -41,7 +41,7 @@ from queues.engine.max_length import MaxLength
 from queues.engine.message import Counts
 from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
-from queues.engine.policies import Policies, QueuePolicy
+from queues.engine.policies import Policies
 from queues.engine.publish.destination import Destination
 from queues.engine.publish.group_commit import PublishWriter
 from queues.engine.publish.publisher import Publisher
@@ -240,14 +240,6 @@ class Engine:
     async def dead_letters(self, name: str) -> LocalDeadLetters:
         """The dead letters of a queue, to consume from. Raises QueueNotFound or StoreUnavailable."""
         return await self.local_queues.dead_letters_of(name)
-
-    async def named_policies(self, names: Iterable[str]) -> dict[str, QueuePolicy]:
-        """The policies of those of these queues that there are, kept current from now on. Raises StoreUnavailable."""
-        return await self.local_queues.named_policies(names)
-
-    def known_policy(self, id: int) -> QueuePolicy | None:
-        """The policy of a queue that `named_policies` was asked for, as it is now; None once the queue is gone."""
-        return self.policies.by_id.get(id)
 
     async def refresh(self, name: str) -> None:
         """Obey a queue's policy as it is now, not only once its change is heard of. Raises StoreUnavailable."""

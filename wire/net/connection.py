@@ -31,6 +31,9 @@ logger = logging.getLogger("wire.net.listener")
 #: Seconds to wait for the client's end of file after everything is flushed and our side is shut down.
 LINGER = 1.0
 
+#: Bytes that are kept for the end of a turn of the event loop, at most.
+MOST_SOON = 64 * 1024
+
 #: The connection's own reason to pause reading: the client does not read.
 WRITE = "write"
 
@@ -147,6 +150,8 @@ class Connection(asyncio.Protocol):
         "_receive",
         "_session",
         "_silence_allowed",
+        "_soon",
+        "_soon_bytes",
         "_stamp",
         "_transport",
         "bytes_in",
@@ -168,6 +173,9 @@ class Connection(asyncio.Protocol):
         self._on_writable: Callable[[], None] | None = None
         self.bytes_in = 0
         self.bytes_out = 0
+        #: What is to be written in this turn of the event loop.
+        self._soon: list[bytes] = []
+        self._soon_bytes = 0
         self._transport = cast(asyncio.Transport, None)  # until connection_made, before any session exists
         self._session: Session | None = None
         self._receive: Callable[[bytes], None] = _discard
@@ -220,8 +228,31 @@ class Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send ``data``. Never blocks: a client that does not take it is no longer read from."""
         if not self._closing:
+            if self._soon:
+                self._soon.append(data)
+                self._write_soon()
+                return
             self.bytes_out += len(data)
             self._transport.write(data)
+
+    def write_soon(self, data: bytes) -> None:
+        """Send ``data`` in this turn of the event loop, together with all that is written in it, in order: each write
+        by itself is a call of the system. A client that does not take it is known some tens of kilobytes later."""
+        if not self._closing:
+            if not self._soon:
+                self.listener.loop.call_soon(self._write_soon)
+            self._soon.append(data)
+            self._soon_bytes += len(data)
+            if self._soon_bytes > MOST_SOON:
+                self._write_soon()
+
+    def _write_soon(self) -> None:
+        """Send what was to be sent soon, unless that was done."""
+        if self._soon:
+            data = b"".join(self._soon)
+            self._soon.clear()
+            self._soon_bytes = 0
+            self.write(data)
 
     def close(self) -> None:
         """Flush what was written, then close. The session's connection_lost comes soon, before it is done."""
@@ -425,6 +456,7 @@ class Connection(asyncio.Protocol):
     def _end(self, closure: Closure) -> None:
         if self._closing:
             return
+        self._write_soon()
         self._closing = True
         self._closure = closure
         self._receive = _discard

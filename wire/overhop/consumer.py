@@ -4,38 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import repeat
 from time import monotonic, time
 from typing import Protocol
 from uuid import uuid4
 
 from queues.engine import ClientConnection, Content, LocalQueue, PushConsumer, PushRun
 from wire.net.connection import Connection, contained
+from wire.overhop.assignments import Assignments, Pushed
 from wire.overhop.codec.encoder import Unencodable
 from wire.overhop.codec.hot_frames import QuestWriter
 from wire.overhop.codec.timestamps import format_timestamp
-from wire.overhop.payloads import JobNames, payload_value
+from wire.overhop.payloads import AllJobNames, payload_value
 
 logger = logging.getLogger(__name__)
 
 MSGPACK = int(Content.MSGPACK)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pushed:
-    """The common facts of jobs pushed together: their consumer, attempt, and since when a worker has them and until
-    when it may (Unix times)."""
-
-    consumer: Consumer
-    attempt: int
-    since: float
-    deadline: float | None
-
-
-#: A job that a worker has: with which it was pushed, and its delivery's tag.
-Assignment = tuple[Pushed, int]
 
 
 class ConsumerOwner(Protocol):
@@ -43,7 +27,8 @@ class ConsumerOwner(Protocol):
 
     connection: Connection
     client: ClientConnection
-    assignments: dict[bytes, Assignment]
+    assignments: Assignments
+    names: AllJobNames
 
     def send_quests(self, frames: bytes, count: int) -> None:
         """Send so many frames at once."""
@@ -53,7 +38,7 @@ class Consumer(PushConsumer):
     """A subscription: a consumer that is pushed to."""
 
     __slots__ = (
-        "_names", "_owner", "_writer", "active", "buffer", "client", "connection", "kept_credits", "largest",
+        "_owner", "_writer", "active", "buffer", "client", "connection", "kept_credits", "largest",
         "queue", "sid",
     )  # fmt: skip
 
@@ -70,7 +55,6 @@ class Consumer(PushConsumer):
         self.connection = owner.connection
         self.client = owner.client
         self._owner = owner
-        self._names = JobNames(queue, buffer.policy.uuid)
         self._writer = QuestWriter(self.sid, queue)
 
     # Called by the engine.
@@ -113,8 +97,9 @@ class Consumer(PushConsumer):
         payloads: Sequence[bytes],
     ) -> bytes:  # fmt: skip
         """Assign jobs that have all but their payloads in common; returns their QUESTs."""
-        names, jids = self._names, self._names.jids(ids)
-        self._owner.assignments.update(zip(jids, zip(repeat(pushed), tags), strict=True))
+        owner, names = self._owner, self._owner.names.of(self.queue, self.buffer.policy.uuid)
+        jids = owner.names.jids(names, ids)
+        owner.assignments.add(pushed, tags, jids)
         return self._writer.write(deadline, pushed.attempt, most, names.head, jids, payloads)
 
     def _value(self, tag: int, id: int, payload: bytes, content: int | None) -> bytes | None:
@@ -137,11 +122,7 @@ class Consumer(PushConsumer):
     @contained
     def expired(self, tags: list[int]) -> None:
         """Jobs have been taken away, unless they were finished."""
-        gone = set(tags)
-        assignments = self._owner.assignments
-        for jid in [jid for jid, (pushed, tag) in assignments.items() if pushed.consumer is self and tag in gone]:
-            del assignments[jid]
-            self.active -= 1
+        self.active -= self._owner.assignments.take_tags(self, tags)
 
     # Called by the session.
 
@@ -149,8 +130,7 @@ class Consumer(PushConsumer):
         """Count jobs as no longer the worker's."""
         self.active -= count
 
-    @staticmethod
-    def wall_time(moment: float) -> float:
+    def wall_time(self, moment: float) -> float:
         """A monotonic time as a Unix time."""
         return moment + time() - monotonic()
 

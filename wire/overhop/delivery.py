@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice, repeat
-from operator import itemgetter
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from queues.engine import ClientConnection, LocalQueue, QueueNotFound, first_id
 from queues.reach import Operation
 from wire.net.connection import Connection
+from wire.overhop.assignments import Assignment, Assignments
 from wire.overhop.codec.encoder import Unencodable, encode_value, err
 from wire.overhop.codec.fields import DomainError, forbidden
 from wire.overhop.codec.hot_frames import empty_ok, empty_oks
 from wire.overhop.codec.messages import Log, Subscribe, credit, done, fail, job_id, split_job_id, subscription_id
 from wire.overhop.codec.names import Code
 from wire.overhop.codec.runs import DoneRun
-from wire.overhop.consumer import Assignment, Consumer
+from wire.overhop.consumer import Consumer
 from wire.overhop.service import OverhopService
 from wire.replies import Parts, Replies
 
@@ -29,35 +28,49 @@ MOST_JOBS = 100
 NOT_SETTLED = "the store cannot settle this job: an operator has to see to it"
 NOT_COUNTED = "the database was lost before this attempt was counted: the job comes again"
 
-_pushed: Final = itemgetter(0)
-
-
 class Answers:
     """The answers to some DONEs, or to a FAIL, which wait for the commit. ERR with `reason` takes the place of the OK
     for a job whose end is not stored."""
 
-    __slots__ = ("_at", "_parts", "_reason", "_rids", "_tags")
+    __slots__ = ("_at", "_errors", "_parts", "_reason", "_rids", "_tags")
 
     def __init__(self, tags: Sequence[int], rids: Sequence[bytes], reason: str = NOT_SETTLED) -> None:
         self._tags = tags
         self._rids = rids
         self._reason = reason
+        #: What is answered in place of OK, by the job's place among them.
+        self._errors: dict[int, bytes] = {}
         self._parts: Parts = []
         self._at = 0
 
-    def put(self, out: Parts, parts: list[bytes]) -> None:
-        """Append the answers, one a job, to `out`."""
+    def put(self, out: Parts) -> None:
+        """Append the answers to `out`."""
         self._parts, self._at = out, len(out)
-        out += parts
+        out.append(self._frames())
+
+    def not_found(self, tag: int) -> None:
+        """The worker no longer has the job with this tag."""
+        self._answer(tag, Code.JOB_NOT_FOUND, "this worker no longer has the job")
 
     def refuse(self, tag: int) -> None:
         """The end of the job with this tag is not stored."""
+        self._answer(tag, Code.UNAVAILABLE, self._reason)
+        if self._parts:
+            self._parts[self._at] = self._frames()
+
+    def _answer(self, tag: int, code: Code, text: str) -> None:
         n = self._tags.index(tag)
-        self._parts[self._at + n] = err(self._rids[n].decode(), Code.UNAVAILABLE, self._reason)
+        self._errors[n] = err(self._rids[n].decode(), code, text)
+
+    def _frames(self) -> bytes:
+        errors = self._errors
+        if not errors:
+            return empty_oks(self._rids)
+        return b"".join(errors.get(n) or empty_oks([rid]) for n, rid in enumerate(self._rids))
 
 
 class Deliveries:
-    """Consumers by their sids, assignments by their jids as UTF-8; the oldest assignment comes first."""
+    """Consumers by their sids, and the jobs of the worker."""
 
     def __init__(
         self, connection: Connection, service: OverhopService, replies: Replies, client: ClientConnection
@@ -65,7 +78,9 @@ class Deliveries:
         self.connection = connection
         self.client = client
         self.consumers: dict[str, Consumer] = {}
-        self.assignments: dict[bytes, Assignment] = {}
+        self._by_queue: dict[str, Consumer] = {}
+        self.assignments = Assignments()
+        self.names = service.names
         self._service = service
         self._engine = service.engine
         self._replies = replies
@@ -83,14 +98,14 @@ class Deliveries:
             buffer = await self._engine.queue(wanted.q)
         except QueueNotFound as error:
             raise DomainError(Code.QUEUE_NOT_FOUND, f"there is no queue {wanted.q}") from error
-        for earlier in [consumer for consumer in self.consumers.values() if consumer.queue == wanted.q]:
+        if (earlier := self._by_queue.get(wanted.q)) is not None:
             if earlier.buffer is buffer:
                 raise DomainError(Code.DUPLICATE_SUBSCRIPTION, f"this worker has subscribed to {wanted.q} already")
             earlier.withdraw()  # it was for a queue that has been removed since
             del self.consumers[earlier.sid]
         key = None if service.grant is None else service.grant.id
         consumer = Consumer(self, wanted.q, buffer, service.largest_payload, key)
-        self.consumers[consumer.sid] = consumer
+        self.consumers[consumer.sid] = self._by_queue[wanted.q] = consumer
         buffer.enter(consumer)
         return consumer
 
@@ -100,6 +115,7 @@ class Deliveries:
         consumer = self.consumers.pop(sid, None)
         if consumer is None:
             raise DomainError(Code.SUBSCRIPTION_NOT_FOUND, f"this worker has no subscription {sid}")
+        del self._by_queue[consumer.queue]
         consumer.withdraw()
         self._ok(rid)
 
@@ -126,28 +142,21 @@ class Deliveries:
         if not buffer.complete(tag, kept, answers.refuse):
             raise _not_found(jid)
         self._replies.follow_round(self._engine.settling_of(buffer))
-        answers.put(self._replies.begin(), [empty_ok(rid)])
+        answers.put(self._replies.begin())
 
     def done_run(self, run: DoneRun) -> bool:
         """Finish the jobs of a run; False if they are not all of one consumer, and this worker's: they are left to
         `done`."""
-        jids, rids = run.jids, run.rids
-        found = list(map(self.assignments.pop, jids, repeat(None)))
-        jobs = [job for job in found if job is not None]
-        if len(jobs) < len(jids) or len({pushed.consumer for pushed in set(map(_pushed, jobs))}) > 1:
-            self.assignments.update((jid, job) for jid, job in zip(jids, found, strict=True) if job is not None)
+        taken = self.assignments.take_together(run.jids)
+        if taken is None:
             return False
-        consumer, tags = jobs[0][0].consumer, [tag for _, tag in jobs]
+        consumer, tags = taken
         consumer.finished(len(tags))
-        answers = Answers(tags, rids)
-        late = set(consumer.buffer.complete_many(tags, answers.refuse))
+        answers = Answers(tags, run.rids)
+        for tag in consumer.buffer.complete_many(tags, answers.refuse):
+            answers.not_found(tag)
         self._replies.follow_round(self._engine.settling_of(consumer.buffer))
-        oks = empty_oks(rids)
-        if late:
-            gone = "this worker no longer has the job"
-            oks = [err(rid.decode(), Code.JOB_NOT_FOUND, gone) if tag in late else ok
-                   for tag, rid, ok in zip(tags, rids, oks, strict=True)]  # fmt: skip
-        answers.put(self._replies.begin(), oks)
+        answers.put(self._replies.begin())
         return True
 
     def fail(self, rid: str, p: Payload) -> None:
@@ -161,7 +170,7 @@ class Deliveries:
         text = (error or "failed without a word").replace("\0", "\ufffd")
         buffer.give_back(tag, delay=delay, error=text, refuse=partial(answers.refuse, tag))
         self._replies.follow_round(self._engine.settling_of(buffer))
-        answers.put(self._replies.begin(), [empty_ok(rid)])
+        answers.put(self._replies.begin())
 
     def ack(self, rid: str, p: Payload) -> None:
         """ACK: the worker has it."""
@@ -178,7 +187,7 @@ class Deliveries:
             raise _not_found(jid) from None
         if moved is not None:
             later = replace(pushed, deadline=pushed.consumer.wall_time(moved))
-            self.assignments[jid.encode()] = later, tag
+            self.assignments.replace(jid.encode(), (later, tag))
         self._ok(rid)
 
     async def log(self, wanted: Log) -> Payload:
@@ -192,7 +201,7 @@ class Deliveries:
     def send_quests(self, frames: bytes, count: int) -> None:
         """Push jobs; a worker that does not read gets no more of them until it does."""
         connection = self.connection
-        connection.write(frames)
+        connection.write_soon(frames)
         self.client.delivered(count)
         if connection.is_choked:
             for consumer in self.consumers.values():
@@ -210,20 +219,20 @@ class Deliveries:
 
     def hand_back(self) -> None:
         """Every job goes back to its place, as if it had not been pushed. The next reply waits for all of that."""
-        jobs, self.assignments = self.assignments, {}
-        for pushed, tag in jobs.values():
+        jobs = self.assignments.take_all()
+        for pushed, tag in jobs:
             pushed.consumer.finished(1)
             pushed.consumer.buffer.hand_back(tag)
-        for buffer in {pushed.consumer.buffer for pushed, _ in jobs.values()}:
+        for buffer in {pushed.consumer.buffer for pushed, _ in jobs}:
             self._replies.follow_round(self._engine.settling_of(buffer))
             self._replies.begin()  # what follows waits for this too
 
     def lose(self) -> None:
         """The worker is gone: another attempt for each of its jobs, after the backoff."""
-        jobs, self.assignments = self.assignments, {}
-        for consumer in {pushed.consumer for pushed, _ in jobs.values()}:
+        jobs = self.assignments.take_all()
+        for consumer in {pushed.consumer for pushed, _ in jobs}:
             consumer.lose()
-        for pushed, tag in jobs.values():
+        for pushed, tag in jobs:
             pushed.consumer.buffer.give_back(tag, error="the worker disconnected")
 
     def snapshot(self) -> dict[str, Any]:
@@ -242,7 +251,7 @@ class Deliveries:
                     "attempt": pushed.attempt, "since": round(pushed.since, 3),
                     "deadline": None if pushed.deadline is None else round(pushed.deadline, 3),
                 }
-                for jid, (pushed, _) in islice(self.assignments.items(), MOST_JOBS)
+                for jid, (pushed, _) in self.assignments.oldest(MOST_JOBS)
             ],
             "active": len(self.assignments),
         }  # fmt: skip
@@ -254,7 +263,7 @@ class Deliveries:
         return job
 
     def _take(self, jid: str) -> tuple[LocalQueue, int]:
-        job = self.assignments.pop(jid.encode(), None)
+        job = self.assignments.take(jid.encode())
         if job is None:
             raise _not_found(jid)
         pushed, tag = job

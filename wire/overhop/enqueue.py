@@ -6,7 +6,8 @@ another job has the key: the answer then names that job, which has to be asked f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple, cast
 
 from queues.engine import (
@@ -14,20 +15,22 @@ from queues.engine import (
     Content,
     DetailedMessage,
     EngineError,
+    Publisher,
     QueueFull,
     QueueNotFound,
+    QueuePolicy,
     StoreUnavailable,
     Unstorable,
 )
 from wire.net.connection import Connection, contained
 from wire.overhop.codec.encoder import Unencodable, encode_value, enqueued, err
-from wire.overhop.codec.fields import DomainError, forbidden
+from wire.overhop.codec.fields import DomainError
 from wire.overhop.codec.hot_frames import jid_oks
 from wire.overhop.codec.messages import Enqueue
 from wire.overhop.codec.names import Code
 from wire.overhop.codec.runs import JobRun
-from wire.overhop.payloads import JobNames
-from wire.overhop.service import OverhopService, Target
+from wire.overhop.payloads import AllJobNames
+from wire.overhop.service import OverhopService
 from wire.replies import HeldReplies, Parts, Replies
 
 NIL = b"\xc0"
@@ -43,24 +46,27 @@ CODES: tuple[tuple[type[EngineError], Code], ...] = (
 
 
 class Places:
-    """The places of answers in a list of replies, from `slot` on: request ids of one length, jobs of one queue."""
+    """The places of answers in a list of replies, from `slot` on: request ids of one length, jobs of one queue. Answers
+    that come together are in the place of the first one."""
 
-    __slots__ = ("_names", "_parts", "_rids", "_slot")
+    __slots__ = ("_names", "_parts", "_q", "_rids", "_slot")
 
-    def __init__(self, parts: Parts, rids: Sequence[bytes], names: JobNames) -> None:
+    def __init__(self, parts: Parts, rids: Sequence[bytes], q: str, names: AllJobNames) -> None:
         self._parts = parts
         self._slot = len(parts)
         self._rids = rids
+        self._q = q
         self._names = names
         parts += [b""] * len(rids)
 
     def __len__(self) -> int:
         return len(self._rids)
 
-    def fill(self, n: int, ids: Sequence[int]) -> None:
-        """The jobs from the `n`th on have these ids."""
-        at = self._slot + n
-        self._parts[at : at + len(ids)] = jid_oks(self._rids[n : n + len(ids)], self._names.head, self._names.jids(ids))
+    def fill(self, n: int, ids: Sequence[int], queue: QueuePolicy) -> None:
+        """The jobs from the `n`th on were stored in `queue` with these ids."""
+        names = self._names.of(self._q, queue.uuid)
+        jids = self._names.jids(names, ids)
+        self._parts[self._slot + n] = jid_oks(self._rids[n : n + len(ids)], names.head, jids)
 
     def refuse(self, n: int, code: Code, text: str) -> None:
         """The `n`th job was not stored."""
@@ -76,7 +82,8 @@ class Keyed(NamedTuple):
 
     held: HeldReplies
     rid: str
-    target: Target
+    publisher: Publisher
+    q: str
     message: DetailedMessage
     rounds: int
 
@@ -101,54 +108,43 @@ class Enqueuer:
         self._client = client
         self._gone = False
 
-    async def find(self, q: str, next: Iterable[str]) -> Target:
-        """Look up a queue that is not known yet, and those of the next jobs. Raises DomainError or StoreUnavailable."""
-        try:
-            target = await self._service.find_target(q, next)
-        except QueueNotFound as error:
-            raise DomainError(Code.QUEUE_NOT_FOUND, f"there is no queue {q}") from error
-        if target is None:
-            raise forbidden(q, f"jobs may not be given to queue {q} here")
-        return target
-
-    def publish(self, rid: str, job: Enqueue, target: Target) -> None:
+    def publish(self, rid: str, job: Enqueue, publisher: Publisher) -> None:
         """Give a job to the store; the answer follows by itself. Raises DomainError."""
-        _, value, scheduled_at, max_attempts, interval, key, priority = job
+        q, value, scheduled_at, max_attempts, interval, key, priority = job
         payload = NIL if value is None else self._payload(value)
         self._client.published(1)
         replies = self._replies
-        if max_attempts is not None or interval is not None:
-            policy = self._engine.known_policy(target.id)
-            if policy is not None and not policy.allow_job_overrides:
-                max_attempts = interval = None
         replies.follow_batch(self._engine.open_batch)
         message = DetailedMessage(
             payload, key=key, max_attempts=max_attempts, priority=priority, content=Content.MSGPACK,
             retry_interval=interval, due=scheduled_at,
         )  # fmt: skip
         if key is not None:
-            keyed = Keyed(replies.begin_pending(), rid, target, message, ROUNDS)
-            target.publisher.publish_detailed(message, self, keyed, True)
+            keyed = Keyed(replies.begin_pending(), rid, publisher, q, message, ROUNDS)
+            publisher.publish_detailed(message, self, keyed, True)
             return
-        place: ReplyPlace = Places(replies.begin(), [rid.encode()], target.names), 0
+        place: ReplyPlace = Places(replies.begin(), [rid.encode()], q, self._service.names), 0
         if scheduled_at is None and interval is None and not priority:
-            target.publisher.publish_answered(payload, Content.MSGPACK, self, place, max_attempts)
+            publisher.publish_answered(payload, Content.MSGPACK, self, place, max_attempts)
         else:
-            target.publisher.publish_detailed(message, self, place, True)
+            publisher.publish_detailed(message, self, place, True)
 
     def publish_run(self, run: JobRun) -> bool:
-        """Publish the jobs of a run; False if its queue has to be looked up, or a job is too large: they are left to
-        `publish`."""
-        target = self._service.target(run.q)
-        if target is None or max(map(len, run.payloads)) > self._service.largest_payload:
+        """Publish the jobs of a run; False if permissions have to be looked up, jobs may not be given to the queue, or
+        one is too large: they are left to `publish`."""
+        try:
+            publisher = self._service.publisher(run.q)
+        except DomainError:
+            return False
+        if publisher is None or max(map(len, run.payloads)) > self._service.largest_payload:
             return False
         count = len(run)
         self._client.published(count)
         replies = self._replies
         replies.follow_batch(self._engine.open_batch)
-        places = Places(replies.begin(), run.rids, target.names)
-        tokens: list[ReplyPlace] = [(places, n) for n in range(count)]
-        target.publisher.publish_many_answered(run.payloads, Content.MSGPACK, self, tokens)
+        places = Places(replies.begin(), run.rids, run.q, self._service.names)
+        tokens: list[ReplyPlace] = list(zip(repeat(places), range(count)))
+        publisher.publish_many_answered(run.payloads, Content.MSGPACK, self, tokens)
         return True
 
     def _payload(self, value: Any) -> bytes:
@@ -166,27 +162,27 @@ class Enqueuer:
     # Called by the engine.
 
     @contained
-    def published(self, tokens: list[Any], ids: Sequence[int | None]) -> None:
-        """The jobs are durable; without an id a job's key is another's."""
+    def published(self, tokens: list[Any], ids: Sequence[int | None], queue: QueuePolicy) -> None:
+        """The jobs are durable in `queue`; without an id a job's key is another's."""
         at = 0
         while at < len(tokens):
             token = tokens[at]
             if type(token) is Keyed:
-                self._published_keyed(token, ids[at])
+                self._published_keyed(token, ids[at], queue)
                 at += 1
                 continue
             places, n = token
             end = min(at + len(places) - n, len(tokens))
             if tokens[end - 1] != (places, n + end - 1 - at):  # not all of the rest of the run
                 end = at + 1
-            places.fill(n, cast(Sequence[int], ids[at:end]))
+            places.fill(n, cast(Sequence[int], ids[at:end]), queue)
             at = end
 
-    def _published_keyed(self, keyed: Keyed, id: int | None) -> None:
+    def _published_keyed(self, keyed: Keyed, id: int | None, queue: QueuePolicy) -> None:
         if id is not None:
-            self._answer(keyed, id)
+            self._answer(keyed, id, queue)
         elif not self._gone:
-            self._spawn(self._find_holder(keyed))
+            self._spawn(self._find_holder(keyed, queue))
 
     @contained
     def publish_failed(self, token: Any, error: EngineError) -> None:
@@ -204,30 +200,30 @@ class Enqueuer:
 
     # Keys.
 
-    def _answer(self, keyed: Keyed, id: int) -> None:
-        self._say(keyed, enqueued(keyed.rid, keyed.target.names.jid(id)))
+    def _answer(self, keyed: Keyed, id: int, queue: QueuePolicy) -> None:
+        self._say(keyed, enqueued(keyed.rid, self._service.names.of(keyed.q, queue.uuid).jid(id)))
 
     def _say(self, keyed: Keyed, frame: bytes) -> None:
         keyed.held.fill(frame)
 
-    async def _find_holder(self, keyed: Keyed) -> None:
-        await self._answer_with_holder(keyed)
+    async def _find_holder(self, keyed: Keyed, queue: QueuePolicy) -> None:
+        await self._answer_with_holder(keyed, queue)
         # Not in `_say`: while the engine reports a commit, the answers to other jobs of it are not there yet.
         self._replies.release()
 
-    async def _answer_with_holder(self, keyed: Keyed) -> None:
+    async def _answer_with_holder(self, keyed: Keyed, queue: QueuePolicy) -> None:
         """Answer with the job that has the key; if it has just finished, there is room for this one."""
         try:
-            cursor = await self._engine.request("find_key", queue=keyed.target.id, key=keyed.message.key)
+            cursor = await self._engine.request("find_key", queue=queue.id, key=keyed.message.key)
             row = await cursor.fetchone()
         except StoreUnavailable as error:
             self._say(keyed, err(keyed.rid, Code.UNAVAILABLE, str(error)))
             return
         if row is not None:
-            self._answer(keyed, row[0])
+            self._answer(keyed, row[0], queue)
         elif keyed.rounds:
             again = keyed._replace(rounds=keyed.rounds - 1)
-            batch = keyed.target.publisher.publish_detailed(keyed.message, self, again, True)
+            batch = keyed.publisher.publish_detailed(keyed.message, self, again, True)
             keyed.held.wait_for(batch)
             self._replies.follow_batch(max(self._replies.batch, batch))
         else:

@@ -12,6 +12,8 @@ from wire.overhop.codec.decoder import CodecError, decode_value
 from wire.overhop.codec.encoder import Unencodable, encode_value
 from wire.overhop.codec.hot_frames import text_head
 
+#: Queues whose names of jobs are remembered.
+MOST_QUEUES = 100_000
 #: The last three hexadecimal digits of a jid: ids come in blocks of 4096.
 _DIGITS = [f"{n:03x}".encode() for n in range(4096)]
 
@@ -24,7 +26,7 @@ class JobNames:
     def __init__(self, queue: str, queue_uuid: str) -> None:
         self._prefix = f"{queue}:{queue_uuid[:13]}-8000-"
         #: The beginning of each jid as MessagePack.
-        self.head = text_head(len(self.jid(0).encode()))
+        self.head = text_head(len(self._prefix.encode()) + len("8000-000000000000"))
 
     def _block(self, block: int) -> str:
         """The beginning of the jids of a block of ids; three digits follow."""
@@ -36,11 +38,49 @@ class JobNames:
 
     def jids(self, ids: Sequence[int]) -> list[bytes]:
         """The jids of the jobs with these first ids, of which there is one at least, as UTF-8."""
-        block = min(ids) >> 12
-        if block == max(ids) >> 12:
-            start = self._block(block).encode()
+        if len(ids) == 1:
+            return [self.jid(ids[0]).encode()]
+        low, high = (ids[0], ids[-1]) if isinstance(ids, range) else (min(ids), max(ids))
+        if low >> 12 == high >> 12:
+            start = self._block(low >> 12).encode()
             return [start + _DIGITS[id & 4095] for id in ids]
         return [jid for _, some in groupby(ids, _block_of) for jid in self.jids(list(some))]
+
+
+class AllJobNames:
+    """Makes the jids of all queues of a process. The last ones are kept: a job that a worker waits for is pushed, and
+    then its ENQUEUE is answered."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, str], JobNames] = {}
+        #: The jids of ids that follow each other, the first of these, and whose they are.
+        self._jids: list[bytes] = []
+        self._first = 0
+        self._of: JobNames | None = None
+
+    def of(self, queue: str, uuid: str) -> JobNames:
+        """The names of the jobs of one queue."""
+        names = self._names.get((queue, uuid))
+        if names is None:
+            if len(self._names) >= MOST_QUEUES:
+                self._names.clear()
+            names = self._names[queue, uuid] = JobNames(queue, uuid)
+        return names
+
+    def jids(self, names: JobNames, ids: Sequence[int]) -> list[bytes]:
+        """What `names.jids` returns; the list is not to be changed."""
+        if len(ids) == 1 or not isinstance(ids, range) or ids.step != 1:
+            return names.jids(ids)
+        at = ids.start - self._first
+        known = len(self._jids) if names is self._of else 0
+        if known and 0 <= at and at + len(ids) <= known:
+            return self._jids[at : at + len(ids)]
+        jids = names.jids(ids)
+        if known and at == known < len(_DIGITS):  # a later part of a batch
+            self._jids = self._jids + jids
+        else:
+            self._jids, self._first, self._of = jids, ids.start, names
+        return jids
 
 
 def _block_of(id: int) -> int:
@@ -72,4 +112,4 @@ def payload_object(payload: bytes | None, content: int | None) -> Any:
         return payload
 
 
-__all__ = ["JobNames", "Unencodable", "payload_object", "payload_value"]
+__all__ = ["AllJobNames", "JobNames", "Unencodable", "payload_object", "payload_value"]

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import thread_time
 from typing import Any, Protocol
 
 from queues import reach
-from queues.engine import ANONYMOUS, NOTHING, Destination, Engine, Grant, Publisher, QueueNotFound, StoreUnavailable
+from queues.engine import ANONYMOUS, NOTHING, Destination, Engine, Grant, Publisher, StoreUnavailable
 from queues.reach import SYSTEM_QUEUE, Operation
 from wire.overhop.codec.decoder import MAX_ENVELOPE
+from wire.overhop.codec.fields import MAX_NAME, forbidden
 from wire.overhop.machine import Limits
-from wire.overhop.payloads import JobNames
+from wire.overhop.payloads import AllJobNames
 from wire.overhop.queries import Queries
 from wire.unconfirmed import UnconfirmedByClient
 
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 SNAPSHOT, SHARE = 1.0, 0.003
 #: Bytes of a QUEST that are not the job's payload, at most.
 QUEST_OVERHEAD = 2048
+#: Names of queues that are remembered. No queue has a longer name than `MAX_NAME`.
+MOST_PUBLISHERS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,16 +45,6 @@ class OverhopOptions:
 def allows(grant: Grant, operation: Operation, queue: str) -> bool:
     """Return whether a grant allows this on a queue over Overhop."""
     return grant.may(reach.Protocol.OVERHOP, operation, "queue", queue.encode())
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A queue that jobs are given to."""
-
-    id: int
-    name: str
-    publisher: Publisher
-    names: JobNames
 
 
 class ServedSession(Protocol):
@@ -79,8 +71,9 @@ class OverhopService:
         self.grant: Grant | None = None
         self._anonymous: set[ServedSession] = set()
         self._workers: dict[str, ServedSession] = {}
-        self._targets: dict[str, Target] = {}
-        self._looking_up = asyncio.Lock()
+        self._publishers: dict[str, Publisher] = {}
+        #: The names of all jobs.
+        self.names = AllJobNames()
         self._tasks: list[asyncio.Task[None]] = []
         self._written: dict[str, dict[str, Any]] = {}
         self._stale_grant = True
@@ -147,52 +140,37 @@ class OverhopService:
 
     async def permissions(self) -> Grant:
         """Return the permissions of clients. Raises StoreUnavailable."""
-        if self.options.api_key is None:
-            return ANONYMOUS
-        while self._stale_grant:
+        while self._stale_grant and self.options.api_key is not None:
             changes = self._key_changes
             self.grant = await self.engine.grant_named(self.options.api_key)
             self._stale_grant = self._key_changes != changes
-            self._targets.clear()
+            self._publishers.clear()
+        return self._known_permissions()
+
+    def _known_permissions(self) -> Grant:
+        if self.options.api_key is None:
+            return ANONYMOUS
         grant = self.grant
         return grant if grant is not None and grant.for_protocol(reach.Protocol.OVERHOP) else NOTHING
 
     # Queues.
 
-    def target(self, name: str) -> Target | None:
-        """Return a queue that was looked up before, unless it has changed since."""
-        target = self._targets.get(name)
-        if target is None or (self._stale_grant and self.options.api_key is not None):
+    def publisher(self, name: str) -> Publisher | None:
+        """Where jobs for a queue are given to, if there is one of this name: only the store knows. None while
+        `permissions` have to be looked up. Raises DomainError when jobs may not be given to it."""
+        if self._stale_grant and self.options.api_key is not None:
             return None
-        policy = self.engine.known_policy(target.id)
-        if policy is None or policy.name != name:
-            del self._targets[name]
-            return None
-        return target
-
-    async def find_target(self, name: str, next: Iterable[str] = ()) -> Target | None:
-        """Look a queue up, and those of the next jobs with it; None when jobs may not be given to it. Raises
-        QueueNotFound or StoreUnavailable."""
-        grant = await self.permissions()
-        if not allows(grant, Operation.PUBLISH, name):
-            return None
-        async with self._looking_up:  # many connections begin with the same queue: the first one's look is enough
-            if (known := self.target(name)) is not None:
-                return known
-            more = (q for q in next if self.target(q) is None and allows(grant, Operation.PUBLISH, q))
-            await self._look_up({name, *more})
-        if name not in self._targets:
-            raise QueueNotFound(name)
-        return self._targets[name]
-
-    async def _look_up(self, names: set[str]) -> None:
-        policies = await self.engine.named_policies(names)
-        if len(self._targets) > 100_000:
-            self._targets.clear()
-        key = None if self.grant is None else self.grant.id
-        for name, policy in policies.items():
+        publisher = self._publishers.get(name)
+        if publisher is None:
+            if not allows(self._known_permissions(), Operation.PUBLISH, name):
+                raise forbidden(name, f"jobs may not be given to queue {name} here")
+            key = None if self.grant is None else self.grant.id
             publisher = self.engine.publisher(Destination("queue", name.encode()), key)
-            self._targets[name] = Target(policy.id, name, publisher, JobNames(name, policy.uuid))
+            if len(self._publishers) >= MOST_PUBLISHERS:
+                self._publishers.clear()
+            if len(name) <= MAX_NAME:
+                self._publishers[name] = publisher
+        return publisher
 
     # The clock.
 

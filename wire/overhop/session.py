@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from time import time
 from typing import Any
@@ -271,29 +271,17 @@ class OverhopSession:
 
     def _enqueue(self, rid: str, p: Payload) -> None:
         job = messages.enqueue(p)
-        target = self._service.target(job[0])
+        publisher = self._service.publisher(job[0])
         # A job that this client has just finished may hold the key: what comes before is done before.
-        if target is None or (job.key is not None and self._engine.settles(self._replies.round)):
+        if publisher is None or (job.key is not None and self._engine.settles(self._replies.round)):
             self._block(rid, self._enqueue_later(rid, job))
         else:
-            self._enqueuer.publish(rid, job, target)
+            self._enqueuer.publish(rid, job, publisher)
 
     async def _enqueue_later(self, rid: str, job: messages.Enqueue) -> None:
-        target = self._service.target(job.q) or await self._enqueuer.find(job.q, self._queues_behind())
-        self._enqueuer.publish(rid, job, target)
-
-    def _queues_behind(self) -> Iterator[str]:
-        """The queues of the jobs that wait, which are looked up together: each by itself would wait for the commit of
-        the job before."""
-        for message in self._behind:
-            if isinstance(message, JobRun):
-                q: object = message.q
-            elif isinstance(message, OverhopEnvelope) and message.t == Type.ENQUEUE:
-                q = message.p.get("q")
-            else:
-                continue
-            if isinstance(q, str):
-                yield q
+        while (publisher := self._service.publisher(job.q)) is None:
+            await self._service.permissions()
+        self._enqueuer.publish(rid, job, publisher)
 
     def _goodbye(self, rid: str, p: Payload) -> None:
         """GOODBYE: hand everything back, answer, close."""

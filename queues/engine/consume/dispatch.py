@@ -291,14 +291,13 @@ class Dispatcher:
         self._waiters -= consumer.waits
         if consumer.credits:
             self._line_up(consumer)
-        tags = runs[0].tags if len(runs) == 1 else [tag for run in runs for tag in run.tags]
-        deadline = None if consumer.waits else self._add_deadline(consumer, tags, time)
+        deadline = None if consumer.waits else self._add_deadline(consumer, runs, time)
         try:
             consumer.push(runs, deadline)
         except Exception as error:  # the deliveries count: a message that fails with every consumer is given up
             queue.health.broken("session", consumer, error)
             self.withdraw(consumer)
-            for tag in tags:
+            for tag in [tag for run in runs for tag in run.tags]:
                 queue.give_back(tag, error=told(error))
         return True
 
@@ -315,11 +314,12 @@ class Dispatcher:
 
     # Deadlines.
 
-    def _add_deadline(self, consumer: PushConsumer, tags: Sequence[int], time: float) -> float | None:
+    def _add_deadline(self, consumer: PushConsumer, runs: list[PushRun], time: float) -> float | None:
         timeout = self._queue.policy.ack_timeout
         if timeout is None:
             return None
-        self._queue.due_back(time + timeout, tags, consumer)
+        for run in runs:  # each by itself: its tags are consecutive
+            self._queue.due_back(time + timeout, run.tags, consumer)
         return time + timeout
 
     def beat(self, tag: int) -> float | None:

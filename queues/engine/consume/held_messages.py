@@ -84,8 +84,9 @@ class HeldMessages:
                 if pushed is None:
                     continue
             else:
-                sizes = accumulate(self.ready.first_run.sizes(most), initial=size)
-                few = sum(1 for _ in takewhile(most_bytes.__gt__, sizes))
+                first, few = self.ready.first_run, most
+                if size + sum(first.sizes(most)) > most_bytes:  # seldom: then up to the one that goes beyond
+                    few = sum(1 for _ in takewhile(most_bytes.__gt__, accumulate(first.sizes(most), initial=size)))
                 tags, run = self._deliver_run(now, min(most, few))
                 pushed = PushRun(tags, run.ids, run.payloads, run.attempts, detail)
             size += sum(map(len, pushed.payloads))

@@ -6,7 +6,7 @@ that read them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from queues.engine.connections import Connections
 from queues.engine.consume.fetcher import Fetcher
@@ -16,7 +16,6 @@ from queues.engine.errors import QueueNotFound
 from queues.engine.policies import Policies, QueuePolicy
 from queues.engine.settle.writer import SettlementWriter
 from queues.reach import MAILBOX_PREFIX
-from queues.sqlfiles import text_array
 
 
 class LocalQueues:
@@ -60,13 +59,6 @@ class LocalQueues:
             self.dead_letters.setdefault(id, queue)
         return self.dead_letters[id]
 
-    async def named_policies(self, names: Iterable[str]) -> dict[str, QueuePolicy]:
-        """The policies of those of these queues that there are, kept current from now on. Raises StoreUnavailable."""
-        ids = await self._ids_of(names)
-        await self.load_policies(list(ids.values()))
-        known = self._policies.by_id
-        return {name: known[id] for name, id in ids.items() if id in known}
-
     async def load_policies(self, queues: Sequence[int]) -> None:
         """Read the policies of those queues that are not known. Raises StoreUnavailable."""
         await self._connections.to_its_end(self._load_policies(queues))
@@ -87,14 +79,12 @@ class LocalQueues:
         return [queue for queue in self.queues.values() if queue.policy.name == name]
 
     async def _id_of(self, name: str) -> int:
-        ids = await self._ids_of([name])
-        if name not in ids:
+        row = None
+        if not name.startswith(MAILBOX_PREFIX) and "\0" not in name:
+            row = await (await self._connections.request("queue_id", name=name)).fetchone()
+        if row is None:
             raise QueueNotFound(name)
-        return ids[name]
-
-    async def _ids_of(self, names: Iterable[str]) -> dict[str, int]:
-        wanted = text_array(name for name in names if not name.startswith(MAILBOX_PREFIX) and "\0" not in name)
-        return dict(await (await self._connections.request("queue_ids", names=wanted)).fetchall())
+        return int(row[0])
 
     async def _policy(self, id: int) -> QueuePolicy:
         if id not in self._policies.by_id:

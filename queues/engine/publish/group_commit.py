@@ -421,11 +421,11 @@ class PublishWriter:
                 self._deliver_write(write)
             except Exception as error:  # a leased message in no buffer comes back when this node ends
                 self.health.isolate("delivery", error, queues=write.queues, firsts=write.firsts)
-        for write, queue in plan.answers:
+        for write, policy in plan.answers:
             try:
-                write.answer(queue, self.health)
+                write.answer(policy, self.health)
             except Exception as error:
-                self.health.isolate("answer", error, queue=queue, firsts=write.firsts)
+                self.health.isolate("answer", error, queue=policy.id, firsts=write.firsts)
         for _, queue, bodies in transient:
             self._deliver_transient(queue, bodies)
         self.counts.dropped += plan.unroutable

@@ -151,9 +151,9 @@ class Write:
         ids, stored = self.ids(self.queues.index(queue)), self.stored
         return ids if stored is None else [id for id in ids if id in stored]
 
-    def answer(self, queue: int, health: Health) -> None:
+    def answer(self, queue: QueuePolicy, health: Health) -> None:
         """Tell each producer the id that its message has in the queue which it was published to."""
-        group, known = self.group, self.first_ids(queue)
+        group, known = self.group, self.first_ids(queue.id)
         producers, at = group.producers, 0
         runs: Iterable[tuple[Producer, int]] = ((one, sum(1 for _ in group)) for one, group in groupby(producers))
         if producers and producers.count(producers[0]) == len(producers):  # nearly always: counting is cheaper
@@ -161,7 +161,7 @@ class Write:
         for producer, count in runs:
             end = at + count
             published = cast(AnsweredProducer, producer).published
-            health.guard("session", producer, published, group.tokens[at:end], known[at:end])
+            health.guard("session", producer, published, group.tokens[at:end], known[at:end], queue)
             at = end
 
 
@@ -309,7 +309,7 @@ class Plan:
     rejected: list[tuple[PublishGroup, EngineError]] = field(default_factory=list)
     unroutable: int = 0
     #: Writes whose producers want to know the ids, in the queue which they published to.
-    answers: list[tuple[Write, int]] = field(default_factory=list)
+    answers: list[tuple[Write, QueuePolicy]] = field(default_factory=list)
     storing: list[LocalQueue] = field(default_factory=list)
     #: The messages that may still be leased to this node, by queue. Those that expire wait in the store, for the sweep.
     _leasable: dict[int, int] = field(default_factory=dict)
@@ -323,6 +323,9 @@ class Plan:
             self.reject(group, QueueNotFound(repr(destination.name.decode("utf-8", "replace"))))
             return
         stored = targets.stored
+        own = None if targets.own is None else policies.get(targets.own)
+        if group.answered and own is not None and not own.allow_job_overrides:
+            group = group.without_overrides()
         if targets.routes:
             self.carried[targets.routes] += len(group.bodies)
         if targets.audited:
@@ -359,8 +362,8 @@ class Plan:
                 takers = {queue: buffers[queue] for queue in leased}
                 writes.append(Write(part, key, queues, tuple(map(takers.get, queues)), ttl, packed, single))
             self.writes += writes
-            if part.answered and targets.own is not None:
-                self.answers += [(write, targets.own) for write in writes if targets.own in write.queues]
+            if part.answered and own is not None:
+                self.answers += [(write, own) for write in writes if own.id in write.queues]
             if limited:
                 self.limited_groups.append((part, writes, targets.routes))
 

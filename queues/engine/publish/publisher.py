@@ -7,11 +7,12 @@ begins. A message belongs to the batch whose number its publish returned.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, overload
 
 from queues.engine.errors import EngineError
 from queues.engine.message import DetailedMessage
+from queues.engine.policies import QueuePolicy
 from queues.engine.publish.destination import Destination
 
 #: A producer's own reference to a message; the engine only passes it back.
@@ -26,10 +27,10 @@ class Producer(Protocol):
 
 
 class AnsweredProducer(Producer, Protocol):
-    """A producer that wants to know the id of each message published with `answered`."""
+    """A producer that wants to know the id of each message published with `answered`: these are jobs."""
 
-    def published(self, tokens: list[Token], ids: Sequence[int | None]) -> None:
-        """The messages are durable and are found by these ids for ever; None: its key is another's.
+    def published(self, tokens: list[Token], ids: Sequence[int | None], queue: QueuePolicy) -> None:
+        """The messages are durable in `queue`, and are found by these ids for ever; None: its key is another's.
 
         Called at the commit, before replies are released.
         """
@@ -64,6 +65,14 @@ class PublishGroup:
             and self.content == content
             and self.answered is answered
             and not (self.detailed or self.transient)
+        )
+
+    def without_overrides(self) -> PublishGroup:
+        """The same, as a queue has it that decides alone on attempts and intervals."""
+        if not self.detailed:
+            return self if self.max_attempts is None else replace(self, max_attempts=None)
+        return replace(
+            self, outgoing=[replace(message, max_attempts=None, retry_interval=None) for message in self.outgoing]
         )
 
     def extend(self, bodies: list[bytes], producer: Producer, tokens: Sequence[Token]) -> None:

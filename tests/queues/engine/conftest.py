@@ -22,6 +22,7 @@ from queues.engine import (
     Push,
     PushConsumer,
     PushRun,
+    QueuePolicy,
     Waiter,
     options_from_settings,
 )
@@ -77,7 +78,7 @@ class Answered(Producer):
         super().__init__(engine)
         self.ids: list[int | None] = []
 
-    def published(self, tokens: list[Token], ids: Sequence[int | None]) -> None:
+    def published(self, tokens: list[Token], ids: Sequence[int | None], queue: QueuePolicy) -> None:
         self.ids += ids
 
 

@@ -31,7 +31,7 @@ RUN_BY: dict[Scenario, str] = {
     scenarios.publishing: "resolve topology_changes policies publish_one publish publish_detailed admit audit_waiting"
     " audit_head audit_take audit_append key_names",
     scenarios.overflowing: "unpack_ready drop_oldest oldest_ids",
-    scenarios.consuming: "claim_alone claim claim_dead add_interest queue_ids",
+    scenarios.consuming: "claim_alone claim claim_dead add_interest queue_id",
     scenarios.taking_turns: "join_lines active_consumers leave_lines",
     scenarios.narrowing: "first_ready set_aside",
     scenarios.narrowing_letters: "first_ready set_aside",

@@ -17,6 +17,7 @@ from queues.engine import (
     Engine,
     EngineError,
     QueueNotFound,
+    QueuePolicy,
     StoreUnavailable,
 )
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
@@ -36,7 +37,7 @@ class Asker(Producer):
         super().__init__(engine)
         self.ids: dict[int, int | None] = {}
 
-    def published(self, tokens: list[int], ids: Sequence[int | None]) -> None:
+    def published(self, tokens: list[int], ids: Sequence[int | None], queue: QueuePolicy) -> None:
         self.ids.update(zip(tokens, ids, strict=True))
 
     async def ask(self, address: str, *messages: bytes | DetailedMessage) -> list[int | None]:

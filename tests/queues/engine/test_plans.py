@@ -22,7 +22,7 @@ ELSEWHERE = {
     "drop_idle_subscriptions", "drop_instructions", "drop_interest", "drop_old_log_lines", "drop_partitions",
     "end_silent", "idle_subscription_ids", "instruct", "make_partitions",
     "ensure_queue", "fold_routes", "fold_tallies", "history", "move_ids", "move_tags", "note_history",
-    "end_frozen", "end_sessions", "key", "key_named", "key_names", "keys", "policies", "queue_ids", "register_node",
+    "end_frozen", "end_sessions", "key", "key_named", "key_names", "keys", "policies", "queue_id", "register_node",
     "resolve", "served_elsewhere", "waits_for",
     "subscribe", "count_subscriptions", "subscription", "topology_changes",
     "take_instructions", "take_tags", "tallied_queues", "tally_routes", "touch_subscriptions", "unseen",
@@ -186,7 +186,7 @@ def test_a_claim_updates_the_rows_it_has_found_by_their_place(planner: Any, name
     assert set(kinds) <= {"Index Scan", "Index Only Scan", "Tid Scan"}
 
 
-@pytest.mark.parametrize(("name", "table"), [("resolve", "queues_queue"), ("queue_ids", "queues_queue")])
+@pytest.mark.parametrize(("name", "table"), [("resolve", "queues_queue"), ("queue_id", "queues_queue")])
 def test_among_many_queues_one_is_found_by_an_index(planner: Any, name: str, table: str) -> None:
     with planner.transaction(force_rollback=True):
         planner.execute(

@@ -80,6 +80,64 @@ def test_a_session_answers_and_knows_its_client(run: Run) -> None:
     run(scenario())
 
 
+class Transport:
+    """Counts the writes of a transport in whose place it stands."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self.written: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+        self._transport.write(data)
+
+
+def test_what_is_written_soon_goes_out_in_order_with_what_is_written_in_the_same_turn(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wire.net.connection.MOST_SOON", 9)
+
+    async def scenario() -> None:
+        async with serving() as server, client(server) as (reader, _):
+            connection: Any = (await server.sessions.get()).connection
+            connection._transport = transport = Transport(connection._transport)
+            connection.write_soon(b"ab")
+            connection.write_soon(b"cd")
+            assert transport.written == []
+            assert await reader.readexactly(4) == b"abcd"
+            connection.write_soon(b"ef")
+            connection.write(b"gh")  # an answer does not overtake it
+            connection.write(b"ij")
+            connection.write_soon(b"01234")
+            connection.write_soon(b"56789")  # too much to wait
+            connection.write_soon(b"kl")
+            connection.close()
+            connection.write_soon(b"too late")
+            assert await reader.read() == b"efghij0123456789kl"
+            assert transport.written == [b"abcd", b"efgh", b"ij", b"0123456789", b"kl"]
+            assert connection.bytes_out == 22
+
+    run(scenario())
+
+
+def test_what_is_written_soon_is_dropped_with_the_connection(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving() as server, client(server) as (reader, _):
+            connection = (await server.sessions.get()).connection
+            connection.write_soon(b"ab")
+            connection.abort()
+            got = b""
+            with contextlib.suppress(ConnectionResetError):
+                got = await reader.read()
+            assert got == b""
+            assert connection.bytes_out == 0
+
+    run(scenario())
+
+
 def test_small_answers_are_not_held_back_and_vanished_clients_are_noticed(run: Run) -> None:
     async def scenario() -> None:
         async with serving() as server, client(server):

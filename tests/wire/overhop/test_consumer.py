@@ -10,8 +10,10 @@ import pytest
 
 from queues.engine import Content, LocalQueue, PushRun
 from queues.engine.message import Detail
+from wire.overhop.assignments import Assignments
 from wire.overhop.codec.decoder import Decoder, Type
-from wire.overhop.consumer import Assignment, Consumer
+from wire.overhop.consumer import Consumer
+from wire.overhop.payloads import AllJobNames
 
 
 class Owner:
@@ -21,7 +23,8 @@ class Owner:
         self.failures = 0
         self.connection: Any = SimpleNamespace(name="overhop 10.0.0.1:7", listener=self)
         self.client: Any = None
-        self.assignments: dict[bytes, Assignment] = {}
+        self.assignments = Assignments()
+        self.names = AllJobNames()
         self.sent = b""
 
     def session_failed(self) -> None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
 
-from queues.engine import QueueFull, StoreUnavailable
+from queues.engine import Publisher, QueueFull, StoreUnavailable
 from wire.overhop.codec.decoder import Code, err, ok
+from wire.overhop.codec.fields import forbidden
 from wire.overhop.codec.runs import JobRun
 from wire.overhop.enqueue import Enqueuer
-from wire.overhop.payloads import JobNames
-from wire.overhop.service import Target
+from wire.overhop.payloads import AllJobNames, JobNames
 
-NAMES = JobNames("q", str(UUID(int=1)))
+QUEUE: Any = SimpleNamespace(id=1, uuid=str(UUID(int=1)))
+NAMES = JobNames("q", QUEUE.uuid)
 
 
 class Rig:
@@ -27,17 +28,23 @@ class Rig:
         self.tokens: list[Any] = []
         self.parts: list[bytes] = [b"earlier"]
         service: Any = SimpleNamespace(
-            engine=SimpleNamespace(open_batch=1), largest_payload=100, target={"q": self._target()}.get
+            engine=SimpleNamespace(open_batch=1), largest_payload=100, publisher=self._found,
+            names=AllJobNames(),
         )
+        self._known = {"q": self._publisher(), "unknown yet": None}
         replies: Any = SimpleNamespace(follow_batch=Mock(), begin=lambda: self.parts)
         self.enqueuer = Enqueuer(Mock(), service, replies, Mock(), Mock())
 
-    def _target(self) -> Target:
+    def _publisher(self) -> Publisher:
         def publish(bodies: list[bytes], content: int, producer: Any, tokens: list[Any]) -> None:
             self.tokens += tokens
 
-        publisher: Any = SimpleNamespace(publish_many_answered=publish)
-        return Target(1, "q", publisher, NAMES)
+        return cast(Publisher, SimpleNamespace(publish_many_answered=publish))
+
+    def _found(self, q: str) -> Publisher | None:
+        if q not in self._known:
+            raise forbidden(q, "out of reach")
+        return self._known[q]
 
     def publish(self, *rids: str) -> None:
         run = JobRun("q", [rid.encode() for rid in rids], [b"\x80"] * len(rids))
@@ -61,13 +68,13 @@ def test_each_job_is_answered_in_its_place(rig: Rig, ids: Sequence[int], cuts: l
     rig.publish(*rids[5:10])
     rig.publish(*rids[10:])
     for start, stop in reversed(list(zip([0, *cuts], [*cuts, 12], strict=True))):
-        rig.enqueuer.published(rig.tokens[start:stop], ids[start:stop])
-    assert rig.parts == [b"earlier", *oks(rids, ids)]
+        rig.enqueuer.published(rig.tokens[start:stop], ids[start:stop], QUEUE)
+    assert b"".join(rig.parts) == b"".join([b"earlier", *oks(rids, ids)])
 
 
 def test_a_job_that_is_not_stored_is_refused_in_its_place(rig: Rig) -> None:
     rig.publish(*"abcde")
-    rig.enqueuer.published([rig.tokens[n] for n in (0, 2, 4)], [5000, 5001, 5002])
+    rig.enqueuer.published([rig.tokens[n] for n in (0, 2, 4)], [5000, 5001, 5002], QUEUE)
     rig.enqueuer.publish_failed(rig.tokens[3], StoreUnavailable())
     rig.enqueuer.publish_failed(rig.tokens[1], QueueFull())
     stored = oks("ace", [5000, 5001, 5002])
@@ -75,7 +82,18 @@ def test_a_job_that_is_not_stored_is_refused_in_its_place(rig: Rig) -> None:
     assert rig.parts == [b"earlier", stored[0], full, stored[1], away, stored[2]]
 
 
-def test_a_run_of_an_unknown_queue_or_with_a_large_job_is_left_to_others(rig: Rig) -> None:
+def test_the_jobs_of_a_queue_that_is_made_anew_have_its_new_names(rig: Rig) -> None:
+    rig.publish("a", "b")
+    anew: Any = SimpleNamespace(id=2, uuid=str(UUID(int=2 << 96)))
+    rig.enqueuer.published([rig.tokens[0]], [5000], QUEUE)
+    rig.enqueuer.published([rig.tokens[1]], [5001], anew)
+    names = JobNames("q", anew.uuid)
+    assert rig.parts == [b"earlier", ok("a", {"jid": NAMES.jid(5000)}), ok("b", {"jid": names.jid(5001)})]
+    assert NAMES.jid(5001) != names.jid(5001)
+
+
+def test_a_run_that_is_out_of_reach_or_has_a_large_job_is_left_to_others(rig: Rig) -> None:
     assert not rig.enqueuer.publish_run(JobRun("other", [b"r"], [b"\x80"]))
+    assert not rig.enqueuer.publish_run(JobRun("unknown yet", [b"r"], [b"\x80"]))
     assert not rig.enqueuer.publish_run(JobRun("q", [b"r"] * 2, [b"\x80", bytes(101)]))
     assert rig.tokens == []

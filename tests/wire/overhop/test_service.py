@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
-from uuid import UUID
 
 import pytest
 
-from queues.engine import Grant, QueueNotFound
+from queues.engine import Destination, Grant
 from queues.reach import Operation
 from tests.waiting import PATIENCE
+from wire.overhop.codec.fields import DomainError
+from wire.overhop.codec.names import Code
 from wire.overhop.service import OverhopOptions, OverhopService
 from wire.unconfirmed import UnconfirmedByClient
 
 BEFORE = Grant(1, "clients", ("overhop",), ("*",), ("*",), ())
-ORDERS = SimpleNamespace(id=7, name="orders", uuid=str(UUID(int=7)))
 LIMITED = Grant(1, "clients", ("overhop",), ("orders*",), (), ())
 AFTER = Grant(1, "clients", ("overhop",), (), (), ())
 
@@ -33,6 +33,7 @@ class FakeEngine:
     def __init__(self) -> None:
         self.on_key_change: list[Any] = []
         self.answers: list[Any] = []
+        self.published: list[tuple[Destination, int | None]] = []
         self.asked = asyncio.Queue[str]()
 
     async def _answer(self, what: str) -> Any:
@@ -50,14 +51,8 @@ class FakeEngine:
     async def request(self, name: str, **parameters: Any) -> Any:
         return await self._answer(name)
 
-    async def named_policies(self, names: Iterable[str]) -> Any:
-        await asyncio.sleep(0)
-        return await self._answer(" ".join(sorted(names)))
-
-    def known_policy(self, id: int) -> Any:
-        return ORDERS
-
-    def publisher(self, destination: Any, key: int | None) -> Any:
+    def publisher(self, destination: Destination, key: int | None) -> Any:
+        self.published.append((destination, key))
         return Mock()
 
 
@@ -124,28 +119,36 @@ async def test_many_subscriptions_are_looked_at_less_often(
     assert pauses == [1.0, 1.0, pytest.approx(5.0)]
 
 
-async def test_connections_that_begin_with_one_queue_look_it_up_once(
-    engine: FakeEngine, service: OverhopService
+async def test_queues_are_not_looked_up_to_give_jobs_to_them(engine: FakeEngine, service: OverhopService) -> None:
+    assert service.publisher("orders") is None  # permissions are to be looked up first
+    engine.answers = [LIMITED, AFTER]
+    await service.permissions()
+    publisher = service.publisher("orders")
+    assert publisher is not None
+    assert service.publisher("orders") is publisher
+    with pytest.raises(DomainError) as refused:
+        service.publisher("secret")
+    assert refused.value.code is Code.FORBIDDEN
+    assert engine.published == [(Destination("queue", b"orders"), LIMITED.id)]
+    for told in engine.on_key_change:
+        told(1)
+    assert service.publisher("orders") is None
+    await service.permissions()
+    with pytest.raises(DomainError):
+        service.publisher("orders")
+
+
+async def test_names_that_no_queue_can_have_are_not_remembered(
+    engine: FakeEngine, service: OverhopService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.answers = [BEFORE, {"orders": ORDERS}]
+    engine.answers = [BEFORE]
     await service.permissions()
-    targets = await asyncio.gather(*(service.find_target("orders") for _ in range(200)))
-    assert len({id(target) for target in targets}) == 1
-    assert engine.asked.qsize() == 2
-
-
-async def test_a_queue_that_was_not_there_is_looked_up_by_each(engine: FakeEngine, service: OverhopService) -> None:
-    engine.answers = [BEFORE, {}, {"orders": ORDERS}]
-    await service.permissions()
-    first, second = await asyncio.gather(*(service.find_target("orders") for _ in range(2)), return_exceptions=True)
-    assert isinstance(first, QueueNotFound)
-    assert second is service.target("orders")
-
-
-async def test_the_queues_of_the_next_jobs_are_looked_up_together(engine: FakeEngine, service: OverhopService) -> None:
-    engine.answers = [LIMITED, {"orders": ORDERS}]
-    await service.permissions()
-    await service.find_target("orders", ["orders", "orders-2", "orders-3", "secret"])
-    assert [engine.asked.get_nowait() for _ in range(2)] == ["clients", "orders orders-2 orders-3"]
-    assert service.target("orders") is not None
-    assert service.target("orders-2") is None
+    first, long = "q" * 255, "q" * 256
+    assert service.publisher(first) is service.publisher(first)
+    assert service.publisher(long) is not service.publisher(long)
+    monkeypatch.setattr("wire.overhop.service.MOST_PUBLISHERS", 2)
+    kept = service.publisher(first)
+    service.publisher("second")
+    assert service.publisher(first) is kept
+    service.publisher("third")
+    assert service.publisher(first) is not kept

@@ -145,7 +145,7 @@ def test_a_job_that_postgresql_refuses_is_refused_and_no_other(worker: Peer, sto
 LOOKS: list[tuple[Type, dict[str, Any]]] = [
     (Type.GQUEUE, {"q": "any"}), (Type.LQUEUES, {}), (Type.SUBSCRIBE, {"q": "any"}), (Type.ADDQUEUE, {"name": "any"}),
     (Type.STATUS, {}), (Type.RMQUEUE, {"q": "any"}), (Type.PAUSE, {"q": "any"}), (Type.RESUME, {"q": "any"}),
-    (Type.ENQUEUE, {"q": "any"}), (Type.JOB, {"jid": f"any:{SID}"}), (Type.RMJOB, {"jid": f"any:{SID}"}),
+    (Type.JOB, {"jid": f"any:{SID}"}), (Type.RMJOB, {"jid": f"any:{SID}"}),
     (Type.LSJOB, {"q": "any", "status": "new"}), (Type.QSTATS, {"q": "any"}),
 ]  # fmt: skip
 
@@ -173,9 +173,13 @@ def test_jobs_given_while_the_database_is_away_are_kept_when_it_is_back(
     with store.unreachable():
         hang_up_all(store)
         rids = [worker.request(Type.ENQUEUE, q=queue, job_payload=n) for n in (1, 2)]
-        rids += [worker.request(Type.ENQUEUE, q=queue, job_payload=3, key="k"), worker.request(Type.PING)]
+        rids.append(worker.request(Type.ENQUEUE, q=queue, job_payload=3, key="k"))
+        unknown = worker.request(Type.ENQUEUE, q="unknown", job_payload=4)  # the store has to say
+        ping = worker.request(Type.PING)
         assert worker.is_silent(0.5)
-    assert [worker.reply(rid).t for rid in rids] == [Type.OK] * 3 + [Type.PONG]
+    assert [worker.reply(rid).t for rid in rids] == [Type.OK] * 3
+    assert error_code(worker.reply(unknown)) is Code.QUEUE_NOT_FOUND
+    assert worker.reply(ping).t == Type.PONG
     assert worker.do(queue, 4) == [0, 1, 2, 3]
 
 

@@ -34,27 +34,27 @@ def packed_int(value: int) -> bytes:
 
 def empty_ok(rid: str) -> bytes:
     """OK with an empty payload."""
-    return empty_oks([rid.encode()])[0]
+    return empty_oks([rid.encode()])
 
 
-def empty_oks(rids: Sequence[bytes]) -> list[bytes]:
+def empty_oks(rids: Sequence[bytes]) -> bytes:
     """OKs with empty payloads to request ids of one length, of which there is one at least."""
     return _around(b"\x84\xa1p\x80", rids, [b""] * len(rids))
 
 
-def jid_oks(rids: Sequence[bytes], head: bytes, jids: Sequence[bytes]) -> list[bytes]:
+def jid_oks(rids: Sequence[bytes], head: bytes, jids: Sequence[bytes]) -> bytes:
     """OKs with jids to as many request ids, all of one length; `head` is that of each jid in MessagePack."""
     return _around(b"\x84\xa1p\x81\xa3jid" + head, rids, jids)
 
 
-def _around(before: bytes, rids: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
+def _around(before: bytes, rids: Sequence[bytes], values: Sequence[bytes]) -> bytes:
     rid, middle = rids[0], b"\xa3rid" + text_head(len(rids[0]))
     size = len(before) + len(values[0]) + len(middle) + len(rid) + len(_OK_TAIL)
     before = size.to_bytes(4, "big") + before
     if rids.count(rid) == len(rids):
         behind = middle + rid + _OK_TAIL
-        return [before + value + behind for value in values]
-    return [b"".join((before, value, middle, rid, _OK_TAIL)) for value, rid in zip(values, rids, strict=True)]
+        return b"".join((before, (behind + before).join(values), behind))
+    return b"".join(chain.from_iterable(zip(repeat(before), values, repeat(middle), rids, repeat(_OK_TAIL))))
 
 
 #: Bytes before the payload in a QUEST.

@@ -35,7 +35,7 @@ _LENGTH_WIDTHS: dict[int, int] = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0
 _COUNT_WIDTHS: dict[int, int] = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
 _CONTAINERS = frozenset((*_SMALL_CONTAINERS, *_WIDE_CONTAINERS))
 _MAPS = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
-_STRINGS = frozenset((*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB))
+STRINGS = frozenset((*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB))
 
 
 def _fixed_size(head: int) -> int:
@@ -74,6 +74,15 @@ def count_containers(data: bytes) -> int:
     return -1 if 2 in marks else marks.count(1)
 
 
+def extent(data: bytes, at: int) -> tuple[int, int]:
+    """Where the bytes of an atom's value begin, whose head is at `at` and which is whole, and how many these are."""
+    if size := _SIZES[data[at]]:
+        return at + 1, size - 1
+    width = _LENGTH_WIDTHS.get(data[at], 0)
+    start = at + 1 + width
+    return start, int.from_bytes(data[at + 1 : start], "big") if width else 8
+
+
 def check(data: bytes, max_depth: int = MAX_DEPTH, max_elements: int = MAX_ELEMENTS) -> None:
     """Raise CodecError unless `data` is exactly one MessagePack value within the limits, UTF-8 aside."""
     end, at = len(data), 0
@@ -87,7 +96,7 @@ def check(data: bytes, max_depth: int = MAX_DEPTH, max_elements: int = MAX_ELEME
         if at >= end:
             break
         head = data[at]
-        if in_map and not left & 1 and head not in _STRINGS:
+        if in_map and not left & 1 and head not in STRINGS:
             raise CodecError("a map has a key that is not a string")
         left -= 1
         size = _SIZES[head]

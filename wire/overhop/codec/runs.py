@@ -18,7 +18,7 @@ from typing import Final
 from msgpack import Packer, packb, unpackb  # type: ignore[import-untyped]
 
 from wire.overhop.codec.decoder import LENGTH_SIZE, MAX_ENVELOPE, FrameReader, OverhopEnvelope, read_length
-from wire.overhop.codec.msgpack_check import count_containers, is_plain
+from wire.overhop.codec.msgpack_check import STRINGS, count_containers, extent, is_plain
 from wire.overhop.codec.names import Type
 
 ENQUEUE: Final = int(Type.ENQUEUE)
@@ -32,6 +32,12 @@ _JID: Final = b"\x84\xa1p\x81\xa3jid\xd9"
 _LONGEST: Final = 32 * 1024
 #: The heads of small maps.
 _MAP_HEADS: Final = frozenset(range(0x80, 0x90))
+#: So many messages that are alike make more likely; of these at most so many times as many are looked at together.
+_ALIKE, _AHEAD = 8, 4
+#: From so many jobs on the shape of their payloads is learned.
+_WORTH_LEARNING: Final = 16
+#: So many columns of bytes are looked at for each payload, at most: more cost as much as reading it.
+_COLUMNS: Final = 4
 #: The head of no frame.
 _NONE: Final = b"\xff" * LENGTH_SIZE
 
@@ -106,7 +112,7 @@ class _Ending:
         rid_end = size - len(self._after)
         rid, before = tail[rid_at:rid_end], tail[:rid_at]
         body = LENGTH_SIZE + len(prefix)
-        head, stride = _NONE, 0
+        head, stride, alike = _NONE, 0, 0
         while tail:
             if not data.startswith(head, at):  # most are as long as the one before
                 if not data.startswith(prefix, at + LENGTH_SIZE):
@@ -114,7 +120,7 @@ class _Ending:
                 (length,) = read_length(data, at)
                 if length > limit:
                     break
-                head, stride = data[at : at + body], LENGTH_SIZE + length
+                head, stride, alike = data[at : at + body], LENGTH_SIZE + length, 0
             stop = at + stride
             cut = stop - size
             if stop > end:
@@ -122,8 +128,17 @@ class _Ending:
             if data[cut:stop] != tail:
                 if not (data.startswith(before, cut) and data.startswith(self._after, cut + rid_end)):
                     break
-                tail = data[cut:stop]
+                tail, alike = data[cut:stop], 0
                 rid = tail[rid_at:rid_end]
+            alike += 1
+            if alike > _ALIKE:
+                some = _alike(data[at + body : at + _AHEAD * alike * stride], tail + head, stride)
+                values += some
+                rids += [rid] * len(some)
+                at += len(some) * stride
+                alike = alike + len(some) if len(some) >= alike else 0
+                if some:
+                    continue
             values.append(data[at + body : cut])
             rids.append(rid)
             at = stop
@@ -131,16 +146,71 @@ class _Ending:
         return values, rids, at
 
 
+def _alike(data: bytes, between: bytes, stride: int) -> list[bytes]:
+    """The first values in data that are as long as the first one, and all have `between` behind them: the end of their
+    envelope, and the beginning of one that is as long."""
+    values = data.split(between)
+    del values[-1]
+    lengths = list(map(len, values))
+    size = stride - len(between)
+    if lengths.count(size) < len(lengths):
+        del values[next(n for n, length in enumerate(lengths) if length != size) :]
+    return values
+
+
+class _Shape:
+    """Maps without containers in them, as `encode_value` writes them, that are alike but for the text of their values.
+
+    The meaning of a byte follows from those before it. So what has the bytes of such a map but for those within the
+    strings that are values, and ASCII there, is such a map.
+    """
+
+    __slots__ = ("_fixed", "_high", "_size")
+
+    def __init__(self) -> None:
+        self._size = 0
+        #: The bytes that are not within such strings, by their places; and the places of those that are not ASCII.
+        self._fixed: dict[int, bytes] = {}
+        self._high: list[int] = []
+
+    def learn(self, value: bytes) -> None:
+        """Maps like this one are recognized from now on."""
+        self._size, at = len(value), 1
+        free: set[int] = set()
+        for _ in range(value[0] & 0x0F):
+            at = sum(extent(value, at))
+            start, size = extent(value, at)
+            if value[at] in STRINGS:
+                free.update(range(start, start + size))
+            at = start + size
+        self._fixed = {at: value[at : at + 1] for at in range(self._size) if at not in free}
+        self._high = [at for at, byte in self._fixed.items() if byte >= b"\x80"]
+
+    def fits(self, data: bytes, count: int) -> bool:
+        """Whether these are `count` such maps; False if unsure."""
+        size = self._size
+        if not size or len(data) != count * size or len(self._fixed) > _COLUMNS * count:
+            return False
+        for at, byte in self._fixed.items():
+            if data[at::size] != byte * count:
+                return False
+        texts, blank = bytearray(data), bytes(count)
+        for at in self._high:
+            texts[at::size] = blank
+        return texts.isascii()
+
+
 class RunDecoder(FrameReader[Received]):
     """A server's decoder: messages that go together come as one `Run`."""
 
-    __slots__ = ("_done", "_enqueue", "_q")
+    __slots__ = ("_done", "_enqueue", "_q", "_shape")
 
     def __init__(self, max_envelope: int = MAX_ENVELOPE) -> None:
         """`max_envelope` is the largest length that is accepted, in bytes."""
         super().__init__(max_envelope)
         self._done = _Ending(DONE)
         self._enqueue, self._q = _enqueue_ending(""), ""
+        self._shape = _Shape()
 
     def _read(self, data: bytes, start: int, stop: int, found: list[Received]) -> int:
         if data.startswith(_JID, start):
@@ -171,11 +241,23 @@ class RunDecoder(FrameReader[Received]):
             self._learn_job(message, data[start:stop])
             found.append(message)
             return stop
-        if _are_canonical(payloads) and _are_ascii(rids):
+        if self._are_canonical(payloads) and _are_ascii(rids):
             found.append(JobRun(self._q, rids, payloads))
         else:
             self._read_each(payloads, rids, _bodies(data, start, end), found)
         return end
+
+    def _are_canonical(self, payloads: list[bytes]) -> bool:
+        """Whether these are maps without containers in them, each as `encode_value` writes it; False if unsure."""
+        data, count = b"".join(payloads), len(payloads)
+        alike = list(map(len, payloads)).count(len(payloads[0])) == count
+        if alike and self._shape.fits(data, count):
+            return True
+        if not _are_canonical(payloads, data):
+            return False
+        if alike and count >= _WORTH_LEARNING:
+            self._shape.learn(payloads[0])
+        return True
 
     def _learn_job(self, message: OverhopEnvelope, body: bytes) -> None:
         q = message.p.get("q")
@@ -235,14 +317,13 @@ def _are_ascii(rids: list[bytes]) -> bool:
     return all(map(bytes.isascii, set(rids)))
 
 
-def _are_canonical(values: list[bytes]) -> bool:
-    """Whether these are maps without containers in them, each as `encode_value` writes it; False if unsure.
+def _are_canonical(values: list[bytes], data: bytes) -> bool:
+    """The same, of values that may have any shape; `data` is all of them.
 
     Only as many bytes as there are values could begin a container, and each value begins with one. So when all values
     together are read as so many maps, each of these is one of the values, and whole. Written anew they are the same
     bytes: integers and lengths are as short as they go, and no key is there twice. What is left is the order of keys.
     """
-    data = b"".join(values)
     if count_containers(data) != len(values) or not all(values) or not _MAP_HEADS.issuperset(map(_first, values)):
         return False
     try:

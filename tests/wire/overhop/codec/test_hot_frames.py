@@ -41,9 +41,9 @@ def test_oks_are_those_of_the_codec(rid: str, queue: str, jobs: list[tuple[int, 
     jids, rids = [names.jid(id) for id, _ in jobs], [rid[::-1] if other else rid for _, other in jobs]
     packed = [each.encode() for each in rids]
     assert empty_ok(rid) == decoder.ok(rid)
-    assert empty_oks(packed) == [decoder.ok(each) for each in rids]
+    assert empty_oks(packed) == b"".join(decoder.ok(each) for each in rids)
     oks = jid_oks(packed, names.head, names.jids([id for id, _ in jobs]))
-    assert oks == [decoder.ok(each, {"jid": jid}) for each, jid in zip(rids, jids, strict=True)]
+    assert oks == b"".join(decoder.ok(each, {"jid": jid}) for each, jid in zip(rids, jids, strict=True))
 
 
 @pytest.mark.parametrize("attempt", [1, 2, 200, 30_000])

@@ -198,3 +198,67 @@ def test_any_jobs_and_dones_are_read_as_one_by_one(
         (job(payload, rid) if is_job else done(n, rid)) * (n + 1) for is_job, rid, payload, n in sent
     )
     assert_same(stream, {min(cut, len(stream)) for cut in cuts})
+
+
+#: Streams of messages that are alike, so many that they are cut and checked together.
+MANY: dict[str, list[bytes]] = {
+    "jobs": [job({"n": f"{n:04}", "of": 0x0301, "pad": "x" * 9}, "b") for n in range(120)],
+    "jobs with texts that are not ASCII": [job({"n": f"{n:04}", "pad": "gr\u00fcn"}, "b") for n in range(60)],
+    "DONEs": [done(n, "b") for n in range(120)],
+    "jobs with request ids": [job({"n": f"{n:04}"}, f"{n // 20:03}") for n in range(120)],
+    "jobs of two sizes": [job({"n": "x" * (n // 30 % 2)}, "b") for n in range(120)],
+}
+
+
+def twice(frames: list[bytes]) -> bytes:
+    """The second half is recognized by what was learned from the first."""
+    return b"".join(frames * 2)
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_many_messages_that_are_alike_are_read_as_one_by_one(name: str) -> None:
+    received = assert_same(twice(MANY[name]), [len(twice(MANY[name])) // 2])
+    assert sum(sizes(received)) == 2 * len(MANY[name]) - 1
+
+
+@settings(max_examples=3 * settings().max_examples)
+@given(
+    st.sampled_from(sorted(MANY)),
+    st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=2),
+    st.lists(st.floats(0, 1), max_size=3),
+)
+def test_a_changed_byte_among_many_messages_that_are_alike_is_seen(
+    name: str, changes: list[tuple[float, int]], cuts: list[float]
+) -> None:
+    stream = bytearray(twice(MANY[name]))
+    for where, byte in changes:
+        stream[int(where * (len(stream) - 1))] = byte
+    assert_same(bytes(stream), {int(cut * len(stream)) for cut in cuts})
+
+
+@given(
+    st.sampled_from(sorted(MANY)),
+    st.lists(st.tuples(st.integers(0, 239), st.integers(0, 4)), min_size=1, max_size=3),
+    st.lists(st.floats(0, 1), max_size=3),
+)
+def test_other_messages_among_many_that_are_alike_are_seen(
+    name: str, places: list[tuple[int, int]], cuts: list[float]
+) -> None:
+    others = [done(1), job({"n": "0001"}), job({"n": "0001", "of": 0x0302, "pad": "x" * 9}, "b"), raw_job(b"\x91\xcb"),
+              encode(Type.PING, "b", {})]  # fmt: skip
+    frames = MANY[name] * 2
+    for at, which in places:
+        frames.insert(min(at, len(frames)), others[which])
+    stream = b"".join(frames)
+    assert_same(stream, {int(cut * len(stream)) for cut in cuts})
+
+
+def test_every_byte_of_a_payload_whose_shape_is_known_counts() -> None:
+    """Each byte of a payload in turn gets each of some values that mean something else."""
+    frames = MANY["jobs"][:20]
+    size = len(frames[0])
+    for at in range(len(b"....\x84\xa1p\x82\xabjob_payload"), size):
+        for byte in b"\x00\x7f\x80\x90\xa0\xa2\xb0\xc0\xc1\xc2\xc4\xca\xcc\xcf\xd9\xff":
+            changed = bytearray(frames[5])
+            changed[at] = byte
+            assert_same(b"".join([*frames, *frames[:5], bytes(changed), *frames[6:]]), [20 * size])

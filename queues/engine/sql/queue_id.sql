@@ -1,0 +1,2 @@
+-- A queue by its name.
+select id from queues_queue where name = %(name)s
