@@ -14,7 +14,7 @@ from django.db import transaction
 from queues.addresses import parse_address
 from queues.api import publish
 from queues.counts import QueueCounts, many_counts, queue_counts
-from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number, progress, seconds, table
+from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number, progress, seconds, shown
 from queues.models import Message, Overflow, Queue, Retention, Route, State
 from queues.operations import queues as queue_operations
 from queues.operations.audit_log import record, recorded, shell_operator
@@ -92,28 +92,25 @@ class Command(SubcommandCommand):
     def do_list(self, options: dict[str, Any]) -> None:
         counts = many_counts()
         queues = [(queue, counts.get(queue.pk, QueueCounts())) for queue in Queue.objects.all()]
-        if options["json"]:
-            self.say_json([{"name": q.name, "kind": q.kind, "paused": q.paused, **_counted(c)} for q, c in queues])
-        elif queues:
-            rows = [(q.name, *_counted(c).values(), "paused" if q.paused else "") for q, c in queues]
-            self.say(table(("NAME", *map(str.upper, COUNTS), ""), rows))
-        else:
-            self.stderr.write("There are no queues.")
+        values = [{"name": q.name, "kind": q.kind, "paused": q.paused, **_counted(c)} for q, c in queues]
+        rows = [(q.name, *_counted(c).values(), "paused" if q.paused else "") for q, c in queues]
+        heads = ("NAME", *map(str.upper, COUNTS), "")
+        self.say_list(options["json"], values, heads, rows, "There are no queues.")
 
     def do_show(self, options: dict[str, Any]) -> None:
         queue = queue_operations.get_queue(options["name"])
         fields = ("name", "uuid", "kind", *queue_operations.POLICY, "created_at")
-        shown: dict[str, Any] = {field: getattr(queue, field) for field in fields}
-        shown["dead_letter_queue"] = queue.dead_letter_queue.name if queue.dead_letter_queue else None
-        shown |= _counted(queue_counts(queue.pk))
+        values: dict[str, Any] = {field: getattr(queue, field) for field in fields}
+        values["dead_letter_queue"] = queue.dead_letter_queue.name if queue.dead_letter_queue else None
+        values |= _counted(queue_counts(queue.pk))
         address = f"queue:{queue.name}"
-        shown["routes_from"] = list(Route.objects.filter(target=address).values_list("source", flat=True))
-        shown["routes_to"] = list(Route.objects.filter(source=address).values_list("target", flat=True))
+        values["routes_from"] = list(Route.objects.filter(target=address).values_list("source", flat=True))
+        values["routes_to"] = list(Route.objects.filter(source=address).values_list("target", flat=True))
         if options["json"]:
-            self.say_json(shown)
+            self.say_json(values)
         else:
-            width = max(map(len, shown)) + 2
-            self.say("\n".join(f"{field.replace('_', ' '):<{width}}{_text(value)}" for field, value in shown.items()))
+            width = max(map(len, values)) + 2
+            self.say("\n".join(f"{name.replace('_', ' '):<{width}}{_text(value)}" for name, value in values.items()))
 
     def do_pause(self, options: dict[str, Any]) -> None:
         with transaction.atomic():
@@ -176,13 +173,9 @@ class Command(SubcommandCommand):
 
     def do_peek(self, options: dict[str, Any]) -> None:
         messages = queue_operations.peek(options["name"], STATES[options["state"]], options["limit"])
-        if options["json"]:
-            self.say_json([_message(message) for message in messages])
-        elif messages:
-            heads = ("ID", "ATTEMPTS", "PUBLISHED", "KEY", "PAYLOAD")
-            self.say(table(heads, [_line(message) for message in messages]))
-        else:
-            self.stderr.write(f"There is no {options['state']} message.")
+        values, rows = [_message(message) for message in messages], [_line(message) for message in messages]
+        heads = ("ID", "ATTEMPTS", "PUBLISHED", "KEY", "PAYLOAD")
+        self.say_list(options["json"], values, heads, rows, f"There is no {options['state']} message.")
 
 
 def _add_create(parser: argparse.ArgumentParser) -> None:
@@ -252,11 +245,7 @@ def _counted(counts: QueueCounts) -> dict[str, int]:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    return ", ".join(map(str, value)) or "-" if isinstance(value, list) else shown(value)
 
 
 def _message(message: Message) -> dict[str, Any]:
