@@ -21,7 +21,7 @@ from queues.cron import InvalidSchedule, next_run
 from queues.engine.errors import EngineError
 from queues.models import Message, PeriodicJob, State
 from queues.models.periodic import encode_payload
-from queues.operations.queues import OperationError
+from queues.operations.messages import OperationError
 
 logger = logging.getLogger(__name__)
 

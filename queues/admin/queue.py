@@ -30,6 +30,7 @@ from queues.admin.recorded import REFUSALS, object_page, operator, to_type
 from queues.counts import QueueCounts, many_counts
 from queues.models import Queue, QueueKind
 from queues.operations import audit_log
+from queues.operations import messages as message_operations
 from queues.operations import queues as queue_operations
 from queues.reach import Operation, Protocol
 
@@ -217,7 +218,7 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
         for queue in queues:
             self.record_action(request, "purge", queue, waiting[queue])
             try:
-                gone = queue_operations.purge(queue.name, by=operator(request))
+                gone = message_operations.purge(queue.name, by=operator(request))
             except REFUSALS as error:
                 self.record_action(request, "failed", queue, f"purge: {error}")
                 self.message_user(request, str(error), messages.ERROR)

@@ -25,7 +25,7 @@ from django.urls import URLPattern, path, re_path, reverse
 from queues.admin.generic import ModelAdmin
 from queues.engine.errors import EngineError
 from queues.operations import audit_log
-from queues.operations.queues import OperationError
+from queues.operations.messages import OperationError
 
 REFUSALS = (EngineError, OperationError)
 

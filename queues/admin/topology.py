@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 
+from queues.addresses import InvalidAddress
 from queues.admin import flows
 from queues.admin.charts import format_number, format_rate
 from queues.admin.confirm import ConfirmedDeletion
@@ -79,7 +80,7 @@ class RouteForm(ModelForm):
         if "source" in data and "target" in data:
             try:
                 data["source"], data["target"] = routes.check_route(data["source"], data["target"])
-            except (routes.RouteError, routes.InvalidAddress) as error:
+            except (routes.RouteError, InvalidAddress) as error:
                 raise ValidationError(str(error)) from error
         return data
 

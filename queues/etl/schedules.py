@@ -22,7 +22,7 @@ from queues.etl import runs
 from queues.etl.errors import EtlError, NoCelery
 from queues.etl.options import RunOptions
 from queues.models import EtlRun, EtlSchedule, EtlState
-from queues.operations.queues import OperationError
+from queues.operations.messages import OperationError
 
 logger = logging.getLogger(__name__)
 

@@ -18,11 +18,12 @@ import psycopg
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import DataError, InterfaceError, OperationalError, ProgrammingError
 
+from queues.addresses import InvalidAddress
 from queues.api import LONGEST_TIME, InvalidMessage
 from queues.engine.errors import EngineError
 from queues.operations.keys import InvalidKey, KeyExists
-from queues.operations.queues import OperationError
-from queues.operations.routes import InvalidAddress, RouteError
+from queues.operations.messages import OperationError
+from queues.operations.routes import RouteError
 
 REFUSED, USAGE = 1, 2
 

@@ -18,9 +18,10 @@ from queues.engine.errors import QueueNotFound
 from queues.models import ApiKey, PeriodicJob, Queue, QueueKind, Route
 from queues.operations.audit_log import declare, record, record_id
 from queues.operations.keys import known_protocols, valid_patterns
+from queues.operations.messages import OperationError, get_queue
 from queues.operations.periodic import FIELDS as PERIODIC_FIELDS
 from queues.operations.periodic import add_periodic, save_periodic
-from queues.operations.queues import POLICY, OperationError, create_queue, get_queue, policy_problems
+from queues.operations.queues import POLICY, create_queue, policy_problems
 from queues.operations.routes import add_route, normal_source, normal_target
 from queues.reach import SYSTEM_PREFIX
 

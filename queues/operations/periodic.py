@@ -14,7 +14,7 @@ from django.utils import timezone
 from queues.cron import InvalidSchedule, next_run
 from queues.models import PeriodicJob
 from queues.models.cron_schedule import CronSchedule
-from queues.operations.queues import OperationError, get_queue
+from queues.operations.messages import OperationError, get_queue
 from queues.periodic import run_locked
 
 #: The fields that may be changed.

@@ -15,6 +15,7 @@ from django.db import OperationalError, connection, connections
 from django.utils import timezone
 
 from queues import periodic
+from queues.engine.errors import QueueNotFound
 from queues.models import Message, PeriodicJob, Queue, State
 from queues.models.message import Content
 from queues.operations import periodic as periodic_operations
@@ -29,7 +30,6 @@ from queues.operations.periodic import (
     save_periodic,
     set_enabled,
 )
-from queues.operations.queues import QueueNotFound
 from queues.periodic import JobUnfinished, QueueGone, Scheduler, run_due
 from tests.queues.store import listening, make_node, make_queue
 
