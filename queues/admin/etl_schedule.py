@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from django import forms
 from django.contrib import admin
 from django.http import HttpRequest
@@ -42,12 +40,6 @@ class EtlScheduleAdmin(PlannedAdmin):
         ("When", {"fields": ("cron", "timezone")}),
         ("What", {"fields": ("bodies", "body_schema", "verify")}),
     )
-
-    def save_planned(self, planned: EtlSchedule, fields: Iterable[str] | None) -> None:
-        schedules.save_schedule(planned, fields)
-
-    def set_enabled(self, planned: EtlSchedule, enabled: bool) -> None:
-        schedules.set_enabled(planned, enabled)
 
     def run(self, request: HttpRequest, planned: EtlSchedule) -> tuple[str, str]:
         run = schedules.run_now(planned, operator(request))

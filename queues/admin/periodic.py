@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from django import forms
@@ -69,12 +68,6 @@ class PeriodicJobAdmin(PlannedAdmin):
         pages = message_pages(row.last_message_id for row in rows if row.last_message_id is not None)
         for row in rows:
             row.message_pages = pages
-
-    def save_planned(self, planned: PeriodicJob, fields: Iterable[str] | None) -> None:
-        operations.save_periodic(planned, fields)
-
-    def set_enabled(self, planned: PeriodicJob, enabled: bool) -> None:
-        operations.set_enabled(planned, enabled)
 
     def run(self, request: HttpRequest, planned: PeriodicJob) -> tuple[str, str]:
         id = operations.run_now(planned)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
 from typing import Any
 
 from django.contrib import admin
@@ -15,7 +14,7 @@ from django.utils.safestring import mark_safe
 
 from queues.admin.recorded import AbstractAdmin, RecordedAdmin
 from queues.cron import cron_problem, explain
-from queues.operations.periodic import upcoming
+from queues.planning import save_planned, set_enabled, upcoming
 from queues.times import local, relative
 
 #: Runs ahead that the page of one shows.
@@ -29,14 +28,6 @@ class PlannedAdmin(RecordedAdmin, metaclass=AbstractAdmin):
     show_full_result_count = False
 
     @abstractmethod
-    def save_planned(self, planned: Any, fields: Iterable[str] | None) -> None:
-        """Save these fields, or a new one, and plan its next run."""
-
-    @abstractmethod
-    def set_enabled(self, planned: Any, enabled: bool) -> None:
-        """Let it run at its times, or no longer."""
-
-    @abstractmethod
     def run(self, request: HttpRequest, planned: Any) -> tuple[str, str]:
         """Run it now; returns what the run is called, and a text that says so with a link."""
 
@@ -46,7 +37,7 @@ class PlannedAdmin(RecordedAdmin, metaclass=AbstractAdmin):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         if form.changed_data or not change:
-            self.save_planned(obj, form.changed_data if change else None)
+            save_planned(obj, form.changed_data if change else None)
 
     @admin.display(ordering="cron")
     def schedule(self, planned: Any) -> str:
@@ -93,7 +84,7 @@ class PlannedAdmin(RecordedAdmin, metaclass=AbstractAdmin):
         word = "Enabled" if enabled else "Disabled"
         for planned in queryset:
             with self.attempt(request, f"Could not change {planned}: ") as done:
-                self.set_enabled(planned, enabled)
+                set_enabled(planned, enabled)
                 self.log_done(request, planned, "enable" if enabled else "disable", f"{word}.")
                 done.append(f"{word} {planned}.")
 

@@ -13,6 +13,7 @@ from queues.management.shell import SubcommandCommand, number
 from queues.models import PeriodicJob
 from queues.models.cron_schedule import default_timezone
 from queues.operations import periodic as operations
+from queues.planning import set_enabled
 from queues.times import local, relative
 
 SHOWN = (
@@ -77,12 +78,12 @@ class Command(SubcommandCommand):
 
     def do_enable(self, options: dict[str, Any]) -> None:
         job = operations.get_periodic(options["name"])
-        operations.set_enabled(job, True)
+        set_enabled(job, True)
         self.say(f"{job.name} is enabled, next run {_when(job)}")
 
     def do_disable(self, options: dict[str, Any]) -> None:
         job = operations.get_periodic(options["name"])
-        operations.set_enabled(job, False)
+        set_enabled(job, False)
         self.say(f"{job.name} is disabled")
 
 

@@ -246,7 +246,7 @@ def test_failed_operations_are_recorded_as_failed(
     def busy(*arguments: Any, **more: Any) -> int:
         raise queue_operations.QueueBusy("A transaction is still open.")
 
-    monkeypatch.setattr(queue_operations, operation, busy)
+    monkeypatch.setattr(message_operations if operation == "purge" else queue_operations, operation, busy)
     act(admin_client, "queue", action, queue.pk, confirmed="yes", typed="orders")
     event = action.partition("_")[0]
     begun, failed = recorded()
@@ -395,7 +395,7 @@ def test_a_refusal_in_the_shell_leaves_no_row_or_one_that_says_it_failed(
     def busy(*arguments: Any, **more: Any) -> int:
         raise queue_operations.QueueBusy("A transaction is still open.")
 
-    monkeypatch.setattr(queue_operations, "purge", busy)
+    monkeypatch.setattr(message_operations, "purge", busy)
     assert shell("queue", "purge", "orders", "--yes").status == 1
     assert recorded()[1] == ("failed", "queue:orders", SHELL, "purge: A transaction is still open.")
 
