@@ -270,9 +270,9 @@ class PeerSession:
         unacked = 0 if self._mailbox is None else len(self._mailbox.unacked)
         return unacked, self._held_bytes + self._transport.unsent
 
-    def consumes(self) -> list[int]:
+    def consumes(self) -> dict[int, int]:
         """None: a mailbox tells of its peer."""
-        return []
+        return {}
 
     def crowd(self, crowded: bool) -> None:
         """Too many items of this connection, or of its API key, wait for the database, or no longer."""

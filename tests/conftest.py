@@ -184,6 +184,9 @@ def django_db_setup(
     server = connection_parameters()
     drop_databases(server, _template(server))
     create_database(server | {"dbname": "postgres"}, _template(server), server["dbname"])
+    with django_db_blocker.unblock(), connection.cursor() as cursor:  # as after every test that commits
+        cursor.execute("truncate queues_samplemark")
+        connection.close()
     yield
     drop_databases(server, _template(server))
     with django_db_blocker.unblock():

@@ -56,8 +56,9 @@ class ClientSession(Protocol):
     def holds(self) -> tuple[int, int]:
         """Messages that were delivered to it and are not settled, and bytes that it keeps in memory."""
 
-    def consumes(self) -> list[int]:
-        """Queues that it takes messages from, if it is not listed as their worker or peer."""
+    def consumes(self) -> dict[int, int]:
+        """Queues that it takes messages from, if it is not listed as their worker or peer, and how many of each were
+        delivered to it and are not settled."""
 
     def disconnect(self) -> None:
         """An operator ends the connection."""
@@ -70,9 +71,9 @@ class Ended:
         """Nothing."""
         return 0, 0
 
-    def consumes(self) -> list[int]:
+    def consumes(self) -> dict[int, int]:
         """None."""
-        return []
+        return {}
 
     def disconnect(self) -> None:
         """Nothing: there is no connection."""
@@ -150,11 +151,13 @@ class ClientConnection:
     def row(self, node: int) -> dict[str, Any]:
         """Its row in the table."""
         unacked, held_bytes = self.session.holds()
+        consumes = self.session.consumes()
         return {
             "id": connection_id(node, self.number), "protocol": self.protocol, "address": self.address,
             "name": self.name, "key": self.key, "since": round(self.since, 3), "messages_in": self.messages_in,
             "messages_out": self.messages_out, "in_rate": self.in_rate, "out_rate": self.out_rate,
-            "unacked": unacked, "held_bytes": held_bytes, "queues": self.session.consumes(),
+            "unacked": unacked, "held_bytes": held_bytes, "queues": list(consumes),
+            "queues_unacked": list(consumes.values()),
         }  # fmt: skip
 
 

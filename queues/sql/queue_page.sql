@@ -1,5 +1,5 @@
 -- The page of a queue, without its counts, as JSON: nodes with consumers, workers with their credits, connections that poll
--- or receive from it, with what they hold if that is of this queue alone; the peer or
+-- or receive from it, with what they hold of it; the peer or
 -- subscriber it belongs to; the line of its consumers if a single one is active, which comes first; and its newest dead
 -- letters by reason, how many of them were looked at.
 select
@@ -13,7 +13,7 @@ select
     ) as w),
     (select coalesce(json_agg(json_build_object('id', k.id, 'protocol', k.protocol, 'address', k.address, 'node', k.node_id,
             'since', extract(epoch from k.connected_at)::float8, 'holds',
-            case when cardinality(k.queues) = 1 then k.unacked end) order by k.id), '[]')
+            k.queues_unacked[array_position(k.queues, %(queue)s)]) order by k.id), '[]')
         from (select * from queues_connection where %(queue)s = any(queues) order by id limit %(most)s) as k),
     (select json_build_object('name', m.name, 'id', m.queue_id, 'connected', m.node_id is not null, 'node', m.node_id,
             'since', extract(epoch from m.connected_at)::float8)

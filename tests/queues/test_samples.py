@@ -6,6 +6,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from django.db.models import F
 from django.utils import timezone
@@ -48,6 +49,19 @@ def test_the_first_sample_is_what_the_second_is_compared_with() -> None:
     assert (total.published, total.ready, total.died) == (5, 7, 3)
     assert total.database_bytes is not None
     assert total.database_bytes > 1_000_000
+
+
+def test_a_new_installation_notes_what_comes_in_its_first_minute(migrated_database: dict[str, Any]) -> None:
+    with psycopg.connect(**migrated_database) as database:
+        marks = database.execute("select queue, dead, published from queues_samplemark").fetchall()
+    assert marks == [(ALL_QUEUES, 0, 0)]
+    SampleMark.objects.create(
+        queue=ALL_QUEUES, at=timezone.now() - timedelta(minutes=1), ready=0, leased=0, delayed=0, dead=0, published=0,
+        settled=0,
+    )  # fmt: skip
+    store(queue := make_queue(), State.DEAD, 3)
+    take_sample()
+    assert [sample.died for sample in samples(queue.pk)] == [3]
 
 
 def test_only_queues_that_changed_have_a_row_and_all_queues_together_always_do() -> None:

@@ -97,6 +97,27 @@ def test_the_queues_that_a_connection_takes_messages_from_are_told_without_a_loo
         assert store.rows(consumed, address_of(publisher)) == []
 
 
+def test_a_connection_tells_of_each_queue_what_it_holds_of_it(broker: Broker, store: Database) -> None:
+    with Blip(broker.blipmq) as blip:
+        held = {b"held-most": 2, b"held-least": 1, b"held-not": 0}
+        for topic, polled in held.items():
+            subscription = blip.subscribe(topic)
+            blip.publish(topic, b"1", b"2", b"3")
+            for _ in range(polled):
+                blip.next(subscription)
+
+        def told() -> dict[bytes, int]:
+            store.execute(LOOK)
+            rows = store.rows(
+                "select q.name, h.unacked from queues_connection c,"
+                " unnest(c.queues, c.queues_unacked) as h (id, unacked) join queues_queue q on q.id = h.id"
+                " where c.address = %s", address_of(blip),
+            )  # fmt: skip
+            return {name.rpartition("/")[2].encode(): unacked for name, unacked in rows}
+
+        wait_until(lambda: told() == held, lambda: f"{held} (now {told()})")
+
+
 def test_a_disconnect_from_the_shell_closes_the_clients_socket_and_no_other(broker: Broker, store: Database) -> None:
     with Blip(broker.blipmq) as blip, Peer(broker.overhop) as worker, Sspq(broker.sspq) as sender:
         clients: list[Raw] = [blip, worker, sender]

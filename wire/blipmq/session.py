@@ -178,14 +178,14 @@ class BlipMQSession:
         self.connection.abort(Closure.OPERATOR)
 
     def holds(self) -> tuple[int, int]:
-        """Unacknowledged messages of the first `MOST_LOOKED` subscriptions that it polls, and bytes held. Other
-        clients of the key may have polled some of it."""
-        polled = islice(self._polled.values(), MOST_LOOKED)
-        return sum(len(known.buffer.unacked) for known in polled), self.connection.held_bytes
+        """Unacknowledged messages of the subscriptions that it consumes from, and bytes held."""
+        return sum(self.consumes().values()), self.connection.held_bytes
 
-    def consumes(self) -> list[int]:
-        """The queues of the first `MOST_LOOKED` subscriptions that it polls."""
-        return [known.buffer.id for known in islice(self._polled.values(), MOST_LOOKED)]
+    def consumes(self) -> dict[int, int]:
+        """The queues of the first `MOST_LOOKED` subscriptions that it polls, and the unacknowledged messages of each.
+        Other clients of the key may have polled some of these."""
+        polled = islice(self._polled.values(), MOST_LOOKED)
+        return {known.buffer.id: len(known.buffer.unacked) for known in polled}
 
     @contained
     def publish_failed(self, token: int, error: EngineError) -> None:

@@ -138,9 +138,9 @@ class OverhopSession:
         """The jobs that it works on, and the bytes that it keeps."""
         return len(self._deliveries.assignments), self.connection.held_bytes
 
-    def consumes(self) -> list[int]:
+    def consumes(self) -> dict[int, int]:
         """None: workers are listed with their subscriptions."""
-        return []
+        return {}
 
     @contained
     def heartbeat(self, now: float) -> None:

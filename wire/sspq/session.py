@@ -157,9 +157,9 @@ class SspqSession(Waiter):
         """The message that it has not confirmed, and the bytes that it keeps."""
         return int(self._held is not None), self.connection.held_bytes
 
-    def consumes(self) -> list[int]:
-        """The queue, once it has received from it."""
-        return [] if self._receives is None else [self._receives.id]
+    def consumes(self) -> dict[int, int]:
+        """The queue, once it has received from it, and the message of it that it has not confirmed."""
+        return {} if self._receives is None else {self._receives.id: int(self._held is not None)}
 
     @contained
     def deliver(self, delivery: Delivery) -> None:

@@ -181,14 +181,16 @@ def test_the_page_shows_connections_that_take_messages_and_what_they_hold_of_thi
     admin_client: Client
 ) -> None:
     queue, other, node = make_queue(), make_queue("other"), make_node()
-    for number, consumes in enumerate(([queue.pk], [queue.pk, other.pk], [other.pk], [])):
+    cases: list[dict[int, int]] = [{queue.pk: 7}, {other.pk: 2, queue.pk: 5}, {other.pk: 2}, {}]
+    for number, consumes in enumerate(cases):
         id = node.pk << 32 | number
         store_connection(id, node)
         with database.cursor() as cursor:
-            cursor.execute("update queues_connection set queues = %s, unacked = 7 where id = %s", [consumes, id])
+            update = "update queues_connection set queues = %s, queues_unacked = %s, unacked = 9 where id = %s"
+            cursor.execute(update, [list(consumes), list(consumes.values()), id])
     response = admin_client.get(page(queue))
     shown = [(row["consumer"].what, row["consumer"].holds) for row in response.context["consumers"]]
-    assert shown == [(f"overhop connection {node.pk}-0", 7), (f"overhop connection {node.pk}-1", None)]
+    assert shown == [(f"overhop connection {node.pk}-0", 7), (f"overhop connection {node.pk}-1", 5)]
     assert reverse("admin:queues_connection_change", args=[node.pk << 32]) in response.content.decode()
 
 

@@ -580,7 +580,7 @@ async def asking(world: World) -> None:
 
 async def watching(world: World) -> None:
     """Operators see the connections of clients."""
-    session = SimpleNamespace(holds=lambda: (1, 2), consumes=lambda: [3], disconnect=lambda: None)
+    session = SimpleNamespace(holds=lambda: (1, 2), consumes=lambda: {3: 1}, disconnect=lambda: None)
     client = world.engine.clients.add("blipmq", f"192.0.2.1:{next(_numbers)}", session)
     shown = "select from queues_connection where address = %s"
     await world.store.until(lambda: world.store.rows(shown, client.address), "its row")

@@ -21,12 +21,12 @@ class Session:
     def __init__(self, error: Exception | None = None) -> None:
         self.ended = 0
         self.error = error
-        self.queues: list[int] = []
+        self.queues: dict[int, int] = {}
 
     def holds(self) -> tuple[int, int]:
         return 3, 4096
 
-    def consumes(self) -> list[int]:
+    def consumes(self) -> dict[int, int]:
         return self.queues
 
     def disconnect(self) -> None:
@@ -233,7 +233,7 @@ async def test_connections_that_come_go_or_say_who_they_are_are_told_at_once_and
     assert json.loads(store.written[-1]["totals"])[0]["connections"] == 3
     came.identify(5, "alice")
     assert [(row["key"], row["name"]) for row in await looks(1, busy)] == [(5, "alice")]
-    came.session.queues = [4]  # type: ignore[attr-defined]
+    came.session.queues = {4: 1}  # type: ignore[attr-defined]
     assert [(row["name"], row["queues"]) for row in await looks(1, busy)] == [("alice", [4])]
     clients.remove(other)
     assert await looks(1, busy) == []
