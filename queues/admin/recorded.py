@@ -131,12 +131,10 @@ class RecordedAdmin(ModelAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         wrap, prefix = self.admin_site.admin_view, f"{self.opts.app_label}_{self.opts.model_name}"
-        own = [
-            re_path(route, wrap(getattr(self, f"{name}_view")), name=f"{prefix}_{name}")
-            if route.startswith("^")
-            else path(route, wrap(getattr(self, f"{name}_view")), name=f"{prefix}_{name}")
-            for name, route in self.pages.items()
-        ]
+        own = []
+        for name, route in self.pages.items():
+            make = re_path if route.startswith("^") else path
+            own.append(make(route, wrap(getattr(self, f"{name}_view")), name=f"{prefix}_{name}"))
         return [*own, *super().get_urls()]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
