@@ -47,8 +47,8 @@ pytest: $(VENV)/.dev
 
 soak: $(VENV)/.dev
 	$(PY) -m hydra.simulator --seeds 20000 --jobs 2
-	$(PY) manage.py torture --kills 200 --database-kills 20
-	$(PY) manage.py torture --listeners 2 --kills 30 --database-kills 4
+	$(PY) manage.py torture --kills 200 --database-kills 20 --seconds 3600
+	$(PY) manage.py torture --listeners 2 --kills 200 --database-kills 10 --seconds 3600
 	$(PY) manage.py etl soak
 	MODEL_STEPS=10000 $(PY) -m pytest tests/queues/model
 	HOSTILE_EXAMPLES=1000 $(PY) -m pytest --timeout=0 tests/hostile
