@@ -55,34 +55,9 @@ PORTS = range(20_000, 30_000)
 #: Lines of a log after which another start may succeed: orphans of a killed server, a lost race for the port.
 PASSING = ("pre-existing shared memory block", "Address already in use", 'lock file "postmaster.pid"')
 
-CONFIGURATION = """\
-# Written at every start. Settings of your own: ALTER SYSTEM SET ..., as the role postgres (superuser_password).
-listen_addresses = '{host}'
-port = {port}
-unix_socket_directories = '{socket_directory}'
-max_connections = 200
-password_encryption = scram-sha-256
-
-fsync = on
-full_page_writes = on
-synchronous_commit = on
-max_wal_size = 4GB
-checkpoint_timeout = 15min
-
-shared_buffers = {shared_buffers}MB
-autovacuum_naptime = 10s
-jit = off
-
-timezone = 'UTC'
-log_timezone = 'UTC'
-log_line_prefix = '%m [%p] %q%u@%d '
-"""
-
-AUTHENTICATION = """\
-# Written at every start. TYPE DATABASE USER ADDRESS METHOD
-local all all              scram-sha-256
-host  all all 127.0.0.1/32 scram-sha-256
-"""
+#: The server's configuration, with places for what is known at the start.
+CONFIGURATION = Path(__file__).with_name("embedded.conf")
+AUTHENTICATION = Path(__file__).with_name("embedded_hba.conf")
 
 
 @dataclass(frozen=True)
@@ -318,14 +293,14 @@ def _configure(home: Home, port: int) -> None:
     home.give(sockets)
     too_long = len(os.fsencode(sockets)) + len("/.s.PGSQL.12345.lock") > 100
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
-    text = CONFIGURATION.format(
+    text = CONFIGURATION.read_text().format(
         host=HOST,
         port=port,
         socket_directory="" if too_long else str(sockets).replace("'", "''"),
         shared_buffers=min(1024, max(128, memory // 16)),
     )
     (home.data / "postgresql.conf").write_text(text)
-    (home.data / "pg_hba.conf").write_text(AUTHENTICATION)
+    (home.data / "pg_hba.conf").write_text(AUTHENTICATION.read_text())
     if home.log.exists() and home.log.stat().st_size > 16 * 2**20:
         home.log.replace(home.log.with_suffix(".log.old"))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from hydra.locks import LOCK_CLASS
 from hydra.storage.statements import statement
+from queues.metrics import counters, gauges, text_of
 
 Row = tuple[str, int, bool]
 
@@ -22,15 +22,13 @@ class _Rows(Collector):
         self._rows = rows
 
     def collect(self) -> list[Metric]:
-        faults = CounterMetricFamily(
-            "fivewire_hydra_faults", "Units of work that a Hydra node's process gave up for unforeseen reasons.",
-            labels=["node"],
-        )  # fmt: skip
-        running = GaugeMetricFamily("fivewire_hydra_running", "Whether a process runs the node.", labels=["node"])
-        for name, count, runs in self._rows:
-            faults.add_metric([name], count)
-            running.add_metric([name], runs)
-        return [faults, running]
+        faults = {name: count for name, count, _ in self._rows}
+        text = "Units of work that a Hydra node's process gave up for unforeseen reasons."
+        running = {name: runs for name, _, runs in self._rows}
+        return [
+            counters("fivewire_hydra_faults", text, "node", faults),
+            gauges("fivewire_hydra_running", "Whether a process runs the node.", "node", running),
+        ]
 
 
 async def node_metrics(parameters: dict[str, Any]) -> bytes:
@@ -38,6 +36,4 @@ async def node_metrics(parameters: dict[str, Any]) -> bytes:
     async with await psycopg.AsyncConnection.connect(**parameters) as connection:
         cursor = await connection.execute(statement("metrics"), {"lock_class": LOCK_CLASS})
         rows = await cursor.fetchall()
-    registry = CollectorRegistry()
-    registry.register(_Rows(rows))
-    return generate_latest(registry)
+    return text_of(_Rows(rows))

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from peers.service import PeerbusService
-from queues.metrics import engine_metrics, over_quota
+from queues.metrics import counters, engine_metrics, over_quota
 
 
 class PeersCollector(Collector):
@@ -31,14 +31,9 @@ class PeersCollector(Collector):
     def _own(self) -> Iterator[Metric]:
         service = self._service
         yield GaugeMetricFamily("fivewire_peers", "Open peerbus connections.", len(service.sessions))
-        ignored = CounterMetricFamily("fivewire_peers_ignored", "Peerbus frames that were dropped.", labels=["reason"])
-        for reason, count in service.ignored.items():
-            ignored.add_metric([reason], count)
-        closed = CounterMetricFamily("fivewire_peers_closed", "Peerbus connections closed.", labels=["reason"])
-        for reason, count in service.closed.items():
-            closed.add_metric([reason], count)
-        failures = CounterMetricFamily(
+        yield counters("fivewire_peers_ignored", "Peerbus frames that were dropped.", "reason", service.ignored)
+        yield counters("fivewire_peers_closed", "Peerbus connections closed.", "reason", service.closed)
+        yield CounterMetricFamily(
             "fivewire_peers_failures", "Unforeseen exceptions, each of which cost one peerbus connection.",
             value=service.failures,
         )  # fmt: skip
-        yield from (ignored, closed, failures)

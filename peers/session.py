@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from peers import gateway
+from peers.codec.envelope import BROADCAST, Envelope
 from peers.codec.frames import (
-    BROADCAST,
     INVALID_TOKEN,
     NAME_CLAIMED,
     NO_FRAME,
@@ -18,7 +18,6 @@ from peers.codec.frames import (
     SLOW_CONSUMER,
     TAKEN_OVER,
     Ack,
-    Envelope,
     Frame,
     Ignored,
     Rejection,

@@ -29,7 +29,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from queues.addresses import SYSTEMS, InvalidAddress, parse_address
 from queues.contents import NoSuchContent, canonical_msgpack
 from queues.engine.errors import QueueFull, QueueNotFound
-from queues.engine.message import ROWS_PER_STATEMENT
+from queues.engine.message import statement_parts
 from queues.models import Content
 from queues.reach import Operation, Protocol, may_reach
 from queues.settings import settings
@@ -45,7 +45,6 @@ LONGEST_TIME = 100 * 365 * 86_400.0
 MOST_ATTEMPTS = 32_767
 HIGHEST_PRIORITY = 100
 #: Bodies of one statement: bytes after which the next one begins.
-STATEMENT_BYTES = 8 << 20
 
 NUL_IN_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -124,14 +123,14 @@ def publish_many(
         raise InvalidAddress(address, SYSTEMS)
     rows = [_row(message if isinstance(message, Outgoing) else Outgoing(body=message)) for message in messages]
     exact = not connections[using].in_atomic_block
-    parts = list(_parts(rows))
+    steps = list(statement_parts(rows, lambda row: len(row[0])))
     ids: list[int | None] = []
     ready: dict[int, int] = {}
     error: Exception | None = None
     # The savepoint takes back what was stored when the rest is refused, without spoiling the caller's transaction.
-    in_steps = len(parts) > 1 or (len(rows) > 1 and any(row[1] is not None for row in rows))
+    in_steps = len(steps) > 1 or (len(rows) > 1 and any(row[1] is not None for row in rows))
     with transaction.atomic(using=using, savepoint=in_steps):
-        for part in parts:
+        for part in steps:
             stored, error = _store(kind, name, part, exact, using, ready)
             if error is not None:
                 if in_steps:
@@ -196,20 +195,6 @@ def _make_room(queue: int, using: str) -> None:
         row = cursor.fetchone()
     if row is not None and row[0] is not None and row[0] < 0:
         drop_oldest(queue, -row[0], using)
-
-
-def _parts(rows: Sequence[Row]) -> Iterable[list[Row]]:
-    """The rows in parts small enough for one statement."""
-    part: list[Row] = []
-    size = 0
-    for row in rows:
-        if part and (len(part) == ROWS_PER_STATEMENT or size + len(row[0]) > STATEMENT_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(row)
-        size += len(row[0])
-    if part:
-        yield part
 
 
 def _row(message: Outgoing) -> Row:

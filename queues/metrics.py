@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -35,28 +35,35 @@ ENGINE_COUNTERS = {
 }
 
 
+def counters(name: str, text: str, label: str, counts: Mapping[str, float]) -> Metric:
+    """A counter for each value of a label."""
+    return _labelled(CounterMetricFamily(name, text, labels=[label]), counts)
+
+
+def gauges(name: str, text: str, label: str, figures: Mapping[str, float]) -> Metric:
+    """A gauge for each value of a label."""
+    return _labelled(GaugeMetricFamily(name, text, labels=[label]), figures)
+
+
+def _labelled(family: CounterMetricFamily | GaugeMetricFamily, figures: Mapping[str, float]) -> Metric:
+    for value, figure in figures.items():
+        family.add_metric([value], figure)
+    return family
+
+
 def over_quota(counts: Counter[str], *quotas: str) -> Metric:
     """The number of times that each of these quotas of a client was met."""
-    over = CounterMetricFamily("fivewire_over_quota", "Clients that met one of their quotas.", labels=["of"])
-    for quota in quotas:
-        over.add_metric([quota], counts[quota])
-    return over
+    met = {quota: counts[quota] for quota in quotas}
+    return counters("fivewire_over_quota", "Clients that met one of their quotas.", "of", met)
 
 
 def engine_metrics(engine: Engine) -> Iterator[Metric]:
     """The plain integers of a process's engine, as they are now."""
     for name, text in ENGINE_COUNTERS.items():
         yield CounterMetricFamily(f"fivewire_{name}", text, value=getattr(engine.counts, name))
-    isolated = CounterMetricFamily(
-        "fivewire_isolated_failures", "Failures that cost one unit only, by its kind.", labels=["unit"]
-    )
-    for unit, count in engine.health.isolated.items():
-        isolated.add_metric([unit], count)
-    yield isolated
-    trouble = GaugeMetricFamily("fivewire_trouble", "What does not work now, as /readyz says it.", labels=["what"])
-    for kind, count in engine.troubles().items():
-        trouble.add_metric([kind], count)
-    yield trouble
+    isolated = engine.health.isolated
+    yield counters("fivewire_isolated_failures", "Failures that cost one unit only, by its kind.", "unit", isolated)
+    yield gauges("fivewire_trouble", "What does not work now, as /readyz says it.", "what", engine.troubles())
     clients = GaugeMetricFamily("fivewire_clients", "Connections of clients, by protocol.", labels=["protocol"])
     carried = CounterMetricFamily(
         "fivewire_client_messages", "Messages published by clients (in) and delivered to them (out).",
@@ -80,21 +87,20 @@ class _Queues(Collector):
         self._ages = ages
 
     def collect(self) -> Iterator[Metric]:
+        queues = self._queues
         held = GaugeMetricFamily("fivewire_queue_messages", "Messages in the store.", labels=["queue", "state"])
-        published = CounterMetricFamily("fivewire_queue_published", "Messages ever stored.", labels=["queue"])
-        settled = CounterMetricFamily("fivewire_queue_settled", "Messages that left the store.", labels=["queue"])
-        oldest = GaugeMetricFamily(
-            "fivewire_queue_oldest_seconds", "Age of the first message that is ready.", labels=["queue"]
-        )
-        nodes = GaugeMetricFamily("fivewire_queue_nodes", "Nodes with consumers of the queue.", labels=["queue"])
-        for queue in self._queues:
+        for queue in queues:
             for state in ("ready", "leased", "delayed", "dead"):
                 held.add_metric([queue.name, state], getattr(queue.counts, state))
-            published.add_metric([queue.name], queue.counts.published)
-            settled.add_metric([queue.name], queue.counts.settled)
-            oldest.add_metric([queue.name], self._ages.get(queue.id, 0.0))
-            nodes.add_metric([queue.name], queue.nodes)
-        yield from (held, published, settled, oldest, nodes)
+        yield held
+        published = {queue.name: queue.counts.published for queue in queues}
+        yield counters("fivewire_queue_published", "Messages ever stored.", "queue", published)
+        settled = {queue.name: queue.counts.settled for queue in queues}
+        yield counters("fivewire_queue_settled", "Messages that left the store.", "queue", settled)
+        oldest = {queue.name: self._ages.get(queue.id, 0.0) for queue in queues}
+        yield gauges("fivewire_queue_oldest_seconds", "Age of the first message that is ready.", "queue", oldest)
+        nodes = {queue.name: queue.nodes for queue in queues}
+        yield gauges("fivewire_queue_nodes", "Nodes with consumers of the queue.", "queue", nodes)
 
 
 class _Routes(Collector):
@@ -117,7 +123,7 @@ class _Routes(Collector):
 def route_metrics(pattern: str) -> bytes:
     """The metrics of the routes of which an end, such as ``topic:prices``, matches a glob, in Prometheus' text format.
     Raises django.db.Error."""
-    return _text(_Routes(pattern))
+    return text_of(_Routes(pattern))
 
 
 def queue_metrics(pattern: str) -> bytes:
@@ -130,10 +136,11 @@ def queue_metrics(pattern: str) -> bytes:
         queue for queue in overview.queues
         if fnmatchcase(queue.name, pattern) and (pattern.startswith("_") or not queue.name.startswith("_"))
     ]  # fmt: skip
-    return _text(_Queues(queues, oldest_ready(queue.id for queue in queues)))
+    return text_of(_Queues(queues, oldest_ready(queue.id for queue in queues)))
 
 
-def _text(collector: Collector) -> bytes:
+def text_of(collector: Collector) -> bytes:
+    """Its metrics in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(collector)
     return generate_latest(registry)

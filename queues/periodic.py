@@ -17,11 +17,11 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from queues.api import publish
-from queues.cron import InvalidSchedule, next_run
 from queues.engine.errors import EngineError
 from queues.models import Message, PeriodicJob, State
 from queues.models.periodic import encode_payload
-from queues.operations.queues import OperationError
+from queues.operations.messages import OperationError
+from queues.planning import LONGEST_ERROR, locked_due, plan_after
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,6 @@ SHORTEST_WAIT = 0.1
 FIRST_RETRY, LONGEST_RETRY = 0.25, 10.0
 #: Jobs published in one transaction.
 BATCH = 100
-LONGEST_ERROR = 1000
 UNFINISHED = (State.READY, State.LEASED, State.DELAYED)
 
 
@@ -52,9 +51,7 @@ def run_due(using: str = DEFAULT_DB_ALIAS) -> float:
     its `last_error`, and its schedule goes on. Raises Django's database errors: then nothing was published.
     """
     with transaction.atomic(using=using):
-        due = Q(next_run_at__lte=Now()) | Q(next_run_at=None)
-        rows = PeriodicJob.objects.using(using).filter(due, enabled=True).select_related("queue").annotate(now=Now())
-        for job in rows.order_by("next_run_at").select_for_update(skip_locked=True, of=("self",))[:BATCH]:
+        for job in locked_due(PeriodicJob.objects.using(using).select_related("queue"))[:BATCH]:
             _run_and_plan(job, job.now, using)
         return _seconds_left(using)
 
@@ -72,11 +69,7 @@ def _run_and_plan(job: PeriodicJob, now: datetime, using: str) -> None:
     before = _written(job)
     if job.next_run_at is not None:
         job.last_error = _try_to_run(job, now, using)
-    try:
-        job.next_run_at = next_run(job.cron, job.timezone, now)
-    except InvalidSchedule as error:
-        job.next_run_at = None
-        job.last_error = f"It cannot be planned. {error}"
+    plan_after(job, now)
     if _written(job) != before:
         job.save(using=using, update_fields=("next_run_at", "last_run_at", "last_message_id", "last_error"))
 

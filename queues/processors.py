@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -28,12 +28,16 @@ class Usage:
         return min(1.0, max(0.0, used / total)) if total > 0 else 0.0
 
 
+def seconds_of(processes: Iterable[psutil.Process]) -> float:
+    """Processor seconds of these processes; nothing for one that has ended, or is another user's."""
+    seconds = 0.0
+    for process in processes:
+        with suppress(psutil.Error):
+            seconds += sum(process.cpu_times()[:2])
+    return seconds
+
+
 def usage(processes: Sequence[psutil.Process]) -> Usage:
     """The present use of the processors; `own` is that of these processes."""
     times = psutil.cpu_times()
-    own = 0.0
-    for process in processes:
-        with suppress(psutil.Error):
-            spent = process.cpu_times()
-            own += spent.user + spent.system
-    return Usage(sum(times), times.idle + getattr(times, "iowait", 0.0), own)
+    return Usage(sum(times), times.idle + getattr(times, "iowait", 0.0), seconds_of(processes))

@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from queues.metrics import engine_metrics, over_quota
+from queues.metrics import counters, engine_metrics, over_quota
 from wire.net.limits import ConnectionLimits
 from wire.server import Server
 
@@ -21,10 +21,8 @@ class WireCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from engine_metrics(self._server.engine)
-        lost = CounterMetricFamily("fivewire_lost_publishes", "SSPQ messages not kept.", labels=["reason"])
-        for reason in ("truncated", "unstored"):
-            lost.add_metric([reason], self._server.lost_publishes[reason])
-        yield lost
+        lost = {reason: self._server.lost_publishes[reason] for reason in ("truncated", "unstored")}
+        yield counters("fivewire_lost_publishes", "SSPQ messages not kept.", "reason", lost)
         yield over_quota(self._server.over_quota, "connections", "subscriptions", "pending")
         yield from self._listeners()
 

@@ -16,7 +16,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final
 
 import django
@@ -33,6 +33,7 @@ from queues.engine import (
     options_from_settings,
     spare_garbage_collector,
 )
+from queues.processors import seconds_of
 
 DATABASE: Final = "fivewire_many_queues"
 #: Queues that are made one after the other to see what one costs.
@@ -56,10 +57,10 @@ class Measured:
     def part(self) -> Iterator[None]:
         """Measure what is done inside."""
         sessions = [psutil.Process(pid) for (pid,) in self._pids()]
-        began, here, server = time.monotonic(), time.process_time(), _cpu(sessions)
+        began, here, server = time.monotonic(), time.process_time(), seconds_of(sessions)
         yield
         self.seconds, self.here = time.monotonic() - began, time.process_time() - here
-        self.server = _cpu(sessions) - server
+        self.server = seconds_of(sessions) - server
 
     def _pids(self) -> list[tuple[int]]:
         sql = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
@@ -69,14 +70,6 @@ class Measured:
         """Print how many of something a second."""
         here, server = 1e6 * self.here / count, 1e6 * self.server / count
         print(f"{what:34} {count / self.seconds:9,.0f}/s   CPU {here:6.1f} µs here, {server:6.1f} µs in the database")
-
-
-def _cpu(processes: list[psutil.Process]) -> float:
-    spent = 0.0
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            spent += sum(process.cpu_times()[:2])
-    return spent
 
 
 class StrictProducer:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
-from django.db import transaction
+from django.contrib import admin
 from django.db.models import Count, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -20,8 +18,8 @@ from hydra.admin.requests import FORGET, REQUESTS
 from hydra.admin.timeline import timeline_context
 from hydra.admin.view import EMPTY, JOINED, NodeView, electorate_of, moment, vote_of
 from hydra.models import Link, Node
-from queues.admin.confirm import REFUSALS, confirm_page, confirmed
-from queues.admin.recorded import FixedAdmin, operator
+from queues.admin.confirm import confirm_page, confirmed
+from queues.admin.recorded import FixedAdmin, object_page, operator
 from queues.operations import audit_log
 from queues.times import relative
 
@@ -33,6 +31,7 @@ class HydraNodeAdmin(FixedAdmin):
     )  # fmt: skip
     search_fields = ("name",)
     show_full_result_count = False
+    gone = "There is no such Hydra node any more."
     actions = ("forget_selected",)
     change_list_template = "admin/hydra/node_change_list.html"
     change_form_template = "admin/hydra/node_change_form.html"
@@ -76,32 +75,24 @@ class HydraNodeAdmin(FixedAdmin):
             node.view = NodeView(node, node.running, self.has_operate_permission(request))
         return node
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
+    def list_context(self, request: HttpRequest) -> dict[str, Any]:
         context = timeline_context(request)
         query = request.GET.copy()
         query.pop("span", None)  # else it is a filter that the list does not know
         request.GET = query  # type: ignore[assignment]
-        return super().changelist_view(request, {**context, **(extra_context or {})})
+        return context
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        context = dict(extra_context or {})
+    def object_context(self, request: HttpRequest, object_id: str) -> dict[str, Any]:
+        # The page has its own button "Forget": Django's would be offered for running nodes, too.
+        context = {**super().object_context(request, object_id), "show_delete": False}
         node = self.get_object(request, object_id)
         if node is not None:
             context["may_resign"] = node.view.operable and node.view.leads
             context["may_forget"] = not node.running and self.has_delete_permission(request, node)
-        # The page has its own button "Forget": Django's would be offered for running nodes, too.
-        return super().change_view(request, object_id, form_url, {**context, "show_delete": False})
+        return context
 
     def record_action(self, request: HttpRequest, event: str, obj: Any, detail: str = "") -> None:
         audit_log.record(operator(request), event, f"hydra:{obj}", detail)
-
-    def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
-        self.message_user(request, "There is no such Hydra node any more.", messages.WARNING)
-        return HttpResponseRedirect(reverse("admin:hydra_node_changelist"))
 
     # Columns and fields.
 
@@ -185,39 +176,30 @@ class HydraNodeAdmin(FixedAdmin):
 
     # Commands.
 
-    def request_view(self, request: HttpRequest, id: int, name: str, number: int | None = None) -> HttpResponse:
+    @object_page("operate")
+    def request_view(self, request: HttpRequest, node: Any, name: str, number: int | None = None) -> HttpResponse:
         """One of REQUESTS, for one node."""
-        if not self.has_operate_permission(request):
-            raise PermissionDenied
-        node = self.get_object(request, str(id))
-        if node is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, str(id))
         asked = REQUESTS[name]
         words = {"node": node, "number": number, "name": node.view.name_of_id(number)}
         if not confirmed(request):
             return confirm_page(
                 self, request, "Are you sure?", asked.question, [asked.line.format(**words)], asked.button
             )
-        try:
-            with transaction.atomic():
-                operations.ask(node, asked.action, operator(request), number)
-                text = asked.done.format(**words)
-                self.log_done(request, node, name, text, "" if number is None else asked.line.format(**words))
-        except REFUSALS as error:
-            self.message_user(request, str(error), messages.ERROR)
-        else:
-            self.message_user(request, text, messages.SUCCESS)
+        with self.attempt(request) as done:
+            operations.ask(node, asked.action, operator(request), number)
+            done.append(asked.done.format(**words))
+            self.log_done(request, node, name, done[0], "" if number is None else asked.line.format(**words))
         return HttpResponseRedirect(reverse("admin:hydra_node_change", args=[node.pk]))
 
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        node = self.get_object(request, object_id)
-        if node is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
-        if not self.has_delete_permission(request, node):
-            raise PermissionDenied
-        return self._forget(request, [node]) or HttpResponseRedirect(reverse("admin:hydra_node_changelist"))
+        answer: HttpResponse = self._forget_view(request, id=object_id)
+        return answer
+
+    @object_page("delete")
+    def _forget_view(self, request: HttpRequest, node: Any) -> HttpResponse:
+        return self._forget(request, [node]) or HttpResponseRedirect(self.list_address)
 
     @admin.action(description="Forget", permissions=["delete"])
     def forget_selected(self, request: HttpRequest, queryset: QuerySet[Node]) -> HttpResponse | None:
@@ -230,14 +212,10 @@ class HydraNodeAdmin(FixedAdmin):
                 self, request, "Are you sure?", FORGET, lines, "Yes, forget", action, [node.pk for node in nodes]
             )
         for node in nodes:
-            try:
-                with transaction.atomic():
-                    self.log_done(request, node, "forget", "Forgot the node.", f"voter {node.voter}, term {node.term}")
-                    operations.forget_node(node)
-            except REFUSALS as error:
-                self.message_user(request, str(error), messages.ERROR)
-            else:
-                self.message_user(request, f"Forgot {node}.", messages.SUCCESS)
+            with self.attempt(request) as done:
+                self.log_done(request, node, "forget", "Forgot the node.", f"voter {node.voter}, term {node.term}")
+                operations.forget_node(node)
+                done.append(f"Forgot {node}.")
         return None
 
 

@@ -19,7 +19,8 @@ from hydra.storage.database_thread import DatabaseThread
 from hydra.storage.statements import statement
 from queues.api import Outgoing, publish_many
 from queues.models import Message, Overflow, Queue
-from queues.operations.queues import OperationError, create_queue
+from queues.operations.messages import OperationError
+from queues.operations.queues import create_queue
 
 #: Term, index, the line.
 Line = tuple[int, int, str]

@@ -27,46 +27,6 @@ from peers.codec.envelope import (
 from peers.codec.parsing import MalformedJson, loads, members
 from queues.canonical import json_string
 
-__all__ = [
-    "BROADCAST",
-    "EMPTY_NAME",
-    "GOING_AWAY",
-    "INVALID_TOKEN",
-    "MALFORMED",
-    "MAX_FRAME",
-    "MAX_ID",
-    "MAX_NAME",
-    "NAME_CLAIMED",
-    "NOT_REGISTER",
-    "NOT_TEXT",
-    "NO_FRAME",
-    "PERSISTENCE_FAILED",
-    "PROTOCOL_VERSION",
-    "SLOW_CONSUMER",
-    "TAKEN_OVER",
-    "TOO_BIG",
-    "UNSUPPORTED_VERSION",
-    "UNUSABLE_NAME",
-    "Ack",
-    "Deliver",
-    "Envelope",
-    "Frame",
-    "Ignored",
-    "Peers",
-    "PeersRequest",
-    "Pushed",
-    "Register",
-    "Rejection",
-    "ack_frame",
-    "deliver_frame",
-    "handshake",
-    "parse_frame",
-    "parse_pushed",
-    "peers_frame",
-    "peers_request",
-    "register_frame",
-]
-
 
 class Register(NamedTuple):
     """The first frame: the token, and the name to register."""

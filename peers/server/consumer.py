@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from channels.generic.websocket import AsyncWebsocketConsumer
 
-from peers.codec.frames import GOING_AWAY, MAX_FRAME, TOO_BIG, Rejection
+from peers.codec.envelope import MAX_FRAME
+from peers.codec.frames import GOING_AWAY, TOO_BIG, Rejection
 from peers.server import transport
 from peers.server.transport import ServedTransport, SessionFactory, SessionReceiver, Transport
 from peers.server.websocket_frames import fitting_reason

@@ -29,7 +29,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.protocols.policies import ProtocolWrapper
 
-from peers.codec.frames import GOING_AWAY, MAX_FRAME, TOO_BIG
+from peers.codec.envelope import MAX_FRAME
+from peers.codec.frames import GOING_AWAY, TOO_BIG
 from peers.server import lifespan
 from peers.server.consumer import TRANSPORT
 from peers.server.transport import LINGER, ServedTransport, SessionReceiver, Transport

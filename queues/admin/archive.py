@@ -5,29 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import URLPattern, re_path, reverse
+from django.http import HttpRequest
 from django.utils.html import format_html
 
 from queues.admin import payload
 from queues.admin.audit_links import audit_links
 from queues.admin.filters import FinishedFilter, QueueFilter, number, since
-from queues.admin.keyset import KeysetAdmin, KeysetChangeList
-from queues.admin.life import ID, life_shown
-from queues.admin.operate import operation_links
+from queues.admin.keyset import KeysetChangeList
+from queues.admin.life import ID
+from queues.admin.message_columns import MessageColumns
 from queues.models import ArchivedMessage, Content, Queue
 from queues.store import query
 
 
 @admin.register(ArchivedMessage)
-class ArchivedMessageAdmin(KeysetAdmin):
+class ArchivedMessageAdmin(MessageColumns):
+    finished = True
     keyset = ("-finished_at", "-id")
     list_display = ("id", "queue_name", "outcome", "attempts", "published_at", "finished_at", "size", "key")
     list_filter = (FinishedFilter, QueueFilter)
-    list_per_page = 50
-    change_form_template = "admin/queues/message_change_form.html"
     fields = (
         "id", "queue_name", "outcome", "life", "payload_shown", "attempts", "published_at", "delivered_at",
         "finished_at", "producer_id", "consumer_id", "job", "result_shown", "log", "audit", "size", "key", "sender",
@@ -57,26 +54,6 @@ class ArchivedMessageAdmin(KeysetAdmin):
             return None
         return ArchivedMessage.objects.with_id(int(object_id)).order_by("-finished_at").first()
 
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.payload_view)
-        own = re_path(r"^(?P<id>-?[0-9]{1,19})/payload/$", view, name="queues_archivedmessage_payload")
-        return [own, *super().get_urls()]
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        links = operation_links(request, object_id, finished=True)
-        return super().change_view(request, object_id, form_url, {"operations": links, **(extra_context or {})})
-
-    def payload_view(self, request: HttpRequest, id: str) -> HttpResponse:
-        """The whole payload as a file."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        message = self.get_object(request, id)
-        if message is None or message.payload is None:
-            raise Http404("The payload was not kept.")
-        return payload.as_file(f"message-{message.pk}", bytes(message.payload))
-
     def prepare_rows(self, rows: list[Any]) -> None:
         """The names of their queues; a message outlives its queue here."""
         names = dict(Queue.objects.filter(pk__in={row.queue_id for row in rows}).values_list("pk", "name"))
@@ -90,30 +67,15 @@ class ArchivedMessageAdmin(KeysetAdmin):
         return str(message.queue_name)
 
     @admin.display
-    def sender(self, message: ArchivedMessage) -> str:
-        return payload.sender_shown(message.content, message.headers)
-
-    @admin.display(description="Celery task")
-    def task(self, message: ArchivedMessage) -> str:
-        return payload.task_shown(message.content, message.headers)
-
-    @admin.display(description="its life")
-    def life(self, message: ArchivedMessage) -> str:
-        return life_shown(message)
-
-    @admin.display
     def audit(self, message: ArchivedMessage) -> str:
         queue = Queue.objects.filter(pk=message.queue_id).first()
         return audit_links(queue, message.pk, message.content, message.key)
 
-    @admin.display(description="payload")
-    def payload_shown(self, message: ArchivedMessage) -> str:
+    def payload_start(self, message: ArchivedMessage) -> tuple[bytes, int] | None:
         if message.payload is None:
-            return "not kept"
+            return None
         data = bytes(message.payload)
-        kind, text = payload.shown(data[: payload.MOST_SHOWN], len(data), message.content)
-        address = reverse("admin:queues_archivedmessage_payload", args=[message.pk])
-        return format_html('<pre>{}</pre><p>{}. <a href="{}">Download</a></p>', text, kind, address)
+        return data[: payload.MOST_SHOWN], len(data)
 
     @admin.display(description="result")
     def result_shown(self, message: ArchivedMessage) -> str:
@@ -122,7 +84,3 @@ class ArchivedMessageAdmin(KeysetAdmin):
         data = bytes(message.result)
         kind, text = payload.shown(data[: payload.MOST_SHOWN], len(data), Content.MSGPACK)
         return format_html("<pre>{}</pre><p>{}</p>", text, kind)
-
-    @admin.display(description="log of its workers")
-    def log(self, message: ArchivedMessage) -> str:
-        return payload.log_shown(message.pk)

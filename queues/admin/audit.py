@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from queues.admin.audit_links import rows_address
-from queues.admin.recorded import ReadOnlyAdmin
+from queues.admin.recorded import ReadOnlyAdmin, object_page
 from queues.admin.worker import html_table
 from queues.models import AuditAnchor, AuditChain, AuditVerification
 from queues.operations.verifications import Running, verifier
@@ -63,20 +62,6 @@ def overviews(chains: list[AuditChain]) -> None:
         chain.overview = ChainOverview(*values)  # type: ignore[attr-defined]
 
 
-class ChainList(ChangeList):
-    """Adds the overviews of the chains on the page."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        self.result_list = list(self.result_list)
-        overviews(self.result_list)
-
-    @property
-    def refresh(self) -> int | None:
-        """Seconds after which the page is to be loaded again; None: it need not be."""
-        return REFRESH if any(chain.overview.running for chain in self.result_list) else None
-
-
 @admin.register(AuditChain)
 class AuditChainAdmin(ReadOnlyAdmin):
     list_display = ("name", "rows", "hash_shown", "last_row", "waiting", "anchor", "right", "verified", "verify_now")
@@ -84,6 +69,7 @@ class AuditChainAdmin(ReadOnlyAdmin):
     show_full_result_count = False
     sortable_by = ("name",)
     actions = None
+    pages = {"verify": "<int:id>/verify/"}
     change_list_template = "admin/queues/audit_change_list.html"
     change_form_template = "admin/queues/audit_change_form.html"
     fieldsets = (
@@ -100,8 +86,11 @@ class AuditChainAdmin(ReadOnlyAdmin):
         """Whether the user may have a chain verified, which takes a processor for a while."""
         return self.has_view_permission(request) and request.user.has_perm("queues.add_auditverification")
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return ChainList
+    def prepare_rows(self, rows: list[Any]) -> None:
+        overviews(rows)
+
+    def refresh_after(self, rows: Sequence[Any]) -> int | None:
+        return REFRESH if any(chain.overview.running for chain in rows) else None
 
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
         return self.list_display if self.has_verify_permission(request) else self.list_display[:-1]
@@ -118,21 +107,11 @@ class AuditChainAdmin(ReadOnlyAdmin):
             overviews([chain])
         return chain
 
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.verify_view)
-        return [path("<int:id>/verify/", view, name="queues_auditchain_verify"), *super().get_urls()]
-
-    def verify_view(self, request: HttpRequest, id: int) -> HttpResponse:
+    @object_page("verify", post=True)
+    def verify_view(self, request: HttpRequest, chain: AuditChain) -> HttpResponse:
         """Begin to verify a chain, unless that is under way; its page shows the progress."""
-        if not self.has_verify_permission(request):
-            raise PermissionDenied
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        chain = AuditChain.objects.filter(pk=id).first()
-        if chain is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, str(id))  # type: ignore[attr-defined, no-any-return]
         try:
-            started = verifier.start(id)
+            started = verifier.start(chain.pk)
         except OSError as error:
             self.message_user(request, f"The verification could not be started: {error}", messages.ERROR)
         else:
@@ -141,7 +120,7 @@ class AuditChainAdmin(ReadOnlyAdmin):
                     self.log_done(request, chain, "verify", "Verification started.")
             text = f"Verifying {chain}." if started else f"{chain} is being verified already."
             self.message_user(request, text, messages.SUCCESS if started else messages.WARNING)
-        return HttpResponseRedirect(reverse("admin:queues_auditchain_change", args=[id]))
+        return HttpResponseRedirect(reverse("admin:queues_auditchain_change", args=[chain.pk]))
 
     # Columns.
 

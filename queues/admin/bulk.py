@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 
 from queues.admin.audit_links import operators_address
 from queues.admin.find import may_operate
 from queues.admin.keyset import KeysetAdmin
-from queues.admin.recorded import operator
+from queues.admin.recorded import demand, object_page, operator
 from queues.models import BulkOperation, BulkState
 from queues.operations import bulk
 
@@ -28,6 +27,7 @@ class BulkOperationAdmin(KeysetAdmin):
     )  # fmt: skip
     readonly_fields = ("what", "progress")
     change_form_template = "admin/queues/bulk_change_form.html"
+    pages = {"cancel": "<int:id>/cancel/"}
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("queues.view_message")
@@ -36,13 +36,7 @@ class BulkOperationAdmin(KeysetAdmin):
         """Viewers of messages may view bulk operations on them."""
         return request.user.has_perm("queues.view_message")
 
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.cancel_view)
-        return [path("<int:id>/cancel/", view, name="queues_bulkoperation_cancel"), *super().get_urls()]
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
+    def object_context(self, request: HttpRequest, object_id: str) -> dict[str, Any]:
         operation = self.get_object(request, object_id)
         running = may_cancel = False
         audit = progress = ""
@@ -52,23 +46,17 @@ class BulkOperationAdmin(KeysetAdmin):
             bulk.local_runner.wake()  # also after a restart of the site, where no listener goes on with it
             running, may_cancel = True, may_operate(request, operation.action)
             progress = f"{operation.done + operation.skipped:,} of {operation.expected or 0:,}"
-        context = {
-            **(extra_context or {}), "running": running, "may_cancel": may_cancel, "audit": audit, "progress": progress,
-        }  # fmt: skip
-        return super().change_view(request, object_id, form_url, context)
+        return {"running": running, "may_cancel": may_cancel, "audit": audit, "progress": progress}
 
-    def cancel_view(self, request: HttpRequest, id: int) -> HttpResponse:
+    @object_page("view")
+    def cancel_view(self, request: HttpRequest, operation: BulkOperation) -> HttpResponse:
         """End an operation after its step under way."""
-        operation = self.get_object(request, str(id))
-        if operation is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, str(id))  # type: ignore[attr-defined, no-any-return]
-        if request.method != "POST" or not may_operate(request, operation.action):
-            raise PermissionDenied
-        if bulk.cancel(id, operator(request)):
+        demand(request.method == "POST" and may_operate(request, operation.action))
+        if bulk.cancel(operation.pk, operator(request)):
             self.message_user(request, "Cancelled. What was done stays done.", messages.SUCCESS)
         else:
             self.message_user(request, "It has ended already.", messages.WARNING)
-        return HttpResponseRedirect(reverse("admin:queues_bulkoperation_change", args=[id]))
+        return HttpResponseRedirect(reverse("admin:queues_bulkoperation_change", args=[operation.pk]))
 
     @admin.display
     def what(self, operation: BulkOperation) -> str:

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import reverse
 
-from queues.admin.recorded import AbstractAdmin, RecordedAdmin, operator, to_type
-from queues.engine.errors import EngineError
-from queues.operations.queues import OperationError
-
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[Any]
-else:
-    ModelAdmin = admin.ModelAdmin
-
-REFUSALS = (EngineError, OperationError)
-
+from queues.admin.generic import ModelAdmin
+from queues.admin.recorded import REFUSALS, AbstractAdmin, RecordedAdmin, demand, operator, render_page, to_type
 
 #: The answer to an action on rows that have been deleted meanwhile.
 GONE = "None of what was chosen is there any more."
@@ -43,12 +31,11 @@ def confirm_page(
 ) -> HttpResponse:  # fmt: skip
     """A page that shows what would happen to what; its answer comes to the same address. What destroys wants something
     `typed`."""
-    context = {
-        **model_admin.admin_site.each_context(request), "title": title, "opts": model_admin.opts,
-        "question": question, "lines": lines, "button": button, "action": action, "selected": selected,
-        "action_checkbox_name": ACTION_CHECKBOX_NAME, "typed": typed, "mistyped": "confirmed" in request.POST,
-    }  # fmt: skip
-    return TemplateResponse(request, "admin/queues/confirm.html", context)
+    return render_page(
+        model_admin, request, "confirm", title, question=question, lines=lines, button=button, action=action,
+        selected=selected, action_checkbox_name=ACTION_CHECKBOX_NAME, typed=typed,
+        mistyped="confirmed" in request.POST,
+    )  # fmt: skip
 
 
 class ConfirmedDeletion(RecordedAdmin, metaclass=AbstractAdmin):
@@ -70,13 +57,12 @@ class ConfirmedDeletion(RecordedAdmin, metaclass=AbstractAdmin):
     ) -> HttpResponse:
         obj = self.get_object(request, object_id)
         if obj is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined, no-any-return]
-        if not self.has_delete_permission(request, obj):
-            raise PermissionDenied
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+        demand(self.has_delete_permission(request, obj))
         if not confirmed(request, to_type([obj])):
             return self._ask(request, [obj])
         self._delete(request, [obj])
-        return HttpResponseRedirect(reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"))
+        return HttpResponseRedirect(self.list_address)
 
     @admin.action(description="Delete", permissions=["delete"])
     def delete_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:

@@ -6,26 +6,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from queues.admin.charts import format_number, format_rate, format_size
-from queues.admin.confirm import GONE, REFUSALS, confirm_page, confirmed
+from queues.admin.confirm import GONE, confirm_page, confirmed
 from queues.admin.keyset import KeysetAdmin, KeysetChangeList
 from queues.admin.links import page_of
-from queues.admin.recorded import operator
+from queues.admin.recorded import REFUSALS, object_page, operator
 from queues.engine.clients import LATEST, MOST_LISTED
 from queues.models import Connection
 from queues.operations import connections as operations
 from queues.reach import Protocol
 from queues.times import relative
 
-LIST = "admin:queues_connection_changelist"
 #: Orders of the list: its keyset, by the word in the address.
 ORDERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "busiest": ("busiest first", ("-rate", "id")),
@@ -80,7 +78,7 @@ class ConnectionAdmin(KeysetAdmin):
     )  # fmt: skip
     list_display_links = ("number",)
     list_filter = (OrderFilter, "protocol", "node")
-    list_select_related = ("node", "key")
+
     list_per_page = 100
     search_fields = ("address__startswith", "name", "key__name")
     search_help_text = "The beginning of the address, or a part of the name or of the key's name"
@@ -95,27 +93,19 @@ class ConnectionAdmin(KeysetAdmin):
         "number", "key_shown", "name_shown", "node_shown", "connected", "published", "delivered", "holds",
     )  # fmt: skip
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[KeysetChangeList]:
-        return ConnectionChangeList
+    change_list = ConnectionChangeList
+    pages = {"disconnect": "<int:id>/disconnect/"}
+    related = ("node", "key")
+    gone = "The connection has ended, or is not listed any more."
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Connection]:
-        found: QuerySet[Connection] = super().get_queryset(request)
-        return found.select_related("node", "key")
-
-    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def object_context(self, request: HttpRequest, object_id: str) -> dict[str, Any]:
         operations.watch.renew()
-        return super().changeform_view(request, *args, **kwargs)
+        return super().object_context(request, object_id)
 
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.disconnect_view)
-        return [path("<int:id>/disconnect/", view, name="queues_connection_disconnect"), *super().get_urls()]
-
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
+    def list_context(self, request: HttpRequest) -> dict[str, Any]:
         operations.watch.renew()
         totals = operations.totals()
-        context = {
+        return {
             "totals": [
                 (
                     one.protocol, f"{one.connections:,}", f"{one.listed:,}",
@@ -127,12 +117,6 @@ class ConnectionAdmin(KeysetAdmin):
             "cut": any(one.listed < one.connections for one in totals), "most": MOST_LISTED, "latest": LATEST,
             "others": operations.others(), "most_others": operations.MOST_OTHERS,
         }  # fmt: skip
-        return super().changelist_view(request, {**context, **(extra_context or {})})
-
-    def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
-        """Its page, loading itself again, has found that it is gone."""
-        self.message_user(request, "The connection has ended, or is not listed any more.", messages.WARNING)
-        return HttpResponseRedirect(reverse(LIST))
 
     # Columns.
 
@@ -186,14 +170,10 @@ class ConnectionAdmin(KeysetAdmin):
     def disconnect(self, request: HttpRequest, queryset: QuerySet[Connection]) -> HttpResponse | None:
         return self._disconnect(request, list(queryset), "disconnect")
 
-    def disconnect_view(self, request: HttpRequest, id: int) -> HttpResponse:
+    @object_page("operate")
+    def disconnect_view(self, request: HttpRequest, connection: Connection) -> HttpResponse:
         """End one connection."""
-        if not self.has_operate_permission(request):
-            raise PermissionDenied
-        connection = self.get_object(request, str(id))
-        if connection is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, str(id))
-        return self._disconnect(request, [connection]) or HttpResponseRedirect(reverse(LIST))
+        return self._disconnect(request, [connection]) or HttpResponseRedirect(self.list_address)
 
     def _disconnect(
         self, request: HttpRequest, chosen: Sequence[Connection], action: str = ""

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
 
-from queues.admin.recorded import RecordedAdmin
+from queues.admin.generic import ModelForm
+from queues.admin.recorded import RecordedAdmin, object_page, render_page
 from queues.models import ApiKey
 from queues.operations import keys
-
-if TYPE_CHECKING:
-    ApiKeyModelForm = forms.ModelForm[ApiKey]
-else:
-    ApiKeyModelForm = forms.ModelForm
 
 SCOPES = ("protocols", "publish", "consume", "manage")
 #: The fields of a key beside its scopes.
@@ -31,7 +25,7 @@ SHOWN_ONCE = "shown_once"
 PATTERNS = "Globs over names of queues and topics, with commas between them; * is everything."
 
 
-class ApiKeyForm(ApiKeyModelForm):
+class ApiKeyForm(ModelForm):
     """The scopes of a key."""
 
     protocols = forms.MultipleChoiceField(
@@ -84,6 +78,7 @@ class ApiKeyAdmin(RecordedAdmin):
     list_select_related = ("use",)
     actions = ("revoke",)
     change_form_template = "admin/queues/apikey_change_form.html"
+    pages = {"rotate": "<int:id>/rotate/"}
 
     def get_form(self, request: HttpRequest, obj: ApiKey | None = None, change: bool = False, **kwargs: Any) -> Any:
         kwargs["form"] = ApiKeyForm if obj else NewApiKeyForm
@@ -117,22 +112,10 @@ class ApiKeyAdmin(RecordedAdmin):
     def last_login(self, key: ApiKey) -> str:
         return str(key.use) if hasattr(key, "use") else "-"
 
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.rotate_view)
-        return [path("<int:id>/rotate/", view, name="queues_apikey_rotate"), *super().get_urls()]
-
-    def rotate_view(self, request: HttpRequest, id: int) -> HttpResponse:
+    @object_page("change")
+    def rotate_view(self, request: HttpRequest, key: ApiKey) -> HttpResponse:
         """Give the key another value, shown once, and say how long the one before is accepted."""
-        key = self.get_object(request, str(id))
-        if key is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, str(id))  # type: ignore[attr-defined, no-any-return]
-        if not self.has_change_permission(request, key):
-            raise PermissionDenied
-        form = RotateForm(request.POST if request.method == "POST" else None)
-        context = {
-            **self.admin_site.each_context(request), "opts": self.opts, "title": f"Rotate the key {key.name}",
-            "original": key, "form": form,
-        }  # fmt: skip
+        form, title = RotateForm(request.POST if request.method == "POST" else None), f"Rotate the key {key.name}"
         if form.is_valid():
             try:
                 with transaction.atomic():
@@ -141,8 +124,8 @@ class ApiKeyAdmin(RecordedAdmin):
             except (keys.InvalidKey, keys.KeyExists) as error:
                 form.add_error(None, str(error))
             else:
-                return TemplateResponse(request, "admin/queues/apikey_made.html", {**context, "key": text})
-        return TemplateResponse(request, "admin/queues/apikey_rotate.html", context)
+                return render_page(self, request, "apikey_made", title, original=key, key=text)
+        return render_page(self, request, "apikey_rotate", title, original=key, form=form)
 
     def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
         if change:  # and nothing else, least of all that it is not revoked
@@ -154,11 +137,8 @@ class ApiKeyAdmin(RecordedAdmin):
     def response_add(self, request: HttpRequest, obj: ApiKey, post_url_continue: str | None = None) -> HttpResponse:
         """A page with the key: a message would put it into a cookie."""
         key = vars(obj).pop(SHOWN_ONCE)
-        shown = {
-            **self.admin_site.each_context(request), "opts": self.opts, "title": f"The key {obj.name}",
-            "original": obj, "key": key, "weakness": keys.weakness(key),
-        }  # fmt: skip
-        return TemplateResponse(request, "admin/queues/apikey_made.html", shown)
+        title, weakness = f"The key {obj.name}", keys.weakness(key)
+        return render_page(self, request, "apikey_made", title, original=obj, key=key, weakness=weakness)
 
     @admin.action(description="Revoke; live connections end within a second", permissions=["change"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:

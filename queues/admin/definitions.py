@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 
-from queues.admin.recorded import operator
+from queues.admin.generic import ModelAdmin
+from queues.admin.recorded import demand, operator, render_page
 from queues.operations.definitions import InvalidDefinitions, export_definitions, import_definitions
-
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[Any]
-else:
-    ModelAdmin = admin.ModelAdmin
 
 #: The permissions to see definitions, and to change each section of them.
 VIEWED = ("view_queue", "view_route", "view_periodicjob", "view_apikey")
@@ -45,44 +40,35 @@ def may_import(request: HttpRequest) -> bool:
     return any(_has(request, *names) for names in SECTIONS.values())
 
 
-class DefinitionPages:
-    """The two pages; `model_admin` is that of queues."""
+def export_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
+    """All definitions as a file."""
+    demand(may_export(request))
+    text = json.dumps(export_definitions(), indent=2, ensure_ascii=False)
+    name = f"fivewire-definitions-{timezone.now():%Y-%m-%d}.json"
+    disposition = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
+    return HttpResponse(text, content_type="application/json", headers=disposition)
 
-    def __init__(self, model_admin: ModelAdmin) -> None:
-        self._admin = model_admin
 
-    def export_view(self, request: HttpRequest) -> HttpResponse:
-        """All definitions as a file."""
-        if not may_export(request):
-            raise PermissionDenied
-        text = json.dumps(export_definitions(), indent=2, ensure_ascii=False)
-        name = f"fivewire-definitions-{timezone.now():%Y-%m-%d}.json"
-        disposition = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
-        return HttpResponse(text, content_type="application/json", headers=disposition)
-
-    def import_view(self, request: HttpRequest) -> HttpResponse:
-        """Take definitions, show what they would change, and change it."""
-        if not may_import(request):
-            raise PermissionDenied
-        context: dict[str, Any] = {"text": "", "changes": None}
-        if request.method == "POST":
-            text = _given(request)
-            context |= {"text": text}
-            try:
-                given = _parsed(text)
-                _check_rights(request, given)
-                apply = "apply" in request.POST
-                context["changes"] = import_definitions(given, operator(request), dry_run=not apply)
-            except InvalidDefinitions as error:
-                context["problem"] = str(error)
-            else:
-                if apply:
-                    made = sum(change.action != "skip" for change in context["changes"])
-                    messages.success(request, f"Changes made: {made}.")
-                    return HttpResponseRedirect(reverse("admin:queues_queue_changelist"))
-        context |= {**self._admin.admin_site.each_context(request), "title": "Import definitions"}
-        context["opts"] = self._admin.opts
-        return TemplateResponse(request, "admin/queues/import_definitions.html", context)
+def import_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
+    """Take definitions, show what they would change, and change it."""
+    demand(may_import(request))
+    context: dict[str, Any] = {"text": "", "changes": None}
+    if request.method == "POST":
+        text = _given(request)
+        context |= {"text": text}
+        try:
+            given = _parsed(text)
+            _check_rights(request, given)
+            apply = "apply" in request.POST
+            context["changes"] = import_definitions(given, operator(request), dry_run=not apply)
+        except InvalidDefinitions as error:
+            context["problem"] = str(error)
+        else:
+            if apply:
+                made = sum(change.action != "skip" for change in context["changes"])
+                messages.success(request, f"Changes made: {made}.")
+                return HttpResponseRedirect(reverse("admin:queues_queue_changelist"))
+    return render_page(model_admin, request, "import_definitions", "Import definitions", **context)
 
 
 def _given(request: HttpRequest) -> str:

@@ -6,14 +6,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django import forms
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from queues.admin import payload
-from queues.admin.confirm import REFUSALS, ModelAdmin
+from queues.admin.generic import ModelAdmin
 from queues.admin.life import ID
+from queues.admin.recorded import REFUSALS, demand, render_page
 from queues.models import ArchivedMessage, BulkAction, Message, Outcome, Queue
 from queues.operations.keys import PROTOCOLS
 from queues.operations.search import FINISHED, STATES, Criteria, Look, Search
@@ -54,14 +53,10 @@ class FindForm(forms.Form):
 
 def find_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     """The page: a form, and once something is asked for, what was found."""
-    if not model_admin.has_view_permission(request):
-        raise PermissionDenied
+    demand(model_admin.has_view_permission(request))
     asked = any(name in request.GET for name in FindForm.base_fields)
     form = FindForm(request.GET if asked else None)
-    context: dict[str, Any] = {
-        **model_admin.admin_site.each_context(request), "opts": model_admin.opts, "title": "Find messages",
-        "form": form, "media": form.media,
-    }  # fmt: skip
+    context: dict[str, Any] = {"form": form, "media": form.media}
     if asked and form.is_valid():
         if id := form.cleaned_data["id"]:
             return HttpResponseRedirect(reverse("admin:queues_message_change", args=[id]))
@@ -69,7 +64,7 @@ def find_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
             context |= _found(request, form.criteria())
         except REFUSALS as error:
             context["refusal"] = str(error)
-    return TemplateResponse(request, "admin/queues/message_find.html", context)
+    return render_page(model_admin, request, "message_find", "Find messages", **context)
 
 
 def find_address(queue: str, state: str = "") -> str:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import urlencode
 
-from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
+from django.contrib import messages
 from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from queues.addresses import InvalidAddress, parse_address
 from queues.admin.flow_picture import draw
-from queues.models import Route, Subscription
+from queues.admin.generic import ModelAdmin
+from queues.admin.recorded import demand, render_page
 from queues.operations.flows import Flows, Topic, busiest_flows, flows_around, list_topics
 
 VIEW = ("queues.view_route", "queues.view_subscription", "queues.view_queue")
 TOO_LONG = "This takes too long now; try it again later."
 
 
-def flows_view(request: HttpRequest) -> HttpResponse:
+def flows_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     """The picture, of the busiest queues or around an address."""
-    if not request.user.has_perms(VIEW):
-        raise PermissionDenied
+    demand(request.user.has_perms(VIEW))
     around, flows = request.GET.get("around", "").strip(), Flows()
     try:
         if around:
@@ -42,15 +39,14 @@ def flows_view(request: HttpRequest) -> HttpResponse:
     }
     picture = draw(flows)
     steps = [(step, pages.get(step.source, ""), pages.get(step.target, "")) for step in picture.steps]
-    context = _context(request, Route, "Routes as a picture")
-    context |= {"around": around, "flows": flows, "picture": picture, "steps": steps}
-    return TemplateResponse(request, "admin/queues/flows.html", context)
+    return render_page(
+        model_admin, request, "flows", "Routes as a picture", around=around, flows=flows, picture=picture, steps=steps
+    )
 
 
-def topics_view(request: HttpRequest) -> HttpResponse:
+def topics_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     """A page of topics."""
-    if not request.user.has_perms(VIEW):
-        raise PermissionDenied
+    demand(request.user.has_perms(VIEW))
     try:
         after = bytes.fromhex(request.GET.get("after", ""))
     except ValueError:
@@ -62,18 +58,14 @@ def topics_view(request: HttpRequest) -> HttpResponse:
     except OperationalError:
         messages.error(request, TOO_LONG)
     subscriptions, picture = reverse("admin:queues_subscription_changelist"), reverse("admin:queues_route_picture")
-    context = _context(request, Subscription, "Topics")
-    context["topics"] = [
+    listed = [
         (
             topic, f"{subscriptions}?{urlencode({'q': topic.text})}",
             f"{picture}?{urlencode({'around': f'topic:{topic.text}'})}",
         )
         for topic in topics
     ]  # fmt: skip
-    context["next_page"] = f"?after={topics[-1].name.hex()}" if more else ""
-    context["first_page"] = "?" if after else ""
-    return TemplateResponse(request, "admin/queues/topics.html", context)
-
-
-def _context(request: HttpRequest, model: Any, title: str) -> dict[str, Any]:
-    return {**admin.site.each_context(request), "title": title, "opts": model._meta}
+    return render_page(
+        model_admin, request, "topics", "Topics", topics=listed, first_page="?" if after else "",
+        next_page=f"?after={topics[-1].name.hex()}" if more else "",
+    )  # fmt: skip

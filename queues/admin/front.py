@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.loader import render_to_string
@@ -17,10 +16,9 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from queues.admin.charts import SMALL, format_number, format_rate, format_seconds, format_size
-from queues.admin.confirm import REFUSALS
 from queues.admin.find import find_address
 from queues.admin.history import history_charts
-from queues.admin.recorded import operator
+from queues.admin.recorded import REFUSALS, demand, operator
 from queues.operations.backends import end_backend
 from queues.operations.monitor import reader
 from queues.operations.overview import HorizonHolder, QueueState
@@ -58,8 +56,7 @@ class Section:
 
 def state_view(request: HttpRequest) -> HttpResponse:
     """The sections that differ from the versions that the browser has, as JSON: `{name: {"html", "version"}}`."""
-    if not request.user.has_perm(VIEW):
-        raise PermissionDenied
+    demand(request.user.has_perm(VIEW))
     sections = (Section(name, html) for name, html in _sections(request).items())
     changed = {one.name: {"html": one.html, "version": one.version} for one in sections
                if request.GET.get(one.name) != one.version}  # fmt: skip
@@ -170,8 +167,7 @@ def _busiest(state: BrokerState) -> list[dict[str, Any]]:
 
 def end_backend_view(request: HttpRequest, pid: int) -> HttpResponse:
     """Ask whether a session that holds back vacuum is to be ended, and end it."""
-    if not request.user.has_perm(END_BACKEND):
-        raise PermissionDenied
+    demand(request.user.has_perm(END_BACKEND))
     reader.forget()
     holder = _holder(pid, request.GET.get("started", ""))
     if holder is None:

@@ -64,7 +64,7 @@ def _places(span: Span, now: float) -> list[str]:
 @admin.register(QueueSample)
 class QueueSampleAdmin(ChartPageAdmin):
     title = "History"
-    template = "admin/queues/history.html"
+    template = "history"
 
     def charts(self, request: HttpRequest) -> dict[str, Any]:
         span, name = asked_span(request), request.GET.get("queue", "").strip()

@@ -112,12 +112,8 @@ class KeysetAdmin(ReadOnlyAdmin):
     sortable_by = ()
     change_list_template = "admin/queues/keyset_change_list.html"
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return KeysetChangeList
+    change_list = KeysetChangeList
 
     def within_reach(self, rows: QuerySet[Any], page: KeysetChangeList, most: int) -> QuerySet[Any]:
         """The rows among which the first `most` surely are: fewer than all, if that can be said."""
         return rows
-
-    def prepare_rows(self, rows: list[Any]) -> None:
-        """Fetch at once what all rows of a page need."""

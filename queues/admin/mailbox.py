@@ -6,24 +6,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.contrib import admin, messages
-from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import PermissionDenied
-from django.db import transaction
+from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from queues.admin.audit_links import rows_address, rows_of_peer
-from queues.admin.confirm import REFUSALS, ConfirmedDeletion, confirm_page, confirmed
+from queues.admin.confirm import ConfirmedDeletion, confirm_page, confirmed
+from queues.admin.counted import CountedRows
 from queues.admin.links import page_of
-from queues.admin.queue import CountedChangeList, messages_link
-from queues.admin.recorded import FixedAdmin
+from queues.admin.recorded import FixedAdmin, object_page
 from queues.admin.worker import html_table
-from queues.counts import QueueCounts, many_counts, queue_counts
+from queues.counts import QueueCounts, many_counts
 from queues.models import Mailbox
 from queues.operations import mailboxes
 from queues.times import relative
@@ -75,14 +71,11 @@ class ConnectedFilter(admin.SimpleListFilter):
         return queryset.filter(node__isnull=self.value() == "no") if self.value() in ("yes", "no") else queryset
 
 
-class MailboxChangeList(CountedChangeList):
-    """Adds the counts of the peers' queues."""
-
-    queue_of = staticmethod(lambda row: row.queue_id)
-
-
 @admin.register(Mailbox)
-class MailboxAdmin(FixedAdmin, ConfirmedDeletion):
+class MailboxAdmin(CountedRows, FixedAdmin, ConfirmedDeletion):
+    pages = {"disconnect": "<int:id>/disconnect/", "free_name": "<int:id>/free-name/"}
+    related = ("queue", "owner", "node")
+    gone = "There is no such peer any more."
     list_display = ("name", "owner", "connected", "connection_shown", "node_shown", "pending", "in_flight", "dead")
     list_filter = (ConnectedFilter,)
     search_fields = ("name",)
@@ -96,26 +89,6 @@ class MailboxAdmin(FixedAdmin, ConfirmedDeletion):
     readonly_fields = (
         "owner_shown", "connection_shown", "node_shown", "created_at", "pending", "in_flight", "dead", "audit",
     )  # fmt: skip
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return MailboxChangeList
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Mailbox]:
-        found: QuerySet[Mailbox] = super().get_queryset(request)
-        return found.select_related("queue", "owner", "node")
-
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.action_view)
-        own = [
-            path(f"<int:id>/{name.replace('_', '-')}/", view, {"name": name}, name=f"queues_mailbox_{name}")
-            for name in ACTIONS
-        ]
-        return [*own, *super().get_urls()]
-
-    def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
-        """Its page, loading itself again, has found that it is gone."""
-        self.message_user(request, "There is no such peer any more.", messages.WARNING)
-        return HttpResponseRedirect(reverse("admin:queues_mailbox_changelist"))
 
     # Columns.
 
@@ -144,15 +117,11 @@ class MailboxAdmin(FixedAdmin, ConfirmedDeletion):
 
     @admin.display
     def pending(self, mailbox: Mailbox) -> str:
-        return messages_link(mailbox.queue_id, f"{_counts(mailbox).ready:,}", 0)
+        return self.ready(mailbox)
 
     @admin.display(description="in flight")
     def in_flight(self, mailbox: Mailbox) -> str:
-        return f"{_counts(mailbox).leased:,}"
-
-    @admin.display
-    def dead(self, mailbox: Mailbox) -> str:
-        return messages_link(mailbox.queue_id, f"{_counts(mailbox).dead:,}", 3)
+        return self.leased(mailbox)
 
     @admin.display(description="newest audit rows")
     def audit(self, mailbox: Mailbox) -> SafeString:
@@ -179,14 +148,15 @@ class MailboxAdmin(FixedAdmin, ConfirmedDeletion):
     def free_name(self, request: HttpRequest, queryset: QuerySet[Mailbox]) -> HttpResponse | None:
         return self._act(request, queryset, "free_name", "free_name")
 
-    def action_view(self, request: HttpRequest, id: int, name: str) -> HttpResponse:
-        """One of ACTIONS, for the peer of one page."""
-        if not self.has_operate_permission(request):
-            raise PermissionDenied
-        mailbox = self.get_object(request, str(id))
-        if mailbox is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, str(id))
-        return self._act(request, [mailbox], name) or HttpResponseRedirect(page_of("mailbox", id))
+    @object_page("operate")
+    def disconnect_view(self, request: HttpRequest, mailbox: Mailbox) -> HttpResponse:
+        """End the connections of the peer of one page."""
+        return self._act(request, [mailbox], "disconnect") or HttpResponseRedirect(page_of("mailbox", mailbox.pk))
+
+    @object_page("operate")
+    def free_name_view(self, request: HttpRequest, mailbox: Mailbox) -> HttpResponse:
+        """Free the name of the peer of one page."""
+        return self._act(request, [mailbox], "free_name") or HttpResponseRedirect(page_of("mailbox", mailbox.pk))
 
     def _act(
         self, request: HttpRequest, peers: Iterable[Mailbox], name: str, action: str = ""
@@ -199,14 +169,10 @@ class MailboxAdmin(FixedAdmin, ConfirmedDeletion):
                 [peer.pk for peer in chosen],
             )  # fmt: skip
         for peer in chosen:
-            try:
-                with transaction.atomic():
-                    what.do(peer.name)
-                    self.log_done(request, peer, what.event, f"{what.log}.")
-            except REFUSALS as error:
-                self.message_user(request, str(error), messages.ERROR)
-                continue
-            self.message_user(request, f"{what.log}: {peer.name}.", messages.SUCCESS)
+            with self.attempt(request) as done:
+                what.do(peer.name)
+                self.log_done(request, peer, what.event, f"{what.log}.")
+                done.append(f"{what.log}: {peer.name}.")
         return None
 
     def delete_by(self, obj: Mailbox, by: str) -> int:
@@ -220,11 +186,3 @@ class MailboxAdmin(FixedAdmin, ConfirmedDeletion):
 def _shown(counts: QueueCounts | None) -> str:
     counts = counts or QueueCounts()
     return f"{counts.ready:,} pending, {counts.leased:,} in flight, {counts.dead:,} dead"
-
-
-def _counts(mailbox: Any) -> QueueCounts:
-    """The counts that the page has fetched, or those of a peer shown alone."""
-    if not hasattr(mailbox, "counts"):
-        mailbox.counts = queue_counts(mailbox.queue_id)
-    counts: QueueCounts = mailbox.counts
-    return counts

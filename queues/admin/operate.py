@@ -8,16 +8,15 @@ from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 
-from queues.admin.confirm import REFUSALS, ModelAdmin, confirmed
+from queues.admin.confirm import confirmed
 from queues.admin.find import FindForm, actions_of, archived_rows, destroys, live_rows, may_operate
+from queues.admin.generic import ModelAdmin
 from queues.admin.life import ID
-from queues.admin.recorded import operator
+from queues.admin.recorded import REFUSALS, demand, operator, render_page
 from queues.models import BulkAction, BulkOperation, BulkState, Message
 from queues.operations import bulk
 from queues.operations.bulk import NEED_TARGET, BulkPlan, Preview
@@ -93,12 +92,10 @@ def queue_links(request: HttpRequest, queue: str) -> list[tuple[str, str]]:
 
 def operate_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     """The page: a preview of what an address asks for; posted with a yes, the operation begins."""
-    if not model_admin.has_view_permission(request):
-        raise PermissionDenied
+    demand(model_admin.has_view_permission(request))
     try:
         action, criteria = _asked(request)
-        if not may_operate(request, action):
-            raise PermissionDenied
+        demand(may_operate(request, action))
         plan = BulkPlan(action=action, criteria=criteria)
         found = bulk.preview(plan)
         form = OperateForm(action, criteria.queue, request.POST if confirmed(request) else None)
@@ -109,14 +106,12 @@ def operate_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     except REFUSALS as error:
         model_admin.message_user(request, str(error), messages.ERROR)
         return HttpResponseRedirect(reverse("admin:queues_message_find"))
-    context = {
-        **model_admin.admin_site.each_context(request), "opts": model_admin.opts, "title": action.label.capitalize(),
-        "form": form, "plan": plan, "found": found, "count": f"{found.count:,}",
-        "finished": criteria.state == FINISHED,
-        "rows": archived_rows(found.sample) if criteria.state == FINISHED else live_rows(found.sample.ids),
-        "destroys": destroys(action), "action_label": action.label.capitalize(),
-    }  # fmt: skip
-    return TemplateResponse(request, "admin/queues/message_operate.html", context)
+    finished, label = criteria.state == FINISHED, action.label.capitalize()
+    return render_page(
+        model_admin, request, "message_operate", label, form=form, plan=plan, found=found, count=f"{found.count:,}",
+        finished=finished, rows=archived_rows(found.sample) if finished else live_rows(found.sample.ids),
+        destroys=destroys(action), action_label=label,
+    )  # fmt: skip
 
 
 def _begin(model_admin: ModelAdmin, request: HttpRequest, plan: BulkPlan, found: Preview) -> HttpResponse:

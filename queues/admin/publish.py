@@ -9,15 +9,13 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 
-from queues.admin.confirm import REFUSALS, ModelAdmin
+from queues.admin.generic import ModelAdmin
 from queues.admin.life import ID
-from queues.admin.recorded import operator
+from queues.admin.recorded import REFUSALS, demand, operator, render_page
 from queues.api import InvalidAddress, InvalidMessage, publish
 from queues.models import ArchivedMessage, Content, Message, Queue
 from queues.operations.audit_log import record
@@ -73,19 +71,14 @@ def may_publish(request: HttpRequest) -> bool:
 
 def publish_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     """The page. `?to=NAME` fills in an address; `?from=ID` a message, with `&finished=1` one of the archive."""
-    if not may_publish(request):
-        raise PermissionDenied
+    demand(may_publish(request))
     form = PublishForm(request.POST if request.method == "POST" else None, initial=_initial(model_admin, request))
     if request.method == "POST" and form.is_valid():
         try:
             return _publish(model_admin, request, form.cleaned_data)
         except (*REFUSALS, InvalidAddress, InvalidMessage, TypeError) as error:
             form.add_error(None, str(error))
-    context = {
-        **model_admin.admin_site.each_context(request), "opts": model_admin.opts, "title": "Publish a message",
-        "form": form,
-    }  # fmt: skip
-    return TemplateResponse(request, "admin/queues/message_publish.html", context)
+    return render_page(model_admin, request, "message_publish", "Publish a message", form=form)
 
 
 def _publish(model_admin: ModelAdmin, request: HttpRequest, data: dict[str, Any]) -> HttpResponse:

@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from django import forms
 from django.contrib import admin, messages
-from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
 
 from queues.addresses import queue_problem
 from queues.admin import definitions
 from queues.admin.audit_links import operators_address
 from queues.admin.charts import format_rate, sparkline
-from queues.admin.confirm import GONE, REFUSALS, ConfirmedDeletion, confirm_page, confirmed
+from queues.admin.confirm import GONE, ConfirmedDeletion, confirm_page, confirmed
+from queues.admin.counted import CountedRows, messages_link
 from queues.admin.effects import effects
 from queues.admin.find import find_address
+from queues.admin.generic import ModelForm
 from queues.admin.history import asked_span
+from queues.admin.links import page_of
 from queues.admin.operate import queue_links
 from queues.admin.publish import may_publish
 from queues.admin.queue_panel import NO_FIGURES, ListFigures, list_figures, queue_panel
-from queues.admin.recorded import operator, to_type
+from queues.admin.recorded import REFUSALS, object_page, operator, to_type
 from queues.counts import QueueCounts, many_counts
 from queues.models import Queue, QueueKind
 from queues.operations import audit_log
+from queues.operations import messages as message_operations
 from queues.operations import queues as queue_operations
 from queues.reach import Operation, Protocol
 
-if TYPE_CHECKING:
-    QueueModelForm = forms.ModelForm[Queue]
-else:
-    QueueModelForm = forms.ModelForm
 
-
-class QueueForm(QueueModelForm):
+class QueueForm(ModelForm):
     """A queue's policy, checked as `queue_operations.create_queue` does."""
 
     class Meta:
@@ -66,41 +61,13 @@ class QueueForm(QueueModelForm):
                 self.add_error(field, texts)
 
 
-class CountedChangeList(ChangeList):
-    """Adds the counts of the queues on the page, in one query."""
-
-    queue_of: Callable[[Any], int] = staticmethod(lambda row: row.pk)
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        rows = list(self.result_list)
-        counts = many_counts(self.queue_of(row) for row in rows)
-        for row in rows:
-            row.counts = counts.get(self.queue_of(row), QueueCounts())
-        self.result_list = rows
-
-
-class QueueChangeList(CountedChangeList):
-    """Adds what goes through the queues on the page, who consumes them, and their last hour: three queries."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        ChangeList.get_results(self, request)
-        rows = list(self.result_list)
-        figures = list_figures([row.pk for row in rows])
-        for row in rows:
-            row.figures = figures.get(row.pk, NO_FIGURES)
-            row.counts = row.figures.counts
-        self.result_list = rows
-
-
-def messages_link(queue: int, text: object, state: int | None = None) -> str:
-    """A link to a queue's messages."""
-    address = f"{reverse('admin:queues_message_changelist')}?queue={queue}"
-    return format_html('<a href="{}">{}</a>', address if state is None else f"{address}&state={state}", text)
-
-
 @admin.register(Queue)
-class QueueAdmin(ConfirmedDeletion):
+class QueueAdmin(CountedRows, ConfirmedDeletion):
+    pages = {
+        "pause": "<int:id>/pause/", "resume": "<int:id>/resume/", "purge": "<int:id>/purge/",
+        "export_definitions": "definitions/export/", "import_definitions": "definitions/import/",
+    }  # fmt: skip
+    export_definitions_view, import_definitions_view = definitions.export_view, definitions.import_view
     form = QueueForm
     change_form_template = "admin/queues/queue_change_form.html"
     change_list_template = "admin/queues/queue_change_list.html"
@@ -124,8 +91,6 @@ class QueueAdmin(ConfirmedDeletion):
         ("Limits", {"fields": ("message_ttl", "max_length", "overflow")}),
         ("History", {"fields": ("retention", "audited")}),
     )
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return QueueChangeList
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> tuple[str, ...]:
         if obj is None:
@@ -141,20 +106,18 @@ class QueueAdmin(ConfirmedDeletion):
             return initial
         return {name: model.serializable_value(name) for name in queue_operations.POLICY if name != "paused"}
 
-    def get_urls(self) -> list[URLPattern]:
-        site, own = self.admin_site.admin_view, definitions.DefinitionPages(self)
-        return [
-            path("<int:id>/pause/", site(self.pause_view), {"paused": True}, name="queues_queue_pause"),
-            path("<int:id>/resume/", site(self.pause_view), {"paused": False}, name="queues_queue_resume"),
-            path("<int:id>/purge/", site(self.purge_view), name="queues_queue_purge"),
-            path("definitions/export/", site(own.export_view), name="queues_definitions_export"),
-            path("definitions/import/", site(own.import_view), name="queues_definitions_import"),
-            *super().get_urls(),
-        ]
+    def queue_of(self, row: Queue) -> int:
+        return row.pk
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        rights = {"may_export": definitions.may_export(request), "may_import": definitions.may_import(request)}
-        return super().changelist_view(request, {**rights, **(extra_context or {})})
+    def prepare_rows(self, rows: list[Any]) -> None:
+        """Also what goes through the queues, who consumes them, and their last hour: three queries."""
+        figures = list_figures([row.pk for row in rows])
+        for row in rows:
+            row.figures = figures.get(row.pk, NO_FIGURES)
+            row.counts = row.figures.counts
+
+    def list_context(self, request: HttpRequest) -> dict[str, Any]:
+        return {"may_export": definitions.may_export(request), "may_import": definitions.may_import(request)}
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -171,35 +134,27 @@ class QueueAdmin(ConfirmedDeletion):
             }
         return response
 
-    def _found(self, request: HttpRequest, id: int) -> Queue:
-        queue: Queue | None = self.get_object(request, str(id))
-        if queue is None:
-            raise Http404
-        return queue
+    @object_page("change", post=True)
+    def pause_view(self, request: HttpRequest, queue: Queue) -> HttpResponse:
+        """Pause one queue, from its page."""
+        return self._set_paused(request, queue, True)
 
-    def pause_view(self, request: HttpRequest, id: int, paused: bool) -> HttpResponse:
-        """Pause or resume one queue, from its page."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        queue = self._found(request, id)
-        if not self.has_change_permission(request, queue):
-            raise PermissionDenied
-        self._set_paused(request, queue, paused)
-        return HttpResponseRedirect(reverse("admin:queues_queue_change", args=[id]))
+    @object_page("change", post=True)
+    def resume_view(self, request: HttpRequest, queue: Queue) -> HttpResponse:
+        """Resume one queue, from its page."""
+        return self._set_paused(request, queue, False)
 
-    def _set_paused(self, request: HttpRequest, queue: Queue, paused: bool) -> None:
+    def _set_paused(self, request: HttpRequest, queue: Queue, paused: bool) -> HttpResponse:
         with transaction.atomic():
             (queue_operations.pause_queue if paused else queue_operations.resume_queue)(queue.name)
             self.log_done(request, queue, "pause" if paused else "resume", "Paused." if paused else "Resumed.")
         self.message_user(request, f"{'Paused' if paused else 'Resumed'} {queue.name}.", messages.SUCCESS)
+        return HttpResponseRedirect(page_of("queue", queue.pk))
 
-    def purge_view(self, request: HttpRequest, id: int) -> HttpResponse:
+    @object_page("delete")
+    def purge_view(self, request: HttpRequest, queue: Queue) -> HttpResponse:
         """Purge one queue, from its page."""
-        queue = self._found(request, id)
-        if not self.has_delete_permission(request, queue):
-            raise PermissionDenied
-        asked = self._purge(request, [queue], "")
-        return asked or HttpResponseRedirect(reverse("admin:queues_queue_change", args=[id]))
+        return self._purge(request, [queue], "") or HttpResponseRedirect(page_of("queue", queue.pk))
 
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
         audit_log.declare(operator(request))  # it may begin or end to be audited
@@ -210,20 +165,8 @@ class QueueAdmin(ConfirmedDeletion):
         return not queue.paused
 
     @admin.display
-    def ready(self, queue: Queue) -> str:
-        return messages_link(queue.pk, _counts(queue).ready, 0)
-
-    @admin.display
-    def leased(self, queue: Queue) -> int:
-        return _counts(queue).leased
-
-    @admin.display
     def delayed(self, queue: Queue) -> str:
-        return messages_link(queue.pk, _counts(queue).delayed, 2)
-
-    @admin.display
-    def dead(self, queue: Queue) -> str:
-        return messages_link(queue.pk, _counts(queue).dead, 3)
+        return messages_link(queue.pk, f"{self.counts(queue).delayed:,}", 2)
 
     @admin.display(description="in")
     def incoming(self, queue: Queue) -> str:
@@ -275,7 +218,7 @@ class QueueAdmin(ConfirmedDeletion):
         for queue in queues:
             self.record_action(request, "purge", queue, waiting[queue])
             try:
-                gone = queue_operations.purge(queue.name, by=operator(request))
+                gone = message_operations.purge(queue.name, by=operator(request))
             except REFUSALS as error:
                 self.record_action(request, "failed", queue, f"purge: {error}")
                 self.message_user(request, str(error), messages.ERROR)
@@ -293,12 +236,6 @@ class QueueAdmin(ConfirmedDeletion):
             f"{q.name}: {_shown(counts.get(q.pk, QueueCounts()), 'ready', 'leased', 'delayed', 'dead')}"
             for q in objects
         ]
-
-
-def _counts(queue: Queue) -> QueueCounts:
-    """The counts that the page has fetched."""
-    counts: QueueCounts = queue.counts  # type: ignore[attr-defined]
-    return counts
 
 
 def _figures(queue: Queue) -> ListFigures:

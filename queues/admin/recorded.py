@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from abc import ABCMeta
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, ClassVar
 
-from django.contrib import admin
+from django.contrib import messages
 from django.contrib.admin.actions import delete_selected
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth import get_permission_codename
+from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.forms.widgets import MediaDefiningClass
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, re_path, reverse
 
+from queues.admin.generic import ModelAdmin
+from queues.engine.errors import EngineError
 from queues.operations import audit_log
+from queues.operations.messages import OperationError
 
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[Any]
-else:
-    ModelAdmin = admin.ModelAdmin
+REFUSALS = (EngineError, OperationError)
 
 
 class AbstractAdmin(ABCMeta, MediaDefiningClass):
@@ -39,6 +44,47 @@ def to_type(objects: Sequence[Any]) -> str:
     if len(objects) == 1:
         return str(getattr(objects[0], "typed_name", objects[0]))
     return f"{len(objects)} {objects[0]._meta.verbose_name_plural}"
+
+
+def demand(allowed: bool) -> None:
+    """Refuse the page (403) to a user who lacks the right."""
+    if not allowed:
+        raise PermissionDenied
+
+
+def object_page(permission: str, *, post: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a method of an admin class the page of one object. It is for users with the permission, and with `post` it
+    only takes a POST. When the object is gone the user is told so on the list."""
+
+    def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def view(self: Any, request: HttpRequest, id: object, **given: Any) -> Any:
+            demand(getattr(self, f"has_{permission}_permission")(request))
+            if post and request.method != "POST":
+                return HttpResponseNotAllowed(["POST"])
+            obj = self.get_object(request, str(id))
+            if obj is None:
+                return self._get_obj_does_not_exist_redirect(request, self.opts, str(id))
+            return method(self, request, obj, **given)
+
+        return view
+
+    return decorate
+
+
+class PreparedChangeList(ChangeList):
+    """Has the admin class fetch what all rows of a page need."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = list(self.result_list)
+        self.model_admin.prepare_rows(self.result_list)  # type: ignore[attr-defined]
+
+    @property
+    def refresh(self) -> int | None:
+        """Seconds after which the page is to be loaded again; None: it need not be."""
+        seconds: int | None = self.model_admin.refresh_after(self.result_list)  # type: ignore[attr-defined]
+        return seconds
 
 
 def _is_typed(request: HttpRequest, objects: Sequence[Any]) -> bool:
@@ -59,12 +105,81 @@ def _delete_selected(model_admin: ModelAdmin, request: HttpRequest, queryset: Qu
     return answer
 
 
+def render_page(
+    model_admin: ModelAdmin, request: HttpRequest, template: str, title: str, **context: Any
+) -> TemplateResponse:
+    """A page of the admin: `admin/queues/TEMPLATE.html` with what all of them need, and more."""
+    shared = {**model_admin.admin_site.each_context(request), "opts": model_admin.opts, "title": title}
+    return TemplateResponse(request, f"admin/queues/{template}.html", {**shared, **context})
+
+
 class RecordedAdmin(ModelAdmin):
     """Records additions, changes and deletions in their transactions; actions call `record_action` or `log_done`. A
     deletion wants the name typed."""
 
+    #: Pages of its own: `name_view` at each path, whose address is named `app_model_name`.
+    pages: Mapping[str, str] = {}
+    #: Relations that are read with the rows.
+    related: Sequence[str] = ()
+    #: The text about an object that is gone; empty: Django's.
+    gone = ""
+    change_list: ClassVar[type[ChangeList]] = PreparedChangeList
+    #: What an action may be refused with.
+    refusals: ClassVar[tuple[type[Exception], ...]] = REFUSALS
     delete_confirmation_template = "admin/queues/delete_confirmation.html"
     delete_selected_confirmation_template = "admin/queues/delete_selected_confirmation.html"
+
+    def get_urls(self) -> list[URLPattern]:
+        wrap, prefix = self.admin_site.admin_view, f"{self.opts.app_label}_{self.opts.model_name}"
+        own = []
+        for name, route in self.pages.items():
+            make = re_path if route.startswith("^") else path
+            own.append(make(route, wrap(getattr(self, f"{name}_view")), name=f"{prefix}_{name}"))
+        return [*own, *super().get_urls()]
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return self.change_list
+
+    def prepare_rows(self, rows: list[Any]) -> None:
+        """Fetch at once what all rows of a page need."""
+
+    def refresh_after(self, rows: Sequence[Any]) -> int | None:
+        """Seconds after which a list of these rows is out of date; None: it is not."""
+        return None
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        found: QuerySet[Any] = super().get_queryset(request)
+        return found.select_related(*self.related) if self.related else found
+
+    def list_context(self, request: HttpRequest) -> dict[str, Any]:
+        """What the template of the list needs of its own."""
+        return {}
+
+    def object_context(self, request: HttpRequest, object_id: str) -> dict[str, Any]:
+        """What the template of an object's page needs of its own."""
+        return {}
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        demand(self.has_view_or_change_permission(request))
+        return super().changelist_view(request, {**self.list_context(request), **(extra_context or {})})
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        context = {**self.object_context(request, object_id), **(extra_context or {})}
+        return super().change_view(request, object_id, form_url, context)
+
+    def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
+        """Its page may load itself again, and find that it is gone."""
+        if not self.gone:
+            return super()._get_obj_does_not_exist_redirect(request, opts, object_id)  # type: ignore[misc, no-any-return]
+        self.message_user(request, self.gone.format(object_id), messages.WARNING)
+        return HttpResponseRedirect(self.list_address)
+
+    @property
+    def list_address(self) -> str:
+        """The address of the list."""
+        return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
 
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
@@ -77,6 +192,20 @@ class RecordedAdmin(ModelAdmin):
         return super().delete_view(
             request, object_id, {"typed": typed, "mistyped": mistyped, **(extra_context or {})}
         )
+
+    @contextmanager
+    def attempt(self, request: HttpRequest, failure: str = "") -> Iterator[list[str]]:
+        """Act in a transaction, and tell the user why that is refused, after `failure`; or what is done, the text that
+        was appended to the list."""
+        done: list[str] = []
+        try:
+            with transaction.atomic():
+                yield done
+        except self.refusals as error:
+            self.message_user(request, f"{failure}{error}", messages.ERROR)
+        else:
+            for text in done:
+                self.message_user(request, text, messages.SUCCESS)
 
     def get_actions(self, request: HttpRequest) -> Any:
         actions: Any = super().get_actions(request)
@@ -132,11 +261,8 @@ class FixedAdmin(RecordedAdmin):
         """Whether the user may act on rows: disconnect, free, move, cancel."""
         return request.user.has_perm(f"{self.opts.app_label}.{get_permission_codename('change', self.opts)}")
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        context = {"may_operate": self.has_operate_permission(request), **(extra_context or {})}
-        return super().change_view(request, object_id, form_url, context)
+    def object_context(self, request: HttpRequest, object_id: str) -> dict[str, Any]:
+        return {**super().object_context(request, object_id), "may_operate": self.has_operate_permission(request)}
 
 
 class ReadOnlyAdmin(FixedAdmin):

@@ -116,7 +116,7 @@ def _percentiles(rows: Sequence[Figures], name: str) -> list[Series]:
 @admin.register(Rollup)
 class RollupAdmin(ChartPageAdmin):
     title = "Charts"
-    template = "admin/queues/rollup_charts.html"
+    template = "rollup_charts"
 
     def charts(self, request: HttpRequest) -> dict[str, Any]:
         given = request.GET.get("hours", "")

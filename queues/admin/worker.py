@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
-from django.contrib import admin, messages
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.contrib import admin
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from queues.admin.links import job_message, link, message_pages, queue_pages
+from queues.admin.links import job_message, link, message_pages, page_of, queue_pages
 from queues.admin.recorded import ReadOnlyAdmin
 from queues.models import Worker
 from queues.times import duration, relative
@@ -32,15 +28,12 @@ def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> SafeSt
     )
 
 
-def _page(worker: Worker) -> str:
-    return reverse("admin:queues_worker_change", args=[worker.pk])
-
-
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin):
     list_display = ("wid", "address", "node", "connected", "queues", "active", "requests", "seen")
     list_filter = ("node",)
-    list_select_related = ("node",)
+    related = ("node",)
+    gone = "Worker {} is not connected any more."
     show_full_result_count = False
     fields = (
         "wid", "address", "node_link", "connected", "requests", "active", "seen", "credits_by_queue", "working_on",
@@ -48,15 +41,6 @@ class WorkerAdmin(ReadOnlyAdmin):
     readonly_fields = fields[1:]
     change_list_template = "admin/queues/live_change_list.html"
     change_form_template = "admin/queues/live_change_form.html"
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
-        found: QuerySet[Worker] = super().get_queryset(request)
-        return found.select_related("node")
-
-    def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
-        """Its page, loading itself again, has found that it is gone."""
-        self.message_user(request, f"Worker {object_id} is not connected any more.", messages.WARNING)
-        return HttpResponseRedirect(reverse("admin:queues_worker_changelist"))
 
     @admin.display(ordering="connected_at")
     def connected(self, worker: Worker) -> str:
@@ -73,8 +57,7 @@ class WorkerAdmin(ReadOnlyAdmin):
 
     @admin.display(description="node")
     def node_link(self, worker: Worker) -> str:
-        address = reverse("admin:queues_node_change", args=[worker.node_id])
-        return format_html('<a href="{}">{}</a>', address, worker.node)
+        return format_html('<a href="{}">{}</a>', page_of("node", worker.node_id), worker.node)
 
     @admin.display(description="subscriptions")
     def credits_by_queue(self, worker: Worker) -> str:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
+
+Row = TypeVar("Row")
 
 #: The part of a message id below the priority in its highest byte.
 POSITION = (1 << 56) - 1
 #: Attempts that are counted: a message that was returned so often has been returned often.
 MOST_ATTEMPTS = (1 << 15) - 1
 ROWS_PER_STATEMENT = 4096  # the increment of the sequence queues_message_id
+STATEMENT_BYTES = 8 << 20
 #: Bytes of all bodies of a segment: it is read as a whole when it is claimed or settled, and written again when it is
 #: unpacked.
 MOST_SEGMENT_BYTES = 4 << 20
@@ -129,3 +132,17 @@ class Counts:
     stray_acks: int = 0
     notifications_ignored: int = 0
     notifications_failed: int = 0
+
+
+def statement_parts(rows: Iterable[Row], size: Callable[[Row], int]) -> Iterator[list[Row]]:
+    """Rows to store in parts small enough for one statement; `size` has the bytes of one."""
+    part: list[Row] = []
+    total = 0
+    for row in rows:
+        if part and (len(part) == ROWS_PER_STATEMENT or total + size(row) > STATEMENT_BYTES):
+            yield part
+            part, total = [], 0
+        part.append(row)
+        total += size(row)
+    if part:
+        yield part

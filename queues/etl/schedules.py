@@ -8,37 +8,24 @@ and publishes its task; so each run is made once. The clock is the database's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from queues import extras
-from queues.cron import InvalidSchedule, next_run
 from queues.etl import runs
 from queues.etl.errors import EtlError, NoCelery
 from queues.etl.options import RunOptions
 from queues.models import EtlRun, EtlSchedule, EtlState
-from queues.operations.queues import OperationError
+from queues.planning import LONGEST_ERROR, locked, locked_due, plan_after
 
 logger = logging.getLogger(__name__)
 
-#: The fields after a change of which a schedule is planned anew.
-PLANNED_BY = frozenset({"cron", "timezone", "enabled"})
-LONGEST_ERROR = 1000
 #: The longest time after which a lost run is still done again.
 RECENT = timedelta(days=1)
-
-
-class ScheduleNotFound(OperationError):
-    """There is no such schedule any more."""
-
-
-class UnplannableSchedule(OperationError):
-    """The schedule or its time zone cannot be read."""
 
 
 def launch(
@@ -79,10 +66,8 @@ def run_due() -> list[EtlRun]:
     errors: then nothing was begun.
     """
     with transaction.atomic():
-        due = Q(next_run_at__lte=Now()) | Q(next_run_at=None)
-        rows = EtlSchedule.objects.filter(due, enabled=True).annotate(now=Now()).order_by("next_run_at")
-        locked = rows.select_for_update(skip_locked=True)
-        return [run for schedule in locked if (run := _run_and_plan(schedule, schedule.now)) is not None]
+        due = locked_due(EtlSchedule.objects.all())
+        return [run for schedule in due if (run := _run_and_plan(schedule, schedule.now)) is not None]
 
 
 def _run_and_plan(schedule: EtlSchedule, now: datetime) -> EtlRun | None:
@@ -90,11 +75,7 @@ def _run_and_plan(schedule: EtlSchedule, now: datetime) -> EtlRun | None:
     run = None
     if schedule.next_run_at is not None:
         run = _try_to_run(schedule, now)
-    try:
-        schedule.next_run_at = next_run(schedule.cron, schedule.timezone, now)
-    except InvalidSchedule as error:
-        schedule.next_run_at = None
-        schedule.last_error = f"It cannot be planned. {error}"
+    plan_after(schedule, now)
     schedule.save(update_fields=("next_run_at", "last_run_at", "last_run", "last_error"))
     return run
 
@@ -116,11 +97,9 @@ def _try_to_run(schedule: EtlSchedule, now: datetime) -> EtlRun | None:
 
 
 def run_now(schedule: EtlSchedule, by: str) -> EtlRun:
-    """Begin a run whatever the schedule, which stays as it is. Raises EtlError or ScheduleNotFound."""
+    """Begin a run whatever the schedule, which stays as it is. Raises EtlError or PlannedNotFound."""
     with transaction.atomic():
-        row = EtlSchedule.objects.select_for_update().filter(pk=schedule.pk).first()
-        if row is None:
-            raise ScheduleNotFound(f"There is no schedule {schedule.name!r} any more.")
+        row = locked(EtlSchedule.objects.all(), schedule)
         row.last_run = launch(options_of(row), f"{by}, schedule {row.name}")
         row.last_run_at, row.last_error = timezone.now(), ""
         row.save(update_fields=("last_run", "last_run_at", "last_error"))
@@ -130,42 +109,6 @@ def run_now(schedule: EtlSchedule, by: str) -> EtlRun:
 def run_again(run: EtlRun, by: str) -> EtlRun:
     """Begin a run with the options and the output of one that has ended. Raises EtlError."""
     return launch(RunOptions.load(run.options), f"{by}, again as run {run.pk}", output=run.output)
-
-
-def save_schedule(schedule: EtlSchedule, changed: Iterable[str] | None = None) -> None:
-    """Save a new schedule, or the changed fields of one that may run meanwhile; plans its next run if need be.
-
-    One that is not enabled has no next run. Raises UnplannableSchedule, or ScheduleNotFound if it was deleted.
-    """
-    names = {"last_error", *(changed or ())}
-    with transaction.atomic():
-        if changed is not None and not EtlSchedule.objects.select_for_update().filter(pk=schedule.pk).exists():
-            raise ScheduleNotFound(f"There is no schedule {schedule.name!r} any more.")
-        schedule.last_error = ""
-        if changed is None or names & PLANNED_BY:
-            names.add("next_run_at")
-            schedule.cron = " ".join(schedule.cron.split())
-            schedule.next_run_at = _planned(schedule)
-        if changed is None:
-            schedule.save(force_insert=True)
-        else:
-            schedule.save(update_fields=names)
-
-
-def _planned(schedule: EtlSchedule) -> datetime | None:
-    if not schedule.enabled:
-        return None
-    try:
-        return next_run(schedule.cron, schedule.timezone, timezone.now())
-    except InvalidSchedule as error:
-        raise UnplannableSchedule(f"{schedule.name!r} cannot be planned. {error}") from error
-
-
-def set_enabled(schedule: EtlSchedule, enabled: bool) -> None:
-    """Enable or disable a schedule. Raises as `save_schedule` does."""
-    if schedule.enabled != enabled:
-        schedule.enabled = enabled
-        save_schedule(schedule, ("enabled",))
 
 
 # Lost runs.
@@ -182,8 +125,8 @@ def restart_lost() -> list[EtlRun]:
         later = EtlRun.objects.filter(output=OuterRef("output"), pk__gt=OuterRef("pk"))
         repeated = EtlRun.objects.filter(restart_of=OuterRef("pk"))
         candidates = recent.filter(~Exists(later), ~Exists(repeated), restart_of=None, cancelling=False)
-        locked = candidates.select_for_update(skip_locked=True, of=("self",))
-        return [again for lost in locked if (again := _restart(lost)) is not None]
+        found = candidates.select_for_update(skip_locked=True, of=("self",))
+        return [again for lost in found if (again := _restart(lost)) is not None]
 
 
 def _restart(lost: EtlRun) -> EtlRun | None:

@@ -7,6 +7,7 @@ import datetime
 import json
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,20 +18,28 @@ import psycopg
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import DataError, InterfaceError, OperationalError, ProgrammingError
 
+from queues.addresses import InvalidAddress
 from queues.api import LONGEST_TIME, InvalidMessage
 from queues.engine.errors import EngineError
 from queues.operations.keys import InvalidKey, KeyExists
-from queues.operations.queues import OperationError
-from queues.operations.routes import InvalidAddress, RouteError
+from queues.operations.messages import OperationError
+from queues.operations.routes import RouteError
 
 REFUSED, USAGE = 1, 2
+
+Rows = Sequence[Sequence[Any]]
 
 #: Errors of a request; any other is a fault of the program and shows its traceback.
 REFUSALS = (EngineError, OperationError, RouteError, InvalidAddress, InvalidMessage, InvalidKey, KeyExists)
 
+#: Characters of a bar of progress.
+BAR = 30
+
 
 class SubcommandCommand(BaseCommand):
     """A command whose first argument says what to do: `do_NAME` is called with the options."""
+
+    refusals: tuple[type[Exception], ...] = REFUSALS
 
     def handle(self, *args: Any, **options: Any) -> None:
         do: Callable[[dict[str, Any]], None] = getattr(self, f"do_{options['do']}")
@@ -43,13 +52,13 @@ class SubcommandCommand(BaseCommand):
             with database_in_words():
                 do(options)
             self.stdout.flush()
-        except REFUSALS as error:
+        except BrokenPipeError:  # the reader of the output has closed it; the rest of the buffer is dropped
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except self.refusals as error:
             raise CommandError("\\n".join(str(error).splitlines()), returncode=REFUSED) from error  # one line
         except DataError as error:  # a value that the database has no room for, which no check has foreseen
             reason = str(error).partition("\n")[0]
             raise CommandError(f"The database refuses a value: {reason}", returncode=REFUSED) from error
-        except BrokenPipeError:  # the reader of the output has closed it; the rest of the buffer is dropped
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def say(self, text: str) -> None:
         """One line on standard output."""
@@ -58,6 +67,15 @@ class SubcommandCommand(BaseCommand):
     def say_json(self, value: Any) -> None:
         """A value as JSON on standard output."""
         self.say(to_json(value))
+
+    def say_list(self, as_json: bool, values: list[Any], heads: Sequence[str], rows: Rows, nothing: str) -> None:
+        """A list as JSON or as a table; when there is nothing in it, that is said on standard error."""
+        if as_json:
+            self.say_json(values)
+        elif rows:
+            self.say(table(heads, rows))
+        else:
+            self.stderr.write(nothing)
 
     def ask(self, question: str, yes: bool) -> None:
         """Ask before what cannot be undone, unless `--yes`. Raises CommandError when the answer is no."""
@@ -110,28 +128,54 @@ def on_terminal() -> bool:
 
 
 @contextmanager
-def progress(stream: OutputWrapper, verb: str) -> Iterator[Callable[[int], None]]:
-    """A function that shows on a terminal how many messages were done; says so as well when it is interrupted."""
-    done = 0
+def terminal_line(stream: OutputWrapper) -> Iterator[Callable[[str], None]]:
+    """A function that shows a text in the last line of a terminal, which is empty at the end; elsewhere none."""
     terminal = stream.isatty()
 
-    def show(count: int) -> None:
-        nonlocal done
-        done = count
+    def show(text: str) -> None:
         if terminal:
-            stream.write(f"\r{verb} {count:,}", ending="")
+            stream.write(f"\r\033[K{text}", lambda text: text, ending="")
             stream.flush()
 
     try:
         yield show
+    finally:
+        show("")
+
+
+def bar(share: float) -> str:
+    """A bar of progress, of which this share is done."""
+    return f"[{('#' * int(BAR * share)).ljust(BAR, '.')}]"
+
+
+@contextmanager
+def progress(stream: OutputWrapper, verb: str) -> Iterator[Callable[[int], None]]:
+    """A function that shows on a terminal how many messages were done; says so as well when it is interrupted."""
+    done = 0
+
+    def count(now: int) -> None:
+        nonlocal done
+        done = now
+        show(f"{verb} {now:,}")
+
+    try:
+        with terminal_line(stream) as show:
+            yield count
     except KeyboardInterrupt:
         raise CommandError(f"Interrupted: {done:,} messages were {verb}.", returncode=REFUSED) from None
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM interrupts like Ctrl-C, so that what a command has made is removed."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
     finally:
-        if terminal and done:
-            stream.write("\r\033[K", ending="")
+        signal.signal(signal.SIGTERM, before)
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def table(heads: Sequence[str], rows: Rows) -> str:
     """Rows in columns; numbers to the right."""
     cells = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
@@ -144,6 +188,17 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
         ).rstrip()
 
     return "\n".join(map(line, [list(heads), *cells]))
+
+
+def shown(value: Any) -> str:
+    """A value in words of the shell."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime.datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def seconds(text: str) -> float:

@@ -18,10 +18,12 @@ from queues.engine.errors import QueueNotFound
 from queues.models import ApiKey, PeriodicJob, Queue, QueueKind, Route
 from queues.operations.audit_log import declare, record, record_id
 from queues.operations.keys import known_protocols, valid_patterns
+from queues.operations.messages import OperationError, get_queue
 from queues.operations.periodic import FIELDS as PERIODIC_FIELDS
-from queues.operations.periodic import add_periodic, save_periodic
-from queues.operations.queues import POLICY, OperationError, create_queue, get_queue, policy_problems
+from queues.operations.periodic import add_periodic
+from queues.operations.queues import POLICY, create_queue, policy_problems
 from queues.operations.routes import add_route, normal_source, normal_target
+from queues.planning import save_planned
 from queues.reach import SYSTEM_PREFIX
 
 M = TypeVar("M", Queue, PeriodicJob, ApiKey)
@@ -208,7 +210,7 @@ def _import_job(name: str, values: object, using: str) -> Change | None:
     if not changed:
         return None
     job.full_clean()
-    save_periodic(job, changed, using)
+    save_planned(job, changed, using)
     return Change("change", record_id(job), _described(changed))
 
 

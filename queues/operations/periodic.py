@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -11,20 +9,13 @@ from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from queues.cron import InvalidSchedule, next_run
 from queues.models import PeriodicJob
-from queues.models.cron_schedule import CronSchedule
-from queues.operations.queues import OperationError, get_queue
+from queues.operations.messages import OperationError, get_queue
 from queues.periodic import run_locked
+from queues.planning import locked, save_planned
 
 #: The fields that may be changed.
 FIELDS = ("name", "queue", "payload", "cron", "timezone", "enabled", "priority", "max_attempts", "unique")
-#: The fields after a change of which a job is planned anew.
-PLANNED_BY = frozenset({"cron", "timezone", "enabled"})
-
-
-class Unplannable(OperationError):
-    """The schedule or time zone of a periodic job cannot be read."""
 
 
 class PeriodicJobNotFound(OperationError):
@@ -70,47 +61,10 @@ def add_periodic(name: str, cron: str, queue: str, using: str = DEFAULT_DB_ALIAS
     except ValidationError as error:
         raise InvalidPeriodicJob({field: list(texts) for field, texts in error.message_dict.items()}) from error
     try:
-        save_periodic(job, using=using)
+        save_planned(job, using=using)
     except IntegrityError as error:
         raise exists from error
     return job
-
-
-def save_periodic(job: PeriodicJob, changed: Iterable[str] | None = None, using: str = DEFAULT_DB_ALIAS) -> None:
-    """Save a new periodic job, or the changed fields of one that may run meanwhile; plans its next run if need be.
-
-    A job that is not enabled has no next run. Raises Unplannable, or PeriodicJobNotFound if it was deleted.
-    """
-    names = {"last_error", *(changed or ())}
-    with transaction.atomic(using=using):
-        if changed is not None:  # a run that is under way ends before the next one is counted from now
-            _lock(job, using)
-        job.last_error = ""
-        if changed is None or names & PLANNED_BY:
-            names.add("next_run_at")
-            job.cron = " ".join(job.cron.split())
-            job.next_run_at = _planned(job)
-        if changed is None:
-            job.save(using=using, force_insert=True)
-        else:
-            job.save(using=using, update_fields=names)
-
-
-def _planned(job: PeriodicJob) -> datetime | None:
-    if not job.enabled:
-        return None
-    try:
-        return next_run(job.cron, job.timezone, timezone.now())
-    except InvalidSchedule as error:
-        raise Unplannable(f"{job.name!r} cannot be planned. {error}") from error
-
-
-def _lock(job: PeriodicJob, using: str) -> PeriodicJob:
-    """Its row as it is now, locked until the transaction ends. Raises PeriodicJobNotFound."""
-    row = list_periodic(using).select_for_update(of=("self",)).filter(pk=job.pk).first()
-    if row is None:
-        raise PeriodicJobNotFound(f"There is no periodic job {job.name!r}.")
-    return row
 
 
 def remove_periodic(name: str, using: str = DEFAULT_DB_ALIAS) -> None:
@@ -118,32 +72,13 @@ def remove_periodic(name: str, using: str = DEFAULT_DB_ALIAS) -> None:
     get_periodic(name, using).delete()
 
 
-def set_enabled(job: PeriodicJob, enabled: bool, using: str = DEFAULT_DB_ALIAS) -> None:
-    """Enable or disable a periodic job. Raises as `save_periodic` does."""
-    if job.enabled != enabled:
-        job.enabled = enabled
-        save_periodic(job, ("enabled",), using)
-
-
 def run_now(job: PeriodicJob, using: str = DEFAULT_DB_ALIAS) -> int | None:
     """Publish the job once more, whatever its schedule, which stays as it is; returns the message's id.
 
-    Raises PeriodicJobNotFound, QueueGone, JobUnfinished, or what `queues.api.publish` does.
+    Raises PlannedNotFound, QueueGone, JobUnfinished, or what `queues.api.publish` does.
     """
     with transaction.atomic(using=using):
-        row = _lock(job, using)
+        row = locked(list_periodic(using), job)
         run_locked(row, timezone.now(), using)
         row.save(using=using, update_fields=("last_run_at", "last_message_id"))
     return row.last_message_id
-
-
-def upcoming(job: CronSchedule, count: int, after: datetime) -> list[datetime]:
-    """The next runs of a valid schedule, if it is enabled or were; fewer if there are no more."""
-    found: list[datetime] = []
-    while len(found) < count:
-        try:
-            after = next_run(job.cron, job.timezone, after)
-        except InvalidSchedule:
-            break
-        found.append(after)
-    return found

@@ -18,53 +18,13 @@ from django.db.models import DurationField
 from queues.addresses import queue_problem
 from queues.counts import queue_counts
 from queues.engine.cluster.notifications.formats import Purge
-from queues.engine.errors import QueueFull, QueueNotFound
+from queues.engine.errors import QueueNotFound
 from queues.models import Mailbox, Outcome, Queue, State, Subscription
 from queues.operations.audit_log import declare
-from queues.operations.messages import (
-    LEASES,
-    WAITING,
-    OperationError,
-    Progress,
-    deliver_now,
-    get_queue,
-    move,
-    newest,
-    no_progress,
-    peek,
-    purge,
-    purge_batches,
-    put_back,
-    remove_messages,
-)
+from queues.operations.messages import LEASES, WAITING, Progress, get_queue, newest, no_progress, purge_batches
+from queues.operations.messages import OperationError as OperationError  # the base of the errors here
 from queues.reach import Operation, Protocol, may_reach
 from queues.store import notify, query
-
-__all__ = [
-    "POLICY",
-    "WAITING",
-    "InvalidQueue",
-    "OperationError",
-    "QueueBusy",
-    "QueueExists",
-    "QueueFull",
-    "QueueIsMailbox",
-    "QueueNotEmpty",
-    "QueueNotFound",
-    "create_queue",
-    "delete_queue",
-    "delete_subscription",
-    "deliver_now",
-    "get_queue",
-    "move",
-    "pause_queue",
-    "peek",
-    "policy_problems",
-    "purge",
-    "put_back",
-    "remove_messages",
-    "resume_queue",
-]
 
 #: Messages removed in the transaction that deletes a queue, at most: while it lasts no publish is stored.
 LAST_BATCH = 20_000

@@ -8,19 +8,6 @@ from queues.addresses import SYSTEMS, InvalidAddress, parse_address, parse_targe
 from queues.models import Queue, Route
 from queues.reach import Operation, Protocol, may_reach
 
-__all__ = [
-    "InvalidAddress",
-    "RouteError",
-    "RouteExists",
-    "RouteLoop",
-    "RouteNotFound",
-    "add_route",
-    "check_route",
-    "list_routes",
-    "missing_queues",
-    "remove_route",
-]
-
 
 class RouteError(ValueError):
     """A route cannot be added or removed."""

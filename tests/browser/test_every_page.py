@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(1200)
 LONG = "x" * 200
 #: The kinds of pages where most of the work is done.
 FEW = (
-    "index", "queues_queue_changelist", "queues_queue_change", "queues_queue_purge", "queues_definitions_import",
+    "index", "queues_queue_changelist", "queues_queue_change", "queues_queue_purge", "queues_queue_import_definitions",
     "queues_message_find, something", "queues_message_operate, move", "queues_message_change",
     "queues_queue_changelist, posted purge",
 )  # fmt: skip

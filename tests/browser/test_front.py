@@ -12,8 +12,8 @@ from selenium.webdriver.support import expected_conditions as seen
 from selenium.webdriver.support.ui import WebDriverWait
 
 from queues.models import State
+from queues.operations.messages import purge
 from queues.operations.monitor import reader
-from queues.operations.queues import purge
 from tests.queues.store import make_node, make_queue, store
 
 PROBLEMS = (By.ID, "broker-problems")

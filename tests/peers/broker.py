@@ -19,7 +19,8 @@ from websockets.sync.server import Server, ServerConnection, serve
 from peers.backoff import Backoff
 from peers.client import AsyncPeerClient, PeerClient
 from peers.codec import frames
-from peers.codec.frames import Ack, Envelope, PeersRequest, Register, Rejection
+from peers.codec.envelope import MAX_FRAME, Envelope
+from peers.codec.frames import Ack, PeersRequest, Register, Rejection
 from tests.peers.vectors import SECRET
 from tests.waiting import PATIENCE
 
@@ -66,7 +67,7 @@ class FakeBroker:
         listener = socket.create_server(("127.0.0.1", self.port))
         self.port = listener.getsockname()[1]
         self._server = serve(
-            self._serve, sock=listener, compression=None, max_size=frames.MAX_FRAME, close_timeout=0.1, logger=QUIET
+            self._serve, sock=listener, compression=None, max_size=MAX_FRAME, close_timeout=0.1, logger=QUIET
         )
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()

@@ -10,8 +10,8 @@ import pytest
 
 from peers.client import AsyncPeerClient
 from peers.codec import frames
-from peers.codec.envelope import build
-from peers.codec.frames import Envelope, PeersRequest
+from peers.codec.envelope import Envelope, build
+from peers.codec.frames import PeersRequest
 from peers.errors import ConnectionLost, NoAnswer, TakenOver
 from tests.peers.broker import QUICK, FakeBroker
 from tests.peers.vectors import SECRET

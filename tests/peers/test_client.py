@@ -14,7 +14,8 @@ from websockets.sync.server import ServerConnection, serve
 from peers import async_connection, client_core, connection
 from peers.client import AsyncPeerClient, PeerClient
 from peers.codec import envelope, frames
-from peers.codec.frames import Ack, Envelope, PeersRequest, Rejection
+from peers.codec.envelope import Envelope
+from peers.codec.frames import Ack, PeersRequest, Rejection
 from peers.errors import (
     ConnectionLost,
     InvalidEnvelope,

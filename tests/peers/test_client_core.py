@@ -2,6 +2,7 @@
 
 from peers.client_core import ClientCore
 from peers.codec import frames
+from peers.codec.envelope import Envelope
 from peers.errors import TakenOver
 from tests.peers.vectors import SECRET
 
@@ -32,7 +33,7 @@ def send(made: ClientCore, *ids: str) -> None:
 
 
 def ids(parsed: list[frames.Frame]) -> list[str]:
-    return [frame.id if isinstance(frame, frames.Envelope) else type(frame).__name__ for frame in parsed]
+    return [frame.id if isinstance(frame, Envelope) else type(frame).__name__ for frame in parsed]
 
 
 def test_nothing_but_the_register_leaves_before_the_welcome() -> None:

@@ -15,8 +15,7 @@ from django.core.management import CommandError, call_command
 from mcp import Client, StdioServerParameters, stdio_client
 
 from peers.codec import frames
-from peers.codec.envelope import build
-from peers.codec.frames import Envelope
+from peers.codec.envelope import Envelope, build
 from peers.codec.signing import verify
 from peers.pipe import with_token
 from tests.peers.broker import FakeBroker

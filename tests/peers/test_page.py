@@ -10,8 +10,8 @@ import pytest
 
 from brokersite.environment import CHECKOUT
 from peers.codec import frames, signing
-from peers.codec.envelope import MAX_FRAME, delivered_size, new_id
-from peers.codec.frames import Ack, Deliver, Envelope, Peers, Register
+from peers.codec.envelope import MAX_FRAME, MAX_ID, MAX_NAME, Envelope, delivered_size, new_id
+from peers.codec.frames import Ack, Deliver, Peers, Register
 from tests.peers.vectors import FIELDS, SECRET, SIGNED
 
 PAGE = (Path(CHECKOUT) / "docs/protocols/peerbus.md").read_text()
@@ -70,8 +70,8 @@ def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     assert f"{direct} bytes, a broadcast for {broadcast}." in WORDS
     assert f"up to {direct - broadcast} bytes" in WORDS
     assert f"{MAX_FRAME} bytes (1 MiB)" in PAGE
-    assert f"up to {frames.MAX_ID} bytes of UTF-8" in PAGE
-    assert f"over {frames.MAX_NAME} characters" in PAGE
+    assert f"up to {MAX_ID} bytes of UTF-8" in PAGE
+    assert f"over {MAX_NAME} characters" in PAGE
 
 
 def test_the_deliver_frame_is_written_as_the_page_says() -> None:

@@ -72,7 +72,8 @@ def test_permissions_of_each_group(
     assert allowed(client.post(queue_page(queue, "pause"))) is operates
     assert Queue.objects.get(name="orders").paused is operates
     text = json.dumps({"version": 1, "queues": {"imported": {}}})
-    assert allowed(client.post(reverse("admin:queues_definitions_import"), {"text": text, "apply": "yes"})) is operates
+    imported = client.post(reverse("admin:queues_queue_import_definitions"), {"text": text, "apply": "yes"})
+    assert allowed(imported) is operates
     assert Queue.objects.filter(name="imported").exists() is operates
     confirm(client, act(client, "message", "put_back", dead.pk))
     assert Message.objects.filter(pk=dead.pk, state=State.DEAD).exists() is not operates

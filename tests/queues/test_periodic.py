@@ -14,10 +14,10 @@ from django.core.exceptions import ValidationError
 from django.db import OperationalError, connection, connections
 from django.utils import timezone
 
-from queues import periodic
+from queues import periodic, planning
+from queues.engine.errors import QueueNotFound
 from queues.models import Message, PeriodicJob, Queue, State
 from queues.models.message import Content
-from queues.operations import periodic as periodic_operations
 from queues.operations import queues as queue_operations
 from queues.operations.periodic import (
     InvalidPeriodicJob,
@@ -26,11 +26,9 @@ from queues.operations.periodic import (
     add_periodic,
     get_periodic,
     run_now,
-    save_periodic,
-    set_enabled,
 )
-from queues.operations.queues import QueueNotFound
 from queues.periodic import JobUnfinished, QueueGone, Scheduler, run_due
+from queues.planning import save_planned, set_enabled
 from tests.queues.store import listening, make_node, make_queue
 
 HOURLY = "0 * * * *"
@@ -254,11 +252,11 @@ def test_a_new_schedule_is_planned_anew_and_a_new_payload_is_not() -> None:
     PeriodicJob.objects.update(last_error="it was too large")
     job.refresh_from_db()
     job.payload = {"new": True}
-    save_periodic(job, ["payload"])
+    save_planned(job, ["payload"])
     job.refresh_from_db()
     assert (job.payload, job.next_run_at, job.last_error) == ({"new": True}, planned, "")
     job.cron = " 30   4 1 1  * "
-    save_periodic(job, ["cron"])
+    save_planned(job, ["cron"])
     job.refresh_from_db()
     assert job.cron == "30 4 1 1 *"
     assert job.next_run_at is not None
@@ -270,7 +268,7 @@ def test_a_change_leaves_alone_what_a_run_has_written_meanwhile() -> None:
     job = due_job()
     run_due()
     job.priority = 5
-    save_periodic(job, ["priority"])
+    save_planned(job, ["priority"])
     job.refresh_from_db()
     assert job.last_message_id is not None
     assert job.priority == 5
@@ -404,17 +402,17 @@ def test_a_change_waits_for_a_run_under_way_and_does_not_repeat_it(
 ) -> None:
     job = due_job()
     begun, may_go_on = held_publish
-    plan, ended = periodic_operations._planned, []
+    plan, ended = planning._next_run, []
 
     def plan_and_look(job: PeriodicJob) -> Any:
         ended.append(may_go_on.is_set())
         return plan(job)
 
-    monkeypatch.setattr(periodic_operations, "_planned", plan_and_look)
+    monkeypatch.setattr(planning, "_next_run", plan_and_look)
     running = InThread(run_due)
     assert begun.wait(20)
     job.cron = "30 4 29 2 *"
-    saving = InThread(lambda: save_periodic(job, ["cron"]))
+    saving = InThread(lambda: save_planned(job, ["cron"]))
     saving.join(0.2)
     assert saving.is_alive()
     may_go_on.set()

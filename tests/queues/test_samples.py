@@ -13,6 +13,7 @@ from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from queues.models import QueueSample, SampleMark, State
+from queues.operations import messages as message_operations
 from queues.operations import queues as queue_operations
 from queues.samples import ALL_QUEUES, SPANS, Sampler, read_series, take_sample, thin_samples
 from tests.queues.store import another_connection, make_queue, store
@@ -81,7 +82,7 @@ def test_leaving_messages_are_counted_and_a_new_queue_counts_from_its_beginning(
     pass_minutes()
     queue = make_queue("new")
     store(queue, count=4)
-    queue_operations.purge("new")
+    message_operations.purge("new")
     take_sample()
     [sample] = samples(queue.pk)
     assert (sample.published, sample.settled, sample.ready) == (4, 4, 0)

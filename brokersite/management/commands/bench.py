@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-import signal
 from argparse import ArgumentTypeError
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,11 +24,21 @@ from brokersite.rigs.bench.systems import open_system as open_one
 from brokersite.rigs.process import ProcessFailed
 from queues import extras
 from queues.etl.errors import EtlError
-from queues.management.shell import REFUSED, SubcommandCommand, number
+from queues.management.shell import REFUSED, SubcommandCommand, bar, ended_by_sigterm, number, terminal_line
 
 #: Part of a measurement's seconds that a system is warmed up with, unmeasured.
 WARM_UP = 0.5
-BAR = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of a benchmark: its figures, and what is removed at its end."""
+
+    rounds: Rounds
+    scratch: Path
+    stack: ExitStack
+    #: Shows on a terminal the part that is done, and what is done now.
+    progress: Callable[[float, str], None]
 
 
 class Command(SubcommandCommand):
@@ -80,15 +89,16 @@ class Command(SubcommandCommand):
         first, address = options["do"], options["address"]
         addresses = {first: address} if address else {}
         deployment = Deployment(addresses, options["key"], options["tls_ca"], options["sspq_queue"])
-        with self._run(options) as (rounds, scratch, stack):
-            systems = [open_one(stack, words, load, deployment, scratch) for words in (first, *options["compare"])]
-            self._play(systems, load, options, rounds)
+        with self._run(options) as run:
+            words = (first, *options["compare"])
+            systems = [open_one(run.stack, word, load, deployment, run.scratch) for word in words]
+            self._play(systems, load, options, run)
             notes = [note for system in systems for note in system.notes]
         text = f"{plan.seconds:g} s each, {load.size} B, {plan.producers} producers, {plan.consumers} consumers, "
         text += f"window {plan.window}, prefetch {load.prefetch}; latency at {plan.rate:,} messages/s offered"
-        self._tell(rounds, options, text, notes)
+        self._tell(run.rounds, options, text, notes)
 
-    def _play(self, systems: list[System], load: Load, options: dict[str, Any], rounds: Rounds) -> None:
+    def _play(self, systems: list[System], load: Load, options: dict[str, Any], run: Run) -> None:
         """All rounds; the next one takes the systems in the opposite order."""
         wanted = options["measure"] or list(MEASURES)
         steps = [
@@ -100,26 +110,26 @@ class Command(SubcommandCommand):
         ]
         for done, (turn, measure, system) in enumerate(steps):
             what = f"round {turn + 1} of {options['rounds']}" if turn >= 0 else "warming up"
-            self._progress(done / len(steps), f"{what}: {system.name}, {measure}")
+            run.progress(done / len(steps), f"{what}: {system.name}, {measure}")
             if turn < 0:
                 system.measure(measure, _shorter(load))
             else:
-                rounds.add(measure, system.name, system.measure(measure, load))
+                run.rounds.add(measure, system.name, system.measure(measure, load))
 
     def do_celery(self, options: dict[str, Any]) -> None:
         if problem := extras.problem("celery"):
             raise CommandError(problem, returncode=REFUSED)
         from brokersite.rigs.celery import bench
 
-        with self._run(options) as (rounds, scratch, stack):
-            systems = bench.open_systems(stack, options["compare"], scratch)
+        with self._run(options) as run:
+            systems = bench.open_systems(run.stack, options["compare"], run.scratch)
             for turn in range(options["rounds"]):
                 for done, system in enumerate(systems if turn % 2 == 0 else reversed(systems)):
                     part = (turn + done / len(systems)) / options["rounds"]
-                    self._progress(part, f"round {turn + 1} of {options['rounds']}: {system.name}")
+                    run.progress(part, f"round {turn + 1} of {options['rounds']}: {system.name}")
                     figures = system.measure(options["tasks"], options["producers"], options["worker"].split())
-                    rounds.add("celery", system.name, figures, system.against)
-        self._tell(rounds, options, f"{options['tasks']:,} tasks each, {options['producers']} producers", [])
+                    run.rounds.add("celery", system.name, figures, system.against)
+        self._tell(run.rounds, options, f"{options['tasks']:,} tasks each, {options['producers']} producers", [])
 
     def do_etl(self, options: dict[str, Any]) -> None:
         for extra in ("etl", "embedded"):
@@ -127,40 +137,29 @@ class Command(SubcommandCommand):
                 raise CommandError(problem, returncode=REFUSED)
         from brokersite.rigs.etl import bench
 
-        with self._run(options) as (rounds, _, _):
+        with self._run(options) as run:
             for turn in range(options["rounds"]):
-                self._progress(turn / options["rounds"], f"round {turn + 1} of {options['rounds']}")
+                run.progress(turn / options["rounds"], f"round {turn + 1} of {options['rounds']}")
                 speeds = bench.measure(
-                    options["rows"], lambda text: self._progress(0.5, text), options["segments"], options["single"]
+                    options["rows"], lambda text: run.progress(0.5, text), options["segments"], options["single"]
                 )
-                rounds.add("etl", "export", speeds.figures)
+                run.rounds.add("etl", "export", speeds.figures)
         text = f"{options['rows']:,} messages, {options['single']} % with a row each, {options['segments']:,} a segment"
-        self._tell(rounds, options, text, [])
+        self._tell(run.rounds, options, text, [])
 
     @contextmanager
-    def _run(self, options: dict[str, Any]) -> Iterator[tuple[Rounds, Path, ExitStack]]:
+    def _run(self, options: dict[str, Any]) -> Iterator[Run]:
         """A directory, and a stack of what is to be removed at the end, which SIGTERM and Ctrl-C reach too."""
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            with ExitStack() as stack:
+            with ended_by_sigterm(), terminal_line(self.stderr) as show, ExitStack() as stack:
                 scratch = Path(stack.enter_context(TemporaryDirectory(prefix="fivewire-bench-")))
-                yield Rounds(), scratch, stack
-                self._progress(1.0, "removing what was made for it")
+                run = Run(Rounds(), scratch, stack, lambda part, text: show(f"{bar(part)} {text}"))
+                yield run
+                run.progress(1.0, "removing what was made for it")
         except (BenchError, EtlError, ProcessFailed) as error:
             raise CommandError(str(error), returncode=REFUSED) from error
         except KeyboardInterrupt:
             raise CommandError("Interrupted; what was made for the benchmark is removed.", returncode=REFUSED) from None
-        finally:
-            signal.signal(signal.SIGTERM, before)
-            self._progress(None, "")
-
-    def _progress(self, part: float | None, text: str) -> None:
-        """A bar on a terminal; None clears it."""
-        if self.stderr.isatty():
-            full = round(BAR * (part or 0.0))
-            bar = f"[{'#' * full}{'.' * (BAR - full)}] {text}" if part is not None else ""
-            self.stderr.write(f"\r\033[K{bar}", lambda text: text, ending="")
-            self.stderr.flush()
 
     def _tell(self, rounds: Rounds, options: dict[str, Any], text: str, notes: list[str]) -> None:
         if options["json"]:
@@ -238,4 +237,3 @@ def _shorter(load: Load) -> Load:
 def _machine() -> str:
     memory = psutil.virtual_memory().total / 2**30
     return f"{os.cpu_count()} processors, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
-

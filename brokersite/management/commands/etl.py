@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Any
 
 from django.core.management.base import CommandError
 
 from queues import extras
 from queues.management.commands.etl import Command as EtlCommand
-from queues.management.shell import REFUSED, number
+from queues.management.shell import REFUSED, ended_by_sigterm, number
 
 
 class Command(EtlCommand):
@@ -41,13 +40,11 @@ class Command(EtlCommand):
         if problem := extras.problem("etl"):
             raise CommandError(problem)
         plan = SoakPlan(**{name: options[name] for name in ("messages", "runs", "kills", "pairs", "seed", "seconds")})
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            report = Soak(plan, self.stderr.write).run()
+            with ended_by_sigterm():
+                report = Soak(plan, self.stderr.write).run()
         except ProcessFailed as error:
             raise SoakBroken(str(error)) from error
-        finally:
-            signal.signal(signal.SIGTERM, before)
         if options["json"]:
             self.say_json(report.figures | {"passed": report.passed, "differences": report.comparison.differences})
         else:

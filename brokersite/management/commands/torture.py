@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import subprocess
 import tempfile
 from argparse import ArgumentParser
@@ -19,6 +18,7 @@ from brokersite.rigs.torture.database import TortureDatabase
 from brokersite.rigs.torture.history import InjectedFaultKind
 from brokersite.rigs.torture.runner import Run, TorturePlan, describe
 from queues import extras
+from queues.management.shell import ended_by_sigterm
 
 COUNTS = {
     "kills": (InjectedFaultKind.KILL, 200, "kill -9 of the listener"),
@@ -71,13 +71,11 @@ class Command(BaseCommand):
             seconds=options["seconds"],
             listeners=options["listeners"],
         )
-        before = signal.signal(signal.SIGTERM, _interrupt)
         try:
-            passed = self._torture(plan, keep=options["keep"])
+            with ended_by_sigterm():
+                passed = self._torture(plan, keep=options["keep"])
         except KeyboardInterrupt:
             raise CommandError("interrupted") from None
-        finally:
-            signal.signal(signal.SIGTERM, before)
         if not passed:
             raise SystemExit(1)
 
@@ -113,7 +111,3 @@ class Command(BaseCommand):
     def _say(self, line: str) -> None:
         self.stdout.write(line)
         self.stdout.flush()
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from typing import Any
 
 import psycopg
@@ -16,7 +16,8 @@ from brokersite import bootstrap, embedded
 from brokersite.supervisor import ProcessSupervisor, Program, SupervisorError, refuse_taken
 from queues import extras
 from queues.database import connection_parameters
-from wire.net.address import AddressError, HostPort, parse_address
+from wire.management.commands.runwire import address, address_or_off
+from wire.net.address import HostPort
 
 #: The listeners of runwire and where they listen unless told otherwise.
 LISTENERS = {"overhop": "127.0.0.1:9876", "blipmq": "127.0.0.1:5555", "sspq": "127.0.0.1:8888"}
@@ -25,17 +26,6 @@ HYDRA = "127.0.0.1:6174"
 
 #: Seconds between two looks whether the embedded PostgreSQL lives.
 DATABASE_POLL = 1.0
-
-
-def address(text: str) -> HostPort:
-    try:
-        return parse_address(text)
-    except AddressError as error:
-        raise ArgumentTypeError(str(error)) from error
-
-
-def address_or_off(text: str) -> HostPort | None:
-    return None if text == "off" else address(text)
 
 
 class Command(BaseCommand):

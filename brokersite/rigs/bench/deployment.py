@@ -23,7 +23,8 @@ from queues.engine.errors import QueueNotFound
 from queues.models import ApiKey, Interest, Message, Queue, Subscription
 from queues.operations.keys import create_key
 from queues.operations.mailboxes import MailboxBusy, MailboxNotFound, delete_mailbox
-from queues.operations.queues import QueueBusy, create_queue, delete_queue, remove_messages
+from queues.operations.messages import remove_messages
+from queues.operations.queues import QueueBusy, create_queue, delete_queue
 
 #: Seconds for which removing is tried again while a transaction is at a queue.
 _STUBBORN: Final = 10.0

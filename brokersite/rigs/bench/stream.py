@@ -82,6 +82,10 @@ class Stream:
         del self.rest[:size]
         return taken
 
+    def fileno(self) -> int:
+        """The socket's, to wait for with others."""
+        return self.socket.fileno()
+
     def close(self) -> None:
         """Drop the connection."""
         self.socket.close()

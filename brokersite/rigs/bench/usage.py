@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import psutil
 from django.db import connection
 
 from brokersite.rigs.bench.stream import Endpoint
+from queues.processors import seconds_of
 
 
 class CpuMeter:
@@ -19,20 +18,10 @@ class CpuMeter:
 
     def read(self) -> dict[str, float]:
         """Seconds used so far: `broker`, `postgresql`, as far as known."""
-        used = {"broker": _seconds(self._broker)} if self._broker else {}
+        used = {"broker": seconds_of(self._broker)} if self._broker else {}
         if self._postgres is not None:
-            used["postgresql"] = _seconds([self._postgres, *self._postgres.children()])
+            used["postgresql"] = seconds_of([self._postgres, *self._postgres.children()])
         return used
-
-
-def _seconds(processes: Iterable[psutil.Process]) -> float:
-    total = 0.0
-    for process in processes:
-        try:
-            total += sum(process.cpu_times()[:2])
-        except psutil.Error:  # it has ended, or is another user's
-            continue
-    return total
 
 
 def _listening(endpoint: Endpoint) -> list[psutil.Process]:

@@ -17,8 +17,8 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,7 @@ import psycopg
 from brokersite.rigs.control_room.prepared import filled_database, parser_of, tell
 from brokersite.rigs.process import HOST, RigProcess, free_ports
 from queues import childprocess
+from queues.processors import seconds_of
 
 NAME: Final = "fivewire_beside_load"
 #: Browsers with the front page, and seconds between two refreshes of one.
@@ -114,24 +115,13 @@ class SiteUnderLoad:
 
     def measure(self, kind: str, visits: list[Visit], seconds: float) -> None:
         """A phase of so many seconds, beside a browser for each visit."""
-        ended, counts = threading.Event(), [0] * len(visits)
-
-        def browse(n: int) -> None:
-            with closing(Browser(self.port, self.session)) as browser:
-                counts[n] = visits[n](browser, ended)
-
-        threads = [threading.Thread(target=browse, args=(n,)) for n in range(len(visits))]
         opened = time.monotonic()
-        for thread in threads:
-            thread.start()
-        time.sleep(BEGIN)
-        used, settled, began = processor_time(self.site), self.settled(), time.monotonic()
-        time.sleep(seconds)
-        passed = time.monotonic() - began
-        messages, processor = (self.settled() - settled) / passed, (processor_time(self.site) - used) / passed
-        ended.set()
-        for thread in threads:
-            thread.join()
+        with browsing(visits, self.port, self.session) as counts:
+            time.sleep(BEGIN)
+            used, settled, began = processor_time(self.site), self.settled(), time.monotonic()
+            time.sleep(seconds)
+            passed = time.monotonic() - began
+            messages, processor = (self.settled() - settled) / passed, (processor_time(self.site) - used) / passed
         if not all(counts):
             raise SystemExit("The site has refused a browser.")
         self.phases[kind].append(LoadPhase(messages, sum(counts) / (time.monotonic() - opened), processor))
@@ -210,33 +200,38 @@ def _refresh_cost(
         return processor_time(site) - before[0], processor_time(server) - before[1]
 
     idle = used()
-    ended, counts = threading.Event(), [0] * BROWSERS
-
-    def watch(n: int) -> None:
-        with closing(Browser(port, session)) as browser:
-            counts[n] = watch_front(browser, ended)
-
-    threads = [threading.Thread(target=watch, args=(n,)) for n in range(BROWSERS)]
-    for thread in threads:
-        thread.start()
-    time.sleep(REFRESH)  # the pages are open
-    watched = used()
-    ended.set()
-    for thread in threads:
-        thread.join()
+    with browsing([watch_front] * BROWSERS, port, session):
+        time.sleep(REFRESH)  # the pages are open
+        watched = used()
     count = REFRESHES * BROWSERS
     return (watched[0] - idle[0]) / count, (watched[1] - idle[1]) / count
 
 
 def processor_time(process: psutil.Process | None) -> float:
-    """Processor seconds of a process, and of its children."""
+    """Processor seconds of a process, and of its children, also those that have ended."""
     if process is None:
         return 0.0
-    used = sum(process.cpu_times()[:4])
-    for child in process.children():
-        with suppress(psutil.NoSuchProcess):
-            used += sum(child.cpu_times()[:2])
-    return float(used)
+    return float(sum(process.cpu_times()[2:4])) + seconds_of([process, *process.children()])
+
+
+@contextmanager
+def browsing(visits: Sequence[Visit], port: int, session: str) -> Iterator[list[int]]:
+    """A browser for each visit, until the context ends; the pages that each has opened are counted then."""
+    ended, counts = threading.Event(), [0] * len(visits)
+
+    def browse(n: int) -> None:
+        with closing(Browser(port, session)) as browser:
+            counts[n] = visits[n](browser, ended)
+
+    threads = [threading.Thread(target=browse, args=(n,)) for n in range(len(visits))]
+    for thread in threads:
+        thread.start()
+    try:
+        yield counts
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
 
 
 def _settled(database: psycopg.Connection[tuple[int]]) -> int:

@@ -119,8 +119,8 @@ def _of_model(model: type[Model], model_admin: admin.ModelAdmin[Any], request: H
 
 
 def _queues() -> Iterator[Page]:
-    yield Page("queues, export definitions", _address("queues_definitions_export"))
-    yield Page("queues, import definitions", _address("queues_definitions_import"))
+    yield Page("queues, export definitions", _address("queues_queue_export_definitions"))
+    yield Page("queues, import definitions", _address("queues_queue_import_definitions"))
     yield Page("queues, by state of delivery", _address("queues_queue_changelist", paused__exact=1))
     if queue := _first(Queue, kind="queue"):
         yield Page("queue, last day", _address("queues_queue_change", queue.pk, span="day"))

@@ -21,6 +21,9 @@ from queues.database import connection_parameters
 from queues.etl.errors import JobDied
 from queues.etl.options import RunOptions, config_for
 from queues.etl.runner import LOOK_EVERY, job_process
+from queues.sqlfiles import statements
+
+_sql = statements(Path(__file__).with_name("sql"))
 
 NAME = "fivewire_etl_bench"
 #: Messages of one transaction, as a busy settlement writer writes them.
@@ -28,29 +31,6 @@ BATCH = 4000
 #: Of a segment, and the percentage of messages that have rows of their own. Bursts of 4 s over BlipMQ and Overhop left
 #: segments of 730 to 2,100 messages, on average, in 1.1 to 1.4 ranges, and 0 to 4.5 % of the messages in rows.
 SLOTS, SINGLE = 1000, 5
-
-KEY = """insert into queues_apikey (id, name, digest, hint, protocols, publish, consume, manage)
-    values (1, 'bench', 'x', '', '{}', '{}', '{}', '{}')"""
-QUEUES = """insert into queues_queue (name, uuid, max_attempts, retry_backoff)
-    select 'queue-' || n, gen_random_uuid(), 3, '1 s' from generate_series(1, 4) n"""
-ROWS = """insert into queues_archivedmessage (id, queue_id, outcome, attempts, producer_id, consumer_id, published_at,
-        delivered_at, finished_at, size, key, xid)
-    select %(start)s + n, 1 + n %% 4, 0, 0, 1, 1, now() - n * interval '1 ms', now() - n * interval '0.5 ms', now(),
-        100, null, (select pg_current_xact_id()::text::bigint)
-    from generate_series(0, %(messages)s - 1) n"""
-#: Every fourth segment was acknowledged in two ranges.
-SEGMENTS = """insert into queues_archivedsegment (first, count, queue_id, producer_id, published_at, finished_at, sizes,
-        lows, highs, consumers, delivered, jobs, xid)
-    select %(start)s + n, slots, 1 + turn, 1, now() - n * interval '1 ms', now(), array_fill(100, array[slots]),
-        case ranges when 1 then array[0] else array[0, slots / 2] end,
-        case ranges when 1 then array[slots - 1] else array[slots / 2 - 1, slots - 1] end,
-        array_fill(1, array[ranges]), array_fill(now() - n * interval '0.5 ms', array[ranges]),
-        array_fill(null::boolean, array[ranges]), (select pg_current_xact_id()::text::bigint)
-    from (
-        select n, turn, slots, case when turn = 3 and slots > 1 then 2 else 1 end as ranges
-        from generate_series(0, %(messages)s - 1, %(slots)s) n, lateral (
-            select n / %(slots)s %% 4 as turn, least(%(slots)s, %(messages)s - n)::integer as slots) as cut
-    ) as segment"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +73,15 @@ def measure(rows: int, tell: Callable[[str], None], slots: int = SLOTS, single: 
 
 def fill(connection: psycopg.Connection[Any], rows: int, slots: int, single: int) -> None:
     """Archive so many messages of four queues as if they had been acknowledged, many a transaction."""
-    connection.execute(QUEUES)
-    connection.execute(KEY)
+    connection.execute(_sql("queues"))
+    connection.execute(_sql("key"))
     connection.execute("set synchronous_commit = off")
     for start in range(0, rows, BATCH):
         batch = min(BATCH, rows - start)
         alone = batch * single // 100
         with connection.transaction():
-            connection.execute(ROWS, {"start": start, "messages": alone})
-            connection.execute(SEGMENTS, {"start": start + alone, "messages": batch - alone, "slots": slots})
+            connection.execute(_sql("rows"), {"start": start, "messages": alone})
+            connection.execute(_sql("segments"), {"start": start + alone, "messages": batch - alone, "slots": slots})
     connection.execute("checkpoint")
 
 

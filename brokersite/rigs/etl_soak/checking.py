@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, LiteralString
+from typing import Any
 
 import psycopg
 
@@ -17,29 +17,14 @@ from brokersite.rigs.etl_soak.errors import SoakBroken
 from queues import childprocess
 from queues.database import connection_parameters
 from queues.etl.options import RunOptions, config_for
+from queues.sqlfiles import statements
+
+_sql = statements(Path(__file__).with_name("sql"))
 
 READING = "brokersite.rigs.etl_soak.reading"
 #: Seconds that reading all Parquet may take; and ids that are named of each day and queue that differs.
 LONGEST, NAMED = 900.0, 10
 
-# The rows as `reading.py` has them, in PostgreSQL's words and without the export's code. The archive's rows stand in
-# the way they were written, by any writer.
-GROUPS: LiteralString = """
-    select day, queue, count(*), count(distinct id), sum(('x' || substr(md5(line), 1, 15))::bit(60)::bigint)::text
-    from (
-        select to_char(a.finished_at at time zone 'utc', 'YYYY-MM-DD') as day, q.name as queue, a.id,
-            concat_ws('|', a.id,
-                case a.outcome when 0 then 'acknowledged' when 1 then 'expired' when 2 then 'purged'
-                    when 3 then 'dropped' when 4 then 'removed' end,
-                a.attempts, trunc(extract(epoch from a.published_at) * 1000000)::bigint,
-                trunc(extract(epoch from a.finished_at) * 1000000)::bigint, a.size) as line
-        from queues_archive a join queues_queue q on q.id = a.queue_id
-    ) rows group by day, queue
-"""
-IDS: LiteralString = """
-    select a.id from queues_archive a join queues_queue q on q.id = a.queue_id
-    where q.name = %(queue)s and to_char(a.finished_at at time zone 'utc', 'YYYY-MM-DD') = %(day)s
-"""
 
 Key = tuple[str, str]
 
@@ -72,7 +57,7 @@ class Comparison:
 def compare(alias: str, output: Path, directory: Path, environment: Mapping[str, str]) -> Comparison:
     """Read both sides whole. Raises SoakBroken when the output cannot be read."""
     with psycopg.connect(**connection_parameters(alias), autocommit=True) as connection:
-        archive = _groups(connection.execute(GROUPS).fetchall())
+        archive = _groups(connection.execute(_sql("groups")).fetchall())
         found = _groups(_ask(None, alias, output, directory, environment))
         differing = sorted(key for key in archive.keys() | found.keys() if archive.get(key) != found.get(key))
         there = {}
@@ -82,7 +67,7 @@ def compare(alias: str, output: Path, directory: Path, environment: Mapping[str,
         told: list[str] = []
         for key in differing:
             told += _tell(key, archive.get(key), found.get(key))
-            here = [row[0] for row in connection.execute(IDS, {"day": key[0], "queue": key[1]})]
+            here = [row[0] for row in connection.execute(_sql("ids"), {"day": key[0], "queue": key[1]})]
             told += _name(here, there[key])
     told += [f"{day} {queue}: rows are there twice" for (day, queue), group in found.items() if group.ids < group.rows]
     return Comparison(archive, found, tuple(told))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -13,18 +14,14 @@ from queues import store
 from queues.api import publish_many
 from queues.database import connection_parameters
 from queues.models import Outcome, Queue, State
+from queues.sqlfiles import statements
+
+_sql = statements(Path(__file__).with_name("sql"))
 
 #: Messages finished in each transaction, in each of three ways.
 ROWS = 25
 #: Every so many transactions one is rolled back.
 ROLLED_BACK = 4
-
-# Rows finished on another day come late.
-LATE = """
-    insert into queues_archivedmessage (id, queue_id, outcome, attempts, published_at, finished_at, size)
-    select nextval('queues_message_id'), %(queue)s, 1, 0, %(day)s, %(day)s + n * interval '1 second', n
-    from generate_series(1, %(rows)s) n
-"""
 
 
 class TransactionHolder:
@@ -48,7 +45,7 @@ class TransactionHolder:
         self._waiting = self._remove(self._queue, State.READY, Outcome.REMOVED)
         with self.connection.transaction():  # a savepoint's rows are the transaction's
             given = {"queue": self._queue, "day": day, "rows": ROWS}
-            self._waiting += self.connection.execute(LATE, given).rowcount
+            self._waiting += self.connection.execute(_sql("late"), given).rowcount
         self._waiting += self._remove(self._dead, State.DEAD, Outcome.PURGED)
         self._age = 0
         self._count += 1

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from queues.database import connection_parameters
 from queues.etl.job.database import SESSION
+from queues.sqlfiles import statements
+
+_sql = statements(Path(__file__).with_name("sql"))
 
 #: Seconds between two looks.
 EVERY = 0.05
-
-LOOK = """
-    select extract(epoch from clock_timestamp() - xact_start)::float8, backend_xmin is not null,
-        query ~ 'queues_(open)?message\\M' and query !~ 'queues_archive\\M', left(query, 200)
-    from pg_stat_activity
-    where application_name = %(session)s and datname = current_database() and xact_start is not null
-"""
 
 
 @dataclass(slots=True)
@@ -47,7 +44,7 @@ class TransactionWatcher:
     def _run(self) -> None:
         while not self._ended.wait(EVERY):
             self.held.looks += 1
-            for age, snapshot, hot, query in self._connection.execute(LOOK, {"session": SESSION}):
+            for age, snapshot, hot, query in self._connection.execute(_sql("look"), {"session": SESSION}):
                 self._note(age, snapshot, hot, query)
 
     def _note(self, age: float, snapshot: bool, hot: bool, query: str) -> None:

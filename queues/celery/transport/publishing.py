@@ -18,12 +18,9 @@ from queues.celery.transport.envelope import SHORTEST, MessageRow
 from queues.celery.transport.errors import NoSuchQueue, QueueIsFull
 from queues.celery.transport.store_connection import StoreConnection
 from queues.engine.cluster.notifications.formats import Ready
+from queues.engine.message import statement_parts
 from queues.engine.statements import ALL
 from queues.sqlfiles import text_array
-
-#: The sequence of ids steps by this.
-ROWS_PER_STATEMENT = 4096
-STATEMENT_BYTES = 8 << 20
 
 
 class PublishPath(Protocol):
@@ -71,9 +68,9 @@ class ConnectionPublisher:
     def _try(self, rows: Sequence[MessageRow]) -> None:
         self._ready.clear()
         self._temporary.clear()
-        parts = list(_parts(rows))
-        with self._whole(len(parts)):
-            for part in parts:
+        steps = list(statement_parts(rows, lambda row: len(row.payload)))
+        with self._whole(len(steps)):
+            for part in steps:
                 self._publish(part)
         if self._ready or self._temporary:
             self._database.announce(Ready(self._ready), self._temporary)
@@ -209,17 +206,3 @@ def by_queue(rows: Iterable[MessageRow]) -> dict[str, list[MessageRow]]:
     for row in rows:
         queues[row.queue].append(row)
     return queues
-
-
-def _parts(rows: Sequence[MessageRow]) -> Iterable[list[MessageRow]]:
-    """The rows in parts small enough for one statement."""
-    part: list[MessageRow] = []
-    size = 0
-    for row in rows:
-        if part and (len(part) == ROWS_PER_STATEMENT or size + len(row.payload) > STATEMENT_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(row)
-        size += len(row.payload)
-    if part:
-        yield part

@@ -21,8 +21,9 @@ import psycopg
 from queues.celery.transport.declaring import Declared
 from queues.celery.transport.envelope import MessageRow
 from queues.celery.transport.errors import DatabaseUnavailable, NoSuchQueue, QueueIsFull
-from queues.celery.transport.publishing import ROWS_PER_STATEMENT, ConnectionPublisher
+from queues.celery.transport.publishing import ConnectionPublisher
 from queues.celery.transport.store_connection import StoreConnection
+from queues.engine.message import ROWS_PER_STATEMENT
 
 logger = logging.getLogger(__name__)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
-from queues.management.shell import REFUSED, SubcommandCommand, seconds, secret_from, table
+from queues.management.shell import REFUSED, SubcommandCommand, seconds, secret_from
 from queues.models import ApiKey
 from queues.operations import keys
 from queues.operations.audit_log import record, record_id, shell_operator
@@ -84,31 +86,30 @@ class Command(SubcommandCommand):
 
     def do_list(self, options: dict[str, Any]) -> None:
         rows = keys.list_keys()
-        if options["json"]:
-            self.say_json([_shown(row) for row in rows])
-        elif rows:
-            heads = ("NAME", "BEGINS", "PROTOCOLS", "PUBLISH", "CONSUME", "MANAGE", "CREATED", "REVOKED")
-            self.say(table(heads, [_line(row) for row in rows]))
-        else:
-            self.stderr.write("There are no API keys.")
+        heads = ("NAME", "BEGINS", "PROTOCOLS", "PUBLISH", "CONSUME", "MANAGE", "CREATED", "REVOKED")
+        values, lines = [_shown(row) for row in rows], [_line(row) for row in rows]
+        self.say_list(options["json"], values, heads, lines, "There are no API keys.")
 
     def do_rotate(self, options: dict[str, Any]) -> None:
-        try:
-            with transaction.atomic():
-                row, key = keys.rotate_key(options["name"], timedelta(seconds=options["grace"]))
-                record(shell_operator(), "rotate", record_id(row))
-        except ApiKey.DoesNotExist as error:
-            raise CommandError(f"There is no API key {options['name']!r}.", returncode=REFUSED) from error
+        with _known(options["name"]), transaction.atomic():
+            row, key = keys.rotate_key(options["name"], timedelta(seconds=options["grace"]))
+            record(shell_operator(), "rotate", record_id(row))
         self.say(key)
         self.stderr.write("This is the key. It is not shown again.")
 
     def do_revoke(self, options: dict[str, Any]) -> None:
-        try:
-            with transaction.atomic():
-                record(shell_operator(), "revoke", record_id(keys.revoke_key(options["name"])))
-        except ApiKey.DoesNotExist as error:
-            raise CommandError(f"There is no API key {options['name']!r}.", returncode=REFUSED) from error
+        with _known(options["name"]), transaction.atomic():
+            record(shell_operator(), "revoke", record_id(keys.revoke_key(options["name"])))
         self.say("revoked")
+
+
+@contextmanager
+def _known(name: str) -> Iterator[None]:
+    """Raises CommandError when there is no such key."""
+    try:
+        yield
+    except ApiKey.DoesNotExist as error:
+        raise CommandError(f"There is no API key {name!r}.", returncode=REFUSED) from error
 
 
 def _shown(row: ApiKey) -> dict[str, Any]:

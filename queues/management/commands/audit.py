@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser, OutputWrapper
+from django.core.management.base import CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS
 
 from queues.audit import listing
@@ -21,7 +19,7 @@ from queues.audit.errors import AuditError
 from queues.audit.export import export
 from queues.audit.signing import signer
 from queues.audit.verify import Unread, Verification, VerificationProgress, attempt, chain_names, read_copies, verifying
-from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number, table
+from queues.management.shell import REFUSALS, REFUSED, USAGE, SubcommandCommand, bar, number, shown, terminal_line
 
 
 class Command(SubcommandCommand):
@@ -31,6 +29,8 @@ class Command(SubcommandCommand):
         "The audit chains: peerbus (every letter between peers), operators (what they did) and queue:NAME for each "
         "audited queue. Exit status: 0 done or all right, 1 refused, not found or a chain is broken, 2 usage."
     )
+
+    refusals = (*REFUSALS, AuditError, OSError)
 
     def add_arguments(self, parser: CommandParser) -> None:
         do = parser.add_subparsers(dest="do", required=True, metavar="verify|show|export|anchor|key")
@@ -51,12 +51,6 @@ class Command(SubcommandCommand):
             one.add_argument("--chain", metavar="NAME", help="only this one, for example peerbus")
         for one in (check, show, anchor, key):
             one.add_argument("--json", action="store_true", help="print JSON")
-
-    def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            super().handle(*args, **options)
-        except (AuditError, OSError) as error:
-            raise CommandError(str(error), returncode=REFUSED) from error
 
     def do_verify(self, options: dict[str, Any]) -> None:
         copies = read_copies(*(AnchorFile(Path(name)) for name in options["anchors"]))
@@ -81,24 +75,21 @@ class Command(SubcommandCommand):
             raise CommandError(broken, returncode=REFUSED)
 
     def _verify(self, name: str, copies: list[Anchor]) -> Verification | Unread:
-        with _bar(self.stderr, name) as progress:
-            return attempt(name, verifying(name, copies), progress)
+        with terminal_line(self.stderr) as show:
+            return attempt(name, verifying(name, copies), lambda progress: show(_progress_text(name, progress)))
 
     def do_show(self, options: dict[str, Any]) -> None:
         seal()
         if options["id"] is not None or options["chain"] is not None:
             chain = None if options["chain"] is None else get_chain(options["chain"])
             rows = listing.rows(chain, options["id"], options["limit"])
-            shown: list[dict[str, Any]] = [listing.row_values(row) for row in rows]
+            found: list[dict[str, Any]] = [listing.row_values(row) for row in rows]
         else:
-            shown = listing.chains()
-        if options["json"]:
-            self.say_json(shown)
-        elif shown:
-            heads = [head.upper() for head in shown[0]]
-            self.say(table(heads, [["" if cell is None else _cell(cell) for cell in row.values()] for row in shown]))
-        else:
-            self.stderr.write("There are no such rows." if options["id"] else "There are no audit chains yet.")
+            found = listing.chains()
+        heads = [head.upper() for head in found[0]] if found else []
+        cells = [["" if cell is None else _cell(cell) for cell in row.values()] for row in found]
+        nothing = "There are no such rows." if options["id"] else "There are no audit chains yet."
+        self.say_list(options["json"], found, heads, cells, nothing)
         self._tell_waiting()
 
     def do_export(self, options: dict[str, Any]) -> None:
@@ -138,23 +129,9 @@ def _seq(text: str) -> int:
     return int(text)
 
 
-@contextmanager
-def _bar(stream: OutputWrapper, name: str) -> Iterator[Callable[[VerificationProgress], None]]:
-    """A function that shows on a terminal how far the verification of a chain has come."""
-    terminal = stream.isatty()
-
-    def show(progress: VerificationProgress) -> None:
-        if terminal:
-            share = progress.done / progress.total if progress.total else 1.0
-            bar = ("#" * int(30 * share)).ljust(30, ".")
-            stream.write(f"\r{name} [{bar}] {share:4.0%} of {progress.total:,} rows", ending="")
-            stream.flush()
-
-    try:
-        yield show
-    finally:
-        if terminal:
-            stream.write("\r\033[K", ending="")
+def _progress_text(name: str, progress: VerificationProgress) -> str:
+    share = progress.done / progress.total if progress.total else 1.0
+    return f"{name} {bar(share)} {share:4.0%} of {progress.total:,} rows"
 
 
 def _outcome_text(outcome: Verification | Unread) -> str:
@@ -194,6 +171,4 @@ def _outcome_json(outcome: Verification | Unread) -> dict[str, Any]:
 
 
 def _cell(value: Any) -> Any:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return value.strftime("%Y-%m-%d %H:%M:%S") if hasattr(value, "strftime") else value
+    return value if isinstance(value, int) and not isinstance(value, bool) else shown(value) if value else value

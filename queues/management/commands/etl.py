@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -16,12 +17,11 @@ from queues.etl import runs
 from queues.etl.errors import EtlError, InvalidOptions
 from queues.etl.job.config import BODIES
 from queues.etl.options import RunOptions, parse_since
-from queues.management.shell import REFUSED, SubcommandCommand, number, table
+from queues.management.shell import REFUSALS, REFUSED, SubcommandCommand, bar, number, shown, terminal_line
 from queues.models import EtlRun, EtlState
 
 #: Seconds between two looks at a run that is shown on a terminal.
 LOOK_EVERY = 0.5
-BAR = 30
 
 
 class Command(SubcommandCommand):
@@ -31,6 +31,8 @@ class Command(SubcommandCommand):
         "Finished messages and audit rows as Parquet at ETL_OUTPUT, and rollups for the admin's charts. "
         "Exit status: 0 done and all chains right, 1 refused, failed, cancelled or a chain is broken, 2 usage."
     )
+
+    refusals = (*REFUSALS, EtlError, OSError)
 
     def add_arguments(self, parser: CommandParser) -> None:
         self.add_subcommands(parser.add_subparsers(dest="do", required=True, metavar="COMMAND"))
@@ -55,12 +57,6 @@ class Command(SubcommandCommand):
             one.add_argument("run", type=number(1), metavar="RUN")
         for one in (go, listing, show, stop):
             one.add_argument("--json", action="store_true", help="print JSON")
-
-    def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            super().handle(*args, **options)
-        except (EtlError, OSError) as error:
-            raise CommandError(str(error), returncode=REFUSED) from error
 
     def do_run(self, options: dict[str, Any]) -> None:
         given: dict[str, Any] = {"since": options["since"], "verify": "none" if options["no_verify"] else None}
@@ -89,13 +85,9 @@ class Command(SubcommandCommand):
     def do_list(self, options: dict[str, Any]) -> None:
         runs.recover()
         found = list(EtlRun.objects.all()[: options["limit"]])
-        if options["json"]:
-            self.say_json([_values(one) for one in found])
-        elif found:
-            heads = ["RUN", "STATE", "TRIGGER", "QUEUED", "SECONDS", "ROWS", "LATE", "BYTES", "OUTPUT"]
-            self.say(table(heads, [_cells(one) for one in found]))
-        else:
-            self.stderr.write("There are no runs yet.")
+        heads = ["RUN", "STATE", "TRIGGER", "QUEUED", "SECONDS", "ROWS", "LATE", "BYTES", "OUTPUT"]
+        values, rows = [_values(one) for one in found], [_cells(one) for one in found]
+        self.say_list(options["json"], values, heads, rows, "There are no runs yet.")
 
     def do_show(self, options: dict[str, Any]) -> None:
         runs.recover()
@@ -117,29 +109,23 @@ class Command(SubcommandCommand):
     @contextmanager
     def _bar(self, made: EtlRun) -> Iterator[None]:
         """Show on a terminal how far a run has come, as its row says."""
-        if not self.stderr.isatty():
-            yield
-            return
         ended = threading.Event()
-        thread = threading.Thread(target=self._show, args=(made.pk, ended), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-            self.stderr.write("\r\033[K", ending="")
+        with terminal_line(self.stderr) as show, ThreadPoolExecutor(1) as looking:
+            if self.stderr.isatty():
+                looking.submit(_show, made.pk, ended, show)
+            try:
+                yield
+            finally:
+                ended.set()
 
-    def _show(self, run_id: int, ended: threading.Event) -> None:
-        while not ended.wait(LOOK_EVERY):
-            one = EtlRun.objects.filter(pk=run_id).first()
-            if one is not None and one.stage:
-                share = min(1.0, one.done / one.total) if one.total else 0.0
-                bar = ("#" * int(BAR * share)).ljust(BAR, ".")
-                count = f"{one.done:,} of about {one.total:,} rows" if one.total else ""
-                self.stderr.write(f"\r\033[K{one.stage.ljust(15)} [{bar}] {count}", ending="")
-                self.stderr.flush()
-        connections.close_all()
+
+def _show(run_id: int, ended: threading.Event, show: Callable[[str], None]) -> None:
+    while not ended.wait(LOOK_EVERY):
+        one = EtlRun.objects.filter(pk=run_id).first()
+        if one is not None and one.stage:
+            count = f"{one.done:,} of about {one.total:,} rows" if one.total else ""
+            show(f"{one.stage.ljust(15)} {bar(min(1.0, one.done / one.total) if one.total else 0.0)} {count}")
+    connections.close_all()
 
 
 def _since(text: str) -> datetime:
@@ -175,10 +161,6 @@ def _cells(one: EtlRun) -> list[Any]:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}"
     if isinstance(value, dict):
         return ", ".join(f"{name}: {_text(one)}" for name, one in value.items() if one not in (None, ""))
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return " ".join(map(str, value)) if isinstance(value, list) else shown(value)

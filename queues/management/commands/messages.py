@@ -11,7 +11,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.utils.dateparse import parse_datetime
 
-from queues.management.shell import REFUSED, SubcommandCommand, number, progress, seconds, table
+from queues.management.shell import REFUSED, SubcommandCommand, number, progress, seconds, shown, table
 from queues.models import ArchivedMessage, BulkAction, BulkOperation, BulkState, Message
 from queues.operations import bulk
 from queues.operations.audit_log import shell_operator
@@ -65,7 +65,7 @@ class Command(SubcommandCommand):
             self.say_json({"messages": rows, "looked": look.looked, "after": look.cursor or None})
             return
         if rows:
-            self._say_rows(rows)
+            self.say(table(*_columns(rows)))
         further = f"; --after {look.cursor} goes on" if look.cursor else ", which is all"
         self.stderr.write(f"Looked at {look.looked:,} messages{further}.")
 
@@ -105,16 +105,7 @@ class Command(SubcommandCommand):
             }
             for one in BulkOperation.objects.all()[:MOST_LISTED]
         ]  # fmt: skip
-        if options["json"]:
-            self.say_json(rows)
-        elif rows:
-            self._say_rows(rows)
-        else:
-            self.stderr.write("There are no bulk operations.")
-
-    def _say_rows(self, rows: list[dict[str, Any]]) -> None:
-        heads = [name.replace("_at", "").upper() for name in rows[0]]
-        self.say(table(heads, [[_text(value) for value in row.values()] for row in rows]))
+        self.say_list(options["json"], rows, *_columns(rows), "There are no bulk operations.")
 
     def do_cancel(self, options: dict[str, Any]) -> None:
         if not bulk.cancel(options["id"], shell_operator()):
@@ -150,6 +141,12 @@ def _time(text: str) -> datetime.datetime:
     return at if at.tzinfo else at.replace(tzinfo=datetime.UTC)
 
 
+def _columns(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """The heads and the lines of a table."""
+    heads = [name.replace("_at", "").upper() for name in rows[0]] if rows else []
+    return heads, [[str(value) if isinstance(value, int) else shown(value) for value in row.values()] for row in rows]
+
+
 def _live(ids: list[int]) -> list[dict[str, Any]]:
     rows = Message.objects.select_related("queue").defer("payload").in_bulk(ids)
     return [
@@ -174,9 +171,3 @@ def _archived(look: Look) -> list[dict[str, Any]]:
         }
         for row in rows.order_by("-finished_at", "-id")
     ]  # fmt: skip
-
-
-def _text(value: object) -> str:
-    if isinstance(value, datetime.datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}"
-    return "-" if value is None or value == "" else str(value)

@@ -9,10 +9,11 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils import timezone
 
-from queues.management.shell import SubcommandCommand, number, table
+from queues.management.shell import SubcommandCommand, number
 from queues.models import PeriodicJob
 from queues.models.cron_schedule import default_timezone
 from queues.operations import periodic as operations
+from queues.planning import set_enabled
 from queues.times import local, relative
 
 SHOWN = (
@@ -52,13 +53,9 @@ class Command(SubcommandCommand):
 
     def do_list(self, options: dict[str, Any]) -> None:
         jobs = list(operations.list_periodic())
-        if options["json"]:
-            self.say_json([_shown(job) for job in jobs])
-        elif jobs:
-            heads = ("NAME", "QUEUE", "SCHEDULE", "TIME ZONE", "NEXT RUN", "LAST RUN", "PROBLEM")
-            self.say(table(heads, [_line(job) for job in jobs]))
-        else:
-            self.stderr.write("There are no periodic jobs.")
+        heads = ("NAME", "QUEUE", "SCHEDULE", "TIME ZONE", "NEXT RUN", "LAST RUN", "PROBLEM")
+        values, rows = [_shown(job) for job in jobs], [_line(job) for job in jobs]
+        self.say_list(options["json"], values, heads, rows, "There are no periodic jobs.")
 
     def do_add(self, options: dict[str, Any]) -> None:
         fields = ("timezone", "payload", "priority", "max_attempts", "unique")
@@ -81,12 +78,12 @@ class Command(SubcommandCommand):
 
     def do_enable(self, options: dict[str, Any]) -> None:
         job = operations.get_periodic(options["name"])
-        operations.set_enabled(job, True)
+        set_enabled(job, True)
         self.say(f"{job.name} is enabled, next run {_when(job)}")
 
     def do_disable(self, options: dict[str, Any]) -> None:
         job = operations.get_periodic(options["name"])
-        operations.set_enabled(job, False)
+        set_enabled(job, False)
         self.say(f"{job.name} is disabled")
 
 

@@ -14,8 +14,9 @@ from django.db import transaction
 from queues.addresses import parse_address
 from queues.api import publish
 from queues.counts import QueueCounts, many_counts, queue_counts
-from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number, progress, seconds, table
+from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number, progress, seconds, shown
 from queues.models import Message, Overflow, Queue, Retention, Route, State
+from queues.operations import messages as message_operations
 from queues.operations import queues as queue_operations
 from queues.operations.audit_log import record, recorded, shell_operator
 
@@ -81,7 +82,7 @@ class Command(SubcommandCommand):
         if policy.get("ack_timeout") == 0:
             policy["ack_timeout"] = None
         if (name := options["dead_letter_queue"]) is not None:
-            policy["dead_letter_queue"] = queue_operations.get_queue(name)
+            policy["dead_letter_queue"] = message_operations.get_queue(name)
         policy |= {field: options[field] for field in ("audited", "single_active_consumer")}
         by, name = shell_operator(), options["name"]
         with transaction.atomic():
@@ -92,28 +93,25 @@ class Command(SubcommandCommand):
     def do_list(self, options: dict[str, Any]) -> None:
         counts = many_counts()
         queues = [(queue, counts.get(queue.pk, QueueCounts())) for queue in Queue.objects.all()]
-        if options["json"]:
-            self.say_json([{"name": q.name, "kind": q.kind, "paused": q.paused, **_counted(c)} for q, c in queues])
-        elif queues:
-            rows = [(q.name, *_counted(c).values(), "paused" if q.paused else "") for q, c in queues]
-            self.say(table(("NAME", *map(str.upper, COUNTS), ""), rows))
-        else:
-            self.stderr.write("There are no queues.")
+        values = [{"name": q.name, "kind": q.kind, "paused": q.paused, **_counted(c)} for q, c in queues]
+        rows = [(q.name, *_counted(c).values(), "paused" if q.paused else "") for q, c in queues]
+        heads = ("NAME", *map(str.upper, COUNTS), "")
+        self.say_list(options["json"], values, heads, rows, "There are no queues.")
 
     def do_show(self, options: dict[str, Any]) -> None:
-        queue = queue_operations.get_queue(options["name"])
+        queue = message_operations.get_queue(options["name"])
         fields = ("name", "uuid", "kind", *queue_operations.POLICY, "created_at")
-        shown: dict[str, Any] = {field: getattr(queue, field) for field in fields}
-        shown["dead_letter_queue"] = queue.dead_letter_queue.name if queue.dead_letter_queue else None
-        shown |= _counted(queue_counts(queue.pk))
+        values: dict[str, Any] = {field: getattr(queue, field) for field in fields}
+        values["dead_letter_queue"] = queue.dead_letter_queue.name if queue.dead_letter_queue else None
+        values |= _counted(queue_counts(queue.pk))
         address = f"queue:{queue.name}"
-        shown["routes_from"] = list(Route.objects.filter(target=address).values_list("source", flat=True))
-        shown["routes_to"] = list(Route.objects.filter(source=address).values_list("target", flat=True))
+        values["routes_from"] = list(Route.objects.filter(target=address).values_list("source", flat=True))
+        values["routes_to"] = list(Route.objects.filter(source=address).values_list("target", flat=True))
         if options["json"]:
-            self.say_json(shown)
+            self.say_json(values)
         else:
-            width = max(map(len, shown)) + 2
-            self.say("\n".join(f"{field.replace('_', ' '):<{width}}{_text(value)}" for field, value in shown.items()))
+            width = max(map(len, values)) + 2
+            self.say("\n".join(f"{name.replace('_', ' '):<{width}}{_text(value)}" for name, value in values.items()))
 
     def do_pause(self, options: dict[str, Any]) -> None:
         with transaction.atomic():
@@ -128,28 +126,28 @@ class Command(SubcommandCommand):
         self.say(f"{options['name']} delivers")
 
     def do_purge(self, options: dict[str, Any]) -> None:
-        queue = queue_operations.get_queue(options["name"])
+        queue = message_operations.get_queue(options["name"])
         states, counts = _states(options), queue_counts(queue.pk)
         what = " and ".join(f"{getattr(counts, state.label):,} {state.label}" for state in states)
         self.ask(f"Remove {what} messages from {queue.name!r}?", options["yes"])
         with recorded("purge", f"queue:{queue.name}", what) as by, progress(self.stderr, "removed") as show:
-            gone = queue_operations.purge(queue.name, states, show, by=by)
+            gone = message_operations.purge(queue.name, states, show, by=by)
         self.say(f"removed {gone:,} messages")
 
     def do_move(self, options: dict[str, Any]) -> None:
         source, target = options["source"], options["target"]
-        states, counts = _states(options), queue_counts(queue_operations.get_queue(source).pk)
-        queue_operations.get_queue(target)
+        states, counts = _states(options), queue_counts(message_operations.get_queue(source).pk)
+        message_operations.get_queue(target)
         there = sum(getattr(counts, state.label) for state in states)
         most = min(there, options["limit"]) if options["limit"] else there
         self.ask(f"Move {most:,} messages from {source!r} to {target!r}?", options["yes"])
         detail = f"{most:,} to queue:{target}"
         with recorded("move", f"queue:{source}", detail) as by, progress(self.stderr, "moved") as show:
-            moved = queue_operations.move(source, target, states, options["limit"], show, by=by)
+            moved = message_operations.move(source, target, states, options["limit"], show, by=by)
         self.say(f"moved {moved:,} messages")
 
     def do_delete(self, options: dict[str, Any]) -> None:
-        queue = queue_operations.get_queue(options["name"])
+        queue = message_operations.get_queue(options["name"])
         held = queue_counts(queue.pk).held
         if held and not options["force"]:
             raise CommandError(
@@ -175,14 +173,10 @@ class Command(SubcommandCommand):
             self.say(str(id))
 
     def do_peek(self, options: dict[str, Any]) -> None:
-        messages = queue_operations.peek(options["name"], STATES[options["state"]], options["limit"])
-        if options["json"]:
-            self.say_json([_message(message) for message in messages])
-        elif messages:
-            heads = ("ID", "ATTEMPTS", "PUBLISHED", "KEY", "PAYLOAD")
-            self.say(table(heads, [_line(message) for message in messages]))
-        else:
-            self.stderr.write(f"There is no {options['state']} message.")
+        messages = message_operations.peek(options["name"], STATES[options["state"]], options["limit"])
+        values, rows = [_message(message) for message in messages], [_line(message) for message in messages]
+        heads = ("ID", "ATTEMPTS", "PUBLISHED", "KEY", "PAYLOAD")
+        self.say_list(options["json"], values, heads, rows, f"There is no {options['state']} message.")
 
 
 def _add_create(parser: argparse.ArgumentParser) -> None:
@@ -252,11 +246,7 @@ def _counted(counts: QueueCounts) -> dict[str, int]:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    return ", ".join(map(str, value)) or "-" if isinstance(value, list) else shown(value)
 
 
 def _message(message: Message) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db import transaction
 
-from queues.management.shell import SubcommandCommand, table
+from queues.management.shell import SubcommandCommand
 from queues.operations import routes
 from queues.operations.audit_log import record, record_id, shell_operator
 from queues.operations.route_traffic import RouteTraffic, read_traffic
@@ -49,16 +49,13 @@ class Command(SubcommandCommand):
     def do_list(self, options: dict[str, Any]) -> None:
         found, traffic = routes.list_routes(), read_traffic()
         rows = [(route, traffic.get(route.pk, RouteTraffic())) for route in found]
-        if options["json"]:
-            self.say_json([
-                {
-                    "source": route.source, "target": route.target, "created_at": route.created_at,
-                    "carried": went.carried, "rate": round(went.rate, 1),
-                }
-                for route, went in rows
-            ])  # fmt: skip
-        elif found:
-            lines = [(route.source, route.target, went.carried, round(went.rate)) for route, went in rows]
-            self.say(table(("SOURCE", "TARGET", "CARRIED", "CARRIED/S"), lines))
-        else:
-            self.stderr.write("There are no routes.")
+        values = [
+            {
+                "source": route.source, "target": route.target, "created_at": route.created_at,
+                "carried": went.carried, "rate": round(went.rate, 1),
+            }
+            for route, went in rows
+        ]  # fmt: skip
+        lines = [(route.source, route.target, went.carried, round(went.rate)) for route, went in rows]
+        heads = ("SOURCE", "TARGET", "CARRIED", "CARRIED/S")
+        self.say_list(options["json"], values, heads, lines, "There are no routes.")

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peers.codec import frames
+from peers.codec.envelope import Envelope
 from peers.codec.frames import (
     Ack,
     Deliver,
-    Envelope,
     Ignored,
     Peers,
     PeersRequest,

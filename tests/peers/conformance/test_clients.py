@@ -17,6 +17,7 @@ from brokersite.environment import CHECKOUT
 from peers.backoff import Backoff
 from peers.client import AsyncPeerClient, Message, PeerClient
 from peers.codec import frames
+from peers.codec.envelope import MAX_FRAME
 from peers.errors import InvalidToken, NameClaimed, Rejected, TakenOver, UnusableName
 from tests.peers.broker import Blocking
 from tests.peers.manage import ENVIRONMENT, command, manage
@@ -134,7 +135,7 @@ def test_refusals_have_names(client: Any, other_key: str) -> None:
 def test_the_largest_message_arrives(client: Any) -> None:
     alice, bob = unique("alice"), unique("bob")
     with client(bob) as receiver, client(alice) as sender:
-        size = frames.MAX_FRAME - 600
+        size = MAX_FRAME - 600
         sender.send(bob, "x" * size, confirm=True)
         assert len(taken(receiver, 1)[0].body) == size
 

@@ -16,7 +16,7 @@ from queues.audit.chains import append, seal
 from queues.audit.events import AuditEvent
 from queues.models import ArchivedMessage, Content, Message, Queue, State
 from queues.operations import keys
-from queues.operations import queues as queue_operations
+from queues.operations import messages as message_operations
 from queues.operations.jobs import write_log
 from queues.operations.life import life_of
 from tests.queues.admin.test_admin import address, text_of
@@ -53,7 +53,7 @@ def test_the_life_of_a_dead_letter_shows_publisher_reason_and_requeueing_operato
     for part in ("billing", "over sspq, with key k1", "3 deliveries ended without success; the last: <b>no such"):
         assert part in shown
     assert events(message) == ["publish", "dead-letter"]
-    queue_operations.put_back("orders", [message.pk], by="alice")
+    message_operations.put_back("orders", [message.pk], by="alice")
     message = Message.objects.get()
     put_back = life_of(message)[-1]
     assert (put_back.event, put_back.who, put_back.source) == ("put-back", "alice", "audit: operators")
@@ -65,7 +65,7 @@ def test_in_an_audited_queue_steps_are_known_from_the_chain() -> None:
     make_queue(audited=True)
     id = publish("orders", b"body", key="k")
     assert id is not None
-    queue_operations.remove_messages("orders", [id], by="bob")
+    message_operations.remove_messages("orders", [id], by="bob")
     seal()
     steps = life_of(ArchivedMessage.objects.get())
     assert [(step.event, step.source) for step in steps if step.source != "archive"] == [
@@ -134,7 +134,7 @@ def test_a_message_has_one_address_wherever_it_is(admin_client: Client) -> None:
     queue = make_queue()
     message = store(queue, State.DEAD)[0]
     first = message.pk
-    queue_operations.put_back("orders")
+    message_operations.put_back("orders")
     assert Message.objects.get().pk != first
     assert admin_client.get(address("message", "change", first)).status_code == 200
     Message.objects.all()._raw_delete("default")

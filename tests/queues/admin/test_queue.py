@@ -349,7 +349,7 @@ def test_a_user_with_view_permission_only_can_change_nothing_on_a_queues_page(cl
 
 # Definitions.
 
-EXPORT, IMPORT = "admin:queues_definitions_export", "admin:queues_definitions_import"
+EXPORT, IMPORT = "admin:queues_queue_export_definitions", "admin:queues_queue_import_definitions"
 
 
 def test_definitions_are_exported_as_a_file(admin_client: Client) -> None:

@@ -23,6 +23,7 @@ from queues.audit.events import AuditEvent
 from queues.audit.reading import Block, Connection, read_blocks
 from queues.audit.verify import VerificationProgress
 from queues.management.commands import audit as command
+from queues.management.shell import terminal_line
 from queues.models import AuditAnchor, AuditVerification
 from tests.queues.audit.conftest import CHAIN, Intruder, letters
 from tests.queues.shell import Shell
@@ -144,9 +145,9 @@ def test_verify_shows_a_bar_on_a_terminal_and_takes_it_away() -> None:
             return True
 
     terminal = Terminal()
-    with command._bar(OutputWrapper(terminal), CHAIN) as show:
-        show(VerificationProgress(5000, 20_000))
-    assert terminal.getvalue() == f"\r{CHAIN} [{'#' * 7}{'.' * 23}]  25% of 20,000 rows\r\033[K"
+    with terminal_line(OutputWrapper(terminal)) as show:
+        show(command._progress_text(CHAIN, VerificationProgress(5000, 20_000)))
+    assert terminal.getvalue() == f"\r\033[K{CHAIN} [{'#' * 7}{'.' * 23}]  25% of 20,000 rows\r\033[K"
 
 
 def test_an_interrupted_verify_says_so_and_keeps_nothing(

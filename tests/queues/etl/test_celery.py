@@ -15,6 +15,7 @@ from brokersite.celery import app
 from queues.etl import runs, schedules
 from queues.etl.options import RunOptions
 from queues.models import EtlRun, EtlSchedule, EtlState
+from queues.planning import save_planned
 from tests.process import has_ended
 from tests.queues.etl.conftest import hourly
 from tests.queues.etl.workers import EtlWorker, forget_connections
@@ -65,7 +66,7 @@ def output(settings, tmp_path: Path) -> None:
 def due_schedule() -> EtlSchedule:
     """One that runs every hour, and whose time has just come."""
     schedule = EtlSchedule(name="hourly", cron=hourly(), timezone="UTC", verify=False)
-    schedules.save_schedule(schedule)
+    save_planned(schedule)
     EtlSchedule.objects.update(next_run_at=Now() - timedelta(seconds=1))
     return schedule
 

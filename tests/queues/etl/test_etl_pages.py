@@ -224,7 +224,7 @@ class TestRuns:
         address = page(run, view)
         run.delete()
         answer = admin_client.get(address) if view in ("progress", "change") else admin_client.post(address)
-        assert answer.status_code == (302 if view == "change" else 404)
+        assert answer.status_code == (404 if view == "progress" else 302)
 
     def test_a_user_with_view_permission_only_sees_no_buttons_and_is_refused(
         self, client: Client, published: list[int]

@@ -16,8 +16,8 @@ from django.utils import timezone
 from queues.etl import runs, schedules
 from queues.etl.errors import OutputBusy
 from queues.etl.options import RunOptions
-from queues.etl.schedules import ScheduleNotFound, UnplannableSchedule
 from queues.models import EtlRun, EtlSchedule, EtlState, Message
+from queues.planning import PlannedNotFound, Unplannable, save_planned, set_enabled
 from tests.queues.etl.conftest import hourly
 from tests.queues.etl.workers import forget_connections
 from tests.queues.store import another_connection
@@ -45,7 +45,7 @@ def broker(transactional_db: None) -> Iterator[None]:
 
 def make_schedule(name: str = "hourly", cron: str = "", due: bool = False, **fields: object) -> EtlSchedule:
     schedule = EtlSchedule(name=name, cron=cron or hourly(), **{"timezone": "Europe/Berlin", **fields})
-    schedules.save_schedule(schedule)
+    save_planned(schedule)
     if due:
         EtlSchedule.objects.filter(pk=schedule.pk).update(next_run_at=Now() - timedelta(hours=3))
     schedule.refresh_from_db()
@@ -195,10 +195,10 @@ class TestByHand:
     def test_a_deleted_schedule_is_not_run_or_changed(self, published: list[int]) -> None:
         schedule = make_schedule()
         EtlSchedule.objects.all().delete()
-        with pytest.raises(ScheduleNotFound, match="There is no schedule 'hourly' any more"):
+        with pytest.raises(PlannedNotFound, match="There is no ETL schedule 'hourly' any more"):
             schedules.run_now(schedule, "alice")
-        with pytest.raises(ScheduleNotFound):
-            schedules.save_schedule(schedule, ("cron",))
+        with pytest.raises(PlannedNotFound):
+            save_planned(schedule, ("cron",))
         assert published == []
 
     def test_again_means_with_the_same_options(self, published: list[int]) -> None:
@@ -211,10 +211,10 @@ class TestByHand:
 
     def test_disabling_forgets_the_next_run_and_enabling_plans_it(self) -> None:
         schedule = make_schedule()
-        schedules.set_enabled(schedule, False)
+        set_enabled(schedule, False)
         schedule.refresh_from_db()
         assert schedule.next_run_at is None
-        schedules.set_enabled(schedule, True)
+        set_enabled(schedule, True)
         schedule.refresh_from_db()
         assert schedule.next_run_at is not None
 
@@ -222,8 +222,8 @@ class TestByHand:
         schedule = make_schedule()
         before = schedule.cron
         schedule.cron = "0 0 30 2 *"
-        with pytest.raises(UnplannableSchedule, match=r"'hourly' cannot be planned\. It never comes true"):
-            schedules.save_schedule(schedule, ("cron",))
+        with pytest.raises(Unplannable, match=r"'hourly' cannot be planned\. It never comes true"):
+            save_planned(schedule, ("cron",))
         schedule.refresh_from_db()
         assert schedule.cron == before
 

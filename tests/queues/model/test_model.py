@@ -17,8 +17,10 @@ from queues.operations.keys import create_key
 from tests.queues.engine.conftest import Store
 from tests.queues.model.broker import Brokers
 from tests.queues.model.consumers import Consumer, Poller, Receiver, Worker
+from tests.queues.model.consuming import PARTS
 from tests.queues.model.leases import end_notes, note_leases
-from tests.queues.model.machine import KEY, PARTS, BrokerMachine
+from tests.queues.model.machine import BrokerMachine
+from tests.queues.model.publishing import KEY
 from tests.queues.model.reference import READY
 from tests.waiting import wait_until
 

@@ -30,6 +30,7 @@ from queues.models import (
     Subscription,
 )
 from queues.operations import audit_log, keys
+from queues.operations import messages as message_operations
 from queues.operations import queues as queue_operations
 from queues.operations.periodic import add_periodic
 from tests.queues.admin.test_admin import act, address, confirm, policy, subscription, text_of
@@ -116,7 +117,7 @@ def test_each_dead_letter_that_was_put_back_or_removed_is_recorded(admin_client:
     if event == "put-back":
         confirm(admin_client, act(admin_client, "message", "put_back", *(message.pk for message in [*dead, ready])))
     else:
-        queue_operations.remove_messages("orders", [message.pk for message in dead], by="admin")
+        message_operations.remove_messages("orders", [message.pk for message in dead], by="admin")
     assert [row for row in recorded() if row[1].startswith("message:")] == [
         (event, "message:17", "admin", "orders"), (event, f"message:{dead[1].pk}", "admin", "orders"),
     ]  # fmt: skip
@@ -245,7 +246,7 @@ def test_failed_operations_are_recorded_as_failed(
     def busy(*arguments: Any, **more: Any) -> int:
         raise queue_operations.QueueBusy("A transaction is still open.")
 
-    monkeypatch.setattr(queue_operations, operation, busy)
+    monkeypatch.setattr(message_operations if operation == "purge" else queue_operations, operation, busy)
     act(admin_client, "queue", action, queue.pk, confirmed="yes", typed="orders")
     event = action.partition("_")[0]
     begun, failed = recorded()
@@ -394,7 +395,7 @@ def test_a_refusal_in_the_shell_leaves_no_row_or_one_that_says_it_failed(
     def busy(*arguments: Any, **more: Any) -> int:
         raise queue_operations.QueueBusy("A transaction is still open.")
 
-    monkeypatch.setattr(queue_operations, "purge", busy)
+    monkeypatch.setattr(message_operations, "purge", busy)
     assert shell("queue", "purge", "orders", "--yes").status == 1
     assert recorded()[1] == ("failed", "queue:orders", SHELL, "purge: A transaction is still open.")
 

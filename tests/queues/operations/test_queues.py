@@ -13,8 +13,10 @@ from django.db import connection, connections
 
 from queues.api import publish, publish_many
 from queues.engine import Engine, options_from_settings
+from queues.engine.errors import QueueFull, QueueNotFound
 from queues.models import ArchivedMessage, Message, Outcome, Queue, QueueCount, QueueTally, State, Subscription
 from queues.operations import messages
+from queues.operations import messages as message_operations
 from queues.operations import queues as queue_operations
 from queues.store import text
 from tests.queues.store import (
@@ -115,17 +117,17 @@ def test_pause_and_resume_do_as_they_say_and_may_be_repeated() -> None:
         queue_operations.pause_queue,
         queue_operations.resume_queue,
         queue_operations.delete_queue,
-        queue_operations.purge,
-        queue_operations.put_back,
-        queue_operations.peek,
-        lambda name: queue_operations.move(name, "orders"),
-        lambda name: queue_operations.move("orders", name),
-        lambda name: queue_operations.remove_messages(name, [1]),
+        message_operations.purge,
+        message_operations.put_back,
+        message_operations.peek,
+        lambda name: message_operations.move(name, "orders"),
+        lambda name: message_operations.move("orders", name),
+        lambda name: message_operations.remove_messages(name, [1]),
     ],
 )
 def test_a_queue_that_does_not_exist_is_named(act: Any) -> None:
     make_queue()
-    with pytest.raises(queue_operations.QueueNotFound, match="'gone'"):
+    with pytest.raises(QueueNotFound, match="'gone'"):
         act("gone")
 
 
@@ -145,7 +147,7 @@ def test_an_empty_queue_is_deleted_with_everything_of_it() -> None:
     queue = make_queue()
     other = make_queue("other", dead_letter_queue=queue)
     store(queue)
-    queue_operations.purge("orders")
+    message_operations.purge("orders")
     assert queue_operations.delete_queue("orders") == 0
     assert not Queue.objects.filter(name="orders").exists()
     assert not QueueCount.objects.filter(queue_id=queue.pk).exists()
@@ -221,7 +223,7 @@ def test_a_publish_that_waits_for_the_deletion_finds_no_queue() -> None:
     def publish_from_elsewhere() -> None:
         try:
             publish("orders", b"x")
-        except queue_operations.QueueNotFound as error:
+        except QueueNotFound as error:
             failed.append(error)
         finally:
             connections.close_all()
@@ -247,7 +249,7 @@ async def test_a_queue_is_deleted_under_a_running_node_that_delivers_from_it_and
     stop = threading.Event()
 
     def feed() -> None:
-        with contextlib.suppress(queue_operations.QueueNotFound):
+        with contextlib.suppress(QueueNotFound):
             while not stop.is_set():
                 publish_many("orders", [b"x"] * 50)
         connections.close_all()
@@ -274,7 +276,7 @@ async def test_a_queue_is_deleted_under_a_running_node_that_delivers_from_it_and
             feeding = asyncio.create_task(asyncio.to_thread(feed))
             await asyncio.to_thread(delete)
             await feeding
-            with pytest.raises(queue_operations.QueueNotFound):
+            with pytest.raises(QueueNotFound):
                 await engine.queue("orders")
         assert engine.available
         assert engine.counts.reconnects == 0
@@ -298,7 +300,7 @@ def test_a_subscription_is_deleted_with_its_queue_and_backlog() -> None:
     assert queue_operations.delete_subscription(subscription.pk) == 2
     assert not Subscription.objects.exists()
     assert not Queue.objects.exists()
-    with pytest.raises(queue_operations.QueueNotFound, match="subscription"):
+    with pytest.raises(QueueNotFound, match="subscription"):
         queue_operations.delete_subscription(subscription.pk)
 
 
@@ -310,7 +312,7 @@ def test_a_purge_takes_what_waits_and_leaves_dead_letters_and_leases(small_batch
     for state in State:
         store(queue, state, 3)
     seen: list[int] = []
-    assert queue_operations.purge("orders", progress=seen.append) == 6
+    assert message_operations.purge("orders", progress=seen.append) == 6
     assert seen == [2, 3, 5, 6]
     assert set(Message.objects.values_list("state", flat=True)) == {State.LEASED, State.DEAD, State.DEAD_LEASED}
     assert assert_counts_are_exact(queue).settled == 6
@@ -324,14 +326,14 @@ def test_a_purge_takes_a_batch_at_a_time_whatever_the_plan(small_batches: None) 
         for method in ("hashagg", "hashjoin", "mergejoin", "material", "sort"):
             cursor.execute(f"set local enable_{method} = off")
     seen: list[int] = []
-    assert queue_operations.purge("orders", progress=seen.append) == 5
+    assert message_operations.purge("orders", progress=seen.append) == 5
     assert seen == [2, 4, 5]
 
 
 def test_a_purge_of_dead_letters_takes_them_alone() -> None:
     queue = make_queue()
     store(queue, State.DEAD, 2), store(queue, State.READY)
-    assert queue_operations.purge("orders", [State.DEAD]) == 2
+    assert message_operations.purge("orders", [State.DEAD]) == 2
     assert assert_counts_are_exact(queue).ready == 1
 
 
@@ -342,7 +344,7 @@ def test_a_purge_leaves_other_queues_and_what_arrives_while_it_works(small_batch
     def publish_more(done: int) -> None:
         publish("orders", b"later")
 
-    assert queue_operations.purge("orders", progress=publish_more) == 4
+    assert message_operations.purge("orders", progress=publish_more) == 4
     assert {bytes(message.payload) for message in Message.objects.filter(queue=queue)} == {b"later"}
     assert assert_counts_are_exact(other).ready == 1
 
@@ -354,7 +356,7 @@ def test_a_purge_leaves_what_becomes_ready_while_it_removes_what_is_delayed() ->
     def publish_more(done: int) -> None:
         publish("orders", b"later")
 
-    assert queue_operations.purge("orders", progress=publish_more) == 1
+    assert message_operations.purge("orders", progress=publish_more) == 1
     assert [bytes(message.payload) for message in Message.objects.filter(queue=queue)] == [b"later"]
 
 
@@ -366,13 +368,13 @@ def test_a_purge_takes_messages_of_every_priority_and_leaves_later_ones_of_a_hig
     def publish_more(done: int) -> None:
         publish("orders", b"later", priority=9)
 
-    assert queue_operations.purge("orders", progress=publish_more) == 3
+    assert message_operations.purge("orders", progress=publish_more) == 3
     assert {bytes(message.payload) for message in Message.objects.filter(queue=queue)} == {b"later"}
 
 
 def test_nothing_is_archived_where_nothing_is_to_be_kept() -> None:
     store(make_queue(retention="none"))
-    assert queue_operations.purge("orders") == 1
+    assert message_operations.purge("orders") == 1
     assert not ArchivedMessage.objects.exists()
 
 
@@ -381,9 +383,9 @@ def test_nodes_hear_of_a_purge_of_what_is_ready_and_of_no_other() -> None:
     queue = make_queue()
     make_node()
     with listening() as heard:
-        queue_operations.purge("orders", [State.DEAD, State.DELAYED])
+        message_operations.purge("orders", [State.DEAD, State.DELAYED])
         assert heard.take("purge") == []
-        queue_operations.purge("orders")
+        message_operations.purge("orders")
         assert heard.take("purge") == [queue.pk]
 
 
@@ -393,7 +395,7 @@ def test_messages_locked_by_another_transaction_are_left_alone() -> None:
     ids = [message.pk for message in store(queue, count=2)]
     with another_connection() as other:
         other.execute("select 1 from queues_message where id = %s for update", (ids[0],))
-        assert queue_operations.purge("orders") == 1
+        assert message_operations.purge("orders") == 1
     assert Message.objects.get().pk == ids[0]
 
 
@@ -401,7 +403,7 @@ def test_single_messages_are_removed_unless_a_consumer_has_them() -> None:
     queue = make_queue()
     ids = [store(queue, state)[0].pk for state in State]
     keep = store(queue)[0].pk
-    assert queue_operations.remove_messages("orders", [*ids, -1]) == 3
+    assert message_operations.remove_messages("orders", [*ids, -1]) == 3
     assert set(Message.objects.values_list("id", flat=True)) == {keep, ids[State.LEASED], ids[State.DEAD_LEASED]}
     assert ArchivedMessage.objects.filter(outcome=Outcome.REMOVED).count() == 3
     assert_counts_are_exact(queue)
@@ -415,7 +417,7 @@ def test_messages_move_to_the_tail_of_the_target_in_order_and_keep_their_first_i
     there = store(target)[0].pk
     first = [message.pk for message in store(source, count=5, key=None, headers={"a": 1})]
     seen: list[int] = []
-    assert queue_operations.move("orders", "target", progress=seen.append) == 5
+    assert message_operations.move("orders", "target", progress=seen.append) == 5
     assert seen == [2, 4, 5]
     moved = list(Message.objects.filter(queue=target))
     assert moved[0].pk == there
@@ -428,7 +430,7 @@ def test_messages_move_to_the_tail_of_the_target_in_order_and_keep_their_first_i
 def test_at_most_as_many_move_as_were_asked_for_the_oldest_first(small_batches: None) -> None:
     source, target = make_queue(), make_queue("target")
     first = [message.pk for message in store(source, count=5)]
-    assert queue_operations.move("orders", "target", limit=3) == 3
+    assert message_operations.move("orders", "target", limit=3) == 3
     assert list(Message.objects.filter(queue=target).values_list("origin_id", flat=True)) == first[:3]
 
 
@@ -437,7 +439,7 @@ def test_moved_delayed_messages_keep_their_time_and_dead_letters_begin_anew() ->
     due = store(source, State.DELAYED, attempts=2)[0].due_at
     store(source, State.DEAD, attempts=5, error="why")
     store(source, State.LEASED)
-    assert queue_operations.move("orders", "target", WAITING_OR_DEAD) == 2
+    assert message_operations.move("orders", "target", WAITING_OR_DEAD) == 2
     delayed, dead = Message.objects.filter(queue=target).order_by("-state")
     assert (delayed.state, delayed.due_at, delayed.attempts) == (State.DELAYED, due, 2)
     assert (dead.state, dead.attempts, dead.dead_at, dead.error) == (State.READY, 0, None, "why")
@@ -448,7 +450,7 @@ def test_moved_delayed_messages_keep_their_time_and_dead_letters_begin_anew() ->
 def test_a_key_that_is_taken_in_the_target_is_left_behind_and_others_are_kept() -> None:
     source, target = make_queue(), make_queue("target")
     store(source, key="taken"), store(source, key="free"), store(target, key="taken")
-    queue_operations.move("orders", "target")
+    message_operations.move("orders", "target")
     assert set(Message.objects.filter(queue=target).values_list("key", flat=True)) == {"taken", "free", None}
 
 
@@ -458,7 +460,7 @@ def test_moved_messages_take_the_targets_time_to_live_unless_they_have_one() -> 
     store(source)
     publish("orders", b"", ttl=5)
     own = Message.objects.exclude(expires_at=None).get().expires_at
-    queue_operations.move("orders", "target")
+    message_operations.move("orders", "target")
     first, second = Message.objects.all()
     assert first.expires_at is not None
     assert second.expires_at == own
@@ -467,29 +469,29 @@ def test_moved_messages_take_the_targets_time_to_live_unless_they_have_one() -> 
 def test_a_target_that_rejects_takes_what_fits_and_says_that_it_is_full() -> None:
     source, target = make_queue(), make_queue("target", max_length=3)
     store(source, count=5), store(target)
-    with pytest.raises(queue_operations.QueueFull, match="'target' holds 3"):
-        queue_operations.move("orders", "target")
+    with pytest.raises(QueueFull, match="'target' holds 3"):
+        message_operations.move("orders", "target")
     assert assert_counts_are_exact(source).ready == 3
     assert assert_counts_are_exact(target).ready == 3
 
 
 def test_a_target_that_is_filled_exactly_is_no_error() -> None:
     store(make_queue(), count=2), make_queue("target", max_length=2)
-    assert queue_operations.move("orders", "target") == 2
+    assert message_operations.move("orders", "target") == 2
 
 
 def test_a_target_that_drops_the_oldest_keeps_the_newest() -> None:
     source, target = make_queue(), make_queue("target", max_length=2, overflow="drop-oldest")
     store(target, payload=b"old"), store(source, count=2, payload=b"new")
-    assert queue_operations.move("orders", "target") == 2
+    assert message_operations.move("orders", "target") == 2
     assert [bytes(message.payload) for message in Message.objects.filter(queue=target)] == [b"new", b"new"]
     assert_counts_are_exact(target)
 
 
 def test_a_queue_cannot_be_moved_to_itself() -> None:
     make_queue()
-    with pytest.raises(queue_operations.OperationError, match="the same queue"):
-        queue_operations.move("orders", "orders")
+    with pytest.raises(message_operations.OperationError, match="the same queue"):
+        message_operations.move("orders", "orders")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -497,8 +499,8 @@ def test_nodes_hear_of_what_became_ready_by_a_move_or_by_being_put_back() -> Non
     source, target = make_queue(), make_queue("target")
     store(source), store(source, State.DEAD)
     with listening() as heard:
-        queue_operations.move("orders", "target")
-        queue_operations.put_back("orders")
+        message_operations.move("orders", "target")
+        message_operations.put_back("orders")
         first, second = Message.objects.order_by("id")
         assert heard.take("ready") == [{str(target.pk): first.pk}, {str(source.pk): second.pk}]
 
@@ -507,7 +509,7 @@ def test_dead_letters_are_put_back_at_the_tail_with_no_attempts() -> None:
     queue = make_queue(message_ttl=timedelta(hours=1))
     dead = [message.pk for message in store(queue, State.DEAD, 3, attempts=5)]
     ready = store(queue)[0].pk
-    assert queue_operations.put_back("orders", dead[:2]) == 2
+    assert message_operations.put_back("orders", dead[:2]) == 2
     rows = list(Message.objects.filter(state=State.READY).values_list("id", "origin_id", "attempts"))
     assert rows[0] == (ready, None, 0)
     assert [row[1:] for row in rows[1:]] == [(dead[0], 0), (dead[1], 0)]
@@ -518,22 +520,22 @@ def test_dead_letters_are_put_back_at_the_tail_with_no_attempts() -> None:
 
 def test_a_key_is_kept_by_what_is_put_back() -> None:
     store(make_queue(), State.DEAD, key="a")
-    assert queue_operations.put_back("orders") == 1
+    assert message_operations.put_back("orders") == 1
     assert Message.objects.get().key == "a"
 
 
 def test_a_full_queue_takes_no_dead_letters_back() -> None:
     queue = make_queue(max_length=1)
     store(queue), store(queue, State.DEAD)
-    with pytest.raises(queue_operations.QueueFull):
-        queue_operations.put_back("orders")
+    with pytest.raises(QueueFull):
+        message_operations.put_back("orders")
     assert assert_counts_are_exact(queue).dead == 1
 
 
 def test_a_delayed_message_is_delivered_now() -> None:
     queue = make_queue()
     ids = [message.pk for message in store(queue, State.DELAYED, 2, attempts=1)]
-    assert queue_operations.deliver_now("orders", ids[:1]) == 1
+    assert message_operations.deliver_now("orders", ids[:1]) == 1
     message = Message.objects.get(state=State.READY)
     assert (message.origin_id, message.due_at, message.attempts) == (ids[0], None, 1)
     assert_counts_are_exact(queue)
@@ -543,8 +545,8 @@ def test_peeking_shows_the_oldest_and_changes_nothing() -> None:
     make_queue()
     ids = publish_many("orders", [b"1", b"2", b"3"])
     before = list(Message.objects.values())
-    assert [message.pk for message in queue_operations.peek("orders", limit=2)] == ids[:2]
-    assert queue_operations.peek("orders", State.DEAD) == []
+    assert [message.pk for message in message_operations.peek("orders", limit=2)] == ids[:2]
+    assert message_operations.peek("orders", State.DEAD) == []
     assert list(Message.objects.values()) == before
 
 

@@ -7,6 +7,7 @@ import threading
 import pytest
 from django.db import connections, transaction
 
+from queues.addresses import InvalidAddress
 from queues.models import Route, Topology
 from queues.operations import routes
 from tests.queues.store import another_connection, make_queue
@@ -30,7 +31,7 @@ def test_a_name_may_have_colons_and_255_characters() -> None:
 @pytest.mark.parametrize("bad", ["", "queue:", "topic:", "peer:", "topic:" + "x" * 256, "a\0"])
 def test_an_invalid_address_is_refused_at_either_end(bad: str) -> None:
     for ends in ((bad, "queue:a"), ("queue:a", bad)):
-        with pytest.raises(routes.InvalidAddress):
+        with pytest.raises(InvalidAddress):
             routes.add_route(*ends)
     assert not Route.objects.exists()
 
@@ -39,9 +40,9 @@ def test_a_route_leads_to_a_peer_but_begins_at_none() -> None:
     route = routes.add_route("queue:a", "peer:bob")
     assert (route.source, route.target) == ("queue:a", "peer:bob")
     assert routes.missing_queues(route) == ["a"]
-    with pytest.raises(routes.InvalidAddress, match="a route can lead to a peer"):
+    with pytest.raises(InvalidAddress, match="a route can lead to a peer"):
         routes.add_route("peer:bob", "queue:b")
-    with pytest.raises(routes.InvalidAddress, match="240 characters"):
+    with pytest.raises(InvalidAddress, match="240 characters"):
         routes.add_route("queue:a", "peer:" + "x" * 241)
     routes.remove_route("a", "peer:bob")
     assert not Route.objects.exists()

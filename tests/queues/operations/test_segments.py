@@ -14,6 +14,7 @@ from queues.engine.uuids import message_uuid
 from queues.etl.job.database import statement
 from queues.models import ArchivedMessage, AuditJournalEntry, BulkAction, Message, Outcome, Queue, State
 from queues.operations import bulk, jobs, life, messages
+from queues.operations import messages as message_operations
 from queues.operations import queues as queue_operations
 from queues.operations.bulk import BulkPlan
 from queues.operations.jobs import JobStatus
@@ -72,7 +73,7 @@ def mixed() -> tuple[Queue, list[int]]:
 def test_pages_have_each_ready_message_once_and_in_order(mixed: tuple[Queue, list[int]], most: int) -> None:
     queue, ids = mixed
     assert_counts_are_exact(queue)
-    assert [message.pk for message in queue_operations.peek("orders", limit=most)] == ids[:most]
+    assert [message.pk for message in message_operations.peek("orders", limit=most)] == ids[:most]
     searched, cursor, seen = Search(Criteria(queue="orders", state="ready")), "", list[int]()
     while cursor or not seen:
         look = searched.find(cursor, most)
@@ -134,8 +135,8 @@ def cut_after(id: int) -> None:
 
 
 READERS: dict[str, Callable[[Queue, int], Any]] = {
-    "peek": lambda queue, id: queue_operations.peek("orders", limit=4),
-    "peek at dead letters": lambda queue, id: queue_operations.peek("orders", State.DEAD),
+    "peek": lambda queue, id: message_operations.peek("orders", limit=4),
+    "peek at dead letters": lambda queue, id: message_operations.peek("orders", State.DEAD),
     "a page": lambda queue, id: list(
         Message.objects.within_reach(4, queue=queue.pk, state=0, after=id).select_related("queue").order_by("id")[:4]
     ),
@@ -179,7 +180,7 @@ def test_an_action_on_single_messages_reads_their_segments(backlog: tuple[Queue,
     queue, firsts = backlog
     make_queue("target")
     with segments_read(150):
-        assert queue_operations.remove_messages("orders", [firsts[1500]]) == 1
+        assert message_operations.remove_messages("orders", [firsts[1500]]) == 1
         assert run(BulkAction.DELAY, delay=60, ids=(firsts[1501],)) == (1, 0)
         assert run(BulkAction.MOVE, "target", ids=(firsts[1502],)) == (1, 0)
         assert run(BulkAction.COPY, "target", ids=(firsts[1503],)) == (1, 0)
@@ -193,8 +194,8 @@ def test_an_action_on_single_messages_reads_their_segments(backlog: tuple[Queue,
 def test_a_message_of_a_segment_is_removed_and_those_beside_it_stay() -> None:
     queue = make_queue("orders")
     ids, others = store_segment(queue), store_segment(queue)
-    assert queue_operations.remove_messages("orders", [ids[1]], by="alice") == 1
-    assert [message.pk for message in queue_operations.peek("orders")] == [ids[0], *ids[2:], *others]
+    assert message_operations.remove_messages("orders", [ids[1]], by="alice") == 1
+    assert [message.pk for message in message_operations.peek("orders")] == [ids[0], *ids[2:], *others]
     assert whole_segments() == [others[0]]
     assert list(ArchivedMessage.objects.values_list("pk", "outcome", "size")) == [(ids[1], Outcome.REMOVED, 1)]
     assert assert_counts_are_exact(queue).ready == 7
@@ -261,9 +262,9 @@ def test_a_queue_is_moved_out_of_its_segments_oldest_first(
     queue, target = make_queue("orders"), make_queue("target")
     ids = [*store_segment(queue), *(row.pk for row in store(queue)), *store_segment(queue)]
     count = limit or len(ids)
-    assert queue_operations.move("orders", "target", limit=limit) == count
+    assert message_operations.move("orders", "target", limit=limit) == count
     assert list(Message.objects.filter(queue=target).order_by("id").values_list("origin_id", flat=True)) == ids[:count]
-    assert [message.pk for message in queue_operations.peek("orders")] == ids[count:]
+    assert [message.pk for message in message_operations.peek("orders")] == ids[count:]
     assert assert_counts_are_exact(queue).ready == len(ids) - count
 
 
@@ -281,7 +282,7 @@ def test_whole_segments_are_purged_and_archived_without_a_row_for_each_message(
     leased = store_segment(queue, node=make_node())
     stays = store_segment(other)
     before = rows_inserted()
-    assert queue_operations.purge("orders") == 8
+    assert message_operations.purge("orders") == 8
     assert rows_inserted() == before
     assert whole_segments() == [leased[0], stays[0]]
     archived = ArchivedMessage.objects.order_by("id").values_list(
@@ -308,7 +309,7 @@ def rows_inserted() -> int:
 def test_a_purged_queue_that_keeps_nothing_has_nothing_in_the_archive() -> None:
     queue = make_queue("orders", retention="none")
     store_segment(queue)
-    assert queue_operations.purge("orders") == 4
+    assert message_operations.purge("orders") == 4
     assert not ArchivedMessage.objects.exists()
     assert assert_counts_are_exact(queue).settled == 4
 
@@ -317,7 +318,7 @@ def test_each_message_of_a_queue_that_was_audited_later_is_recorded(monkeypatch:
     monkeypatch.setattr(messages, "BATCH", 3)
     queue = make_queue("orders", audited=True)
     ids = [*store_segment(queue), *store_segment(queue)]
-    assert queue_operations.purge("orders", by="alice") == 8
+    assert message_operations.purge("orders", by="alice") == 8
     rows = AuditJournalEntry.objects.filter(chain="queue:orders", event="purge").order_by("id")
     assert list(rows.values_list("record_id", "sender")) == [(str(id), "alice") for id in ids]
     assert assert_counts_are_exact(queue).ready == 0
@@ -328,7 +329,7 @@ def test_a_purge_ends_within_a_segment_at_its_upper_id() -> None:
     ids, later = store_segment(queue), store_segment(queue)
     gone = sum(messages.purge_batches(queue.pk, State.READY, Outcome.PURGED, DEFAULT_DB_ALIAS, high=ids[1]))
     assert gone == 2
-    assert [message.pk for message in queue_operations.peek("orders")] == [*ids[2:], *later]
+    assert [message.pk for message in message_operations.peek("orders")] == [*ids[2:], *later]
     assert whole_segments() == [later[0]]
     assert_counts_are_exact(queue)
 
@@ -336,7 +337,7 @@ def test_a_purge_ends_within_a_segment_at_its_upper_id() -> None:
 def test_a_purge_reads_each_segment_a_few_times(backlog: tuple[Queue, list[int]]) -> None:
     queue, firsts = backlog
     with segments_read(8 * len(firsts)):
-        assert queue_operations.purge("orders") == 2 * len(firsts)
+        assert message_operations.purge("orders") == 2 * len(firsts)
     assert (len(whole_segments()), assert_counts_are_exact(queue).ready) == (len(firsts), 0)
 
 
@@ -364,9 +365,9 @@ def test_messages_that_a_claim_is_unpacking_are_not_forgotten(transactional_db: 
     def operate() -> None:
         try:
             if operation == "purge":
-                done.append(queue_operations.purge("orders"))
+                done.append(message_operations.purge("orders"))
             else:
-                done.append(queue_operations.move("orders", "target"))
+                done.append(message_operations.move("orders", "target"))
         finally:
             connections.close_all()
 
@@ -393,7 +394,7 @@ def test_a_single_message_that_a_node_is_about_to_get_is_left_alone(transactiona
     ids = store_segment(queue)
     with another_connection() as other:
         other.execute("select from queues_segment for update")
-        assert queue_operations.remove_messages("orders", ids[:1]) == 0
+        assert message_operations.remove_messages("orders", ids[:1]) == 0
         assert run(BulkAction.DELAY, delay=60, ids=tuple(ids[:1])) == (0, 1)
     assert whole_segments() == [ids[0]]
 

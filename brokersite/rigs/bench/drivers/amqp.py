@@ -90,9 +90,6 @@ class AmqpConnection(Stream):
         self.call(0, 10, 40, short(login.vhost) + short("") + b"\0")
         self.call(1, 20, 10, short(""))
 
-    def fileno(self) -> int:
-        return self.socket.fileno()
-
     def next_frame(self) -> tuple[int, bytes]:
         """The next frame's kind and payload."""
         while len(self.rest) < 7:

@@ -61,9 +61,6 @@ class NatsConnection(Stream):
         self.send(b"CONNECT " + json.dumps(options).encode() + b"\r\nPING\r\n")
         self.until_pong()
 
-    def fileno(self) -> int:
-        return self.socket.fileno()
-
     def until(self, mark: bytes) -> bytes:
         """Everything up to and including `mark`."""
         while mark not in self.rest:

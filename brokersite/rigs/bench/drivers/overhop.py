@@ -48,9 +48,6 @@ class OverhopConnection(Stream):
         self.call(Type.HELLO, {})
         self.call(Type.REGISTER, {})
 
-    def fileno(self) -> int:
-        return self.socket.fileno()
-
     def call(self, kind: Type, payload: dict[str, Any]) -> dict[str, Any]:
         """Send a request; the payload of its answer."""
         self.send(encode(kind, "b", payload))

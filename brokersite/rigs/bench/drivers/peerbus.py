@@ -81,9 +81,6 @@ class Peer(Stream):
         if _PEERS not in texts[0]:
             raise BenchError(f"peerbus at {self.endpoint} says {texts[0][:200]!r} to a register.")
 
-    def fileno(self) -> int:
-        return self.socket.fileno()
-
     def texts(self, most: int = 1 << 30) -> list[bytes]:
         """The whole text messages in what was read; pings are answered. Raises BenchError for a close."""
         rest, at = bytes(self.rest), 0

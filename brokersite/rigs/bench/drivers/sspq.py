@@ -45,9 +45,6 @@ class SspqProducer(Stream):
         self._records = Records(frame, HEADER_SIZE, driver.run, index)
         self._sent = 0
 
-    def fileno(self) -> int:
-        return self.socket.fileno()
-
     def publish(self, first: int, count: int) -> None:
         self.send(self._records.take(first, count))
         self._sent = first + count

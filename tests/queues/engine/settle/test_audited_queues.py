@@ -19,6 +19,7 @@ from queues.audit.verify import Verification, verify
 from queues.engine import Destination, DetailedMessage, Engine, LocalQueue, StoreUnavailable, Unstorable
 from queues.engine.settle.writer import SettlementWriter
 from queues.models import State
+from queues.operations import messages as message_operations
 from queues.operations import queues as queue_operations
 from tests.queues.audit.spans import messages_of
 from tests.queues.engine.cluster.test_membership import kill
@@ -325,7 +326,7 @@ async def test_queues_that_are_not_audited_leave_no_row(engine: Engine, store: S
         delivery = await Consumer(buffer).next()
         assert delivery is not None
         end(delivery[0])
-    await in_django(queue_operations.purge, "orders", [State.READY, State.DEAD], by="alice")
+    await in_django(message_operations.purge, "orders", [State.READY, State.DEAD], by="alice")
     await store.until(lambda: engine.settlements.idle, "the settlement")
     assert store.rows("select from queues_audit") == []
     assert store.rows("select from queues_auditjournal") == []
@@ -346,15 +347,15 @@ async def test_operators_stand_in_the_chain_with_what_they_did_to_each_message(e
     (dead,) = await store.until(
         lambda: store.rows("select id from queues_message where queue_id = %s and state = 3", queue), "it is dead"
     )
-    assert await in_django(queue_operations.put_back, "orders", [dead["id"]], by="alice") == 1
+    assert await in_django(message_operations.put_back, "orders", [dead["id"]], by="alice") == 1
     assert await Consumer(buffer).bodies(1) == [b"dies"]
     found = await until_happened(store, "publish", "deliver", "dead-letter", "put-back", "deliver", "settle")
     assert found[3] == ("put-back", found[0][1], "alice", "orders")
     later = [await in_django(api.publish, "orders", b"later", delay=60) for _ in range(4)]
-    assert await in_django(queue_operations.deliver_now, "orders", later[:1], by="bob") == 1
-    assert await in_django(queue_operations.remove_messages, "orders", later[1:2], by="bob") == 1
-    assert await in_django(queue_operations.move, "orders", "other", [State.DELAYED], 1, by="bob") == 1
-    assert await in_django(queue_operations.purge, "orders", [State.DELAYED], by="bob") == 1
+    assert await in_django(message_operations.deliver_now, "orders", later[:1], by="bob") == 1
+    assert await in_django(message_operations.remove_messages, "orders", later[1:2], by="bob") == 1
+    assert await in_django(message_operations.move, "orders", "other", [State.DELAYED], 1, by="bob") == 1
+    assert await in_django(message_operations.purge, "orders", [State.DELAYED], by="bob") == 1
     found = await until_happened(
         store, *[row[0] for row in found], *["publish"] * 4, "deliver-now", "remove", "move", "purge"
     )
@@ -374,7 +375,7 @@ async def test_messages_purged_from_memory_are_recorded_with_the_operator(engine
     await publish(engine, "orders", b"1", b"2", b"3")
     assert await Consumer(buffer).next() is not None
     await store.until(lambda: len(buffer.ready) == 2, "the others in memory")
-    await in_django(queue_operations.purge, "orders", by="alice")
+    await in_django(message_operations.purge, "orders", by="alice")
     found = await until_happened(store, *["publish"] * 3, "deliver", "purge", "purge")
     assert [row[1:] for row in found[4:]] == [(found[n][1], "alice", "") for n in (1, 2)]
     assert len(store.messages(queue)) == 1
@@ -390,7 +391,7 @@ async def test_a_purge_that_finds_the_settler_busy_is_recorded_after_the_deliver
     async with settling_held(engine, store):
         assert await Consumer(buffer).next() is not None
         await store.until(lambda: len(buffer.ready) == 2, "the others in memory")
-        await in_django(queue_operations.purge, "orders", by="alice")
+        await in_django(message_operations.purge, "orders", by="alice")
         await store.until(lambda: not buffer.ready, "the purge is heard of")
     await until_happened(store, *["publish"] * 3, "deliver", "purge", "purge")
 
@@ -398,10 +399,10 @@ async def test_a_purge_that_finds_the_settler_busy_is_recorded_after_the_deliver
 async def test_messages_named_by_an_operator_are_in_the_operators_chain_too(store: Store) -> None:
     store.queue("orders")
     ids = [await in_django(api.publish, "orders", b"x", delay=60) for _ in range(3)]
-    await in_django(queue_operations.deliver_now, "orders", ids[:2], by="alice")
-    await in_django(queue_operations.remove_messages, "orders", ids[2:], by="alice")
-    await in_django(queue_operations.remove_messages, "orders", ids[2:], by="alice")  # it is gone
-    await in_django(queue_operations.purge, "orders", by="alice")  # names no message
+    await in_django(message_operations.deliver_now, "orders", ids[:2], by="alice")
+    await in_django(message_operations.remove_messages, "orders", ids[2:], by="alice")
+    await in_django(message_operations.remove_messages, "orders", ids[2:], by="alice")  # it is gone
+    await in_django(message_operations.purge, "orders", by="alice")  # names no message
     waiting = store.rows("select chain, event, record_id, sender, recipient from queues_auditjournal order by id")
     assert [tuple(row.values()) for row in waiting] == [
         ("operators", "deliver-now", f"message:{ids[0]}", "alice", "orders"),

@@ -19,7 +19,7 @@ from queues.engine.settle import segments as segments_module
 from queues.engine.settle.audited_queues import queue_chain
 from queues.engine.settle.writer import SettlementWriter
 from queues.models import State
-from queues.operations import queues as queue_operations
+from queues.operations import messages as message_operations
 from tests.queues.audit.spans import messages_of
 from tests.queues.engine.cluster.test_membership import kill
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
@@ -370,11 +370,11 @@ async def test_operators_record_each_message_of_ready_segments(engine: Engine, s
     store.queue("other", audited=True)
     await publish(engine, "jobs", *FOUR)
     ids = [row["id"] for row in store.messages(queue)]
-    assert await in_django(queue_operations.remove_messages, "jobs", ids[:1], by="bob") == 1
-    assert await in_django(queue_operations.move, "jobs", "other", [State.READY], 1, by="bob") == 1
+    assert await in_django(message_operations.remove_messages, "jobs", ids[:1], by="bob") == 1
+    assert await in_django(message_operations.move, "jobs", "other", [State.READY], 1, by="bob") == 1
     await publish(engine, "jobs", *FOUR)
     assert segments(store) == 1
-    assert await in_django(queue_operations.purge, "jobs", by="alice") == 6
+    assert await in_django(message_operations.purge, "jobs", by="alice") == 6
     expected = [["publish", "remove"], ["publish", "move"], *[["publish", "purge"]] * 6]
     await store.until(lambda: lives(store) == expected, "the record")
 

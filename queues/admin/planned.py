@@ -1,0 +1,94 @@
+"""What runs at the times of a cron expression: when it runs, how the last run went, and running it now."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import mark_safe
+
+from queues.admin.recorded import AbstractAdmin, RecordedAdmin
+from queues.cron import cron_problem, explain
+from queues.planning import save_planned, set_enabled, upcoming
+from queues.times import local, relative
+
+#: Runs ahead that the page of one shows.
+UPCOMING = 5
+
+
+class PlannedAdmin(RecordedAdmin, metaclass=AbstractAdmin):
+    """Periodic jobs and ETL schedules."""
+
+    actions = ("run_now", "enable", "disable")
+    show_full_result_count = False
+
+    @abstractmethod
+    def run(self, request: HttpRequest, planned: Any) -> tuple[str, str]:
+        """Run it now; returns what the run is called, and a text that says so with a link."""
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        runs = ("Runs", {"fields": self.readonly_fields})
+        return self.fieldsets if obj is None else (*(self.fieldsets or ()), runs)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if form.changed_data or not change:
+            save_planned(obj, form.changed_data if change else None)
+
+    @admin.display(ordering="cron")
+    def schedule(self, planned: Any) -> str:
+        return format_html('<span title="{}, {}">{}</span>', self.in_words(planned), planned.timezone, planned.cron)
+
+    @admin.display(description="schedule in words")
+    def in_words(self, planned: Any) -> str:
+        return cron_problem(planned.cron) or explain(planned.cron)
+
+    @admin.display(ordering="next_run_at")
+    def next_run(self, planned: Any) -> str:
+        if not planned.enabled:
+            return "-"
+        return moment_shown(planned, planned.next_run_at) if planned.next_run_at else "not planned"
+
+    @admin.display(description="runs ahead")
+    def upcoming(self, planned: Any) -> str:
+        if not planned.enabled:
+            return "none: it is not enabled"
+        moments = upcoming(planned, UPCOMING, timezone.now())
+        return format_html_join(mark_safe("<br>"), "{}", ((local(moment, planned.timezone),) for moment in moments))
+
+    @admin.display(ordering="last_error")
+    def problem(self, planned: Any) -> str:
+        return planned.last_error or "-"
+
+    @admin.action(description="Run now; the schedule stays as it is", permissions=["change"])
+    def run_now(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        for planned in queryset:
+            with self.attempt(request, f"Could not run {planned}: ") as done:
+                name, text = self.run(request, planned)
+                self.log_done(request, planned, "run", f"Run now: {name}.", name)
+                done.append(text)
+
+    @admin.action(description="Enable", permissions=["change"])
+    def enable(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        self._set_all_enabled(request, queryset, True)
+
+    @admin.action(description="Disable", permissions=["change"])
+    def disable(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        self._set_all_enabled(request, queryset, False)
+
+    def _set_all_enabled(self, request: HttpRequest, queryset: QuerySet[Any], enabled: bool) -> None:
+        word = "Enabled" if enabled else "Disabled"
+        for planned in queryset:
+            with self.attempt(request, f"Could not change {planned}: ") as done:
+                set_enabled(planned, enabled)
+                self.log_done(request, planned, "enable" if enabled else "disable", f"{word}.")
+                done.append(f"{word} {planned}.")
+
+
+def moment_shown(planned: Any, moment: Any) -> str:
+    """A moment by the clock that it runs by, and how far away it is."""
+    return f"{local(moment, planned.timezone)}, {relative(moment, timezone.now())}"
