@@ -192,11 +192,12 @@ class OverhopService:
                 continue
             now = {wid: session.snapshot() for wid, session in self._workers.items()}
             changed = [snapshot for wid, snapshot in now.items() if self._written.get(wid) != snapshot]
-            spent = thread_time() - began
             gone = [wid for wid in self._written if wid not in now]
             try:
+                workers = json.dumps(changed)
+                spent = thread_time() - began
                 if changed or gone:
-                    await self.engine.request("write_workers", node=node, workers=json.dumps(changed), gone=gone)
+                    await self.engine.request("write_workers", node=node, workers=workers, gone=gone)
                 self._written = now
             except StoreUnavailable:
                 pass  # the next one tells all of it

@@ -112,7 +112,9 @@ async def test_many_subscriptions_are_looked_at_less_often(
             raise asyncio.CancelledError
 
     monkeypatch.setattr("wire.overhop.service.asyncio.sleep", sleep)
-    service.registered(Mock(), "1")
+    worker = Mock()
+    worker.snapshot.return_value = {"wid": "1"}
+    service.registered(worker, "1")
     engine.answers = [None, None]
     with pytest.raises(asyncio.CancelledError):
         await service._write_snapshots()
