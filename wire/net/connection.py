@@ -31,6 +31,9 @@ logger = logging.getLogger("wire.net.listener")
 #: Seconds to wait for the client's end of file after everything is flushed and our side is shut down.
 LINGER = 1.0
 
+#: Bytes from which on a part of what is sent is not worth copying.
+LARGE_PART = 16 << 10
+
 #: The connection's own reason to pause reading: the client does not read.
 WRITE = "write"
 
@@ -222,6 +225,14 @@ class Connection(asyncio.Protocol):
         if not self._closing:
             self.bytes_out += len(data)
             self._transport.write(data)
+
+    def write_parts(self, parts: list[bytes | bytearray]) -> None:
+        """Send what these make together. Large parts, which other connections may be sent too, are not copied."""
+        if max(map(len, parts)) < LARGE_PART:
+            self.write(b"".join(parts))
+        elif not self._closing:
+            self.bytes_out += sum(map(len, parts))
+            self._transport.writelines(tuple(parts))
 
     def close(self) -> None:
         """Flush what was written, then close. The session's connection_lost comes soon, before it is done."""
