@@ -15,8 +15,8 @@ Parts = list[bytes | bytearray]
 class Sink(Failing, Protocol):
     """The connection that replies are written to."""
 
-    def write(self, data: bytes) -> None:
-        """Send these bytes."""
+    def write_parts(self, parts: Parts) -> None:
+        """Send what these make together, and keep no hold of the list."""
 
 
 class HeldReplies:
@@ -106,7 +106,7 @@ class Replies:
     def flush(self) -> None:
         """Send the replies that need not wait; the engine releases the rest."""
         if self._now:
-            self.connection.write(b"".join(self._now))
+            self.connection.write_parts(self._now)
             self._now.clear()
         if self._held and not self._holding:
             self._holding = True
@@ -128,7 +128,7 @@ class Replies:
             ready += held.parts
             queue.popleft()
         if ready:
-            self.connection.write(b"".join(ready))
+            self.connection.write_parts(ready)
         if not queue and self._holding:
             self._holding = False
             self._engine.unhold(self)

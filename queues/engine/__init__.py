@@ -9,6 +9,7 @@ from queues.engine.backpressure import ReplyHolder
 from queues.engine.clients import ClientConnection
 from queues.engine.consume.dispatch import Push, PushConsumer, PushRun, Waiter
 from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue
+from queues.engine.consume.message_runs import PayloadPart
 from queues.engine.consume.subscriptions import LocalSubscription
 from queues.engine.engine import Engine, running
 from queues.engine.errors import (
@@ -55,6 +56,7 @@ __all__ = [
     "MailboxClaimed",
     "MailboxService",
     "NotMigrated",
+    "PayloadPart",
     "PeerMessage",
     "Producer",
     "Publisher",

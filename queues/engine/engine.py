@@ -190,7 +190,7 @@ class Engine:
     @property
     def behind(self) -> bool:
         """Whether so many acknowledgements wait to be written that barriers should wait too."""
-        return self.settlements.unsettled > self.options.most_unsettled
+        return self.settlements.unwritten > self.options.most_unsettled
 
     @property
     def settling(self) -> int:
@@ -314,7 +314,7 @@ class Engine:
     def _overfull(self, share: float) -> bool:
         return (
             self.waiting_bytes > share * self.options.pending_bytes
-            or self.settlements.unsettled > share * 10 * self.options.most_unsettled
+            or self.settlements.unwritten > share * 10 * self.options.most_unsettled
         )
 
     async def reread(self, queues: Sequence[int]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from queues.engine import Engine
-from wire.replies import Replies
+from wire.replies import Parts, Replies
 
 
 class FakeEngine:
@@ -45,8 +45,8 @@ class Sink:
     def __init__(self) -> None:
         self.written: list[bytes] = []
 
-    def write(self, data: bytes) -> None:
-        self.written.append(data)
+    def write_parts(self, parts: Parts) -> None:
+        self.written.append(b"".join(parts))
 
     def failed(self, where: str) -> None:
         pytest.fail(f"failed in {where}")

@@ -37,6 +37,8 @@ _CID, _CID_SIZE = LENGTH_SIZE + 1, 8
 #: Frames that are looked at together: so many if there are, times `_GROWTH` at most.
 _GROWTH = 4
 _MANY: Final = (16, 64, 256)
+#: Frames that are compared as a whole, at most.
+_SERIES: Final = 4096
 #: Most bytes that frames may have in common to be looked at together.
 _WIDE: Final = 64
 #: The columns of length and type, those that differ soonest first, and then of what comes behind the correlation id.
@@ -109,9 +111,12 @@ class RunDecoder(FrameReader[Run]):
             if body > stop:  # a PUBLISH without a whole topic
                 found.append(Run(kind, data[start:stop], [cid], []))
             elif kind in _TOGETHER and data[stop + LENGTH_SIZE : stop + _CID] == data[at + LENGTH_SIZE : at + _CID]:
-                run = Run(kind, data[start:body], [], [])
+                run, size = Run(kind, data[start:body], [], []), stop - at
                 found.append(run)
-                stop = self._read_each(data, self._read_alike(data, at, end, stop - at, run), end, run)
+                stop = _read_series(data, at, end, size, run) if kind != PUBLISH else at
+                if stop == at:
+                    stop = self._read_alike(data, at, end, size, run)
+                stop = self._read_each(data, stop, end, run)
             else:  # the next one, if there is one, is of another type
                 found.append(Run(kind, data[start:body], [cid], [data[body:stop]] if kind == PUBLISH else []))
             at = stop
@@ -152,6 +157,40 @@ class RunDecoder(FrameReader[Run]):
         if cids:
             run.extend(cids, bodies)
         return at
+
+
+def _read_series(data: bytes, at: int, end: int, stride: int, run: Run) -> int:
+    """Add frames of `stride` bytes, without bodies, if they differ in nothing, or only in that their correlation ids
+    follow each other: what most clients send, and what is compared as a whole. Returns where the last one ends."""
+    head = data[at : at + _CID]
+    while data.startswith(head, at) and data.startswith(run.common, at + HEADER_SIZE):
+        stop = _read_one_series(data, at, end, stride, run)
+        if stop == at:
+            break
+        at = stop
+    return at
+
+
+def _read_one_series(data: bytes, at: int, end: int, stride: int, run: Run) -> int:
+    if not data.startswith(data[at : at + _CID], at + (_MANY[0] - 1) * stride):
+        return at
+    kinds = data[at + LENGTH_SIZE : min(end, at + _SERIES * stride) : stride]
+    count = min(len(kinds) - len(kinds.lstrip(kinds[:1])), (end - at) // stride)
+    frames = data[at : at + count * stride]
+    first = int.from_bytes(frames[_CID:HEADER_SIZE], "big")
+    alike = frames[:stride] * count
+    if frames == alike:
+        run.extend([first] * count, [])
+        return at + count * stride
+    columns = _u16s(first, count)
+    if len(columns[0]) == count:
+        series = bytearray(alike)
+        for n, column in enumerate(columns, HEADER_SIZE - 2):
+            series[n::stride] = column
+        if series == frames:
+            run.extend(range(first, first + count), [])
+            return at + count * stride
+    return at
 
 
 def _count_alike(data: bytes, at: int, end: int, stride: int, common: int) -> int:
@@ -196,12 +235,49 @@ def encode_deliveries(tags: Sequence[int], prefix: bytes, bodies: Sequence[bytes
     frame."""
     count, size, bare = len(tags), len(bodies[0]), MIN_LENGTH + len(prefix)
     if count >= _MANY[0] and isinstance(tags, range) and [*map(len, bodies)].count(size) == count:
-        columns = _u16s(tags[0], count)
-        if len(columns[0]) == count:
-            before = bytearray(_pack_header(bare + size, PUBLISH, tags[0]) + prefix)
-            frames = before.join((b"", *bodies))
-            for n, column in enumerate(columns, HEADER_SIZE - 2):
-                frames[n :: len(before) + size] = column
+        before = bytearray(_pack_header(bare + size, PUBLISH, tags[0]) + prefix)
+        frames = before.join((b"", *bodies))
+        if _renumber(frames, len(before) + size, tags):
             return frames
     heads = [_pack_header(bare + len(body), PUBLISH, tag) for tag, body in zip(tags, bodies, strict=True)]
     return b"".join(chain.from_iterable(zip(heads, repeat(prefix), bodies, strict=False)))
+
+
+def _renumber(frames: bytearray, stride: int, tags: range) -> bool:
+    """Write tags into frames of one length, of which the first has its tag; False if they differ in more bytes than the
+    last two."""
+    columns = _u16s(tags[0], len(tags))
+    if len(columns[0]) < len(tags):
+        return False
+    for n, column in enumerate(columns, HEADER_SIZE - 2):
+        frames[n::stride] = column
+    return True
+
+
+class SharedDeliveries:
+    """PUBLISHes of the same bodies to several subscribers of a topic: they differ in their tags, or not even in these,
+    since subscriptions that were made together count alike."""
+
+    __slots__ = ("_high", "_prefix", "_size", "_tags", "frames")
+
+    def __init__(self, tags: Sequence[int], prefix: bytes, bodies: Sequence[bytes]) -> None:
+        """As `encode_deliveries`."""
+        self._tags = tags
+        self._prefix = prefix
+        self.frames = bytes(encode_deliveries(tags, prefix, bodies))
+        #: Bytes of each frame; 0 if they differ in more than the last two bytes of their tags, and these before.
+        self._size = 0
+        self._high = tags[0] >> 16
+        if isinstance(tags, range) and tags[-1] >> 16 == self._high and len(set(map(len, bodies))) == 1:
+            self._size = len(self.frames) // len(tags)
+
+    def to(self, tags: Sequence[int], prefix: bytes) -> bytes | bytearray | None:
+        """The same with other tags; None if they are to be encoded anew."""
+        if prefix != self._prefix:
+            return None
+        if tags == self._tags:
+            return self.frames
+        if not (self._size and isinstance(tags, range) and tags.start >> 16 == self._high):
+            return None
+        frames = bytearray(self.frames)
+        return frames if _renumber(frames, self._size, tags) else None

@@ -20,6 +20,7 @@ from queues.engine import (
     EngineError,
     Grant,
     LocalSubscription,
+    PayloadPart,
     Publisher,
     QueueFull,
     QuotaExceeded,
@@ -29,7 +30,7 @@ from queues.reach import Operation, Protocol
 from wire.blipmq import codec
 from wire.blipmq.codec import ACK, HEADER, MAX_FRAME_SIZE, MIN_LENGTH, POLL, PONG, PUBLISH
 from wire.blipmq.machine import Action, Conversation, State, Success
-from wire.blipmq.runs import Run, RunDecoder, encode_deliveries
+from wire.blipmq.runs import Run, RunDecoder, SharedDeliveries, encode_deliveries
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure
 from wire.replies import Replies
@@ -293,8 +294,9 @@ class BlipMQSession:
         done = 0
         for tags, bodies in buffer.deliver_many(monotonic(), count, self._grant.id, self):
             done += len(tags)
-            if max(map(len, bodies)) <= MAX_FRAME_SIZE - MIN_LENGTH - len(known.prefix):
-                out.append(encode_deliveries(tags, known.prefix, bodies))
+            largest = bodies.largest if isinstance(bodies, PayloadPart) else max(map(len, bodies))
+            if largest <= MAX_FRAME_SIZE - MIN_LENGTH - len(known.prefix):
+                out.append(_encode(tags, known.prefix, bodies))
             else:
                 self._deliver_fitting(known, tags, bodies)
         self._client.delivered(done)
@@ -637,3 +639,13 @@ class BlipMQSession:
 
     def _nack(self, cid: int, reject: codec.Reject) -> None:
         self._say(codec.encode_nack(cid, *reject))
+
+
+def _encode(tags: Sequence[int], prefix: bytes, bodies: list[bytes]) -> bytes | bytearray:
+    """Deliveries as frames; if other subscribers are given the same, they are encoded once."""
+    if not isinstance(bodies, PayloadPart):
+        return encode_deliveries(tags, prefix, bodies)
+    if isinstance(bodies.made, SharedDeliveries) and (frames := bodies.made.to(tags, prefix)) is not None:
+        return frames
+    bodies.made = made = SharedDeliveries(tags, prefix, bodies)
+    return made.frames

@@ -33,6 +33,8 @@ LINGER = 1.0
 
 #: Bytes that are kept for the end of a turn of the event loop, at most.
 MOST_SOON = 64 * 1024
+#: Bytes from which on a part of what is sent is not worth copying.
+LARGE_PART = 16 << 10
 
 #: The connection's own reason to pause reading: the client does not read.
 WRITE = "write"
@@ -253,6 +255,15 @@ class Connection(asyncio.Protocol):
             self._soon.clear()
             self._soon_bytes = 0
             self.write(data)
+
+    def write_parts(self, parts: list[bytes | bytearray]) -> None:
+        """Send what these make together. Large parts, which other connections may be sent too, are not copied."""
+        if max(map(len, parts)) < LARGE_PART:
+            self.write(b"".join(parts))
+        elif not self._closing:
+            self._write_soon()
+            self.bytes_out += sum(map(len, parts))
+            self._transport.writelines(tuple(parts))
 
     def close(self) -> None:
         """Flush what was written, then close. The session's connection_lost comes soon, before it is done."""

@@ -10,7 +10,9 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
 
 from django.db.models import BinaryField
 from django.db.models.functions import Length, Substr
@@ -24,8 +26,10 @@ from queues.models import ApiKey, Interest, Message, Queue, Subscription
 from queues.operations.keys import create_key
 from queues.operations.mailboxes import MailboxBusy, MailboxNotFound, delete_mailbox
 from queues.operations.messages import remove_messages
-from queues.operations.queues import QueueBusy, create_queue, delete_queue
+from queues.operations.queues import QueueBusy, QueueNotEmpty, create_queue, delete_queue
 
+#: Seconds that the subscribers of fan-out have to acknowledge, on a machine that also runs all the others.
+ACK_TIMEOUT: Final = timedelta(seconds=30)
 #: Seconds for which removing is tried again while a transaction is at a queue.
 _STUBBORN: Final = 10.0
 
@@ -69,13 +73,23 @@ def temporary_subscriptions(driver: BlipMQ, count: int, audited: bool) -> Iterat
                 f"The broker at {driver.endpoint} does not use this command's database: run it with the broker's"
                 f" DATABASE_URL. Its subscriptions of {driver.topic!r} stay, for its operator to delete."
             )
-        if audited:
-            Queue.objects.filter(pk__in=[one.queue_id for one in mine]).update(audited=True)
+        changes: dict[str, Any] = {"audited": True} if audited else {}
+        if count > 1:
+            changes["ack_timeout"] = ACK_TIMEOUT
+        if changes:
+            Queue.objects.filter(pk__in=[one.queue_id for one in mine]).update(**changes)
         yield ids
     finally:
         for one in _of_topic(driver.topic):
-            name = one.queue.name
-            _remove(lambda name=name: delete_queue(name, force=True))  # type: ignore[misc]
+            _remove(partial(_delete, one.queue.name))
+
+
+def _delete(name: str) -> None:
+    """Delete a queue, which is empty as a rule."""
+    try:
+        delete_queue(name)
+    except QueueNotEmpty:
+        delete_queue(name, force=True)
 
 
 def _of_topic(topic: str) -> list[Subscription]:
@@ -129,7 +143,7 @@ def removed_messages(queue: Queue, run: int, size: int) -> Iterator[None]:
                 time.sleep(0.1)
 
 
-def _remove(delete: Callable[[], int]) -> None:
+def _remove(delete: Callable[[], object]) -> None:
     deadline = time.monotonic() + _STUBBORN
     while True:
         try:

@@ -7,27 +7,34 @@ that a broker that stalls is charged for all that had to wait (no coordinated om
 
 from __future__ import annotations
 
+import os
 import selectors
 import statistics
 import time
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from brokersite.rigs.bench.columns import Verified, positions, verify
-from brokersite.rigs.bench.drivers import BenchProducer, BrokerDriver
-from brokersite.rigs.bench.errors import BenchError
-from brokersite.rigs.bench.processes import LoadProcess, LoadProgress, StopCondition, run
+from brokersite.rigs.bench.drivers import BrokerDriver, FanoutDriver
+from brokersite.rigs.bench.errors import BenchError, MeasurementOverdue
+from brokersite.rigs.bench.processes import CpuWatch, LoadProcess, LoadProgress, StopCondition, run
 from brokersite.rigs.bench.stream import PATIENCE
+from brokersite.rigs.bench.subscribers import Subscribed, subscribe
 
 #: Figures by name; times are microseconds.
 Figures = dict[str, float]
+#: Tells the seconds of processor time that the processes which are measured have used so far.
+ReadCpu = Callable[[], dict[str, float]]
 
 #: Seconds that a consumer or producer waits for word of the broker at a time.
 _WAIT: Final = 0.002
 #: Part of a latency run whose first messages are not counted.
 _WARM: Final = 0.2
+#: Deliveries that are on their way in fan-out, at most: of each message one to each subscriber.
+MOST_DELIVERIES: Final = 1_000_000
 #: Messages, one in flight, that are not counted.
 _WARM_ALONE: Final = 20
 
@@ -77,30 +84,45 @@ class Consumed(NamedTuple):
 def produce(driver: BrokerDriver, index: int, plan: MeasurementPlan, progress: LoadProgress, free: bool) -> Produced:
     """Publish as fast as consumers take it; `free`: as fast as the broker confirms."""
     producer = driver.producer(index)
-    progress.begin()
+
+    def hear(wait: float) -> int:
+        progress.confirmed[index] = confirmed = producer.confirmed(wait)
+        return confirmed
+
+    def publish_first() -> None:
+        producer.publish(0, 1)
+        progress.sent[index] = 1
+        _hear(hear, 0)
+
+    if progress.fanout:
+        progress.begin(publish_first, lambda: None)
+    else:
+        progress.begin()
     used, started = time.process_time(), time.monotonic()
-    end, sent, most = started + plan.seconds, 0, plan.most // plan.producers
+    end, sent, most = started + plan.seconds, progress.sent[index], plan.most // plan.producers
     while sent < most and time.monotonic() < end:
-        if not free and not progress.has_room(sent, plan.window, producer.confirmed):
+        if not free and not progress.has_room(sent, plan.window, hear):
             break
         producer.publish(sent, plan.chunk)
         sent += plan.chunk
         progress.sent[index] = sent
-        confirmed = producer.confirmed(0.0)
+        confirmed = hear(0.0)
         while sent - confirmed >= plan.window:
-            confirmed = _hear(producer, confirmed)
-    confirmed = producer.confirmed(0.0)
+            confirmed = _hear(hear, confirmed)
+    confirmed = hear(0.0)
     while confirmed < sent:
-        confirmed = _hear(producer, confirmed)
+        confirmed = _hear(hear, confirmed)
     ended = time.monotonic()
     progress.finished[index] = 1
-    return Produced(sent, started, ended, time.process_time() - used, ([], []))
+    produced = Produced(sent, started, ended, time.process_time() - used, ([], []))
+    progress.end()
+    return produced
 
 
-def _hear(producer: BenchProducer, before: int) -> int:
+def _hear(confirmed: Callable[[float], int], before: int) -> int:
     """Wait until more than `before` are confirmed. Raises BenchError."""
     deadline = time.monotonic() + PATIENCE
-    while (now := producer.confirmed(_WAIT)) == before:
+    while (now := confirmed(_WAIT)) == before:
         if time.monotonic() > deadline:
             raise BenchError(f"Nothing was confirmed for {PATIENCE:g} s.")
     return now
@@ -127,7 +149,9 @@ def consume(driver: BrokerDriver, index: int, progress: LoadProgress) -> Consume
             consumer.settle()
             settled, dirty = time.monotonic(), False
         if ending.has_come(len(column)):
-            return Consumed(b"".join(columns), started, settled, time.process_time() - used, times, counts)
+            consumed = Consumed(b"".join(columns), started, settled, time.process_time() - used, times, counts)
+            progress.end()
+            return consumed
 
 
 def produce_at_rate(driver: BrokerDriver, index: int, plan: MeasurementPlan, progress: LoadProgress) -> Produced:
@@ -175,7 +199,7 @@ def one_in_flight(driver: BrokerDriver, plan: MeasurementPlan) -> tuple[list[flo
             producer.publish(number, 1)
             number += 1
             if waits_for_confirm:
-                _hear(producer, number - 1) if driver.confirms else None
+                _hear(producer.confirmed, number - 1) if driver.confirms else None
                 times.append(time.monotonic() - began)
             deadline = began + PATIENCE
             while not consumer.receive(_WAIT):
@@ -184,7 +208,7 @@ def one_in_flight(driver: BrokerDriver, plan: MeasurementPlan) -> tuple[list[flo
             if not waits_for_confirm:
                 times.append(time.monotonic() - began)
                 if producer.confirmed(0.0) < number:
-                    _hear(producer, number - 1)
+                    _hear(producer.confirmed, number - 1)
     consumer.settle()
     return confirm[_WARM_ALONE:], deliver[_WARM_ALONE:]
 
@@ -244,34 +268,61 @@ def _take_back(driver: BrokerDriver, count: int) -> bytes:
 # In the command.
 
 
-def throughput(driver: BrokerDriver, plan: MeasurementPlan) -> Figures:
+def throughput(driver: BrokerDriver, plan: MeasurementPlan, read_cpu: ReadCpu = dict) -> Figures:
     """Producers and consumers at full pace."""
-    return _at_once(driver, plan, fanout=False)
-
-
-def fanout(driver: BrokerDriver, plan: MeasurementPlan) -> Figures:
-    """Every consumer gets every message."""
-    return _at_once(driver, plan, fanout=True)
-
-
-def _at_once(driver: BrokerDriver, plan: MeasurementPlan, fanout: bool) -> Figures:
-    progress = LoadProgress(plan.producers, plan.consumers, fanout)
+    progress = LoadProgress(plan.producers, plan.consumers, watched=True)
     produces: list[LoadProcess] = [(produce, (driver, index, plan, progress, False)) for index in range(plan.producers)]
     consumes: list[LoadProcess] = [(consume, (driver, index, progress)) for index in range(plan.consumers)]
+    watch = CpuWatch(progress, read_cpu)
     results = run(produces + consumes, plan.limit)
     produced, consumed = results[: plan.producers], results[plan.producers :]
     sent = [one.sent for one in produced]
-    copies = plan.consumers if fanout else 1
     started = min(one.started for one in produced)
     figures: Figures = {
-        "end_to_end_per_s": copies * sum(sent) / (max(one.settled for one in consumed) - started),
-        "generator_cpu_us": 1e6 * sum(one.cpu for one in results) / (copies * sum(sent)),
-        "messages": copies * sum(sent),
+        "end_to_end_per_s": sum(sent) / (max(one.settled for one in consumed) - started),
+        "messages": sum(sent),
     }
-    if driver.confirms and not fanout:
+    if driver.confirms:
         figures["published_per_s"] = sum(sent) / (max(one.ended for one in produced) - started)
-    groups = [[one.column] for one in consumed] if fanout else [[one.column for one in consumed]]
-    return figures | _wrong(driver, sent, groups)
+    figures |= _cpu(sum(one.cpu for one in results), watch, sum(sent))
+    return figures | _wrong(driver, sent, [[one.column for one in consumed]])
+
+
+def fanout(driver: FanoutDriver, plan: MeasurementPlan, read_cpu: ReadCpu = dict) -> Figures:
+    """One producer; every consumer gets every message. A few processes have all consumers."""
+    count, groups = plan.consumers, min(plan.consumers, os.cpu_count() or 1)
+    plan = replace(plan, window=max(2 * plan.chunk, min(plan.window, MOST_DELIVERIES // count)))
+    firsts = [count * n // groups for n in range(groups + 1)]
+    progress = LoadProgress(1, groups, fanout=True, watched=True)
+    jobs: list[LoadProcess] = [(produce, (driver, 0, plan, progress, False))]
+    jobs += [
+        (subscribe, (driver, first, beyond - first, n, progress)) for n, (first, beyond) in enumerate(pairwise(firsts))
+    ]
+    watch = CpuWatch(progress, read_cpu, steps=2)
+    try:
+        results = run(jobs, plan.limit)
+    except MeasurementOverdue as error:
+        raise BenchError(
+            f"{error} {progress.sent[0]:,} messages were published, {progress.confirmed[0]:,} confirmed, and"
+            f" {progress.consumed():,} received by all of {count:,} subscribers: the broker cannot keep up with so many"
+            " here. Take fewer --subscribers, or a smaller --window."
+        ) from None
+    produced: Produced = results[0]
+    subscribed: list[Subscribed] = results[1:]
+    took = max(one.settled for one in subscribed) - produced.started
+    figures: Figures = {
+        "end_to_end_per_s": count * produced.sent / took, "message_ms": 1000 * took / max(1, produced.sent),
+        "messages": count * produced.sent,
+    }  # fmt: skip
+    figures |= _cpu(sum(one.cpu for one in results), watch, count * produced.sent)
+    wrong = [[column] for one in subscribed for column in one.columns]
+    return figures | _wrong(driver, [produced.sent], wrong)
+
+
+def _cpu(generator: float, watch: CpuWatch, messages: int) -> Figures:
+    """Microseconds of processor time a message."""
+    used = {"generator": generator} | watch.used()
+    return {f"{part}_cpu_us": 1e6 * seconds / max(1, messages) for part, seconds in used.items()}
 
 
 def backlog(driver: BrokerDriver, plan: MeasurementPlan) -> Figures:

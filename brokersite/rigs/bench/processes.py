@@ -14,12 +14,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import RawArray
 from multiprocessing.synchronize import Barrier
 from typing import Any, Final
 
-from brokersite.rigs.bench.errors import BenchError
+from brokersite.rigs.bench.errors import BenchError, MeasurementOverdue
 from brokersite.rigs.bench.stream import PATIENCE
 
 #: Seconds that consumers stay after the last message, to see whether one comes twice.
@@ -37,15 +38,18 @@ LoadProcess = tuple[Callable[..., Any], tuple[Any, ...]]
 class LoadProgress:
     """Counters of sent messages by producer and received ones by consumer; each counter has one writer.
 
-    With `fanout` every consumer receives every message, so the slowest counts; otherwise they share them.
+    With `fanout` every consumer receives every message, so the slowest counts; otherwise they share them. With
+    `watched` the command reads processor times at the start and the end (`CpuWatch`).
     """
 
-    def __init__(self, producers: int, consumers: int, fanout: bool = False) -> None:
+    def __init__(self, producers: int, consumers: int, fanout: bool = False, watched: bool = False) -> None:
         self.sent = RawArray("q", producers)
+        self.confirmed = RawArray("q", producers)
         self.received = RawArray("q", consumers)
         self.finished = RawArray("b", producers)
         self.fanout = fanout
-        self.barrier: Barrier = _context.Barrier(producers + consumers)
+        self.watched = watched
+        self.barrier: Barrier = _context.Barrier(producers + consumers + watched)
 
     @classmethod
     def after(cls, sent: Sequence[int], consumers: int) -> LoadProgress:
@@ -54,12 +58,21 @@ class LoadProgress:
         progress.sent = RawArray("q", list(sent))
         return progress
 
-    def begin(self) -> None:
-        """Wait for the other load processes."""
+    def begin(self, *steps: Callable[[], None]) -> None:
+        """Wait for the other load processes; then all make these steps, each when all have made the one before."""
         try:
             self.barrier.wait(PATIENCE)
+            for step in steps:
+                step()
+                self.barrier.wait(3 * PATIENCE)
         except threading.BrokenBarrierError:
             raise BenchError("The load processes did not start together.") from None
+
+    def end(self) -> None:
+        """Stay until the others have ended too, if the command wants to see the end."""
+        if self.watched:
+            with suppress(threading.BrokenBarrierError):
+                self.barrier.wait()
 
     def consumed(self) -> int:
         """Messages that the consumers have received."""
@@ -80,6 +93,42 @@ class LoadProgress:
     def is_complete(self) -> bool:
         """Whether all that will be sent has been received."""
         return all(self.finished) and self.consumed() >= sum(self.sent)
+
+
+class CpuWatch(threading.Thread):
+    """In the command: reads the processor time of others when the load begins and when it has ended."""
+
+    def __init__(self, progress: LoadProgress, read: Callable[[], dict[str, float]], steps: int = 0) -> None:
+        """`steps`: those that the load processes make before they begin."""
+        super().__init__(daemon=True)
+        self._steps = steps
+        self._progress = progress
+        self._read = read
+        self._found: list[dict[str, float]] = []
+        if progress.watched:
+            self.start()
+
+    def run(self) -> None:
+        """Take part in the start and the end. Ctrl-C has to reach the main thread, or it would not be woken by it."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        with suppress(threading.BrokenBarrierError, BenchError):
+            self._progress.begin(*([_nothing] * self._steps))
+            self._found.append(self._read())
+            self._progress.barrier.wait()
+            self._found.append(self._read())
+
+    def used(self) -> dict[str, float]:
+        """Seconds between the two, when all load processes have ended."""
+        if self._progress.watched:
+            self.join(PATIENCE)
+        if len(self._found) < 2:
+            return {}
+        before, after = self._found
+        return {part: used - before[part] for part, used in after.items() if part in before}
+
+
+def _nothing() -> None:
+    pass
 
 
 class StopCondition:
@@ -119,7 +168,7 @@ def run(jobs: Sequence[LoadProcess], seconds: float) -> list[Any]:
         while waiting:
             ready = multiprocessing.connection.wait(waiting, max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise BenchError(f"The measurement was not over after {seconds:g} s, and was broken off.")
+                raise MeasurementOverdue(f"The measurement was not over after {seconds:g} s, and was broken off.")
             for pipe in ready:
                 assert isinstance(pipe, Connection)
                 waiting.remove(pipe)

@@ -38,7 +38,13 @@ COLUMNS: Final[Mapping[str, Mapping[str, Column]]] = {
         "postgresql_cpu_us": Column("PostgreSQL", 1),
     },
     "backlog": {"filled_per_s": Column("filled/s"), "drained_per_s": Column("drained/s")},
-    "fanout": {"end_to_end_per_s": Column("deliveries/s"), "generator_cpu_us": Column("CPU µs: generator", 1)},
+    "fanout": {
+        "end_to_end_per_s": Column("deliveries/s"),
+        "message_ms": Column("ms a message", 2),
+        "generator_cpu_us": Column("CPU µs a delivery: generator", 2),
+        "broker_cpu_us": Column("broker", 2),
+        "postgresql_cpu_us": Column("PostgreSQL", 2),
+    },
     "connections": {
         "opened_per_s": Column("opened/s"),
         "confirmed_per_s": Column("confirmed/s"),

@@ -81,12 +81,9 @@ class System(NamedTuple):
                 return dict(MEASURES[name](driver, plan, load.connections))
             if name == "fanout":
                 plan = replace(plan, consumers=copies, producers=1)
-            before = self.meter.read() if self.meter else {}
-            figures: Figures = MEASURES[name](driver, plan)
-            if self.meter and name == "throughput":
-                for part, used in self.meter.read().items():
-                    figures[f"{part}_cpu_us"] = 1e6 * (used - before.get(part, used)) / figures["messages"]
-            return figures
+            if self.meter and name in ("throughput", "fanout"):
+                return dict(MEASURES[name](driver, plan, self.meter.read))
+            return dict(MEASURES[name](driver, plan))
 
 
 def new_run() -> int:

@@ -46,8 +46,9 @@ PARTITIONS = 3600.0
 PARTITIONS_AGAIN = 60.0
 #: Ids of letters, and lines of workers, forgotten in one transaction.
 FORGOTTEN = 10_000
-#: Looks at a slot in its turn to be emptied, at least, and segments unpacked by each.
-LOOKS, UNPACKED = 5, 5000
+#: Looks at a slot in its turn to be emptied, at least, and segments and messages unpacked by each: what is left of very
+#: many is most often settled meanwhile, or the slot is emptied a turn later.
+LOOKS, UNPACKED, UNPACKED_MESSAGES = 5, 5000, 20_000
 #: Bytes of a slot from which on turns take so many seconds, until none has an eighth of it.
 LARGE, SHORT_TURN = 64 << 20, 1.0
 #: Tallies older than this many folds are committed, but for those of long transactions, which are found when
@@ -209,7 +210,8 @@ class Maintenance:
         """Give the open messages of a slot rows; if it has none, truncate its segments: True if that was done."""
 
         async def unpack(which: dict[str, Any]) -> Rows:
-            return await _scan(connection, "unpack_slot", {"slot": slot, "limit": UNPACKED} | which)
+            some = {"slot": slot, "limit": UNPACKED, "messages": UNPACKED_MESSAGES}
+            return await _scan(connection, "unpack_slot", some | which)
 
         async with self._turn:
             rows = await self._open.run(connection, unpack, slot=slot)

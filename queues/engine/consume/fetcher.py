@@ -22,7 +22,7 @@ from queues.engine.consume.backlog import ClaimResult
 from queues.engine.consume.claim_path import State
 from queues.engine.consume.limits import BATCH, FlowLimits
 from queues.engine.consume.local_queue import LocalQueue
-from queues.engine.consume.memory import detail_weight
+from queues.engine.consume.memory import OVERHEAD, detail_weight
 from queues.engine.consume.message_runs import MessageRun
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, is_idle, told
@@ -249,6 +249,7 @@ class Fetcher:
             "limit": limit,
             "node": self.node.id,
             "most_packed": 0 if queue in self._narrow else queue.most_packed,
+            "overhead": OVERHEAD,
         }
         limited = queue.policy.concurrency_limit is not None
         name = "claim_dead" if queue.dead else "claim_alone"

@@ -18,7 +18,13 @@ from operator import itemgetter
 
 from queues.engine.consume.dispatch import Push, PushRun
 from queues.engine.consume.memory import OVERHEAD, Memory, weight
-from queues.engine.consume.message_runs import MessageRun, PrefetchedMessages, Unacked, UnackedMessages
+from queues.engine.consume.message_runs import (
+    MessageRun,
+    PrefetchedMessages,
+    SharedPayloads,
+    Unacked,
+    UnackedMessages,
+)
 from queues.engine.message import POSITION, Detail, Message
 
 #: Bytes of a message before the first claim: that claim takes few messages, in case they are large.
@@ -32,8 +38,8 @@ class HeldMessages:
     """Prefetched and delivered messages of one queue."""
 
     __slots__ = (
-        "_handed_back", "_memory", "_on_expired", "_settled", "_stale", "_tagged", "bytes", "mean_bytes", "next_tag",
-        "ready", "unacked",
+        "_counted", "_handed_back", "_memory", "_on_expired", "_settled", "_stale", "_tagged", "bytes", "mean_bytes",
+        "next_tag", "ready", "unacked",
     )  # fmt: skip
 
     def __init__(self, memory: Memory, first_tag: int, on_expired: Callable[[int], None]) -> None:
@@ -49,7 +55,10 @@ class HeldMessages:
         self._tagged: dict[int, Message] = {}
         #: Ids of messages that are being settled, though prefetched or still to be claimed: they are not delivered.
         self._settled: dict[int, None] = {}
+        #: Bytes of all that is prefetched, and those that the memory of the process counts for this queue: not those of
+        #: payloads that are shared.
         self.bytes = 0
+        self._counted = 0
         #: Mean bytes of a message of the last claim.
         self.mean_bytes = UNKNOWN_BYTES
         self.next_tag = first_tag
@@ -70,7 +79,7 @@ class HeldMessages:
         detail, tags = run.detail, range(self.next_tag, self.next_tag + len(run))
         self.next_tag = tags.stop
         self.unacked.add_run(tags, run.ids, run.attempts, now, detail)
-        self._hold(-(OVERHEAD + (0 if detail is None else detail.weight)) * len(run) - sum(map(len, run.payloads)))
+        self._hold(-(OVERHEAD + (0 if detail is None else detail.weight)) * len(run) - run.size, run.shared)
         return tags, run
 
     def push(self, now: float, most: int, most_bytes: int) -> list[PushRun]:
@@ -96,7 +105,7 @@ class HeldMessages:
 
     def _push_special(self, now: float, detail: Detail) -> PushRun | None:
         """Deliver the first message, which may have the tag of an earlier delivery, or its time; None if it is settled
-        or has outlived that."""
+        or has outlived that. Such a one shares no payload."""
         [(id, payload, attempts, _)] = self.ready.take(1)
         self._hold(-OVERHEAD - len(payload) - detail.weight)
         if detail.tag is not None or detail.expires_at is not None:
@@ -145,13 +154,15 @@ class HeldMessages:
             self._add(list(MessageRun(ids, payloads, 0, detail)), size)
             return
         self.ready.add_run(ids, payloads, detail)
-        self._hold(size)
+        self._hold(size, isinstance(payloads, SharedPayloads))
 
     def _add(self, messages: list[Message], size: int) -> None:
         ready = self.ready
         if messages and ready and messages[0][0] < ready[-1][0]:  # those here have a lower priority
             messages = sorted([*ready, *messages], key=itemgetter(0))
             ready.clear()
+            self._memory.hold(self.bytes - self._counted)  # shared payloads are counted as its own from now on
+            self._counted = self.bytes
         ready.extend(messages)
         self._hold(size)
 
@@ -190,7 +201,8 @@ class HeldMessages:
             (id, None if detail is None else detail.tag) for id, _, _, detail in self.ready if id not in self._settled
         ]
         self.ready.clear()
-        self._hold(-self.bytes)
+        self._memory.hold(-self._counted)
+        self.bytes = self._counted = 0
         self._tagged.clear()
         return taken
 
@@ -227,6 +239,8 @@ class HeldMessages:
         self._stale.clear()
         self._settled.clear()
 
-    def _hold(self, size: int) -> None:
+    def _hold(self, size: int, shared: bool = False) -> None:
         self.bytes += size
-        self._memory.hold(size)
+        if not shared:
+            self._counted += size
+            self._memory.hold(size)

@@ -35,7 +35,7 @@ from queues.engine.consume.low_watermark import FIRST, LOWEST
 from queues.engine.consume.message_runs import MessageRun, UnackedMessages
 from queues.engine.consume.pace import Pace
 from queues.engine.health import Health
-from queues.engine.message import MOST_SEGMENT_BYTES, ROWS_PER_STATEMENT, Delivery, Detail, Failure, Message
+from queues.engine.message import Delivery, Detail, Failure, Message
 from queues.engine.node import LocalNode
 from queues.engine.policies import QueuePolicy
 from queues.engine.settle.audited_queues import AuditedQueue
@@ -45,6 +45,8 @@ from queues.engine.settle.writer import SettlementWriter
 #: Seconds without a consumer after which a node no longer takes new messages for a queue, and returns prefetched ones:
 #: sooner when other consumers wait for them.
 WARM = 1.0
+#: Consumers that come more seldom than that are not late before so many times their pause.
+LATE = 3.0
 COLD = 5.0
 COLD_SHARED = 0.2
 #: Seconds between looks at a queue whose consumers wait for messages: what changes its state asks for a look itself.
@@ -178,7 +180,7 @@ class LocalQueue:
         if (found := held.deliver_plain(now, count)) is None:
             return None
         tags, run = found
-        self.last_demand = now
+        self.note_demand(now)
         self._add_deadline(tags, 0, now)
         if self.audited is not None:
             self.audited.delivered(run.ids, run.ids, consumer)
@@ -192,7 +194,7 @@ class LocalQueue:
 
     def _take(self, now: float, count: int, consumer: int | None, timed: bool) -> list[Delivery]:
         """Messages of any kind for a consumer that asks; what is missing is claimed."""
-        self.last_demand = now
+        self.note_demand(now)
         found: list[Delivery] = []
         while len(found) < count and not self.policy.paused and (runs := self.push(now, count - len(found), consumer)):
             found += [(tag, payload, attempts, detail) for run in runs for tag, _, payload, attempts, detail in run]
@@ -228,6 +230,7 @@ class LocalQueue:
 
     def note_demand(self, now: float) -> None:
         """A consumer looked for a message."""
+        self._pace.came(now - self.last_demand)
         self.last_demand = now
 
     def demand_ended(self) -> None:
@@ -418,12 +421,16 @@ class LocalQueue:
 
     def ack_many(self, tags: Sequence[int], consumer: int | None = None) -> list[int]:
         """Settle deliveries; returns the tags that are not outstanding here."""
-        ids, times, unknown = self.unacked.release_many(tags)
-        if ids:
+        runs, left = self.unacked.release_runs(tags)
+        ids, times, unknown = self.unacked.release_many(left) if left else ((), (), ())
+        if runs or ids:
             batch = self._batches.get(consumer)
             if batch is None:
                 batch = self._batches[consumer] = self._settlements.batch(self.policy, consumer)
-            batch.add_many(ids, times)
+            for run in runs:
+                batch.add_run(*run)
+            if ids:
+                batch.add_many(ids, times)
             if self.policy.concurrency_limit is not None:
                 self._settlements.hurry()  # other consumers may wait for the places
             if self.backlog.unclaimed and self._dispatcher.demand:
@@ -516,8 +523,8 @@ class LocalQueue:
             return 0
         if self.shared:
             return max(0, min(self.room, self._asked(now) - len(self.held.ready)))
-        recent = now - self.last_demand < (COLD_SHARED if self._dispatcher.with_workers else WARM)
-        return UNLIMITED if self.demand or recent else 0
+        warm = COLD_SHARED if self._dispatcher.with_workers else min(COLD, max(WARM, LATE * self._pace.pause))
+        return UNLIMITED if self.demand or now - self.last_demand < warm else 0
 
     def _asked(self, now: float) -> int:
         """What consumers here ask for and are about to ask for, of a queue that other nodes serve too."""
@@ -565,13 +572,12 @@ class LocalQueue:
 
     @property
     def most_packed(self) -> int:
-        """Messages of one segment that a claim may take though it is for fewer: none if others may want them, or if
-        memory has no room for a segment of any size."""
+        """Bytes of one segment, as memory counts them, that a claim may take though it is for fewer messages: none if
+        others may want them."""
         limits, held = self._limits, self.held
         if self.dead or self.shared or self.policy.taken_as_asked:
             return 0
-        room = min(limits.queue_bytes - held.bytes, limits.memory.room(held.bytes))
-        return ROWS_PER_STATEMENT if room >= MOST_SEGMENT_BYTES else 0
+        return max(0, min(limits.queue_bytes - held.bytes, limits.memory.room(held.bytes)))
 
     @property
     def _ahead(self) -> int:
@@ -663,9 +669,14 @@ class LocalQueue:
         """Whether other consumers may want the messages here: without demand they go back soon."""
         return self.shared or self.policy.taken_as_asked or self._dispatcher.with_workers
 
+    @property
+    def _rest(self) -> float:
+        """Seconds without demand after which it is cold."""
+        return COLD_SHARED if self._soon_cold else max(COLD, LATE * self._pace.pause)
+
     def is_cold(self, now: float) -> bool:
         """Whether no consumer has asked for so long that prefetched messages should go back."""
-        return not self.demand and now - self.last_demand > (COLD_SHARED if self._soon_cold else COLD)
+        return not self.demand and now - self.last_demand > self._rest
 
     def has_surplus(self, now: float) -> bool:
         """Whether more has been prefetched for a while than consumers here take, though other nodes serve the queue
@@ -681,7 +692,7 @@ class LocalQueue:
     def look_again_at(self, now: float) -> float:
         """When the queue may have become cold."""
         if not self.demand:
-            return self.last_demand + (COLD_SHARED if self._soon_cold else COLD)
+            return self.last_demand + self._rest
         if not self.ready:
             return now + WAITING
         return now + (COLD_SHARED if self._soon_cold else COLD)

@@ -4,6 +4,9 @@ Messages that were stored together come, are delivered and are acknowledged toge
 are a line of `MessageRun`s (`PrefetchedMessages`), and the delivered ones runs of consecutive tags (`UnackedMessages`):
 a burst costs the same whatever its size. A delivery that is taken out of the middle of a run breaks the run up: those
 that are left are entries of a dictionary.
+
+A topic's messages are in many queues at once. These have one `SharedPayloads` and, as far as their consumers take the
+same ones together, one `PayloadPart` of it.
 """
 
 from __future__ import annotations
@@ -13,10 +16,50 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, repeat
 
+from queues.engine.consume.memory import OVERHEAD, Memory
 from queues.engine.message import Detail, Message
 
 #: A delivered message: id, attempts that failed before, time of delivery (monotonic), detail.
 Unacked = tuple[int, int, float, Detail | None]
+
+
+class PayloadPart(list[bytes]):
+    """Consecutive payloads that consumers of several queues take, not to be changed: their bytes, and those of the
+    largest. `made` is for what a session makes of them, which the next one may use."""
+
+    __slots__ = ("largest", "made", "size")
+
+    def __init__(self, payloads: Iterable[bytes]) -> None:
+        super().__init__(payloads)
+        sizes = [*map(len, self)]
+        self.size = sum(sizes)
+        self.largest = max(sizes)
+        self.made: object = None
+
+
+class SharedPayloads(list[bytes]):
+    """The payloads of messages that several queues have, not to be changed. The memory of the process counts them once,
+    until the last queue that has some of them lets go of the object."""
+
+    __slots__ = ("_memory", "_part", "_place", "_size")
+
+    def __init__(self, payloads: Iterable[bytes], queues: int, memory: Memory) -> None:
+        """`queues`: in how many queues the messages are. The bytes are counted twice, for what is made of a part."""
+        super().__init__(payloads)
+        self._memory = memory
+        self._size = 2 * sum(map(len, self)) + OVERHEAD * (len(self) + queues)
+        self._place = -1, -1
+        self._part: PayloadPart
+        memory.hold(self._size)
+
+    def __del__(self) -> None:
+        self._memory.hold(-self._size)
+
+    def part(self, start: int, stop: int) -> PayloadPart:
+        """The payloads in these places: the same object as for the last one who asked, if he asked for the same."""
+        if self._place != (start, stop):
+            self._place, self._part = (start, stop), PayloadPart(self[start:stop])
+        return self._part
 
 
 class MessageRun:
@@ -46,12 +89,25 @@ class MessageRun:
         """The sizes of the first `most` payloads."""
         return map(len, islice(self.payloads, self.at, self.at + most))
 
+    @property
+    def size(self) -> int:
+        """The bytes of all payloads."""
+        payloads = self.payloads
+        return payloads.size if isinstance(payloads, PayloadPart) else sum(map(len, payloads))
+
+    @property
+    def shared(self) -> bool:
+        """Whether other queues have the payloads too."""
+        return isinstance(self.payloads, SharedPayloads | PayloadPart)
+
     def cut(self, count: int) -> MessageRun:
         """Take the first messages out."""
-        end = self.at + count
-        taken = MessageRun(self.ids[self.at : end], self.payloads[self.at : end], self.attempts, self.detail)
-        self.payloads[self.at : end] = [b""] * count  # in place: what is left is not moved
+        start, end = self.at, self.at + count
         self.at = end
+        if isinstance(self.payloads, SharedPayloads):
+            return MessageRun(self.ids[start:end], self.payloads.part(start, end), self.attempts, self.detail)
+        taken = MessageRun(self.ids[start:end], self.payloads[start:end], self.attempts, self.detail)
+        self.payloads[start:end] = [b""] * count  # in place: what is left is not moved
         return taken
 
 
@@ -90,7 +146,7 @@ class PrefetchedMessages(Sequence[Message]):
     def take(self, count: int) -> MessageRun:
         """Take up to so many messages out of the first run."""
         run = self._runs[0]
-        taken = run.cut(min(count, len(run))) if run.at or count < len(run) else run
+        taken = run.cut(min(count, len(run))) if run.at or count < len(run) or run.shared else run
         if not len(run) or taken is run:
             self._runs.popleft()
         self._count -= len(taken)
@@ -98,7 +154,8 @@ class PrefetchedMessages(Sequence[Message]):
 
     def add_run(self, ids: Sequence[int], payloads: list[bytes], detail: Detail | None) -> None:
         """Add messages on their first delivery."""
-        self._runs.append(MessageRun(ids, payloads[:], 0, detail))
+        own = payloads if isinstance(payloads, SharedPayloads) else payloads[:]
+        self._runs.append(MessageRun(ids, own, 0, detail))
         self._count += len(payloads)
 
     def extend(self, messages: Iterable[Message]) -> None:
@@ -201,6 +258,21 @@ class UnackedMessages(Mapping[int, Unacked]):
         self._single.update((other, run.entry(other)) for other in run.tags if other != tag)
         self._shorten(n, len(run.tags))
         return entry
+
+    def release_runs(self, tags: Sequence[int]) -> tuple[list[tuple[Sequence[int], float]], Sequence[int]]:
+        """Take out messages that were delivered together, as long as these are the first of them that are still out:
+        ids and time of delivery of each run, and the tags that are left."""
+        found: list[tuple[Sequence[int], float]] = []
+        while isinstance(tags, range) and tags:
+            n = self._find(tags.start)
+            if n is None or self._starts[n] != tags.start:
+                break
+            run = self._runs[n]
+            count = min(len(tags), len(run.tags))
+            found.append((run.first_ids(count), run.time))
+            self._shorten(n, count)
+            tags = tags[count:]
+        return found, tags
 
     def release_many(self, tags: Sequence[int]) -> tuple[list[int], list[float], list[int]]:
         """Take messages out: their ids, their times of delivery, and the tags with which there are none."""

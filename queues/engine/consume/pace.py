@@ -18,11 +18,15 @@ AHEAD: Final = 0.5
 FEW_AHEAD: Final = 1000
 
 
+#: Seconds without a look after which a consumer that comes is as a new one.
+AWAY: Final = 10.0
+
+
 class Pace:
     """The pace of one queue's consumers, found by samples of the number of deliveries so far. It costs a delivery
     nothing."""
 
-    __slots__ = ("_before", "_first", "_since")
+    __slots__ = ("_before", "_first", "_since", "pause")
 
     def __init__(self, first: int) -> None:
         """`first`: the number that deliveries are counted from."""
@@ -31,6 +35,12 @@ class Pace:
         #: The last sample: its time, and the number of deliveries.
         self._since = 0.0
         self._first = first
+        #: Seconds between two looks of consumers lately, the longest; a look halves what was before it.
+        self.pause = 0.0
+
+    def came(self, passed: float) -> None:
+        """A consumer looks for messages, so many seconds after the last time."""
+        self.pause = max(passed, self.pause / 2) if passed < AWAY else 0.0
 
     def ahead(self, now: float, taken: int) -> int:
         """Messages to hold ahead of demand. `taken`: the number of the next delivery."""

@@ -22,6 +22,7 @@ from queues.engine.clock import now
 from queues.engine.consume.fetcher import Fetcher
 from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.consume.memory import OVERHEAD
+from queues.engine.consume.message_runs import SharedPayloads
 from queues.engine.database import Connection
 from queues.engine.driver import Answer
 from queues.engine.errors import EngineError, QueueFull, StoreUnavailable, TopologyMoved, Unstorable
@@ -450,6 +451,9 @@ class PublishWriter:
             for delay in {message.delay for message in write.group.outgoing if message.delay > 0}:
                 self.due_in(delay)
         size = sum(map(len, write.group.bodies)) + OVERHEAD * count
+        bodies = write.group.bodies
+        if write.packed and sum(write.leased) > 1:
+            bodies = SharedPayloads(bodies, sum(write.leased), self.fetcher.limits.memory)
         for k, (queue, leased) in enumerate(zip(write.queues, write.leased, strict=True)):
             buffer, ids = self.local_queues.get(queue), write.ids(k)
             if leased and write.packed:
@@ -465,7 +469,7 @@ class PublishWriter:
                 elif write.group.detailed:
                     buffer.add_claimed(write.leased_details(ids))
                 else:
-                    buffer.add_run(ids, write.group.bodies, write.own_detail, size)
+                    buffer.add_run(ids, bodies, write.own_detail, size)
                 buffer.refilled()
 
 

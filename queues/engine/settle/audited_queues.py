@@ -78,6 +78,7 @@ class AuditedQueue(Lane):
     """One audited queue as this node serves it."""
 
     in_order = True
+    takes_runs = False
 
     def __init__(self, writer: AuditedOwner, names: KeyNames, policy: QueuePolicy) -> None:
         super().__init__(writer)
@@ -114,8 +115,8 @@ class AuditedQueue(Lane):
         """The message that was handed out a moment ago cannot be sent."""
         self._deliveries.remove_delivery(first_id)
 
-    def gather(self, settlements: Settlements, ids: Sequence[int]) -> Iterable[int | None]:
-        super().gather(settlements, ids)
+    def gather(self, settlements: Settlements, ids: Sequence[int], work: int) -> Iterable[int | None]:
+        super().gather(settlements, ids, work)
         if settlements.kind is SettlementKind.DELIVER:
             return ()
         had = [self._consumers.pop(id, None) for id in ids]
@@ -128,7 +129,7 @@ class AuditedQueue(Lane):
         if not self._mark:
             self._mark = -next(_numbers)
             self._writer.begin_record(self._mark)
-            self._writer.gather(self, 0)
+            self._writer.gather(self, 0, 0)
         return self._mark
 
     def forget_leases(self) -> None:

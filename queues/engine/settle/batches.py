@@ -11,7 +11,7 @@ import enum
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple, Protocol
 
 from queues.engine.isolation import halves
@@ -20,6 +20,16 @@ from queues.engine.statements import array
 
 #: settle.sql's `keep`, by the queue's retention.
 KEPT = {"none": 0, "metadata": 1, "full": 2}
+
+
+#: Messages from which on acknowledgements are gathered as a run, and those of a run that cost about what a single one
+#: does.
+FEWEST, RUN = 8, 100
+
+
+def run_work(ids: range) -> int:
+    """What a run of acknowledgements costs, as that of so many single ones."""
+    return 1 + len(ids) // RUN
 
 
 class SettlementKind(enum.IntEnum):
@@ -93,8 +103,12 @@ class Completion(NamedTuple):
 class Gatherer(Protocol):
     """The lane of settlements that are being gathered."""
 
-    def gather(self, settlements: Settlements, ids: Sequence[int]) -> Iterable[int | None]:
-        """Settlements are about to gather these messages; returns the API key of each in an audited queue."""
+    #: Whether settlements may gather runs.
+    takes_runs: bool
+
+    def gather(self, settlements: Settlements, ids: Sequence[int], work: int) -> Iterable[int | None]:
+        """Settlements are about to gather these messages; returns the API key of each in an audited queue. `work`: as
+        much as acknowledgements of so many single messages."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,6 +126,8 @@ class Settlements:
     target: int | None = None
     by: str = ""
     ids: list[int] = field(default_factory=list)
+    #: Acknowledgements beside these columns: consecutive ids, of messages delivered at one time (monotonic).
+    runs: list[tuple[range, float]] = field(default_factory=list)
     #: When each was delivered (monotonic; None: it is not known).
     delivered: list[float | None] = field(default_factory=list)
     results: list[bytes | None] = field(default_factory=list)
@@ -136,6 +152,15 @@ class Settlements:
         """Acknowledge several messages."""
         self._gather(ids)
         self.delivered += delivered
+
+    def add_run(self, ids: Sequence[int], delivered: float) -> None:
+        """Acknowledge messages that were delivered at one time."""
+        lane = self.lane
+        if lane is not None and lane.takes_runs and isinstance(ids, range) and ids.step == 1 and len(ids) >= FEWEST:
+            lane.gather(self, ids, run_work(ids))
+            self.runs.append((ids, delivered))
+        else:
+            self.add_many(ids, [delivered] * len(ids))
 
     def add_jobs(
         self, ids: Sequence[int], delivered: Sequence[float], completion: Completion | None = None,
@@ -182,17 +207,39 @@ class Settlements:
 
     def _gather(self, ids: Sequence[int]) -> None:
         if self.lane is not None:
-            self.consumers += self.lane.gather(self, ids)
+            self.consumers += self.lane.gather(self, ids, len(ids))
         self.ids += ids
 
     def take(self) -> Settlements:
         """Take the gathered columns."""
         taken = replace(self)
-        for name in (*COLUMNS, "completions"):
+        for name in (*COLUMNS, "runs", "completions"):
             setattr(self, name, [])
         return taken
 
     # Writing.
+
+    @property
+    def count(self) -> int:
+        """The messages."""
+        return len(self.ids) + sum(len(ids) for ids, _ in self.runs)
+
+    @property
+    def work(self) -> int:
+        """What writing them costs, as `Gatherer.gather` is told."""
+        return len(self.ids) + sum(run_work(ids) for ids, _ in self.runs)
+
+    def spread(self) -> None:
+        """Have all runs in the columns. These are new lists: parts of it may share those."""
+        runs, self.runs = self.runs, []
+        self.ids = [*self.ids, *chain.from_iterable(ids for ids, _ in runs)]
+        self.delivered = [*self.delivered, *chain.from_iterable([time] * len(ids) for ids, time in runs)]
+
+    def of_runs(self, runs: list[tuple[range, float]]) -> Settlements:
+        """Some of its runs, in columns."""
+        one = replace(self.part([]), runs=runs)
+        one.spread()
+        return one
 
     @property
     def releases(self) -> bool:
@@ -200,11 +247,11 @@ class Settlements:
         return 0 <= self.kind <= SettlementKind.HAND_BACK
 
     def part(self, at: Collection[int]) -> Settlements:
-        """The settlements in these places."""
+        """The settlements in these places of the columns."""
         columns: dict[str, Any] = {
             name: [column[n] for n in at] for name in COLUMNS if (column := getattr(self, name))
         }
-        return replace(self, **columns)
+        return replace(self, runs=[], **columns)
 
     def only(self, ids: Collection[int]) -> Settlements:
         """The settlements of these messages."""
@@ -260,6 +307,7 @@ def halve(part: Part, _: Exception) -> list[Part]:
     if len(part) != 1:
         return halves(part)
     [settlements] = part
+    settlements.spread()
     return [[settlements.part(some)] for some in halves(range(len(settlements.ids)))]
 
 

@@ -21,13 +21,14 @@ from queues.engine.settle.segments import Ranges
 class Owner(Protocol):
     """The settlement writer, as lanes use it."""
 
-    def gather(self, lane: Lane, acks: int) -> None:
-        """A lane has something to write, so many acknowledgements more among it."""
+    def gather(self, lane: Lane, acks: int, work: int) -> None:
+        """A lane has something to write, so many acknowledgements more among it, which are as much work as so many
+        single ones."""
 
     def refuse(self, told: Iterable[Callable[[], None]]) -> None:
         """Tell sessions that settlements do not arrive in the store."""
 
-    def give_up(self, acks: int) -> None:
+    def give_up(self, acks: int, work: int) -> None:
         """Count acknowledgements as not written."""
 
 
@@ -39,6 +40,7 @@ class Lane:
     name: str | None = None
     recording = False
     in_order = False
+    takes_runs = True
 
     def __init__(self, owner: Owner) -> None:
         self.returns = Returns()
@@ -60,13 +62,16 @@ class Lane:
             self._alike[key] = Settlements(kind, self, consumer, keep, job, late, target, by)
         return self._alike[key]
 
-    def gather(self, settlements: Settlements, ids: Sequence[int]) -> Iterable[int | None]:
+    def gather(self, settlements: Settlements, ids: Sequence[int], work: int) -> Iterable[int | None]:
         """Settlements are about to gather these messages; returns the API key of each in an audited queue."""
         if not settlements.ids:
             self._gathered[settlements] = None
         if settlements.kind is SettlementKind.RETURN:
             self.returns.add()
-        self._owner.gather(self, len(ids) if settlements.kind is SettlementKind.ACKNOWLEDGE else 0)
+        if settlements.kind is SettlementKind.ACKNOWLEDGE:
+            self._owner.gather(self, len(ids), work)
+        else:
+            self._owner.gather(self, 0, 0)
         return ()
 
     @property
@@ -101,7 +106,7 @@ class Lane:
         """The store has another past: the ids gathered may belong to other messages now."""
         for one in [*(one.take() for one in self._gathered), *(one for part in self.writing for one in part)]:
             if one.kind is SettlementKind.ACKNOWLEDGE:
-                self._owner.give_up(len(one.ids))
+                self._owner.give_up(one.count, one.work)
                 self._owner.refuse(one.told)
         self.writing.clear()
         self._gathered.clear()
@@ -111,7 +116,7 @@ class Lane:
     def take(self) -> None:
         """Take what is gathered, to write it; of leases that go back none before earlier ones are in the store."""
         held = self.releasing
-        taken = [one for one in self._gathered if one.ids and not (held and one.releases)]
+        taken = [one for one in self._gathered if one.count and not (held and one.releases)]
         self._gathered = {one: None for one in self._gathered if held and one.releases}
         if not held:
             self.returns.take()

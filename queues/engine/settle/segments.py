@@ -24,8 +24,9 @@ from typing import Any
 from queues.engine.settle.batches import KEPT, Part, Settlements, time_array
 from queues.engine.statements import array
 
-#: Seconds that a segment may be settled in part: so late at most the archive has a settled message.
-LINGER = 1.0
+#: Seconds that a segment may be settled in part: so late at most the archive has a settled message, unless so many
+#: segments are settled in part that unpacking them would hold up the consumers who are about to settle the rest.
+LINGER, MANY = 1.0, 100
 #: Seconds by which the deliveries of one range may differ: it has the time of its first message's.
 SAME_TIME = 0.01
 
@@ -105,9 +106,31 @@ class OpenSegments:
                 others.append(one.part([n for n, id in enumerate(one.ids) if id not in found]))
         return singles, others
 
-    def cut(self, settled: Part) -> tuple[Ranges, Part]:
-        """Acknowledgements as ranges of slots, and those of messages that have rows of their own."""
-        ranges, rows = Ranges(), list[Settlements]()
+    def cut_runs(self, settled: Part) -> tuple[Ranges, Part]:
+        """Runs of acknowledgements as ranges of slots, and the settlements with a run that is not as simple as that."""
+        ranges, others = Ranges(), list[Settlements]()
+        for one in settled:
+            places = [self._place(ids, ranges) for ids, _ in one.runs]
+            if None in places:
+                others.append(one)
+                continue
+            for first, (ids, delivered) in zip(places, one.runs, strict=True):
+                assert first is not None
+                ranges.add(first, ids[0] - first, ids[-1] - first, one, delivered)
+        return ranges, others
+
+    def _place(self, ids: range, ranges: Ranges) -> int | None:
+        """The segment that has all of these messages open; None if there is none, or some are settled in `ranges`."""
+        first = self._segment(ids[0])
+        if first is None or ids[-1] >= first + self._counts[first]:
+            return None
+        wanted = bits(ids[0] - first, ids[-1] - first)
+        return None if wanted & ~(self._open[first] & ~ranges.slots.get(first, 0)) else first
+
+    def cut(self, settled: Part, ranges: Ranges | None = None) -> tuple[Ranges, Part]:
+        """Acknowledgements as ranges of slots, beside those in `ranges`, and those of messages that have rows of their
+        own."""
+        ranges, rows = Ranges() if ranges is None else ranges, list[Settlements]()
         for one in settled:
             left = self._cut(one, ranges)
             if len(left) == len(one.ids):
@@ -190,12 +213,17 @@ class OpenSegments:
 
     def lingering(self, time: float) -> list[int]:
         """The segments that have been settled in part for too long at this (monotonic) time."""
-        return [first for first, _ in takewhile(lambda one: one[1] + LINGER <= time, self._partly.items())]
+        before = time - self._linger
+        return [first for first, _ in takewhile(lambda one: one[1] <= before, self._partly.items())]
+
+    @property
+    def _linger(self) -> float:
+        return LINGER * max(1.0, len(self._partly) / MANY)
 
     def lingering_in(self, time: float) -> float | None:
         """Seconds from then until there is such a segment; None: not before something is settled."""
         since = next(iter(self._partly.values()), None)
-        return None if since is None else max(0.0, since + LINGER - time)
+        return None if since is None else max(0.0, since + self._linger - time)
 
     def stay(self, first: int) -> None:
         """A segment cannot be unpacked: it stays until all its messages are settled."""
@@ -211,6 +239,11 @@ class OpenSegments:
     def only(self, settled: Part, firsts: Collection[int]) -> Part:
         """The settlements of messages in these segments."""
         found = [one.part([n for n, id in enumerate(one.ids) if self._segment(id) in firsts]) for one in settled]
+        return [one for one in found if one.ids]
+
+    def only_runs(self, settled: Part, firsts: Collection[int]) -> Part:
+        """The same for runs, as columns."""
+        found = [one.of_runs([run for run in one.runs if self._segment(run[0][0]) in firsts]) for one in settled]
         return [one for one in found if one.ids]
 
     def forget(self, firsts: Collection[int]) -> None:

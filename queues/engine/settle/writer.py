@@ -97,6 +97,8 @@ class SettlementWriter:
         self.clock = clock
         #: Acknowledgements taken and not yet committed.
         self.unsettled = 0
+        #: The work that they are, as so many acknowledgements of single messages.
+        self.unwritten = 0
         self._more_in_store = more_in_store
         self._due_in = due_in
         self._more_dead = more_dead
@@ -190,16 +192,19 @@ class SettlementWriter:
 
     # Called by lanes.
 
-    def gather(self, lane: Lane, acks: int) -> None:
-        """A lane has something to write, so many acknowledgements more among it."""
+    def gather(self, lane: Lane, acks: int, work: int) -> None:
+        """A lane has something to write, so many acknowledgements more among it, which are as much work as so many
+        single ones."""
         self.unsettled += acks
+        self.unwritten += work
         if lane is not self._plain and lane is not self._purges:
             self._recording[lane] = None
         self._wake.set()
 
-    def give_up(self, acks: int) -> None:
+    def give_up(self, acks: int, work: int) -> None:
         """Count acknowledgements as not written."""
         self.unsettled -= acks
+        self.unwritten -= work
 
     def refuse(self, told: Iterable[Callable[[], None]]) -> None:
         """Tell sessions that settlements do not arrive in the store."""
@@ -305,11 +310,23 @@ class SettlementWriter:
         write = partial(self._write_part, connection, lane)
         refuse = partial(self._not_written, lane)
         return lane.end_round(
-            await carry_out(lane.writing, write, halve, refuse, connection, in_order=lane.in_order)
+            await carry_out(lane.writing, write, self._halve, refuse, connection, in_order=lane.in_order)
         )
+
+    def _halve(self, part: Part, error: Exception) -> list[Part]:
+        self._spread(part)
+        return halve(part, error)
+
+    def _spread(self, part: Part) -> None:
+        """Let nothing of a part be a run."""
+        for one in part:
+            self.unwritten -= one.work
+            one.spread()
+            self.unwritten += one.work
 
     async def _write_part(self, connection: Connection, lane: Lane, part: Part) -> None:
         effects = PartEffects(last=bool(part) and part[-1].kind <= SettlementKind.ACKNOWLEDGE)
+        self._spread([one for one in part if one.runs and not as_range(one)])
         if self.segments:
             await self._unpack(connection, part)
         async with lane.transaction(connection, part):
@@ -331,9 +348,10 @@ class SettlementWriter:
 
     def _committed(self, lane: Lane, part: Part, effects: PartEffects) -> None:
         lane.committed()
-        done = {kind: sum(len(one.ids) for one in part if one.kind is kind) for kind in FAILED}
-        settled = done[SettlementKind.ACKNOWLEDGE] - sum(len(one.ids) for one in effects.busy)
-        self.unsettled -= settled
+        done = {kind: sum(one.count for one in part if one.kind is kind) for kind in FAILED}
+        busy = sum(len(one.ids) for one in effects.busy)
+        settled = done[SettlementKind.ACKNOWLEDGE] - busy
+        self.give_up(settled, sum(one.work for one in part if one.kind is SettlementKind.ACKNOWLEDGE) - busy)
         self.counts.acknowledged += settled
         self.counts.returned += done[SettlementKind.RETURN]
         self.counts.buried += done[SettlementKind.BURY]
@@ -354,7 +372,7 @@ class SettlementWriter:
         unit, why = FAILED[one.kind]
         self.health.isolate(unit, error, message=id, queue=lane.name, consumer=one.consumer, target=one.target)
         if one.kind is SettlementKind.ACKNOWLEDGE:
-            self.unsettled -= 1
+            self.give_up(1, 1)
             self.refuse(one.told)
         buried = one.kind is SettlementKind.BURY and one.target is None and lane is self._plain
         if one.kind is not SettlementKind.DELIVER and not buried:  # those stay leased until this node ends
@@ -380,9 +398,11 @@ class SettlementWriter:
                 lane.record(one)
 
     async def _settle(self, connection: Connection, lane: Lane, settled: Part, effects: PartEffects) -> None:
-        once = each_once(settled)
         if self.segments:
-            once = await self._settle_segments(connection, lane, once, effects)
+            once = await self._settle_segments(connection, lane, settled, effects)
+        else:
+            self._spread(settled)
+            once = each_once(settled)
         late = [one for one in once if one.late]
         if late:
             mine, busy = await self._lock_late(connection, late)
@@ -429,13 +449,16 @@ class SettlementWriter:
         )
 
     async def _settle_segments(
-        self, connection: Connection, lane: Lane, settled: Part, effects: PartEffects
+        self, connection: Connection, lane: Lane, given: Part, effects: PartEffects
     ) -> Part:
         """Settle the messages that are in segments; returns the settlements of the others, unless the lane has no
         transactions: then these are written here, and all in one."""
         segments = self.segments
+        ranges, others = segments.cut_runs(given)
+        self._spread(others)
+        settled = [one for one in each_once(given) if one.ids]
         singles, others = segments.take_singles(settled)
-        ranges, rows = segments.cut(others)
+        ranges, rows = segments.cut(others, ranges)
         if not (singles or ranges.firsts):
             return rows
         several = not lane.in_order and bool(singles) + bool(ranges.firsts) + bool(rows) > 1
@@ -443,7 +466,8 @@ class SettlementWriter:
             last = effects.last and not rows
             moved, missing = await self._settle_slots(connection, lane, singles, ranges, last)
             rows += [one.only(moved) for one in singles] if moved else []
-            rows += segments.only(settled, missing) if missing else []
+            if missing:
+                rows = each_once([*rows, *segments.only(settled, missing), *segments.only_runs(given, missing)])
             rows = [one for one in rows if one.ids]
             gone = missing.union(*(one.ids for one in singles))
             if lane.in_order:

@@ -3,7 +3,8 @@
 -- then wait for each other. Positions are compared as rows, so that only the index of ready messages can give the
 -- order, with any statistics.
 -- Messages in segments are leased by segments, whole ones, and apart from those that have rows: a claim takes the ones or
--- the others, what comes first. Of segments the first one may have more messages than `limit`, up to `most_packed`.
+-- the others, what comes first. Of segments the first one may have more messages than `limit`, if it has no
+-- more than `most_packed` bytes in memory, `overhead` a message among them.
 -- Before the messages comes one row with id -1: the transactions that were under way (pg_current_snapshot) as payload;
 -- as attempts, 1 when there may be more than were taken; and as detail the first id of a segment that comes next and has too
 -- many messages: it is to be unpacked.

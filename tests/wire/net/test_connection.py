@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.wire.serving import EVENT_LOOPS, Recorder, Server, client, is_turned_away, run_scenario, serving
-from wire.net.connection import WRITE, contained
+from wire.net.connection import LARGE_PART, WRITE, contained
 from wire.net.limits import Closure
 from wire.net.listener import Connection
 
@@ -134,6 +134,26 @@ def test_what_is_written_soon_is_dropped_with_the_connection(run: Run) -> None:
                 got = await reader.read()
             assert got == b""
             assert connection.bytes_out == 0
+
+    run(scenario())
+
+
+def test_parts_arrive_as_one_whole_and_the_sessions_list_is_its_own(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving() as server, client(server) as (reader, _):
+            connection = (await server.sessions.get()).connection
+            large = bytes(range(256)) * (LARGE_PART // 256)
+            answers: list[list[bytes | bytearray]]
+            answers = [[b"a", bytearray(b"b")], [b"c", large, b"d", bytearray(large)], [large]]
+            for parts in answers:
+                whole = b"".join(parts)
+                connection.write_parts(parts)
+                parts.clear()
+                assert await reader.readexactly(len(whole)) == whole
+            assert server.listener.stats.bytes_out == connection.bytes_out == 4 + 3 * len(large)
+            connection.close()
+            connection.write_parts([large])
+            assert await reader.read() == b""
 
     run(scenario())
 

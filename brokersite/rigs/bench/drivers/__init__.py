@@ -34,6 +34,19 @@ class BenchConsumer(Protocol):
         """Drop the connection."""
 
 
+class BenchSubscriber(BenchConsumer, Protocol):
+    """A consuming connection that is one of many in a process."""
+
+    def ask(self, count: int) -> None:
+        """Ask for so many messages, and acknowledge those that were taken. A broker that pushes is asked nothing."""
+
+    def collect(self) -> bytes | bytearray | None:
+        """Read what has come: the column of its numbers, or None while what was asked for is not complete."""
+
+    def fileno(self) -> int:
+        """The socket's, to wait for many."""
+
+
 class BrokerDriver(Protocol):
     """A broker, its protocol, a queue of the run's own, and the size of messages."""
 
@@ -54,3 +67,10 @@ class BrokerDriver(Protocol):
 
     def consumer(self, index: int) -> BenchConsumer:
         """A connection that consumes as consumer `index`. Raises BenchError."""
+
+
+class FanoutDriver(BrokerDriver, Protocol):
+    """A broker that gives each consumer every message."""
+
+    def consumer(self, index: int) -> BenchSubscriber:
+        """A connection that consumes as subscriber `index`. Raises BenchError."""

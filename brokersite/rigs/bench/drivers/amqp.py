@@ -193,6 +193,12 @@ class AmqpConsumer(AmqpConnection):
         self.send(method(1, *_ACK, struct.pack(">QB", tag, 1)))
         return column
 
+    def ask(self, count: int) -> None:
+        """It is pushed to."""
+
+    def collect(self) -> bytes | bytearray | None:
+        return self.receive(0.0)
+
     def settle(self) -> None:
         """A passive declare, which the queue answers after it has taken the acknowledgements."""
         self.send(method(1, 50, 10, b"\0\0" + short(self._queue) + b"\1" + long(b"")))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from brokersite.rigs.bench.columns import Records, read_column, write_column
+from brokersite.rigs.bench.columns import WIDTH, Records, read_column, write_column
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.stream import Endpoint, Stream
 from wire.blipmq.codec import (
@@ -30,6 +30,14 @@ _FEWEST: Final = 4
 #: Seconds to the next burst after one that brought nothing.
 _PAUSE: Final = 0.0002
 _PONG_SIZE: Final = HEADER_SIZE
+#: What is said when a connection fails after others.
+_LIMITS: Final = (
+    "That was the connection of consumer {}. A process of the broker takes BROKER_MAX_CONNECTIONS (10,000) in all,"
+    " BROKER_MAX_CONNECTIONS_PER_ADDRESS (1,000) from one address, BROKER_MAX_CONNECTIONS_PER_KEY (2,000) with one key,"
+    " and as many as it may have file descriptors (`ulimit -n`): start it with more of these than there are consumers"
+    " and producers."
+)
+_ACK_SIZE: Final = HEADER_SIZE + 8
 
 
 def frame(kind: int, correlation: int, payload: bytes = b"") -> bytes:
@@ -55,7 +63,12 @@ class BlipMQ:
         return BlipProducer(self, index)
 
     def consumer(self, index: int) -> BlipConsumer:
-        return BlipConsumer(self, self.subscriptions[index % len(self.subscriptions)])
+        try:
+            return BlipConsumer(self, self.subscriptions[index % len(self.subscriptions)])
+        except BenchError as error:
+            if not index:
+                raise
+            raise BenchError(f"{error} {_LIMITS.format(index + 1)}") from error
 
     @property
     def message(self) -> bytes:
@@ -70,8 +83,12 @@ class BlipConnection(Stream):
     def __init__(self, driver: BlipMQ) -> None:
         super().__init__(driver.endpoint)
         key = driver.key.encode()
-        self.call(HELLO, b"\0\1")
-        self.call(AUTH, struct.pack(">H", len(key)) + key)
+        try:
+            self.call(HELLO, b"\0\1")
+            self.call(AUTH, struct.pack(">H", len(key)) + key)
+        except BenchError:
+            self.close()
+            raise
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -124,47 +141,85 @@ class BlipProducer(BlipConnection):
         return self._bursts[self._pongs - 1] if self._pongs else 0
 
 
+class _Burst(NamedTuple):
+    """An answer that was read before: its deliveries' numbers, and the ACKs for them, without the subscription."""
+
+    data: bytes
+    numbers: bytes
+    acks: bytes
+
+
+#: By length, the last answer that was read in this process: subscribers of a topic get the same bytes as a rule, and to
+#: compare them costs a tenth of reading them.
+_seen: dict[int, _Burst] = {}
+_MOST_SEEN: Final = 100
+
+
 class BlipConsumer(BlipConnection):
-    """Each burst acknowledges the last one's messages; it grows and shrinks with what that has brought."""
+    """Each burst acknowledges the last one's messages; where it is alone, it grows and shrinks with what that brought.
+    """
 
     def __init__(self, driver: BlipMQ, subscription: int) -> None:
         super().__init__(driver)
         self._size = driver.size
         self._stride = len(driver.message)
         number = subscription.to_bytes(8)
-        self._ack, self._poll, self._ping = frame(ACK, 0, number), frame(POLL, 3, number), frame(PING, 4)
+        self._poll, self._ping = frame(POLL, 3, number), frame(PING, 4)
+        self._number = {place: byte for place, byte in enumerate(number) if byte}
         self._acks = b""
         self._burst = _FEWEST
         self._most = max(_FEWEST, driver.prefetch // 2)
 
     def receive(self, wait: float) -> bytes | bytearray:
-        self.send(self._acks + self._poll * self._burst + self._ping)
-        data, count = self._until_pong()
-        self._acks = b""
-        self._burst = max(_FEWEST, min(2 * count, self._most))
-        if not count:
+        self.ask(self._burst)
+        while (column := self.collect()) is None:
+            pass
+        self._burst = max(_FEWEST, min(2 * len(column) // WIDTH, self._most))
+        if not column:
             time.sleep(min(wait, _PAUSE))
-            return b""
-        acks = bytearray(self._ack * count)
-        write_column(acks, 5, len(self._ack), read_column(data, 5, self._stride, count))
-        self._acks = bytes(acks)
-        return read_column(data, self._stride - self._size, self._stride, count)
+        return column
+
+    def ask(self, count: int) -> None:
+        self.send(self._acks + self._poll * min(count, self._most) + self._ping)
+        self._acks = b""
+
+    def collect(self) -> bytes | bytearray | None:
+        """Up to the PONG."""
+        self.read()
+        burst = _seen.get(len(self.rest))
+        if burst is None or burst.data != self.rest:
+            if self.rest[4 :: self._stride].rstrip(bytes((PONG,))).strip(bytes((PUBLISH,))):
+                self._leave_out_refusals()
+            if len(self.rest) % self._stride != _PONG_SIZE or self.rest[-9] != PONG:
+                return None
+            if len(_seen) >= _MOST_SEEN:
+                _seen.clear()
+            burst = _seen[len(self.rest)] = self._parse(bytes(self.rest))
+        self.rest.clear()
+        self._acks = self._addressed(burst)
+        return burst.numbers
+
+    def _parse(self, data: bytes) -> _Burst:
+        count, stride = len(data) // self._stride, self._stride
+        if not count:
+            return _Burst(data, b"", b"")
+        acks = bytearray(frame(ACK, 0, bytes(8)) * count)
+        write_column(acks, 5, _ACK_SIZE, read_column(data, 5, stride, count))
+        return _Burst(data, bytes(read_column(data, stride - self._size, stride, count)), bytes(acks))
+
+    def _addressed(self, burst: _Burst) -> bytes:
+        """The ACKs of a burst, with this subscription."""
+        acks = bytearray(burst.acks)
+        for place, byte in self._number.items():
+            acks[HEADER_SIZE + place :: _ACK_SIZE] = bytes((byte,)) * (len(acks) // _ACK_SIZE)
+        return bytes(acks)
 
     def settle(self) -> None:
-        self.send(self._acks + self._ping)
-        self._acks = b""
-        if self._until_pong()[1]:
+        self.ask(0)
+        while (column := self.collect()) is None:
+            pass
+        if column:
             raise BenchError("A message came without a POLL.")
-
-    def _until_pong(self) -> tuple[bytearray, int]:
-        """Deliveries up to the PONG: their bytes, and how many."""
-        rest, stride = self.rest, self._stride
-        while len(rest) % stride != _PONG_SIZE or rest[-9] != PONG:
-            self.read()
-            if rest[4::stride].rstrip(bytes((PONG,))).strip(bytes((PUBLISH,))):
-                self._leave_out_refusals()
-        self.rest = bytearray()
-        return rest, len(rest) // stride
 
     def _leave_out_refusals(self) -> None:
         """Take out of what was read each answer to a second acknowledgement: of a message that came twice, since the

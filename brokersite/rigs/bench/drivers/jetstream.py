@@ -155,6 +155,12 @@ class NatsConsumer(NatsConnection):
         del self.rest[: found[-1].end()]
         return column
 
+    def ask(self, count: int) -> None:
+        """It is pushed to."""
+
+    def collect(self) -> bytes | bytearray | None:
+        return self.receive(0.0)
+
     def settle(self) -> None:
         self.send(b"PING\r\n")
         self.until_pong()

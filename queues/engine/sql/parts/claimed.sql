@@ -6,7 +6,7 @@
             'expires_in', extract(epoch from expires_at - now()), 'content', content, 'retry_interval', retry_interval)::text
             when content is not null then content::text end as detail
 ), waiting as materialized (
-    select first, count from queues_segment
+    select first, count, pg_column_size(bodies) + %(overhead)s * count as size from queues_segment
     where not exists (select from picked) and (select count from allowed) > 0 and (select queues_may_lease(%(node)s))
         and slot = 0 and node_id is null and (queue_id, first) > (%(queue)s, %(low)s)
         and (queue_id, first) < (%(queue)s, coalesce((
@@ -19,8 +19,8 @@
         ), 9223372036854775807))
     order by queue_id, first limit 100
 ), fitting as materialized (
-    select first from (select first, count, sum(count) over (order by first) as reached from waiting) as segment
-    where reached <= (select count from allowed) or (reached = count and count <= %(most_packed)s)
+    select first from (select first, count, size, sum(count) over (order by first) as reached from waiting) as segment
+    where reached <= (select count from allowed) or (reached = count and size <= %(most_packed)s)
 ), locked as materialized (
     select first, count from queues_segment
     where slot = 0 and first = any(array(select first from fitting)) and node_id is null

@@ -476,3 +476,23 @@ def test_the_fast_gear_pays_nothing(shop: Shop) -> None:
     assert len(vars(fast.queue)) < 30
 
 
+
+
+def test_a_consumer_that_comes_at_long_intervals_is_waited_for() -> None:
+    queue, time = Shop().queue, 1000.0
+    queue.note_demand(time)
+    assert queue.wanted(time + 0.9)
+    assert not queue.wanted(time + 1.1)
+    queue.note_demand(time := time + 1.5)
+    assert queue.wanted(time + 4.4)
+    assert not queue.wanted(time + 4.6)
+    assert not queue.is_cold(time + 4.9)
+    assert queue.is_cold(time + 5.1)
+    queue.note_demand(time := time + 3.0)
+    assert not queue.wanted(time + 5.1), "nothing is leased to a queue that is cold as a rule"
+    assert not queue.is_cold(time + 8.9)
+    assert queue.is_cold(time + 9.1)
+    for _ in range(5):
+        queue.note_demand(time := time + 0.1)
+    assert not queue.wanted(time + 1.1)
+    assert queue.is_cold(time + 5.1)

@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queues.engine.consume.message_runs import PrefetchedMessages, Unacked, UnackedMessages
+from queues.engine.consume.memory import OVERHEAD, Memory
+from queues.engine.consume.message_runs import PrefetchedMessages, SharedPayloads, Unacked, UnackedMessages
 from queues.engine.message import Detail, Message
 
 DETAIL = Detail(key="k")
 
 
-@given(st.lists(st.tuples(st.sampled_from(["run", "some", "take", "clear"]), st.integers(1, 6)), max_size=30))
+@given(st.lists(st.tuples(st.sampled_from(["run", "shared", "some", "take", "clear"]), st.integers(1, 6)), max_size=30))
 def test_prefetched_messages_are_in_order_whatever_way_they_came(steps: list[tuple[str, int]]) -> None:
-    prefetched, plain, next_id = PrefetchedMessages(), deque[Message](), 1
+    prefetched, plain, next_id, memory = PrefetchedMessages(), deque[Message](), 1, Memory(1000)
     for step, count in steps:
         ids = range(next_id, next_id + count)
         if step == "run":
@@ -24,16 +25,18 @@ def test_prefetched_messages_are_in_order_whatever_way_they_came(steps: list[tup
             prefetched.add_run(ids, bodies, DETAIL)
             plain += [(id, body, 0, DETAIL) for id, body in zip(ids, bodies, strict=True)]
             bodies.clear()  # it is the caller's
+        elif step == "shared":
+            prefetched.add_run(ids, SharedPayloads([b"%d" % id for id in ids], 2, memory), DETAIL)
+            plain += [(id, b"%d" % id, 0, DETAIL) for id in ids]
         elif step == "some":
             messages: list[Message] = [(id, b"%d" % id, id % 2, DETAIL if id % 3 else None) for id in ids]
             prefetched.extend(iter(messages))
             plain += messages
         elif step == "take" and plain:
-            first = prefetched.first_run
-            alike = {(message[2], message[3]) for message in first}
-            taken = prefetched.take(count)
+            alike = {(message[2], message[3]) for message in prefetched.first_run}
+            taken = list(prefetched.take(count))
             assert 0 < len(taken) <= count
-            assert list(taken) == [plain.popleft() for _ in range(len(taken))]
+            assert taken == [plain.popleft() for _ in taken]
             assert len(alike) == 1
         elif step == "clear":
             prefetched.clear()
@@ -45,13 +48,15 @@ def test_prefetched_messages_are_in_order_whatever_way_they_came(steps: list[tup
             assert (prefetched[-1], prefetched[0]) == (plain[-1], plain[0])
     with pytest.raises(IndexError):
         prefetched[len(plain)]
+    prefetched.clear()
+    assert memory.used == 0
 
 
 steps_of_deliveries = st.lists(
     st.one_of(
         st.tuples(st.just("deliver"), st.integers(1, 8)),
         st.tuples(st.sampled_from(["release", "again"]), st.integers(0, 40)),
-        st.tuples(st.sampled_from(["range", "expire"]), st.tuples(st.integers(0, 40), st.integers(0, 12))),
+        st.tuples(st.sampled_from(["range", "runs", "expire"]), st.tuples(st.integers(0, 40), st.integers(0, 12))),
         st.tuples(st.sampled_from(["tags", "some"]), st.lists(st.integers(0, 40), max_size=12)),
     ),
     max_size=40,
@@ -85,6 +90,14 @@ def test_deliveries_are_released_once_whatever_the_order(steps: list[tuple[str, 
                         released.append(entry)
                 expected = [entry[0] for entry in released], [entry[2] for entry in released], unknown
                 assert unacked.release_many(wanted) == expected
+            case "runs", (int(start), int(count)):
+                runs, left = unacked.release_runs(range(start, start + count))
+                taken = range(start, start + count - len(left))
+                assert [*taken, *left] == [*range(start, start + count)]
+                assert [(id, time) for ids, time in runs for id in ids] == [plain[tag][::2] for tag in taken]
+                assert all(len(ids) for ids, _ in runs)
+                for tag in taken:
+                    del plain[tag]
             case "expire" | "some", (int(), int()) | list():
                 wanted = range(what[0], sum(what)) if isinstance(what, tuple) else what
                 assert sorted(unacked.among(wanted)) == sorted(tag for tag in wanted if tag in plain)
@@ -93,3 +106,31 @@ def test_deliveries_are_released_once_whatever_the_order(steps: list[tuple[str, 
         assert all((tag in unacked) == (tag in plain) for tag in range(45))
     unacked.clear()
     assert (len(unacked), list(unacked)) == (0, [])
+
+
+def test_payloads_of_several_queues_count_once_until_the_last_one_has_delivered_them() -> None:
+    memory = Memory(1 << 20)
+    queues = [PrefetchedMessages() for _ in range(3)]
+    shared = SharedPayloads([b"x" * 100] * 10, len(queues), memory)
+    size = 2 * 1000 + (10 + len(queues)) * OVERHEAD
+    for n, queue in enumerate(queues):
+        queue.add_run(range(100 * n, 100 * n + 10), shared, None)
+    del shared
+    first = [queue.take(4) for queue in queues]
+    assert first[0].payloads is first[1].payloads is first[2].payloads
+    assert [one.size for one in first] == [400] * 3
+    for queue in queues:
+        assert memory.used == size
+        assert [message[1] for message in queue.take(10)] == [b"x" * 100] * 6
+    assert memory.used == 0
+
+
+def test_acknowledged_tags_are_runs_as_they_were_delivered() -> None:
+    unacked = UnackedMessages()
+    unacked.add_run(range(1, 11), range(101, 111), 0, 1.0, None)
+    unacked.add_run(range(11, 21), range(201, 211), 0, 2.0, None)
+    assert unacked.release_runs([1, 2]) == ([], [1, 2])
+    assert unacked.release_runs(range(1, 5)) == ([(range(101, 105), 1.0)], range(5, 5))
+    assert unacked.release_runs(range(5, 14)) == ([(range(105, 111), 1.0), (range(201, 204), 2.0)], range(14, 14))
+    assert unacked.release_runs(range(15, 18)) == ([], range(15, 18))
+    assert len(unacked) == 7

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queues.engine.consume.pace import AHEAD, FEW_AHEAD, Pace
+from queues.engine.consume.pace import AHEAD, AWAY, FEW_AHEAD, Pace
 
 FIRST = 7000
 """The first tag."""
@@ -41,3 +41,17 @@ def test_slow_consumers_have_none() -> None:
     pace = started()
     assert pace.ahead(1000 + AHEAD, FIRST + FEW_AHEAD - 1) == 0
     assert pace.ahead(1000 + 2 * AHEAD, FIRST + 2 * FEW_AHEAD - 1) == FEW_AHEAD
+
+
+def test_the_pause_of_consumers_is_the_longest_one_lately() -> None:
+    pace = Pace(FIRST)
+    pace.came(AWAY)  # it was not there before
+    assert pace.pause == 0.0
+    pace.came(2.0)
+    assert pace.pause == 2.0
+    pace.came(0.1)
+    assert pace.pause == 1.0
+    pace.came(AWAY - 1)
+    assert pace.pause == AWAY - 1
+    pace.came(AWAY + 1)
+    assert pace.pause == 0.0

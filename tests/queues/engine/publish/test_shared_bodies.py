@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from queues.engine import Delivery, Engine, LocalQueue
+from queues.engine.consume.memory import OVERHEAD
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
 from tests.waiting import until
 
@@ -156,3 +157,43 @@ async def test_messages_of_a_dead_node_come_again_with_their_bodies(make_engine:
     assert await Consumer(await second.queue("a")).bodies(4) == BODIES, "a segment of which nothing is settled"
     assert await Consumer(await second.queue("b")).bodies(2) == BODIES[2:], "what is open of the other"
     assert a.bodies == BODIES
+
+
+async def test_a_slow_queue_holds_shared_bodies_up_to_its_limit_and_the_others_go_on(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    engine = await make_engine(segment_messages=2, turn=EVER, prefetch_bytes=10_000)
+    memory = engine.fetcher.limits.memory
+    fast, slow = await taken(engine, store, b"first", b"second")
+    for one in (fast, slow):
+        assert one.buffer.ack_many(one.tags) == []
+    assert memory.used == 0
+    published = []
+    for n in range(20):
+        bodies = [b"%d %d" % (n, m) + b"x" * 400 for m in range(4)]
+        await Producer(engine).publish("topic:t", *bodies)
+        assert await Consumer(fast.buffer).bodies(4) == bodies
+        published += bodies
+    assert 0 < slow.buffer.held.bytes < 10_000 + 4 * (410 + OVERHEAD)
+    assert memory.used < 2 * slow.buffer.held.bytes, "what only the slow one has yet is counted"
+    assert [fast.buffer.held.bytes, len(fast.buffer.ready)] == [0, 0]
+    ready = store.rows("select distinct queue_id from queues_segment where slot = 0")
+    assert [row["queue_id"] for row in ready] == [slow.buffer.id]
+    assert await Consumer(slow.buffer).bodies(len(published)) == published
+    assert memory.used == 0
+
+
+async def test_shared_bodies_that_are_overtaken_are_counted_as_the_queues_own(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    engine = await make_engine(segment_messages=2, turn=EVER)
+    memory = engine.fetcher.limits.memory
+    one, other = await taken(engine, store, b"first", b"second")
+    await Producer(engine).publish("topic:t", *BODIES)
+    shared = memory.used
+    first = one.deliveries[0]
+    one.buffer.hand_back(first[0])  # it belongs before those here
+    assert await Consumer(one.buffer).bodies(5) == [first[1], *BODIES]
+    assert memory.used == shared, "the other one has them still"
+    assert await Consumer(other.buffer).bodies(4) == BODIES
+    assert memory.used == 0

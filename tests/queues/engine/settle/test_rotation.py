@@ -15,7 +15,7 @@ from queues.engine import Engine, LocalQueue
 from queues.engine.node import SLOTS, LocalNode
 from queues.engine.settle.batches import SettlementKind, Settlements, settle_parameters
 from queues.engine.settle.segments import OpenSegments, as_single
-from queues.engine.statements import statement
+from queues.engine.statements import ALL, statement
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import unwritable
 from tests.waiting import until
@@ -148,6 +148,18 @@ async def test_a_message_that_its_consumer_keeps_for_longer_than_a_turn_is_settl
     assert store.messages(queue) == []
     assert len(store.archived(queue)) == 3
     assert store.counts(queue) == (0, 0, 0, 0)
+
+
+async def test_of_very_many_open_messages_some_get_rows_at_a_time(make_engine: MakeEngine, store: Store) -> None:
+    queue = store.queue("jobs")
+    engine = await make_engine(segment_messages=32, turn=EVER)
+    await taken(engine, b"1", b"2", b"3", b"4")
+    slot = engine.maintenance.node.slot
+    for rows, unpacked in ((2, 2), (4, 2), (4, 0)):
+        parameters = {"slot": slot, "limit": 100, "messages": 2} | ALL
+        with another_session(store) as other:
+            assert other.execute(statement("unpack_slot"), parameters).fetchone() == (unpacked,)
+        assert len(store.rows("select from queues_message where queue_id = %s", queue)) == rows
 
 
 async def test_an_open_segment_keeps_its_place_in_the_queue_when_its_turn_ends(

@@ -17,7 +17,7 @@ from queues.engine.message import Content, Delivery, DetailedMessage
 from queues.engine.publish.destination import Destination
 from queues.engine.settle import segments as segments_module
 from queues.engine.settle.batches import SettlementKind, Settlements
-from queues.engine.settle.segments import LINGER, SAME_TIME, OpenSegments, Ranges, as_range, bits
+from queues.engine.settle.segments import LINGER, MANY, SAME_TIME, OpenSegments, Ranges, as_range, bits
 from queues.engine.statements import ALL, array, statement
 from queues.operations.queues import delete_queue
 from queues.store import query
@@ -110,6 +110,17 @@ def test_a_segment_is_known_until_all_its_messages_are_settled(
     assert sorted(known.lingering(5.0 + LINGER)) == partly
     known.forget(segments)
     assert not known
+
+
+def test_many_segments_that_are_settled_in_part_linger_longer() -> None:
+    known = opened({100 * n: 2 for n in range(3 * MANY)})
+    runs = [(range(100 * n, 100 * n + 1), 1.0) for n in range(3 * MANY)]
+    ranges, _ = known.cut_runs([Settlements(SettlementKind.ACKNOWLEDGE, runs=runs)])
+    known.settled(ranges, 5.0)
+    assert (known.lingering(5.0 + 2.9 * LINGER), known.lingering_in(5.0)) == ([], 3 * LINGER)
+    assert len(known.lingering(5.0 + 3 * LINGER)) == 3 * MANY
+    known.forget(range(0, 100 * MANY * 2, 100))
+    assert len(known.lingering(5.0 + LINGER)) == MANY
 
 
 @given(settled(), st.data())
