@@ -131,6 +131,19 @@ async def test_a_job_past_its_deadline_is_delivered_to_another_worker(
     assert buffer.complete(again.tag, None)
 
 
+async def test_all_jobs_that_were_pushed_together_have_the_deadline(make_engine: MakeEngine, store: Store) -> None:
+    store.queue("q", ack_timeout="0.2 s")
+    engine = await make_engine()
+    jobs = [DetailedMessage(b"%d" % n, max_attempts=9 if n == 2 else None) for n in range(4)]
+    await Producer(engine).publish_detailed("queue:q", *jobs)
+    worker = Worker(await engine.queue("q"))
+    worker.grant(4)
+    pushed = await worker.take(4)
+    assert len(worker.deadlines) == 1  # they were one push, of unlike jobs
+    await worker.until(lambda: len(worker.lost) == 4)
+    assert sorted(worker.lost) == [push.tag for push in pushed]
+
+
 async def test_a_worker_that_is_still_at_it_keeps_its_message(make_engine: MakeEngine, store: Store) -> None:
     store.queue("q", ack_timeout="0.25 s", retry_backoff="0.01 s")
     engine = await make_engine()

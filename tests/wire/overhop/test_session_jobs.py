@@ -129,6 +129,10 @@ def test_a_queue_may_ignore_what_a_job_would_have(worker: Peer, store: Database)
         assert (quest["attempt"], quest["max_attempts"]) == (attempt, 3)
         worker.ask(Type.FAIL, jid=jid)
     assert worker.record(jid)["status"] == "failed"
+    for more in ({}, {"key": "k"}):
+        jid = worker.enqueue(queue, "x", max_attempts=1, **more)
+        assert worker.quest()["max_attempts"] == 3
+        assert worker.record(jid)["max_attempts"] == 3
     assert worker.refused(Type.ENQUEUE, q=queue, max_attempts=0) is Code.INVALID_MAX_ATTEMPTS
 
 
