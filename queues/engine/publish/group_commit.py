@@ -22,7 +22,6 @@ from queues.engine.clock import now
 from queues.engine.consume.fetcher import Fetcher
 from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.consume.memory import OVERHEAD
-from queues.engine.consume.message_runs import SharedPayloads
 from queues.engine.database import Connection
 from queues.engine.driver import Answer
 from queues.engine.errors import EngineError, QueueFull, StoreUnavailable, TopologyMoved, Unstorable
@@ -419,7 +418,7 @@ class PublishWriter:
             while transient and transient[0][0] <= n:
                 self._deliver_transient(*transient.popleft()[1:])
             try:
-                self._deliver_write(write)
+                self._deliver_write(write, plan)
             except Exception as error:  # a leased message in no buffer comes back when this node ends
                 self.health.isolate("delivery", error, queues=write.queues, firsts=write.firsts)
         for write, policy in plan.answers:
@@ -442,7 +441,7 @@ class PublishWriter:
         except Exception as error:
             self.health.isolate("transient delivery", error, queue=queue)
 
-    def _deliver_write(self, write: Write) -> None:
+    def _deliver_write(self, write: Write, plan: Plan) -> None:
         """Hand leased messages to memory, and announce those left in the store."""
         count = len(write.group.bodies)
         self.counts.published += count * len(write.queues)
@@ -451,9 +450,7 @@ class PublishWriter:
             for delay in {message.delay for message in write.group.outgoing if message.delay > 0}:
                 self.due_in(delay)
         size = sum(map(len, write.group.bodies)) + OVERHEAD * count
-        bodies = write.group.bodies
-        if write.packed and sum(write.leased) > 1:
-            bodies = SharedPayloads(bodies, sum(write.leased), self.fetcher.limits.memory)
+        bodies = plan.shared_payloads(write, self.fetcher.limits.memory)
         for k, (queue, leased) in enumerate(zip(write.queues, write.leased, strict=True)):
             buffer, ids = self.local_queues.get(queue), write.ids(k)
             if leased and write.packed:

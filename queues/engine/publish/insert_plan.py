@@ -16,7 +16,8 @@ from typing import Any, Final, cast
 
 from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.consume.low_watermark import LOWEST
-from queues.engine.consume.memory import detail_weight
+from queues.engine.consume.memory import Memory, detail_weight
+from queues.engine.consume.message_runs import SharedPayloads
 from queues.engine.errors import EngineError, QueueNotFound, TopologyMoved
 from queues.engine.health import Health
 from queues.engine.message import (
@@ -311,6 +312,9 @@ class Plan:
     #: Writes whose producers want to know the ids, in the queue which they published to.
     answers: list[tuple[Write, QueuePolicy]] = field(default_factory=list)
     storing: list[LocalQueue] = field(default_factory=list)
+    #: By the identity of a group, in how many queues its messages are leased as segments, and the bodies for these.
+    _takers: Counter[int] = field(default_factory=Counter)
+    _shared: dict[int, SharedPayloads] = field(default_factory=dict)
     #: The messages that may still be leased to this node, by queue. Those that expire wait in the store, for the sweep.
     _leasable: dict[int, int] = field(default_factory=dict)
 
@@ -429,6 +433,22 @@ class Plan:
         for buffer in self.storing:
             buffer.end_storing()
         self.storing = []
+
+    def shared_payloads(self, write: Write, memory: Memory) -> list[bytes]:
+        """The bodies of a stored write for the queues that its messages are leased in; if these are several, also over
+        several writes of the same messages, one object for all of them."""
+        group = write.group
+        if not write.packed:
+            return group.bodies
+        if not self._takers:
+            for one in self.writes:
+                self._takers[id(one.group)] += one.packed and sum(one.leased)
+        if (queues := self._takers[id(group)]) < 2:
+            return group.bodies
+        shared = self._shared.get(id(group))
+        if shared is None:
+            shared = self._shared[id(group)] = SharedPayloads(group.bodies, queues, memory)
+        return shared
 
     def forget_producers(self) -> None:
         """The producers of this have been told that its fate is unknown, and are told no more."""

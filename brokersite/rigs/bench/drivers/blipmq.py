@@ -32,7 +32,7 @@ _PAUSE: Final = 0.0002
 _PONG_SIZE: Final = HEADER_SIZE
 #: What is said when a connection fails after others.
 _LIMITS: Final = (
-    "That was the connection of consumer {}. A process of the broker takes BROKER_MAX_CONNECTIONS (10,000) in all,"
+    "Others of this run are open. A process of the broker takes BROKER_MAX_CONNECTIONS (10,000) in all,"
     " BROKER_MAX_CONNECTIONS_PER_ADDRESS (1,000) from one address, BROKER_MAX_CONNECTIONS_PER_KEY (2,000) with one key,"
     " and as many as it may have file descriptors (`ulimit -n`): start it with more of these than there are consumers"
     " and producers."
@@ -68,7 +68,7 @@ class BlipMQ:
         except BenchError as error:
             if not index:
                 raise
-            raise BenchError(f"{error} {_LIMITS.format(index + 1)}") from error
+            raise BenchError(f"{error} {_LIMITS}") from error
 
     @property
     def message(self) -> bytes:

@@ -197,3 +197,19 @@ async def test_shared_bodies_that_are_overtaken_are_counted_as_the_queues_own(
     assert memory.used == shared, "the other one has them still"
     assert await Consumer(other.buffer).bodies(4) == BODIES
     assert memory.used == 0
+
+
+async def test_queues_of_several_statements_share_the_bodies_in_memory(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.publish.insert_plan.MOST_STORED_BYTES", 1000)
+    engine = await make_engine(segment_messages=2, turn=EVER)
+    memory = engine.fetcher.limits.memory
+    both = await taken(engine, store, b"first", b"second")
+    bodies = [b"x" * 400] * 3
+    await Producer(engine).publish("topic:t", *bodies)  # a queue a statement
+    assert [one.buffer.held.bytes for one in both] == [3 * (400 + OVERHEAD)] * 2
+    assert memory.used == 2 * 3 * 400 + (3 + len(both)) * OVERHEAD
+    for one in both:
+        assert await Consumer(one.buffer).bodies(3) == bodies
+    assert memory.used == 0
