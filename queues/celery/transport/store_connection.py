@@ -160,7 +160,9 @@ class StoreConnection:
         self.on_news: Callable[[int], None] = lambda queue: None
         #: Whether commits wait for the disk.
         self.durable = durable
+        #: Statements that `post` has prepared since the last of so many transactions that were rolled back.
         self._prepared: set[str] = set()
+        self._rolled_back = 0
         with connection_errors():
             self._connection = self._connect(conninfo, timeout, settings)
         self._connection.prepared_max = None
@@ -227,8 +229,14 @@ class StoreConnection:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit the statements of the block together, or none of them."""
-        with self._asking as connection, connection.transaction():
-            yield
+        try:
+            with self._asking as connection, connection.transaction():
+                yield
+        except BaseException:
+            # psycopg deallocates all prepared statements when it rolls back, unless it knows of none.
+            self._prepared.clear()
+            self._rolled_back += 1
+            raise
 
     def within(self, seconds: float | None) -> TimeLimit:
         """A block whose statements have so many seconds together; None: `request_timeout` for each statement."""
@@ -239,7 +247,7 @@ class StoreConnection:
         with self._asking as connection:
             self._tell()
             server = connection.pgconn
-            prepared = b"fivewire " + name.encode()
+            prepared = b"fivewire %d %s" % (self._rolled_back, name.encode())
             if name not in self._prepared:
                 server.send_prepare(prepared, statement(name))
                 connection.wait(generators.execute(server))

@@ -41,6 +41,26 @@ def bodies(tables: Tables, queue: str = "orders") -> list[bytes]:
     return [row["payload"] for row in tables.messages(queue)]
 
 
+def test_consumers_are_told_of_messages_also_after_a_transaction_was_rolled_back(database_url: str) -> None:
+    heard: list[int] = []
+    publisher, consumer = (store_connection.StoreConnection(database_url, 10) for _ in range(2))
+    with contextlib.closing(publisher), contextlib.closing(consumer):
+        consumer.on_news = heard.append
+        for queue in (7, 8):
+            consumer.listen(queue)
+        publisher.listen(9)  # psycopg deallocates all that is prepared only if it has prepared something itself
+        publisher.post("announce", "", "{7}")
+        with pytest.raises(ZeroDivisionError), publisher.transaction():
+            raise ZeroDivisionError
+        publisher.post("announce", "", "{8}")
+
+        def told() -> bool:
+            consumer.hear()
+            return heard == [7, 8]
+
+        wait_until(told, lambda: f"both (now {heard})")
+
+
 def test_a_message_is_stored_when_publish_returns(connect: Connect, tables: Tables) -> None:
     publish(connect(), {"n": 1})
     [row] = tables.messages("orders")
