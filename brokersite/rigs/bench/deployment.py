@@ -81,15 +81,15 @@ def temporary_subscriptions(driver: BlipMQ, count: int, audited: bool) -> Iterat
         yield ids
     finally:
         for one in _of_topic(driver.topic):
-            _remove(partial(_delete, one.queue.name))
+            _remove(partial(_delete, one.queue))
 
 
-def _delete(name: str) -> None:
-    """Delete a queue, which is empty as a rule."""
+def _delete(queue: Queue) -> None:
+    """Delete a queue; one that is empty, as most are, in fewer steps."""
     try:
-        delete_queue(name)
+        delete_queue(queue.name, force=queue_counts(queue.pk).held > 0)
     except QueueNotEmpty:
-        delete_queue(name, force=True)
+        delete_queue(queue.name, force=True)
 
 
 def _of_topic(topic: str) -> list[Subscription]:

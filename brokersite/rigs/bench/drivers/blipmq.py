@@ -68,7 +68,7 @@ class BlipMQ:
         except BenchError as error:
             if not index:
                 raise
-            raise BenchError(f"{error} {_LIMITS}") from error
+            raise BenchError(f"{str(error).rstrip('.')}. {_LIMITS}") from error
 
     @property
     def message(self) -> bytes:
