@@ -222,7 +222,8 @@ def _initialise(home: Home) -> None:
     role = [f"--username={SUPERUSER}", f"--pwfile={home.superuser_password}", "--auth=scram-sha-256"]
     # PostgreSQL's own locale: the order of texts does not change with the system's libraries.
     locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-    code, printed = home.run("initdb", "-D", str(unfinished), *role, *locale)
+    # While a new WAL file is filled with zeros nothing is committed: 45 ms for one of the usual 16 MB.
+    code, printed = home.run("initdb", "-D", str(unfinished), "--wal-segsize=2", *role, *locale)
     if code == 0:
         create = PRIVILEGES.format(password=password)
         code, printed = home.run("postgres", "--single", "-D", str(unfinished), "template1", input=create)

@@ -99,7 +99,8 @@ from generate_series(0, 1500) n;
 -- marks of samples
 insert into queues_samplemark (queue, at, ready, leased, delayed, dead, published, settled)
 select id, now() - interval '30 s', 0, 0, 0, 0, 0, 0 from queues_queue union all
-select 0, now() - interval '30 s', 0, 0, 0, 0, 0, 0;
+select 0, now() - interval '30 s', 0, 0, 0, 0, 0, 0
+on conflict (queue) do update set at = excluded.at;
 
 -- tallies
 insert into queues_queuetally (queue_id, published, ready) select id, 1, 1 from queues_queue;
