@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import psycopg
@@ -100,6 +102,30 @@ def test_the_first_call_makes_a_durable_utf8_database(shared_dir: Path, shared: 
         assert connection.execute("SHOW server_encoding").fetchone() == ("UTF8",)
         assert connection.execute("SHOW listen_addresses").fetchone() == ("127.0.0.1",)
         assert connection.execute("SELECT current_database()").fetchone() == ("fivewire",)
+
+
+WAL_FILES = "select count(*), count(*) filter (where name > pg_walfile_name(pg_current_wal_lsn())) from pg_ls_waldir()"
+
+
+def test_commits_need_not_wait_for_new_wal_files(data_dir: Path, database: EmbeddedServer) -> None:
+    with connect(database) as connection:
+        [(files, ahead)] = connection.execute(WAL_FILES).fetchall()
+        assert ahead >= embedded.WAL_AHEAD // embedded.WAL_FILE - 2
+        connection.execute("select pg_logical_emit_message(true, '', repeat('x', 5 << 20))")
+        connection.execute("create table kept as select 1")
+        [(again, left)] = connection.execute(WAL_FILES).fetchall()
+        assert again == files
+        assert left < ahead, "those that were made with the server are written"
+    kill(*postmaster(data_dir).children(recursive=True), postmaster(data_dir))
+    with connect(embedded.ensure_running(data_dir)) as connection:
+        assert connection.execute("select * from kept").fetchall() == [(1,)]
+
+
+def test_a_disk_with_little_room_gets_no_wal_files_ahead(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4 << 30))
+    with connect(embedded.ensure_running(data_dir)) as connection:
+        [(files, _)] = connection.execute(WAL_FILES).fetchall()
+        assert files < 10
 
 
 def test_a_second_call_joins(shared_dir: Path, shared: EmbeddedServer) -> None:

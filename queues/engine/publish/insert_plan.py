@@ -206,7 +206,7 @@ class Insert:
         return {
             "producer": write.key, "queues": array(write.queues), "wanted": array(write.wanted),
             "lows": array(write.lows), "bodies": group.bodies, "max_attempts": group.max_attempts,
-            "content": group.content, "size": len(group.bodies), "slot": slot,
+            "content": group.content, "size": len(group.bodies), "sizes": array(group.sizes), "slot": slot,
         }  # fmt: skip
 
     def _plain(self, slot: int) -> dict[str, Any]:

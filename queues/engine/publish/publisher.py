@@ -58,6 +58,12 @@ class PublishGroup:
         """The keys of its messages."""
         return [message.key for message in self.outgoing if message.key is not None]
 
+    @property
+    def sizes(self) -> list[int]:
+        """The bytes of each body, or the one number that all have."""
+        sizes = list(map(len, self.bodies))
+        return sizes[:1] if sizes.count(sizes[0]) == len(sizes) else sizes
+
     def is_like(self, max_attempts: int | None, content: int | None, answered: bool) -> bool:
         """Whether a plain publish of this kind may join."""
         return (

@@ -14,10 +14,10 @@ with picked as materialized (
 ), gone as (
     delete from queues_segment where slot > 0 and first = any(array(select first from picked where slot > 0))
     returning first, queue_id, producer_id, count, published_at, max_attempts, content,
-        queues_bodies(slot, bodies, bodies_id) as bodies
+        queues_bodies(slot, bodies, bodies_id) as bodies, sizes
 ), moved as (
-    insert into queues_segment (first, queue_id, producer_id, count, published_at, max_attempts, content, bodies)
-    select first, queue_id, producer_id, count, published_at, max_attempts, content, bodies from gone
+    insert into queues_segment (first, queue_id, producer_id, count, published_at, max_attempts, content, bodies, sizes)
+    select first, queue_id, producer_id, count, published_at, max_attempts, content, bodies, sizes from gone
     returning first, queue_id, count
 ), free as (
     select * from released union all select * from moved

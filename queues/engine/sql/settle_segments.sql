@@ -1,7 +1,8 @@
 -- Settle slots of segments: `firsts` and the ranges `lows` … `highs` of each, by whom and when they were delivered (Unix
 -- times), whether they were jobs and whether the archive keeps them. With these, the segments in `whole` have no open message
 -- left: they go to the archive as one row, and leave the store, unless they stand in a table that takes turns. What is settled
--- of all others is noted beside them. Returns the segments that were there: the messages of others have rows of their own.
+-- of all others is noted beside them. Bodies are not read, but of segments that nodes of an earlier version have stored without
+-- their sizes. Returns the segments that were there: the messages of others have rows of their own.
 with given as materialized (
     select first, low, high, consumer_id, to_timestamp(delivered) as delivered_at, nullif(job, false) as job,
         kept
@@ -10,12 +11,12 @@ with given as materialized (
 ), gone as (
     delete from queues_segment where slot = 0 and first = any(%(whole)s::bigint[])
     returning first, queue_id, producer_id, count, published_at, max_attempts, content,
-        array(select length(body) from unnest(bodies) as body) as sizes
+        coalesce(sizes, array(select length(body) from unnest(bodies) as body)) as sizes
 ), staying as materialized (
-    select slot, first, queue_id, producer_id, count, published_at, max_attempts, content, bodies, bodies_id
+    select slot, first, queue_id, producer_id, count, published_at, max_attempts, content, bodies, bodies_id, sizes
     from queues_segment where slot > 0 and first = any(%(whole)s::bigint[]) order by first for key share
 ), shared as materialized (
-    select slot, id as bodies_id, array(select length(body) from unnest(bodies) as body) as sizes
+    select slot, id as bodies_id, coalesce(sizes, array(select length(body) from unnest(bodies) as body)) as sizes
     from queues_segmentbody where id = any(array(select distinct bodies_id from staying where bodies_id is not null))
 ), partly as materialized (
     select slot, first, queue_id from queues_segment where first = any(%(parts)s::bigint[]) order by first for key share
@@ -29,13 +30,14 @@ with given as materialized (
 ), archived as (
     insert into queues_archivedsegment (first, count, queue_id, producer_id, published_at, finished_at, max_attempts,
         content, sizes, lows, highs, consumers, delivered, jobs)
-    select first, count, queue_id, producer_id, published_at, now(), max_attempts, content, sizes, lows, highs, consumers,
+    select first, count, queue_id, producer_id, published_at, now(), max_attempts, content,
+        case when cardinality(sizes) = 1 then array_fill(sizes[1], array[count]) else sizes end, lows, highs, consumers,
         delivered, jobs
     from (
         select first, count, queue_id, producer_id, published_at, max_attempts, content, sizes from gone
         union all
         select first, count, queue_id, producer_id, published_at, max_attempts, content,
-            coalesce(sizes, array(select length(body) from unnest(bodies) as body))
+            coalesce(staying.sizes, shared.sizes, array(select length(body) from unnest(bodies) as body))
         from staying left join shared using (slot, bodies_id)
     ) as segment join (
         select first, array_agg(low order by low) as lows, array_agg(high order by low) as highs,

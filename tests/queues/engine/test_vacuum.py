@@ -34,11 +34,11 @@ def test_tallies_keep_their_room_so_that_what_waits_is_delivered_while_the_disk_
     assert "vacuum_truncate=off" in options
 
 
-DAYS_OF_THE_CHAINS = """
+RARE_STATISTICS = """
 select c.relname, o.option_value::float
 from pg_inherits i join pg_class c on c.oid = i.inhrelid left join pg_options_to_table(c.reloptions) o
     on o.option_name = 'autovacuum_analyze_scale_factor'
-where i.inhparent = 'queues_audit'::regclass
+where i.inhparent = any(%s::regclass[])
 """
 
 
@@ -46,7 +46,29 @@ def test_statistics_of_audit_rows_are_taken_when_their_number_has_doubled() -> N
     # After each tenth, as by default, they cost more than the rows.
     with connection.cursor() as cursor:
         cursor.execute("select queues_make_audit_partitions('2040-01-01', 1)")
-        cursor.execute(DAYS_OF_THE_CHAINS)
+        cursor.execute(RARE_STATISTICS, [["queues_audit"]])
         days = dict(cursor.fetchall())
     assert {"queues_audit_default", "queues_audit_20400101"} < days.keys()
     assert set(days.values()) == {1.0}
+
+
+STATISTICS_OF_COLUMNS = """
+select attname, typcategory = 'A', attstattarget = 0
+from pg_attribute join pg_type t on t.oid = atttypid
+where attrelid = 'queues_archivedsegment_20400101'::regclass and attnum > 0
+"""
+
+
+def test_statistics_of_the_archive_cost_little_beside_the_messages() -> None:
+    # Each tenth more they were taken anew, of all elements of the arrays too: more than half of autovacuum's work.
+    with connection.cursor() as cursor:
+        cursor.execute("select queues_make_archive_partitions('2040-01-01', 1)")
+        cursor.execute(RARE_STATISTICS, [["queues_archivedmessage", "queues_archivedsegment"]])
+        days = dict(cursor.fetchall())
+        cursor.execute(STATISTICS_OF_COLUMNS)
+        columns = cursor.fetchall()
+    assert {"queues_archive_default", "queues_archivedsegment_default", "queues_archive_20400101"} < days.keys()
+    assert "queues_archivedsegment_20400101" in days
+    assert set(days.values()) == {1.0}
+    assert {array for _, array, _ in columns} == {True, False}
+    assert all(bool(left_out) == array for _, array, left_out in columns)

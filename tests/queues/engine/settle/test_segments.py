@@ -197,6 +197,23 @@ async def test_messages_published_together_are_one_row_and_the_archive_has_each(
     assert store.rows("select from queues_archivedmessage") == []
 
 
+@pytest.mark.parametrize("bodies", [FOUR, (b"", b"22", b"333", b"1")])
+@pytest.mark.parametrize("earlier", [False, True])
+async def test_the_archive_has_the_size_of_each_body_and_the_settlement_reads_none(
+    engine: Engine, store: Store, bodies: tuple[bytes, ...], earlier: bool
+) -> None:
+    # What is large is out of line: to read it again costs more than all else of a settlement.
+    queue = store.queue("jobs")
+    buffer, deliveries = await taken(engine, *bodies)
+    if earlier:  # a node of an earlier version has stored it
+        await store.change("update queues_segment set sizes = null returning 1")
+    else:
+        await store.change("update queues_segment set bodies = array_fill('\\x'::bytea, array[count]) returning 1")
+    assert buffer.ack_many([delivery[0] for delivery in deliveries]) == []
+    await until_settled(engine, store)
+    assert [row["size"] for row in store.archived(queue)] == list(map(len, bodies))
+
+
 async def test_the_open_messages_of_a_segment_are_there_and_counted_when_others_are_settled(
     engine: Engine, store: Store
 ) -> None:
