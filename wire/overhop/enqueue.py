@@ -45,11 +45,11 @@ CODES: tuple[tuple[type[EngineError], Code], ...] = (
 )
 
 
-class Places:
-    """The places of answers in a list of replies, from `slot` on: request ids of one length, jobs of one queue. Answers
-    that come together are in the place of the first one."""
+class JobAnswers:
+    """The answers to ENQUEUEs of one queue with request ids of one length, in their place in a list of replies. The
+    engine tells them before the replies to that batch are released."""
 
-    __slots__ = ("_names", "_parts", "_q", "_rids", "_slot")
+    __slots__ = ("_frames", "_left", "_names", "_parts", "_q", "_rids", "_slot")
 
     def __init__(self, parts: Parts, rids: Sequence[bytes], q: str, names: AllJobNames) -> None:
         self._parts = parts
@@ -57,7 +57,10 @@ class Places:
         self._rids = rids
         self._q = q
         self._names = names
-        parts += [b""] * len(rids)
+        #: Those that are known, by the number of the first job that they are for; the number of the others.
+        self._frames: dict[int, bytes | bytearray] = {}
+        self._left = len(rids)
+        parts.append(b"")
 
     def __len__(self) -> int:
         return len(self._rids)
@@ -65,16 +68,23 @@ class Places:
     def fill(self, n: int, ids: Sequence[int], queue: QueuePolicy) -> None:
         """The jobs from the `n`th on were stored in `queue` with these ids."""
         names = self._names.of(self._q, queue.uuid)
-        jids = self._names.jids(names, ids)
-        self._parts[self._slot + n] = jid_oks(self._rids[n : n + len(ids)], names.head, jids)
+        self._put(n, len(ids), jid_oks(self._rids[n : n + len(ids)], names.head, names.jids(ids)))
 
     def refuse(self, n: int, code: Code, text: str) -> None:
         """The `n`th job was not stored."""
-        self._parts[self._slot + n] = err(self._rids[n].decode(), code, text)
+        self._put(n, 1, err(self._rids[n].decode(), code, text))
+
+    def _put(self, n: int, count: int, frames: bytes | bytearray) -> None:
+        """So many answers from the `n`th on are known."""
+        self._frames[n] = frames
+        self._left -= count
+        if self._left <= 0:
+            known = self._frames
+            self._parts[self._slot] = frames if len(known) == 1 else b"".join(known[n] for n in sorted(known))
 
 
-#: A job's token: the places of its run's answers, and which of these is its own.
-ReplyPlace = tuple[Places, int]
+#: A job's token: the answers to its run, and which of these is its own.
+JobToken = tuple[JobAnswers, int]
 
 
 class Keyed(NamedTuple):
@@ -89,7 +99,7 @@ class Keyed(NamedTuple):
 
 
 class Enqueuer:
-    """Publishes jobs; an `AnsweredProducer` to the engine: a job's token is the place of its answer, or `Keyed`."""
+    """Publishes jobs; an `AnsweredProducer` to the engine: a job's token is a `JobToken`, or `Keyed`."""
 
     def __init__(
         self,
@@ -115,19 +125,20 @@ class Enqueuer:
         self._client.published(1)
         replies = self._replies
         replies.follow_batch(self._engine.open_batch)
+        token: JobToken | Keyed
+        if scheduled_at is None and interval is None and key is None and not priority:
+            token = JobAnswers(replies.begin(), [rid.encode()], q, self._service.names), 0
+            publisher.publish_answered(payload, Content.MSGPACK, self, token, max_attempts)
+            return
         message = DetailedMessage(
             payload, key=key, max_attempts=max_attempts, priority=priority, content=Content.MSGPACK,
             retry_interval=interval, due=scheduled_at,
         )  # fmt: skip
         if key is not None:
-            keyed = Keyed(replies.begin_pending(), rid, publisher, q, message, ROUNDS)
-            publisher.publish_detailed(message, self, keyed, True)
-            return
-        place: ReplyPlace = Places(replies.begin(), [rid.encode()], q, self._service.names), 0
-        if scheduled_at is None and interval is None and not priority:
-            publisher.publish_answered(payload, Content.MSGPACK, self, place, max_attempts)
+            token = Keyed(replies.begin_pending(), rid, publisher, q, message, ROUNDS)
         else:
-            publisher.publish_detailed(message, self, place, True)
+            token = JobAnswers(replies.begin(), [rid.encode()], q, self._service.names), 0
+        publisher.publish_detailed(message, self, token, True)
 
     def publish_run(self, run: JobRun) -> bool:
         """Publish the jobs of a run; False if permissions have to be looked up, jobs may not be given to the queue, or
@@ -142,8 +153,8 @@ class Enqueuer:
         self._client.published(count)
         replies = self._replies
         replies.follow_batch(self._engine.open_batch)
-        places = Places(replies.begin(), run.rids, run.q, self._service.names)
-        tokens: list[ReplyPlace] = list(zip(repeat(places), range(count)))
+        answers = JobAnswers(replies.begin(), run.rids, run.q, self._service.names)
+        tokens: list[JobToken] = list(zip(repeat(answers), range(count)))
         publisher.publish_many_answered(run.payloads, Content.MSGPACK, self, tokens)
         return True
 
@@ -171,11 +182,11 @@ class Enqueuer:
                 self._published_keyed(token, ids[at], queue)
                 at += 1
                 continue
-            places, n = token
-            end = min(at + len(places) - n, len(tokens))
-            if tokens[end - 1] != (places, n + end - 1 - at):  # not all of the rest of the run
+            answers, n = token
+            end = min(at + len(answers) - n, len(tokens))
+            if tokens[end - 1] != (answers, n + end - 1 - at):  # not all of the rest of the run
                 end = at + 1
-            places.fill(n, cast(Sequence[int], ids[at:end]), queue)
+            answers.fill(n, cast(Sequence[int], ids[at:end]), queue)
             at = end
 
     def _published_keyed(self, keyed: Keyed, id: int | None, queue: QueuePolicy) -> None:
@@ -191,8 +202,8 @@ class Enqueuer:
         if isinstance(token, Keyed):
             self._say(token, err(token.rid, code, str(error)))
         else:
-            places, n = token
-            places.refuse(n, code, str(error))
+            answers, n = token
+            answers.refuse(n, code, str(error))
 
     def forget(self) -> None:
         """The connection is gone: answers are not needed any more."""

@@ -30,8 +30,8 @@ class Owner:
     def session_failed(self) -> None:
         self.failures += 1
 
-    def send_quests(self, frames: bytes, count: int) -> None:
-        self.sent += frames
+    def send_quests(self, frames: list[bytes | bytearray], count: int) -> None:
+        self.sent += b"".join(frames)
 
 
 class Buffer:
