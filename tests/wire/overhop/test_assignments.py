@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from hypothesis import settings
@@ -71,7 +70,7 @@ class Jobs(RuleBasedStateMachine):
         if not twist and len(consumers) == 1:
             expected = consumers.pop(), [self.model.pop(jid)[1] for jid in jids]
         taken = self.assignments.take_together(columns(jids) if as_columns else jids)
-        found: Any = taken and (taken[0], [*chain(*taken[1])])
+        found = taken and (taken[0], [tag for tags in taken[1] for tag in tags])
         assert found == expected
 
     @rule(first=st.integers(0, 30))
