@@ -70,8 +70,8 @@ class Jobs(RuleBasedStateMachine):
         if not twist and len(consumers) == 1:
             expected = consumers.pop(), [self.model.pop(jid)[1] for jid in jids]
         taken = self.assignments.take_together(columns(jids) if as_columns else jids)
-        found = taken and (taken[0], [tag for tags in taken[1] for tag in tags])
-        assert found == expected
+        tags: list[int] = [] if taken is None else [tag for some in taken[1] for tag in some]
+        assert (taken and (taken[0], tags)) == expected
 
     @rule(first=st.integers(0, 30))
     def take(self, first: int) -> None:
