@@ -85,6 +85,8 @@ FramePart = bytes | Sequence[bytes]
 
 def write_frames(parts: Sequence[FramePart], count: int) -> bytes | bytearray:
     """So many frames, of which there is one at least, made of these parts, one behind the other."""
+    if count == 1:
+        return b"".join([part if isinstance(part, bytes) else part[0] for part in parts])
     several = [part for part in parts if not isinstance(part, bytes | AlikeTexts)]
     if len(several) > 1 or len(set(map(len, chain(*several)))) > 1:
         columns = (repeat(part, count) if isinstance(part, bytes) else part for part in parts)
