@@ -33,6 +33,9 @@ class ConsumerOwner(Protocol):
     def send_quests(self, frames: list[bytes | bytearray], count: int) -> None:
         """Send so many frames."""
 
+    def note_change(self) -> None:
+        """The credits or the jobs of a consumer have changed, and no message of the client's was why."""
+
 
 class Consumer(PushConsumer):
     """A subscription: a consumer that is pushed to."""
@@ -123,6 +126,10 @@ class Consumer(PushConsumer):
     def expired(self, tags: list[int]) -> None:
         """Jobs have been taken away, unless they were finished."""
         self.active -= self._owner.assignments.take_tags(self, tags)
+        self._owner.note_change()
+
+    def refuse(self) -> None:
+        self._owner.note_change()
 
     # Called by the session.
 

@@ -80,6 +80,8 @@ class Deliveries:
         self.connection = connection
         self.client = client
         self.consumers: dict[str, Consumer] = {}
+        #: Grows whenever the snapshot may have become another, unless the client sent a message that did it.
+        self.changes = 0
         self._by_queue: dict[str, Consumer] = {}
         self.assignments = Assignments()
         self.names = service.names
@@ -108,6 +110,7 @@ class Deliveries:
         key = None if service.grant is None else service.grant.id
         consumer = Consumer(self, wanted.q, buffer, service.largest_payload, key)
         self.consumers[consumer.sid] = self._by_queue[wanted.q] = consumer
+        self.note_change()  # when SUBSCRIBE came is some time ago
         buffer.enter(consumer)
         return consumer
 
@@ -207,9 +210,14 @@ class Deliveries:
         for some in frames:
             connection.write_soon(some)
         self.client.delivered(count)
+        self.note_change()
         if connection.is_choked:
             for consumer in self.consumers.values():
                 consumer.set_aside()
+
+    def note_change(self) -> None:
+        """The snapshot may have become another."""
+        self.changes += 1
 
     def go_on(self) -> None:
         """The worker reads again."""

@@ -6,8 +6,8 @@ another job has the key: the answer then names that job, which has to be asked f
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Sequence
-from itertools import repeat
 from typing import Any, NamedTuple, cast
 
 from queues.engine import (
@@ -65,6 +65,11 @@ class JobAnswers:
     def __len__(self) -> int:
         return len(self._rids)
 
+    @property
+    def complete(self) -> bool:
+        """Whether all are known."""
+        return self._left <= 0
+
     def fill(self, n: int, ids: Sequence[int], queue: QueuePolicy) -> None:
         """The jobs from the `n`th on were stored in `queue` with these ids."""
         names = self._names.of(self._q, queue.uuid)
@@ -78,13 +83,9 @@ class JobAnswers:
         """So many answers from the `n`th on are known."""
         self._frames[n] = frames
         self._left -= count
-        if self._left <= 0:
+        if self.complete:
             known = self._frames
             self._parts[self._slot] = frames if len(known) == 1 else b"".join(known[n] for n in sorted(known))
-
-
-#: A job's token: the answers to its run, and which of these is its own.
-JobToken = tuple[JobAnswers, int]
 
 
 class Keyed(NamedTuple):
@@ -98,8 +99,42 @@ class Keyed(NamedTuple):
     rounds: int
 
 
+class PendingRuns:
+    """The runs whose answers are not all known. The token of a job in a run is a number, by which its run is found."""
+
+    __slots__ = ("_answers", "_firsts", "_next")
+
+    def __init__(self) -> None:
+        #: The first token of each run, in order, and its answers.
+        self._firsts: list[int] = []
+        self._answers: list[JobAnswers] = []
+        self._next = 0
+
+    def add(self, answers: JobAnswers) -> range:
+        """The tokens of a new run's jobs."""
+        tokens = range(self._next, self._next + len(answers))
+        self._next = tokens.stop
+        self._firsts.append(tokens.start)
+        self._answers.append(answers)
+        return tokens
+
+    def find(self, token: int) -> tuple[JobAnswers, int]:
+        """The answers to the run that has this token, and the job's number there."""
+        at = bisect_right(self._firsts, token) - 1
+        return self._answers[at], token - self._firsts[at]
+
+    def prune(self) -> None:
+        """Forget the first runs as far as they are answered."""
+        while self._answers and self._answers[0].complete:
+            del self._answers[0], self._firsts[0]
+
+
+#: The token of a job that is published by itself: its answer. Of one with a key: `Keyed`. Of one in a run: a number.
+JobToken = JobAnswers | Keyed | int
+
+
 class Enqueuer:
-    """Publishes jobs; an `AnsweredProducer` to the engine: a job's token is a `JobToken`, or `Keyed`."""
+    """Publishes jobs; an `AnsweredProducer` to the engine, with `JobToken`s."""
 
     def __init__(
         self,
@@ -116,6 +151,7 @@ class Enqueuer:
         self._replies = replies
         self._spawn = spawn
         self._client = client
+        self._pending = PendingRuns()
         self._gone = False
 
     def publish(self, rid: str, job: Enqueue, publisher: Publisher) -> None:
@@ -125,9 +161,9 @@ class Enqueuer:
         self._client.published(1)
         replies = self._replies
         replies.follow_batch(self._engine.open_batch)
-        token: JobToken | Keyed
+        token: JobToken
         if scheduled_at is None and interval is None and key is None and not priority:
-            token = JobAnswers(replies.begin(), [rid.encode()], q, self._service.names), 0
+            token = JobAnswers(replies.begin(), [rid.encode()], q, self._service.names)
             publisher.publish_answered(payload, Content.MSGPACK, self, token, max_attempts)
             return
         message = DetailedMessage(
@@ -137,7 +173,7 @@ class Enqueuer:
         if key is not None:
             token = Keyed(replies.begin_pending(), rid, publisher, q, message, ROUNDS)
         else:
-            token = JobAnswers(replies.begin(), [rid.encode()], q, self._service.names), 0
+            token = JobAnswers(replies.begin(), [rid.encode()], q, self._service.names)
         publisher.publish_detailed(message, self, token, True)
 
     def publish_run(self, run: JobRun) -> bool:
@@ -149,13 +185,11 @@ class Enqueuer:
             return False
         if publisher is None or max(map(len, run.payloads)) > self._service.largest_payload:
             return False
-        count = len(run)
-        self._client.published(count)
+        self._client.published(len(run))
         replies = self._replies
         replies.follow_batch(self._engine.open_batch)
         answers = JobAnswers(replies.begin(), run.rids, run.q, self._service.names)
-        tokens: list[JobToken] = list(zip(repeat(answers), range(count)))
-        publisher.publish_many_answered(run.payloads, Content.MSGPACK, self, tokens)
+        publisher.publish_many_answered(run.payloads, Content.MSGPACK, self, self._pending.add(answers))
         return True
 
     def _payload(self, value: Any) -> bytes:
@@ -177,16 +211,19 @@ class Enqueuer:
         """The jobs are durable in `queue`; without an id a job's key is another's."""
         at = 0
         while at < len(tokens):
-            token = tokens[at]
-            if type(token) is Keyed:
+            token: JobToken = tokens[at]
+            end = at + 1
+            if isinstance(token, Keyed):
                 self._published_keyed(token, ids[at], queue)
-                at += 1
-                continue
-            answers, n = token
-            end = min(at + len(answers) - n, len(tokens))
-            if tokens[end - 1] != (answers, n + end - 1 - at):  # not all of the rest of the run
-                end = at + 1
-            answers.fill(n, cast(Sequence[int], ids[at:end]), queue)
+            elif isinstance(token, JobAnswers):
+                token.fill(0, cast(Sequence[int], ids[at:end]), queue)
+            else:
+                answers, n = self._pending.find(token)
+                last = min(at + len(answers) - n, len(tokens)) - 1
+                if tokens[last] == token + last - at:  # else not all of the rest of the run are there
+                    end = last + 1
+                answers.fill(n, cast(Sequence[int], ids[at:end]), queue)
+                self._pending.prune()
             at = end
 
     def _published_keyed(self, keyed: Keyed, id: int | None, queue: QueuePolicy) -> None:
@@ -196,14 +233,17 @@ class Enqueuer:
             self._spawn(self._find_holder(keyed, queue))
 
     @contained
-    def publish_failed(self, token: Any, error: EngineError) -> None:
+    def publish_failed(self, token: JobToken, error: EngineError) -> None:
         """The job was not stored."""
         code = next((code for kind, code in CODES if isinstance(error, kind)), Code.UNAVAILABLE)
         if isinstance(token, Keyed):
             self._say(token, err(token.rid, code, str(error)))
+        elif isinstance(token, JobAnswers):
+            token.refuse(0, code, str(error))
         else:
-            answers, n = token
+            answers, n = self._pending.find(token)
             answers.refuse(n, code, str(error))
+            self._pending.prune()
 
     def forget(self) -> None:
         """The connection is gone: answers are not needed any more."""
