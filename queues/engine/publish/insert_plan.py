@@ -381,7 +381,7 @@ class Plan:
     ) -> bool:  # fmt: skip
         """Add one message for one queue, of which a batch may have thousands; False unless it is as simple as that."""
         policy = policies.get(queue)
-        if len(group.bodies) > 1 or group.transient or targets.subscribed or targets.transient or policy is None:
+        if len(group.bodies) > 1 or group.transient or targets.transient or policy is None:
             return False
         if policy.message_ttl is not None or policy.max_length is not None or self.segment_messages == 1:
             return False
