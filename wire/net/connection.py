@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
         self.bytes_in = 0
         self.bytes_out = 0
         #: What is to be written in this turn of the event loop.
-        self._soon: list[bytes] = []
+        self._soon: list[bytes | bytearray] = []
         self._soon_bytes = 0
         self._transport = cast(asyncio.Transport, None)  # until connection_made, before any session exists
         self._session: Session | None = None
@@ -227,7 +227,7 @@ class Connection(asyncio.Protocol):
         """Call this when the client takes bytes again after `is_choked` has been true."""
         self._on_writable = call
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """Send ``data``. Never blocks: a client that does not take it is no longer read from."""
         if not self._closing:
             if self._soon:
@@ -237,7 +237,7 @@ class Connection(asyncio.Protocol):
             self.bytes_out += len(data)
             self._transport.write(data)
 
-    def write_soon(self, data: bytes) -> None:
+    def write_soon(self, data: bytes | bytearray) -> None:
         """Send ``data`` in this turn of the event loop, together with all that is written in it, in order: each write
         by itself is a call of the system. A client that does not take it is known some tens of kilobytes later."""
         if not self._closing:
@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
     def _write_soon(self) -> None:
         """Send what was to be sent soon, unless that was done."""
         if self._soon:
-            data = b"".join(self._soon)
+            data = self._soon[0] if len(self._soon) == 1 else b"".join(self._soon)
             self._soon.clear()
             self._soon_bytes = 0
             self.write(data)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, repeat
+from itertools import islice, repeat
 from typing import Final, Protocol
 
 from queues.engine import LocalQueue
@@ -52,7 +52,7 @@ class _Run:
 
     __slots__ = ("at", "jids", "pushed", "tags")
 
-    def __init__(self, pushed: Pushed, tags: Sequence[int], jids: list[bytes]) -> None:
+    def __init__(self, pushed: Pushed, tags: Sequence[int], jids: Sequence[bytes]) -> None:
         self.pushed = pushed
         self.tags = tags
         self.jids = jids
@@ -79,8 +79,8 @@ class Assignments:
     def __len__(self) -> int:
         return len(self._single) + sum(map(len, self._runs.values()))
 
-    def add(self, pushed: Pushed, tags: Sequence[int], jids: list[bytes]) -> None:
-        """Jobs are pushed together. The list of jids is kept, and not changed."""
+    def add(self, pushed: Pushed, tags: Sequence[int], jids: Sequence[bytes]) -> None:
+        """Jobs are pushed together. The jids are kept, and not changed."""
         if len(jids) < _LEAST:
             self._single.update(zip(jids, zip(repeat(pushed), tags), strict=True))
         else:
@@ -102,34 +102,38 @@ class Assignments:
         """A job's deadline has moved."""
         self._single[jid] = job
 
-    def take_together(self, jids: list[bytes]) -> tuple[JobConsumer, Sequence[int]] | None:
-        """Take jobs out: their consumer, and their tags. None, and nothing is taken, unless all are this worker's, each
-        is there once, and they are of one consumer."""
-        taken = self._take_together(jids)
+    def take_together(self, jids: Sequence[bytes]) -> tuple[JobConsumer, list[Sequence[int]]] | None:
+        """Take jobs out: their consumer, and their tags in order, those of a run together. None, and nothing is taken,
+        unless all are this worker's, each is there once, and they are of one consumer."""
+        taken = self._take_together([*jids] if self._single else jids)
         if taken is None and self._runs:
             self._break_up()
-            taken = self._take_together(jids)
+            taken = self._take_together([*jids])
         return taken
 
-    def _take_together(self, jids: list[bytes]) -> tuple[JobConsumer, Sequence[int]] | None:
+    def _take_together(self, jids: Sequence[bytes]) -> tuple[JobConsumer, list[Sequence[int]]] | None:
         """The same, but that a run is taken from its beginning on."""
         runs: dict[_Run, int] = {}
         single: set[bytes] = set()
         consumers: set[JobConsumer] = set()
         tags: list[Sequence[int]] = []
+        alone: list[int] = []
         at = 0
         while at < len(jids):
             jid, count = jids[at], 1
             if (job := self._single.get(jid)) is not None and jid not in single:
                 single.add(jid)
                 consumers.add(job[0].consumer)
-                tags.append(job[1:])
+                if not alone:
+                    tags.append(alone)
+                alone.append(job[1])
             elif (run := self._runs.get(jid)) is not None and run not in runs:
                 runs[run] = count = min(len(run), len(jids) - at)
                 if run.jids[run.at : run.at + count] != jids[at : at + count]:
                     return None
                 consumers.add(run.pushed.consumer)
                 tags.append(run.tags[run.at : run.at + count])
+                alone = []
             else:
                 return None
             at += count
@@ -139,7 +143,7 @@ class Assignments:
             del self._single[jid]
         for run, count in runs.items():
             self._shorten(run, count)
-        return consumers.pop(), tags[0] if len(tags) == 1 else [*chain.from_iterable(tags)]
+        return consumers.pop(), tags
 
     def _shorten(self, run: _Run, count: int) -> None:
         """The first jobs of a run are taken out."""

@@ -30,8 +30,11 @@ class ConsumerOwner(Protocol):
     assignments: Assignments
     names: AllJobNames
 
-    def send_quests(self, frames: bytes, count: int) -> None:
-        """Send so many frames at once."""
+    def send_quests(self, frames: list[bytes | bytearray], count: int) -> None:
+        """Send so many frames."""
+
+    def note_change(self) -> None:
+        """The credits or the jobs of a consumer have changed, and no message of the client's was why."""
 
 
 class Consumer(PushConsumer):
@@ -66,7 +69,7 @@ class Consumer(PushConsumer):
         due = None if deadline is None else since + deadline - monotonic()
         text = None if due is None else format_timestamp(datetime.fromtimestamp(due, UTC))
         usual = self.buffer.policy.max_attempts
-        frames: list[bytes] = []
+        frames: list[bytes | bytearray] = []
         count = 0
         for run in runs:
             detail, pushed = run.detail, Pushed(self, run.attempts + 1, since, due)
@@ -80,7 +83,7 @@ class Consumer(PushConsumer):
                 count += len(values)
         if count:
             self.active += count
-            self._owner.send_quests(b"".join(frames), count)
+            self._owner.send_quests(frames, count)
 
     def _values(self, run: PushRun, content: int | None) -> tuple[list[int], list[int], list[bytes]]:
         """The tags, ids and encoded payloads of those that a frame can have."""
@@ -95,10 +98,10 @@ class Consumer(PushConsumer):
     def _push_alike(
         self, pushed: Pushed, deadline: str | None, most: int, tags: Sequence[int], ids: Sequence[int],
         payloads: Sequence[bytes],
-    ) -> bytes:  # fmt: skip
+    ) -> bytes | bytearray:  # fmt: skip
         """Assign jobs that have all but their payloads in common; returns their QUESTs."""
         owner, names = self._owner, self._owner.names.of(self.queue, self.buffer.policy.uuid)
-        jids = owner.names.jids(names, ids)
+        jids = names.jids(ids)
         owner.assignments.add(pushed, tags, jids)
         return self._writer.write(deadline, pushed.attempt, most, names.head, jids, payloads)
 
@@ -123,6 +126,10 @@ class Consumer(PushConsumer):
     def expired(self, tags: list[int]) -> None:
         """Jobs have been taken away, unless they were finished."""
         self.active -= self._owner.assignments.take_tags(self, tags)
+        self._owner.note_change()
+
+    def refuse(self) -> None:
+        self._owner.note_change()
 
     # Called by the session.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -34,7 +35,8 @@ class Answers:
 
     __slots__ = ("_at", "_errors", "_parts", "_reason", "_rids", "_tags")
 
-    def __init__(self, tags: Sequence[int], rids: Sequence[bytes], reason: str = NOT_SETTLED) -> None:
+    def __init__(self, tags: list[Sequence[int]], rids: Sequence[bytes], reason: str = NOT_SETTLED) -> None:
+        """`tags` of the jobs, in several parts."""
         self._tags = tags
         self._rids = rids
         self._reason = reason
@@ -59,10 +61,10 @@ class Answers:
             self._parts[self._at] = self._frames()
 
     def _answer(self, tag: int, code: Code, text: str) -> None:
-        n = self._tags.index(tag)
+        n = [*chain.from_iterable(self._tags)].index(tag)
         self._errors[n] = err(self._rids[n].decode(), code, text)
 
-    def _frames(self) -> bytes:
+    def _frames(self) -> bytes | bytearray:
         errors = self._errors
         if not errors:
             return empty_oks(self._rids)
@@ -78,6 +80,8 @@ class Deliveries:
         self.connection = connection
         self.client = client
         self.consumers: dict[str, Consumer] = {}
+        #: Grows whenever the snapshot may have become another, unless the client sent a message that did it.
+        self.changes = 0
         self._by_queue: dict[str, Consumer] = {}
         self.assignments = Assignments()
         self.names = service.names
@@ -106,6 +110,7 @@ class Deliveries:
         key = None if service.grant is None else service.grant.id
         consumer = Consumer(self, wanted.q, buffer, service.largest_payload, key)
         self.consumers[consumer.sid] = self._by_queue[wanted.q] = consumer
+        self.note_change()  # when SUBSCRIBE came is some time ago
         buffer.enter(consumer)
         return consumer
 
@@ -138,7 +143,7 @@ class Deliveries:
         except Unencodable as error:
             raise DomainError(Code.INVALID_JOB_PAYLOAD, str(error)) from error
         buffer, tag = self._take(jid)
-        answers = Answers([tag], [rid.encode()])
+        answers = Answers([(tag,)], [rid.encode()])
         if not buffer.complete(tag, kept, answers.refuse):
             raise _not_found(jid)
         self._replies.follow_round(self._engine.settling_of(buffer))
@@ -151,10 +156,11 @@ class Deliveries:
         if taken is None:
             return False
         consumer, tags = taken
-        consumer.finished(len(tags))
+        consumer.finished(len(run))
         answers = Answers(tags, run.rids)
-        for tag in consumer.buffer.complete_many(tags, answers.refuse):
-            answers.not_found(tag)
+        for some in tags:
+            for tag in consumer.buffer.complete_many(some, answers.refuse):
+                answers.not_found(tag)
         self._replies.follow_round(self._engine.settling_of(consumer.buffer))
         answers.put(self._replies.begin())
         return True
@@ -166,7 +172,7 @@ class Deliveries:
         if tag not in buffer.unacked:
             raise _not_found(jid)
         delay = None if retry_in_ms is None else retry_in_ms / 1000
-        answers = Answers([tag], [rid.encode()], NOT_COUNTED)
+        answers = Answers([(tag,)], [rid.encode()], NOT_COUNTED)
         text = (error or "failed without a word").replace("\0", "\ufffd")
         buffer.give_back(tag, delay=delay, error=text, refuse=partial(answers.refuse, tag))
         self._replies.follow_round(self._engine.settling_of(buffer))
@@ -198,14 +204,20 @@ class Deliveries:
 
     # The connection.
 
-    def send_quests(self, frames: bytes, count: int) -> None:
+    def send_quests(self, frames: list[bytes | bytearray], count: int) -> None:
         """Push jobs; a worker that does not read gets no more of them until it does."""
         connection = self.connection
-        connection.write_soon(frames)
+        for some in frames:
+            connection.write_soon(some)
         self.client.delivered(count)
+        self.note_change()
         if connection.is_choked:
             for consumer in self.consumers.values():
                 consumer.set_aside()
+
+    def note_change(self) -> None:
+        """The snapshot may have become another."""
+        self.changes += 1
 
     def go_on(self) -> None:
         """The worker reads again."""

@@ -6,8 +6,8 @@ another job has the key: the answer then names that job, which has to be asked f
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Sequence
-from itertools import repeat
 from typing import Any, NamedTuple, cast
 
 from queues.engine import (
@@ -45,11 +45,11 @@ CODES: tuple[tuple[type[EngineError], Code], ...] = (
 )
 
 
-class Places:
-    """The places of answers in a list of replies, from `slot` on: request ids of one length, jobs of one queue. Answers
-    that come together are in the place of the first one."""
+class JobAnswers:
+    """The answers to ENQUEUEs of one queue with request ids of one length, in their place in a list of replies. The
+    engine tells them before the replies to that batch are released."""
 
-    __slots__ = ("_names", "_parts", "_q", "_rids", "_slot")
+    __slots__ = ("_frames", "_left", "_names", "_parts", "_q", "_rids", "_slot")
 
     def __init__(self, parts: Parts, rids: Sequence[bytes], q: str, names: AllJobNames) -> None:
         self._parts = parts
@@ -57,24 +57,35 @@ class Places:
         self._rids = rids
         self._q = q
         self._names = names
-        parts += [b""] * len(rids)
+        #: Those that are known, by the number of the first job that they are for; the number of the others.
+        self._frames: dict[int, bytes | bytearray] = {}
+        self._left = len(rids)
+        parts.append(b"")
 
     def __len__(self) -> int:
         return len(self._rids)
 
+    @property
+    def complete(self) -> bool:
+        """Whether all are known."""
+        return self._left <= 0
+
     def fill(self, n: int, ids: Sequence[int], queue: QueuePolicy) -> None:
         """The jobs from the `n`th on were stored in `queue` with these ids."""
         names = self._names.of(self._q, queue.uuid)
-        jids = self._names.jids(names, ids)
-        self._parts[self._slot + n] = jid_oks(self._rids[n : n + len(ids)], names.head, jids)
+        self._put(n, len(ids), jid_oks(self._rids[n : n + len(ids)], names.head, names.jids(ids)))
 
     def refuse(self, n: int, code: Code, text: str) -> None:
         """The `n`th job was not stored."""
-        self._parts[self._slot + n] = err(self._rids[n].decode(), code, text)
+        self._put(n, 1, err(self._rids[n].decode(), code, text))
 
-
-#: A job's token: the places of its run's answers, and which of these is its own.
-ReplyPlace = tuple[Places, int]
+    def _put(self, n: int, count: int, frames: bytes | bytearray) -> None:
+        """So many answers from the `n`th on are known."""
+        self._frames[n] = frames
+        self._left -= count
+        if self.complete:
+            known = self._frames
+            self._parts[self._slot] = frames if len(known) == 1 else b"".join(known[n] for n in sorted(known))
 
 
 class Keyed(NamedTuple):
@@ -88,8 +99,42 @@ class Keyed(NamedTuple):
     rounds: int
 
 
+class PendingRuns:
+    """The runs whose answers are not all known. The token of a job in a run is a number, by which its run is found."""
+
+    __slots__ = ("_answers", "_firsts", "_next")
+
+    def __init__(self) -> None:
+        #: The first token of each run, in order, and its answers.
+        self._firsts: list[int] = []
+        self._answers: list[JobAnswers] = []
+        self._next = 0
+
+    def add(self, answers: JobAnswers) -> range:
+        """The tokens of a new run's jobs."""
+        tokens = range(self._next, self._next + len(answers))
+        self._next = tokens.stop
+        self._firsts.append(tokens.start)
+        self._answers.append(answers)
+        return tokens
+
+    def find(self, token: int) -> tuple[JobAnswers, int]:
+        """The answers to the run that has this token, and the job's number there."""
+        at = bisect_right(self._firsts, token) - 1
+        return self._answers[at], token - self._firsts[at]
+
+    def prune(self) -> None:
+        """Forget the first runs as far as they are answered."""
+        while self._answers and self._answers[0].complete:
+            del self._answers[0], self._firsts[0]
+
+
+#: The token of a job that is published by itself: its answer. Of one with a key: `Keyed`. Of one in a run: a number.
+JobToken = JobAnswers | Keyed | int
+
+
 class Enqueuer:
-    """Publishes jobs; an `AnsweredProducer` to the engine: a job's token is the place of its answer, or `Keyed`."""
+    """Publishes jobs; an `AnsweredProducer` to the engine, with `JobToken`s."""
 
     def __init__(
         self,
@@ -106,6 +151,7 @@ class Enqueuer:
         self._replies = replies
         self._spawn = spawn
         self._client = client
+        self._pending = PendingRuns()
         self._gone = False
 
     def publish(self, rid: str, job: Enqueue, publisher: Publisher) -> None:
@@ -115,19 +161,20 @@ class Enqueuer:
         self._client.published(1)
         replies = self._replies
         replies.follow_batch(self._engine.open_batch)
+        token: JobToken
+        if scheduled_at is None and interval is None and key is None and not priority:
+            token = JobAnswers(replies.begin(), [rid.encode()], q, self._service.names)
+            publisher.publish_answered(payload, Content.MSGPACK, self, token, max_attempts)
+            return
         message = DetailedMessage(
             payload, key=key, max_attempts=max_attempts, priority=priority, content=Content.MSGPACK,
             retry_interval=interval, due=scheduled_at,
         )  # fmt: skip
         if key is not None:
-            keyed = Keyed(replies.begin_pending(), rid, publisher, q, message, ROUNDS)
-            publisher.publish_detailed(message, self, keyed, True)
-            return
-        place: ReplyPlace = Places(replies.begin(), [rid.encode()], q, self._service.names), 0
-        if scheduled_at is None and interval is None and not priority:
-            publisher.publish_answered(payload, Content.MSGPACK, self, place, max_attempts)
+            token = Keyed(replies.begin_pending(), rid, publisher, q, message, ROUNDS)
         else:
-            publisher.publish_detailed(message, self, place, True)
+            token = JobAnswers(replies.begin(), [rid.encode()], q, self._service.names)
+        publisher.publish_detailed(message, self, token, True)
 
     def publish_run(self, run: JobRun) -> bool:
         """Publish the jobs of a run; False if permissions have to be looked up, jobs may not be given to the queue, or
@@ -138,13 +185,11 @@ class Enqueuer:
             return False
         if publisher is None or max(map(len, run.payloads)) > self._service.largest_payload:
             return False
-        count = len(run)
-        self._client.published(count)
+        self._client.published(len(run))
         replies = self._replies
         replies.follow_batch(self._engine.open_batch)
-        places = Places(replies.begin(), run.rids, run.q, self._service.names)
-        tokens: list[ReplyPlace] = list(zip(repeat(places), range(count)))
-        publisher.publish_many_answered(run.payloads, Content.MSGPACK, self, tokens)
+        answers = JobAnswers(replies.begin(), run.rids, run.q, self._service.names)
+        publisher.publish_many_answered(run.payloads, Content.MSGPACK, self, self._pending.add(answers))
         return True
 
     def _payload(self, value: Any) -> bytes:
@@ -166,16 +211,19 @@ class Enqueuer:
         """The jobs are durable in `queue`; without an id a job's key is another's."""
         at = 0
         while at < len(tokens):
-            token = tokens[at]
-            if type(token) is Keyed:
+            token: JobToken = tokens[at]
+            end = at + 1
+            if isinstance(token, Keyed):
                 self._published_keyed(token, ids[at], queue)
-                at += 1
-                continue
-            places, n = token
-            end = min(at + len(places) - n, len(tokens))
-            if tokens[end - 1] != (places, n + end - 1 - at):  # not all of the rest of the run
-                end = at + 1
-            places.fill(n, cast(Sequence[int], ids[at:end]), queue)
+            elif isinstance(token, JobAnswers):
+                token.fill(0, cast(Sequence[int], ids[at:end]), queue)
+            else:
+                answers, n = self._pending.find(token)
+                last = min(at + len(answers) - n, len(tokens)) - 1
+                if tokens[last] == token + last - at:  # else not all of the rest of the run are there
+                    end = last + 1
+                answers.fill(n, cast(Sequence[int], ids[at:end]), queue)
+                self._pending.prune()
             at = end
 
     def _published_keyed(self, keyed: Keyed, id: int | None, queue: QueuePolicy) -> None:
@@ -185,14 +233,17 @@ class Enqueuer:
             self._spawn(self._find_holder(keyed, queue))
 
     @contained
-    def publish_failed(self, token: Any, error: EngineError) -> None:
+    def publish_failed(self, token: JobToken, error: EngineError) -> None:
         """The job was not stored."""
         code = next((code for kind, code in CODES if isinstance(error, kind)), Code.UNAVAILABLE)
         if isinstance(token, Keyed):
             self._say(token, err(token.rid, code, str(error)))
+        elif isinstance(token, JobAnswers):
+            token.refuse(0, code, str(error))
         else:
-            places, n = token
-            places.refuse(n, code, str(error))
+            answers, n = self._pending.find(token)
+            answers.refuse(n, code, str(error))
+            self._pending.prune()
 
     def forget(self) -> None:
         """The connection is gone: answers are not needed any more."""

@@ -8,14 +8,18 @@ from itertools import groupby
 from typing import Any
 
 from queues.engine import Content
+from wire.overhop.codec.columns import AlikeTexts
 from wire.overhop.codec.decoder import CodecError, decode_value
 from wire.overhop.codec.encoder import Unencodable, encode_value
 from wire.overhop.codec.hot_frames import text_head
 
 #: Queues whose names of jobs are remembered.
 MOST_QUEUES = 100_000
-#: The last three hexadecimal digits of a jid: ids come in blocks of 4096.
+#: The last three hexadecimal digits of a jid: ids come in blocks of 4096. And the columns of these digits.
 _DIGITS = [f"{n:03x}".encode() for n in range(4096)]
+_COLUMNS = [b"".join(_DIGITS)[place::3] for place in range(3)]
+#: So many jids are worth being held as columns.
+_MANY = 8
 
 
 class JobNames:
@@ -36,27 +40,26 @@ class JobNames:
         """The jid of the job with this first id."""
         return f"{self._block(id >> 12)}{id & 4095:03x}"
 
-    def jids(self, ids: Sequence[int]) -> list[bytes]:
+    def jids(self, ids: Sequence[int]) -> Sequence[bytes]:
         """The jids of the jobs with these first ids, of which there is one at least, as UTF-8."""
         if len(ids) == 1:
             return [self.jid(ids[0]).encode()]
         low, high = (ids[0], ids[-1]) if isinstance(ids, range) else (min(ids), max(ids))
-        if low >> 12 == high >> 12:
-            start = self._block(low >> 12).encode()
+        if low >> 12 != high >> 12:
+            return [jid for _, some in groupby(ids, _block_of) for jid in self.jids(list(some))]
+        start = self._block(low >> 12).encode()
+        if not (isinstance(ids, range) and len(ids) >= _MANY):
             return [start + _DIGITS[id & 4095] for id in ids]
-        return [jid for _, some in groupby(ids, _block_of) for jid in self.jids(list(some))]
+        digits = slice(low & 4095, (high & 4095) + 1, ids.step)
+        columns = {place: column[digits] for place, column in enumerate(_COLUMNS, len(start))}
+        return AlikeTexts(start + bytes(3), columns, len(ids))
 
 
 class AllJobNames:
-    """Makes the jids of all queues of a process. The last ones are kept: a job that a worker waits for is pushed, and
-    then its ENQUEUE is answered."""
+    """Makes the jids of all queues of a process."""
 
     def __init__(self) -> None:
         self._names: dict[tuple[str, str], JobNames] = {}
-        #: The jids of ids that follow each other, the first of these, and whose they are.
-        self._jids: list[bytes] = []
-        self._first = 0
-        self._of: JobNames | None = None
 
     def of(self, queue: str, uuid: str) -> JobNames:
         """The names of the jobs of one queue."""
@@ -66,21 +69,6 @@ class AllJobNames:
                 self._names.clear()
             names = self._names[queue, uuid] = JobNames(queue, uuid)
         return names
-
-    def jids(self, names: JobNames, ids: Sequence[int]) -> list[bytes]:
-        """What `names.jids` returns; the list is not to be changed."""
-        if len(ids) == 1 or not isinstance(ids, range) or ids.step != 1:
-            return names.jids(ids)
-        at = ids.start - self._first
-        known = len(self._jids) if names is self._of else 0
-        if known and 0 <= at and at + len(ids) <= known:
-            return self._jids[at : at + len(ids)]
-        jids = names.jids(ids)
-        if known and at == known < len(_DIGITS):  # a later part of a batch
-            self._jids = self._jids + jids
-        else:
-            self._jids, self._first, self._of = jids, ids.start, names
-        return jids
 
 
 def _block_of(id: int) -> int:

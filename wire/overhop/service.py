@@ -56,6 +56,10 @@ class ServedSession(Protocol):
     def revoke(self) -> None:
         """End the connection: the API key has changed."""
 
+    @property
+    def version(self) -> object:
+        """Another one whenever the snapshot may have become another."""
+
     def snapshot(self) -> dict[str, Any]:
         """Describe this worker for the admin."""
 
@@ -75,7 +79,8 @@ class OverhopService:
         #: The names of all jobs.
         self.names = AllJobNames()
         self._tasks: list[asyncio.Task[None]] = []
-        self._written: dict[str, dict[str, Any]] = {}
+        #: The versions of the workers that the store was told of, by wid.
+        self._written: dict[str, object] = {}
         self._stale_grant = True
         self._key_changes = 0
         engine.on_key_change.append(self._key_changed)
@@ -190,11 +195,11 @@ class OverhopService:
                 node, self._written = self.engine.node, {}
             if not self._workers and not self._written:
                 continue
-            now = {wid: session.snapshot() for wid, session in self._workers.items()}
-            changed = [snapshot for wid, snapshot in now.items() if self._written.get(wid) != snapshot]
+            now = {wid: session.version for wid, session in self._workers.items()}
+            changed = [self._workers[wid] for wid, version in now.items() if self._written.get(wid) != version]
             gone = [wid for wid in self._written if wid not in now]
             try:
-                workers = json.dumps(changed)
+                workers = json.dumps([session.snapshot() for session in changed])
                 spent = thread_time() - began
                 if changed or gone:
                     await self.engine.request("write_workers", node=node, workers=workers, gone=gone)

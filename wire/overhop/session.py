@@ -431,6 +431,11 @@ class OverhopSession:
         self._idle_timer = None
         self._close_when_idle()
 
+    @property
+    def version(self) -> tuple[int, int]:
+        """Another one whenever the snapshot may have become another."""
+        return self._requests, self._deliveries.changes
+
     def snapshot(self) -> dict[str, Any]:
         """Describe this worker, for the admin."""
         return {

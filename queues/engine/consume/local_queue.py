@@ -392,25 +392,32 @@ class LocalQueue:
             entry, late = self.held.release_stale(tag), True
         if entry is None:
             return False
-        completion = None if refuse is None else Completion((entry[0],), (tag,), refuse)
-        self._settlements.job_batch(self.policy, late).add_jobs(
-            [entry[0]], [entry[2]], completion, None if result is None else [result]
-        )
-        self._completed((tag,))
+        batch = self._settlements.job_batch(self.policy, late, results=result is not None)
+        batch.add_many([entry[0]], [entry[2]], () if result is None else (result,))
+        self._completed(batch, (entry[0],), (tag,), refuse)
         return True
 
     def complete_many(self, tags: Sequence[int], refuse: Callable[[int], None] | None = None) -> list[int]:
         """Complete several deliveries, without results; returns the tags that are no longer the worker's."""
-        ids, times, unknown = self.unacked.release_many(tags)
-        if ids:
+        batch = self._settlements.job_batch(self.policy)
+        runs, left = self.unacked.release_runs(tags)
+        for ids, delivered in runs:
+            batch.add_run(ids, delivered)
+            self._completed(batch, ids, tags[: len(ids)], refuse)
+            tags = tags[len(ids) :]
+        found, times, unknown = self.unacked.release_many(left)
+        if found:
             gone = set(unknown)
-            here = [tag for tag in tags if tag not in gone] if gone else tags
-            completion = None if refuse is None else Completion(ids, here, refuse)
-            self._settlements.job_batch(self.policy).add_jobs(ids, times, completion)
-            self._completed(tags)
+            batch.add_many(found, times)
+            self._completed(batch, found, [tag for tag in left if tag not in gone] if gone else left, refuse)
         return [tag for tag in unknown if not self.complete(tag, None, refuse)]
 
-    def _completed(self, tags: Iterable[int]) -> None:
+    def _completed(
+        self, batch: Settlements, ids: Sequence[int], tags: Sequence[int], refuse: Callable[[int], None] | None
+    ) -> None:
+        """Jobs with these ids and tags were added to a batch."""
+        if refuse is not None:
+            batch.tell(Completion(ids, tags, refuse))
         self._dispatcher.completed(tags)
         if self.policy.concurrency_limit is not None:
             self._settlements.hurry()  # other consumers may wait for the places

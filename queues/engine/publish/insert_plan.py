@@ -156,9 +156,11 @@ class Write:
         """Tell each producer the id that its message has in the queue which it was published to."""
         group, known = self.group, self.first_ids(queue.id)
         producers, at = group.producers, 0
-        runs: Iterable[tuple[Producer, int]] = ((one, sum(1 for _ in group)) for one, group in groupby(producers))
+        runs: Iterable[tuple[Producer, int]]
         if producers and producers.count(producers[0]) == len(producers):  # nearly always: counting is cheaper
             runs = [(producers[0], len(producers))]
+        else:
+            runs = ((one, sum(1 for _ in group)) for one, group in groupby(producers))
         for producer, count in runs:
             end = at + count
             published = cast(AnsweredProducer, producer).published
@@ -334,6 +336,8 @@ class Plan:
             self.carried[targets.routes] += len(group.bodies)
         if targets.audited:
             self.audited.update(targets.audited)
+        if len(stored) == 1 and self._add_one(group, stored[0], targets, key, policies, buffers, now):
+            return
         if group.transient:  # subscribers get it in memory; a queue that a route feeds stores it
             self.transient += [(len(self.writes), queue, group.bodies) for queue in targets.subscribed]
             stored = tuple(queue for queue in stored if queue not in targets.subscribed)
@@ -371,6 +375,28 @@ class Plan:
             if limited:
                 self.limited_groups.append((part, writes, targets.routes))
 
+    def _add_one(
+        self, group: PublishGroup, queue: int, targets: Targets, key: int | None, policies: Mapping[int, QueuePolicy],
+        buffers: Mapping[int, LocalQueue], now: float,
+    ) -> bool:  # fmt: skip
+        """Add one message for one queue, of which a batch may have thousands; False unless it is as simple as that."""
+        policy = policies.get(queue)
+        if len(group.bodies) > 1 or group.transient or targets.transient or policy is None:
+            return False
+        if policy.message_ttl is not None or policy.max_length is not None or self.segment_messages == 1:
+            return False
+        buffer = buffers.get(queue)
+        if buffer is not None:
+            if queue not in self._leasable:
+                self._leasable[queue] = buffer.wanted(now)
+            if not self._lease(queue, 1):
+                buffer = None
+        write = Write(group, key, (queue,), (buffer,), single=self._packing(group, (policy,)))
+        self.writes.append(write)
+        if group.answered and targets.own == queue:
+            self.answers.append((write, policy))
+        return True
+
     def _lease(self, queue: int, count: int) -> bool:
         """Whether the next messages of a queue are to be leased to this node. None is behind one that is not."""
         left = self._leasable.get(queue, 0)
@@ -386,7 +412,8 @@ class Plan:
     def _least_packed(self, group: PublishGroup, takers: int) -> int:
         """From how many messages on a group is stored as segments. These share the bodies in queues in which a consumer
         here may wait for them; `takers` is the number of such."""
-        return 1 if (takers - 1) * sum(map(len, group.bodies)) >= SHARED_BYTES else self.segment_messages
+        shared = takers > 1 and (takers - 1) * sum(map(len, group.bodies)) >= SHARED_BYTES
+        return 1 if shared else self.segment_messages
 
     def _most_packed(self, group: PublishGroup, least: int, leasable: bool) -> int:
         """The messages that one segment may have, if a group is stored as segments of so many at least. 0: it is not.

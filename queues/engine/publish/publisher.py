@@ -155,7 +155,7 @@ class Publisher:
         return self._add(group, body, producer, token)
 
     def publish_many_answered(
-        self, bodies: list[bytes], content: int | None, producer: AnsweredProducer, tokens: list[Token]
+        self, bodies: list[bytes], content: int | None, producer: AnsweredProducer, tokens: Sequence[Token]
     ) -> int:
         """Publish messages that have at most a content type, one token each; their ids are told."""
         group = self._open

@@ -139,7 +139,7 @@ class Settlements:
     errors: list[str | None] = field(default_factory=list)
     #: Told of settlements that do not arrive in the store.
     refusals: list[Callable[[], None] | None] = field(default_factory=list)
-    #: The same for jobs; they may name others too.
+    #: The same for jobs; they may name others too. A job is in one of them at most.
     completions: list[Completion] = field(default_factory=list)
 
     # Gathering.
@@ -148,10 +148,13 @@ class Settlements:
         """Acknowledge one message."""
         self.add_many([id], [delivered])
 
-    def add_many(self, ids: Sequence[int], delivered: Sequence[float | None]) -> None:
-        """Acknowledge several messages."""
+    def add_many(
+        self, ids: Sequence[int], delivered: Sequence[float | None], results: Sequence[bytes | None] = ()
+    ) -> None:
+        """Acknowledge several messages; jobs may have results, all of these settlements or none."""
         self._gather(ids)
         self.delivered += delivered
+        self.results += results
 
     def add_run(self, ids: Sequence[int], delivered: float) -> None:
         """Acknowledge messages that were delivered at one time."""
@@ -162,17 +165,9 @@ class Settlements:
         else:
             self.add_many(ids, [delivered] * len(ids))
 
-    def add_jobs(
-        self, ids: Sequence[int], delivered: Sequence[float], completion: Completion | None = None,
-        results: list[bytes | None] | None = None,
-    ) -> None:  # fmt: skip
-        """Finish several jobs."""
-        if results or self.results:
-            self.results += [None] * (len(self.ids) - len(self.results))
-            self.results += results or [None] * len(ids)
-        self.add_many(ids, delivered)
-        if completion is not None:
-            self.completions.append(completion)
+    def tell(self, completion: Completion) -> None:
+        """Some of the messages that were added are these jobs."""
+        self.completions.append(completion)
 
     def add_failure(self, failure: Failure) -> None:
         """Return a delivery, or make it a dead letter."""
@@ -231,9 +226,14 @@ class Settlements:
 
     def spread(self) -> None:
         """Have all runs in the columns. These are new lists: parts of it may share those."""
+        self.ids = self._all_ids
         runs, self.runs = self.runs, []
-        self.ids = [*self.ids, *chain.from_iterable(ids for ids, _ in runs)]
         self.delivered = [*self.delivered, *chain.from_iterable([time] * len(ids) for ids, time in runs)]
+
+    @property
+    def _all_ids(self) -> list[int]:
+        """The ids of all messages, in a new list."""
+        return [*self.ids, *chain.from_iterable(ids for ids, _ in self.runs)]
 
     def of_runs(self, runs: list[tuple[range, float]]) -> Settlements:
         """Some of its runs, in columns."""
@@ -284,7 +284,7 @@ class Settlements:
     def told(self) -> Iterator[Callable[[], None]]:
         """To be called when none of the settlements arrives in the store."""
         for completion in self.completions:
-            yield partial(completion.refuse_some, self.ids)
+            yield partial(completion.refuse_some, self._all_ids)
         yield from (refuse for refuse in self.refusals if refuse is not None)
 
     def return_parameters(self, node: int, audited: bool) -> dict[str, object]:

@@ -54,10 +54,10 @@ class Lane:
 
     def of(
         self, kind: SettlementKind, consumer: int | None = None, keep: int = 0, job: bool = False, late: bool = False,
-        target: int | None = None, by: str = "",
+        target: int | None = None, by: str = "", results: bool = False,
     ) -> Settlements:  # fmt: skip
-        """Where settlements of this kind are gathered."""
-        key = kind, consumer, keep, job, late, target, by
+        """Where settlements of this kind are gathered; jobs with `results` by themselves."""
+        key = kind, consumer, keep, job, late, target, by, results
         if key not in self._alike:
             self._alike[key] = Settlements(kind, self, consumer, keep, job, late, target, by)
         return self._alike[key]

@@ -129,9 +129,11 @@ class SettlementWriter:
         leases."""
         return self._lane(policy).of(SettlementKind.ACKNOWLEDGE, consumer, KEPT[policy.retention], late=late)
 
-    def job_batch(self, policy: QueuePolicy, late: bool = False) -> Settlements:
-        """Where finished jobs of a queue are gathered; `late` as for `batch`."""
-        return self._lane(policy).of(SettlementKind.ACKNOWLEDGE, None, KEPT[policy.retention], job=True, late=late)
+    def job_batch(self, policy: QueuePolicy, late: bool = False, results: bool = False) -> Settlements:
+        """Where finished jobs of a queue are gathered, those with `results` by themselves: only the others can be
+        ranges of a segment. `late` as for `batch`."""
+        keep = KEPT[policy.retention]
+        return self._lane(policy).of(SettlementKind.ACKNOWLEDGE, None, keep, job=True, late=late, results=results)
 
     def audited(self, policy: QueuePolicy) -> AuditedQueue | None:
         """The lane of an audited queue; None unless it is audited."""

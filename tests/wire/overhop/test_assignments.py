@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from wire.overhop.assignments import Assignment, Assignments, Pushed
+from wire.overhop.codec.columns import AlikeTexts
 
 
 @dataclass(eq=False)
@@ -27,6 +28,12 @@ PARTS = st.tuples(st.integers(0, 30), st.integers(1, 12))
 TWISTS = st.sampled_from(["", "", "", "twice", "gone"])
 
 
+def columns(jids: list[bytes]) -> AlikeTexts:
+    """The same, as jids of a batch come; those of images in another form."""
+    texts, size = b"".join(jids), len(jids[0])
+    return AlikeTexts.read(texts, 0, size, size, range(0 if b"images" in texts else size - 3, size))
+
+
 class Jobs(RuleBasedStateMachine):
     """Jobs are pushed, and taken out in all ways."""
 
@@ -40,9 +47,10 @@ class Jobs(RuleBasedStateMachine):
     def push(self, consumer: Any, count: int, as_range: bool) -> None:
         tags: Sequence[int] = range(self.number, self.number + count)
         jids = [b"%s:%03d" % (consumer.queue.encode(), tag) for tag in tags]
+        given = columns(jids) if as_range and count > 2 else jids
         pushed = Pushed(consumer, 1, float(self.number), None)
         self.number += count
-        self.assignments.add(pushed, tags if as_range else [*tags], jids)
+        self.assignments.add(pushed, tags if as_range else [*tags], given)
         self.model.update((jid, (pushed, tag)) for jid, tag in zip(jids, tags, strict=True))
 
     def part(self, part: tuple[int, int], consumer: Any) -> list[bytes]:
@@ -50,19 +58,20 @@ class Jobs(RuleBasedStateMachine):
         own = [jid for jid, (pushed, _) in self.model.items() if consumer in (None, pushed.consumer)]
         return own[first : first + count]
 
-    @rule(part=PARTS, consumer=st.sampled_from([*CONSUMERS, None]), twist=TWISTS)
-    def take_together(self, part: tuple[int, int], consumer: Any, twist: str) -> None:
+    @rule(part=PARTS, consumer=st.sampled_from([*CONSUMERS, None]), twist=TWISTS, as_columns=st.booleans())
+    def take_together(self, part: tuple[int, int], consumer: Any, twist: str, as_columns: bool) -> None:
         jids = self.part(part, consumer)
         if not jids:
             return
         if twist:
-            jids += jids if twist == "twice" else [b"gone"]
+            jids += jids if twist == "twice" else [b"orders:xyz"]
         consumers = {self.model[jid][0].consumer for jid in jids if jid in self.model}
-        expected = None
+        expected: Any = None
         if not twist and len(consumers) == 1:
             expected = consumers.pop(), [self.model.pop(jid)[1] for jid in jids]
-        found = self.assignments.take_together(jids)
-        assert (found and (found[0], [*found[1]])) == expected
+        taken = self.assignments.take_together(columns(jids) if as_columns else jids)
+        tags: list[int] = [] if taken is None else [tag for some in taken[1] for tag in some]
+        assert (taken and (taken[0], tags)) == expected
 
     @rule(first=st.integers(0, 30))
     def take(self, first: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from queues.engine import Content, LocalQueue, PushRun
 from queues.engine.message import Detail
-from wire.overhop.assignments import Assignments
+from wire.overhop.assignments import Assignments, Pushed
 from wire.overhop.codec.decoder import Decoder, Type
 from wire.overhop.consumer import Consumer
 from wire.overhop.payloads import AllJobNames
@@ -20,7 +20,7 @@ class Owner:
     """A session that keeps what it is to send."""
 
     def __init__(self) -> None:
-        self.failures = 0
+        self.failures = self.changes = 0
         self.connection: Any = SimpleNamespace(name="overhop 10.0.0.1:7", listener=self)
         self.client: Any = None
         self.assignments = Assignments()
@@ -30,8 +30,11 @@ class Owner:
     def session_failed(self) -> None:
         self.failures += 1
 
-    def send_quests(self, frames: bytes, count: int) -> None:
-        self.sent += frames
+    def send_quests(self, frames: list[bytes | bytearray], count: int) -> None:
+        self.sent += b"".join(frames)
+
+    def note_change(self) -> None:
+        self.changes += 1
 
 
 class Buffer:
@@ -62,3 +65,13 @@ def test_a_job_whose_payload_fails_in_an_unforeseen_way_becomes_a_dead_letter_an
     assert owner.failures == 1
     [record] = caplog.records
     assert record.getMessage() == "overhop 10.0.0.1:7: message 11 of q cannot be delivered"
+
+
+def test_what_is_taken_from_a_worker_without_its_doing_changes_its_snapshot() -> None:
+    owner = Owner()
+    consumer = Consumer(owner, "q", cast(LocalQueue, Buffer()), 1000, None)
+    owner.assignments.add(Pushed(consumer, 1, 0.0, 1.0), [5], [b"q:1"])
+    consumer.expired([5])
+    assert (owner.changes, len(owner.assignments)) == (1, 0)
+    consumer.refuse()  # its queue is gone, and its credits with it
+    assert owner.changes == 2

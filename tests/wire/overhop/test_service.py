@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -97,6 +98,39 @@ async def test_a_list_of_workers_that_could_not_be_written_is_not_the_last(
     writing.cancel()
     await asyncio.wait([writing])
     assert "the list of workers was not written" in caplog.text
+
+
+async def test_only_workers_whose_state_may_have_changed_are_looked_at(
+    engine: FakeEngine, service: OverhopService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[list[str], list[str]]] = []
+    looks = 0
+
+    async def request(name: str, node: int, workers: str, gone: list[str]) -> None:
+        told.append(([each["wid"] for each in json.loads(workers)], gone))
+
+    async def sleep(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            workers["2"].version = 1
+        elif looks == 4:
+            service.disconnected(workers["1"], "1")
+        elif looks == 5:
+            engine.node = 2  # what the store was told is gone with the node before
+        elif looks == 7:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr("wire.overhop.service.asyncio.sleep", sleep)
+    monkeypatch.setattr(engine, "request", request)
+    workers = {wid: Mock(version=0) for wid in "12"}
+    for wid, worker in workers.items():
+        worker.snapshot.return_value = {"wid": wid}
+        service.registered(worker, wid)
+    with pytest.raises(asyncio.CancelledError):
+        await service._write_snapshots()
+    assert told == [(["1", "2"], []), (["2"], []), ([], ["1"]), (["2"], [])]
+    assert [worker.snapshot.call_count for worker in workers.values()] == [1, 3]
 
 
 async def test_many_subscriptions_are_looked_at_less_often(

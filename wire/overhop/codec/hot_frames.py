@@ -1,15 +1,16 @@
 """The frames of the hot path, put together from parts that are made once. No I/O.
 
-Tens of thousands of these a second are written, so each is a join of bytes. `wire.overhop.codec.decoder` writes the
-same frames from values; the tests hold the two against each other.
+Hundreds of thousands of these a second are written, so many are one join of bytes. `wire.overhop.codec.decoder` writes
+the same frames from values; the tests hold the two against each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, repeat
 
 from msgpack import packb  # type: ignore[import-untyped]
+
+from wire.overhop.codec.columns import FramePart, write_frames
 
 _SHORT = [bytes([0xA0 | size]) for size in range(32)]
 _OK_TAIL = b"\xa1t\x65\xa1v\x02"
@@ -32,29 +33,28 @@ def packed_int(value: int) -> bytes:
     return bytes((value,)) if 0 <= value < 128 else packb(value)
 
 
-def empty_ok(rid: str) -> bytes:
+def empty_ok(rid: str) -> bytes | bytearray:
     """OK with an empty payload."""
     return empty_oks([rid.encode()])
 
 
-def empty_oks(rids: Sequence[bytes]) -> bytes:
+def empty_oks(rids: Sequence[bytes]) -> bytes | bytearray:
     """OKs with empty payloads to request ids of one length, of which there is one at least."""
-    return _around(b"\x84\xa1p\x80", rids, [b""] * len(rids))
+    return _oks(b"\x84\xa1p\x80", b"", 0, rids)
 
 
-def jid_oks(rids: Sequence[bytes], head: bytes, jids: Sequence[bytes]) -> bytes:
+def jid_oks(rids: Sequence[bytes], head: bytes, jids: Sequence[bytes]) -> bytes | bytearray:
     """OKs with jids to as many request ids, all of one length; `head` is that of each jid in MessagePack."""
-    return _around(b"\x84\xa1p\x81\xa3jid" + head, rids, jids)
+    return _oks(b"\x84\xa1p\x81\xa3jid" + head, jids, len(jids[0]), rids)
 
 
-def _around(before: bytes, rids: Sequence[bytes], values: Sequence[bytes]) -> bytes:
+def _oks(before: bytes, values: FramePart, size: int, rids: Sequence[bytes]) -> bytes | bytearray:
+    """OKs with values of `size` bytes."""
     rid, middle = rids[0], b"\xa3rid" + text_head(len(rids[0]))
-    size = len(before) + len(values[0]) + len(middle) + len(rid) + len(_OK_TAIL)
-    before = size.to_bytes(4, "big") + before
-    if rids.count(rid) == len(rids):
-        behind = middle + rid + _OK_TAIL
-        return b"".join((before, (behind + before).join(values), behind))
-    return b"".join(chain.from_iterable(zip(repeat(before), values, repeat(middle), rids, repeat(_OK_TAIL))))
+    size += len(before) + len(middle) + len(rid) + len(_OK_TAIL)
+    same = isinstance(rids, list) and rids.count(rid) == len(rids)
+    parts = (size.to_bytes(4, "big") + before, values, middle, rid if same else rids, _OK_TAIL)
+    return write_frames(parts, len(rids))
 
 
 #: Bytes before the payload in a QUEST.
@@ -74,7 +74,7 @@ class QuestWriter:
     def write(
         self, deadline: str | None, attempt: int, max_attempts: int, head: bytes, jids: Sequence[bytes],
         payloads: Sequence[bytes],
-    ) -> bytes:  # fmt: skip
+    ) -> bytes | bytearray:  # fmt: skip
         """The frames of jobs, of which there is one at least, that have a deadline (None: the job is the worker's while
         it is connected), an attempt and their number in common. All jids have one length, and `head` in MessagePack;
         payloads are encoded values."""
@@ -83,10 +83,5 @@ class QuestWriter:
         behind = b"".join((b"\xacmax_attempts", packed_int(max_attempts), self._tail))
         bare = len(before) + len(jids[0]) + len(_JOB_PAYLOAD) + len(behind)
         heads = {size: (bare + size).to_bytes(4, "big") + before for size in set(map(len, payloads))}
-        if len(heads) == 1:  # then what is between two jobs is always the same
-            [head] = heads.values()
-            alike = chain.from_iterable(zip(repeat(behind + head), jids, repeat(_JOB_PAYLOAD), payloads))
-            next(alike)
-            return b"".join(chain((head,), alike, (behind,)))
-        parts = zip(map(heads.__getitem__, map(len, payloads)), jids, repeat(_JOB_PAYLOAD), payloads, repeat(behind))
-        return b"".join(chain.from_iterable(parts))
+        start: FramePart = [*map(heads.__getitem__, map(len, payloads))] if len(heads) > 1 else heads.popitem()[1]
+        return write_frames((start, jids, _JOB_PAYLOAD, payloads, behind), len(payloads))

@@ -10,13 +10,14 @@ run are read by one call of the MessagePack library, and what they need not be u
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
 from msgpack import Packer, packb, unpackb  # type: ignore[import-untyped]
 
+from wire.overhop.codec.columns import AlikeTexts, write_frames
 from wire.overhop.codec.decoder import LENGTH_SIZE, MAX_ENVELOPE, FrameReader, OverhopEnvelope, read_length
 from wire.overhop.codec.msgpack_check import STRINGS, count_containers, extent, is_plain
 from wire.overhop.codec.names import Type
@@ -32,8 +33,10 @@ _JID: Final = b"\x84\xa1p\x81\xa3jid\xd9"
 _LONGEST: Final = 32 * 1024
 #: The heads of small maps.
 _MAP_HEADS: Final = frozenset(range(0x80, 0x90))
-#: So many messages that are alike make more likely; of these at most so many times as many are looked at together.
-_ALIKE, _AHEAD = 8, 4
+#: From so many messages of one length on these are looked at together: so many times as many as the last time, at most.
+_MANY, _GROWTH = 16, 4
+#: The digits in which the jids of a batch differ.
+_DIGITS: Final = 3
 #: From so many jobs on the shape of their payloads is learned.
 _WORTH_LEARNING: Final = 16
 #: So many columns of bytes are looked at for each payload, at most: more cost as much as reading it.
@@ -52,7 +55,7 @@ class JobRun:
     writes them."""
 
     q: str
-    rids: list[bytes]
+    rids: Sequence[bytes]
     payloads: list[bytes]
 
     def __len__(self) -> int:
@@ -68,8 +71,8 @@ class JobRun:
 class DoneRun:
     """DONEs without a result: request ids of one length, and jids as UTF-8."""
 
-    rids: list[bytes]
-    jids: list[bytes]
+    rids: Sequence[bytes]
+    jids: Sequence[bytes]
 
     def __len__(self) -> int:
         return len(self.rids)
@@ -87,33 +90,75 @@ Received = OverhopEnvelope | Run
 class _Ending:
     """The bytes behind the value in envelopes of one kind: `before`, a request id, `after`."""
 
-    __slots__ = ("_after", "_middle", "_rid_at", "_tail")
+    __slots__ = ("_after", "_middle", "_most", "_rid_at", "_rid_end", "_tail")
 
     def __init__(self, kind: int, between: bytes = b"") -> None:
         """`between` comes between the value and the request id's key."""
         self._middle = between + b"\xa3rid"
         self._after = b"\xa1t" + bytes((kind,)) + b"\xa1v\x02"
-        #: All of it, with the last request id, and where in it that begins. Empty before there was one.
+        #: All of it, with the last request id, and where in it that begins and ends. Empty before there was one.
         self._tail = b""
-        self._rid_at = 0
+        self._rid_at = self._rid_end = 0
+        #: So many are looked at together, at most.
+        self._most = _GROWTH * _MANY
 
     def learn(self, body: bytes, rid: str) -> None:
         """Envelopes like this one, whose request id is as long, are recognized from now on."""
         tail: bytes = b"".join((self._middle, packb(rid), self._after))
         if rid.isascii() and body.endswith(tail):
-            self._tail, self._rid_at = tail, len(tail) - len(self._after) - len(rid)
+            self._tail, self._rid_end = tail, len(tail) - len(self._after)
+            self._rid_at = self._rid_end - len(rid)
 
-    def cut(self, data: bytes, at: int, prefix: bytes, limit: int) -> tuple[list[bytes], list[bytes], int]:
+    def cut(
+        self, data: bytes, at: int, prefix: bytes, limit: int, digits: int = 0
+    ) -> tuple[list[bytes] | AlikeTexts, list[bytes] | AlikeTexts, int]:
         """Envelopes from `at` on that begin with `prefix`, end like this and have up to `limit` bytes: their values,
-        their request ids, and where the last one ends."""
+        their request ids, and where the last one ends. Not all that there are, if some are many of one length; of these
+        only such whose values differ in the last `digits` bytes alone, unless this is 0."""
+        return self._cut_alike(data, at, prefix, limit, digits) or self._cut_each(data, at, prefix, limit)
+
+    def _cut_alike(
+        self, data: bytes, at: int, prefix: bytes, limit: int, digits: int
+    ) -> tuple[list[bytes] | AlikeTexts, AlikeTexts, int] | None:
+        """The same for many envelopes of one length, cut as columns and compared as a whole; None if there are few."""
+        (length,) = read_length(data, at)
+        stride, value, before = LENGTH_SIZE + length, LENGTH_SIZE + len(prefix), self._tail[: self._rid_at]
+        head, end = data[at : at + value], stride - len(self._tail)
+        if not data.startswith(head, at + (_MANY - 1) * stride) or length > limit or end - value < digits:
+            return None
+        rid, size = range(end + self._rid_at, end + self._rid_end), end - value
+        if not (before and data.startswith(before, at + end) and data.startswith(self._after, at + rid.stop)):
+            return None
+        count = min(self._most, (len(data) - at) // stride)
+        for place in (LENGTH_SIZE - 1, end - digits - 1)[: 1 + bool(digits)]:  # where they differ first, if at all
+            column = data[at + place : at + count * stride : stride]
+            count = len(column) - len(column.lstrip(column[:1]))
+        if count < _MANY:
+            return None
+        frames = data[at : at + count * stride]
+        rids = AlikeTexts.read(frames, rid.start, len(rid), stride, range(len(rid)))
+        values: list[bytes] | AlikeTexts
+        if digits:
+            values = AlikeTexts.read(frames, value, size, stride, range(size - digits, size))
+        else:
+            values = [frames[n : n + size] for n in range(value, len(frames), stride)]
+        alike = write_frames((head, values, before, rids, self._after), count)
+        count = _count_same(alike, frames, stride)
+        self._most = _GROWTH * max(count, _MANY)
+        return (values[:count], rids[:count], at + count * stride) if count >= _MANY else None
+
+    def _cut_each(
+        self, data: bytes, at: int, prefix: bytes, limit: int
+    ) -> tuple[list[bytes], list[bytes], int]:
+        """The same for envelopes of any length, until many have had the same."""
         values: list[bytes] = []
         rids: list[bytes] = []
-        tail, rid_at, size, end = self._tail, self._rid_at, len(self._tail), len(data)
-        rid_end = size - len(self._after)
+        tail, rid_at, rid_end = self._tail, self._rid_at, self._rid_end
+        size, end = len(tail), len(data)
         rid, before = tail[rid_at:rid_end], tail[:rid_at]
         body = LENGTH_SIZE + len(prefix)
         head, stride, alike = _NONE, 0, 0
-        while tail:
+        while tail and alike < _GROWTH * _MANY:
             if not data.startswith(head, at):  # most are as long as the one before
                 if not data.startswith(prefix, at + LENGTH_SIZE):
                     break
@@ -128,34 +173,28 @@ class _Ending:
             if data[cut:stop] != tail:
                 if not (data.startswith(before, cut) and data.startswith(self._after, cut + rid_end)):
                     break
-                tail, alike = data[cut:stop], 0
+                tail = data[cut:stop]
                 rid = tail[rid_at:rid_end]
-            alike += 1
-            if alike > _ALIKE:
-                some = _alike(data[at + body : at + _AHEAD * alike * stride], tail + head, stride)
-                values += some
-                rids += [rid] * len(some)
-                at += len(some) * stride
-                alike = alike + len(some) if len(some) >= alike else 0
-                if some:
-                    continue
             values.append(data[at + body : cut])
             rids.append(rid)
+            alike += 1
             at = stop
         self._tail = tail
         return values, rids, at
 
 
-def _alike(data: bytes, between: bytes, stride: int) -> list[bytes]:
-    """The first values in data that are as long as the first one, and all have `between` behind them: the end of their
-    envelope, and the beginning of one that is as long."""
-    values = data.split(between)
-    del values[-1]
-    lengths = list(map(len, values))
-    size = stride - len(between)
-    if lengths.count(size) < len(lengths):
-        del values[next(n for n, length in enumerate(lengths) if length != size) :]
-    return values
+def _count_same(one: bytes | bytearray, other: bytes, stride: int) -> int:
+    """How many of the first frames are the same in both."""
+    low, high = 0, len(other) // stride
+    if one == other:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if one[low * stride : middle * stride] == other[low * stride : middle * stride]:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 class _Shape:
@@ -203,13 +242,15 @@ class _Shape:
 class RunDecoder(FrameReader[Received]):
     """A server's decoder: messages that go together come as one `Run`."""
 
-    __slots__ = ("_done", "_enqueue", "_q", "_shape")
+    __slots__ = ("_alone", "_done", "_enqueue", "_q", "_shape")
 
     def __init__(self, max_envelope: int = MAX_ENVELOPE) -> None:
         """`max_envelope` is the largest length that is accepted, in bytes."""
         super().__init__(max_envelope)
         self._done = _Ending(DONE)
         self._enqueue, self._q = _enqueue_ending(""), ""
+        #: The last ENQUEUE, with its bytes, if it was read by itself and nothing was learned from it yet.
+        self._alone: tuple[OverhopEnvelope, bytes] | None = None
         self._shape = _Shape()
 
     def _read(self, data: bytes, start: int, stop: int, found: list[Received]) -> int:
@@ -222,25 +263,28 @@ class RunDecoder(FrameReader[Received]):
 
     def _read_dones(self, data: bytes, start: int, stop: int, found: list[Received]) -> int:
         size = start + len(_JID)
-        jids, rids, end = self._done.cut(data, start - LENGTH_SIZE, data[start : size + 1], self._limit)
+        jids, rids, end = self._done.cut(data, start - LENGTH_SIZE, data[start : size + 1], self._limit, _DIGITS)
         if not jids:
             message = self._decode(data[start:stop])
             self._done.learn(data[start:stop], message.rid)
             found.append(message)
             return stop
-        if set(map(len, jids)) == {data[size]} and b"".join(jids).isascii() and _are_ascii(rids):
+        if _have_size(jids, data[size]) and _are_ascii(jids) and _are_ascii(rids):
             found.append(DoneRun(rids, jids))
         else:
             found += map(self._decode, _bodies(data, start, end))
         return end
 
     def _read_jobs(self, data: bytes, start: int, stop: int, found: list[Received]) -> int:
+        if self._alone is not None:
+            self._learn_job(*self._alone, data[start:stop])
         payloads, rids, end = self._enqueue.cut(data, start - LENGTH_SIZE, _JOB, min(_LONGEST, self._limit))
         if not payloads:
             message = self._decode(data[start:stop])
-            self._learn_job(message, data[start:stop])
+            self._alone = message, data[start:stop]
             found.append(message)
             return stop
+        assert isinstance(payloads, list)
         if self._are_canonical(payloads) and _are_ascii(rids):
             found.append(JobRun(self._q, rids, payloads))
         else:
@@ -259,28 +303,32 @@ class RunDecoder(FrameReader[Received]):
             self._shape.learn(payloads[0])
         return True
 
-    def _learn_job(self, message: OverhopEnvelope, body: bytes) -> None:
+    def _learn_job(self, message: OverhopEnvelope, body: bytes, next: bytes) -> None:
+        """Recognize ENQUEUEs like this one, unless the next one is for another queue: a client may use thousands."""
+        self._alone = None
         q = message.p.get("q")
-        if type(q) is str:
+        if type(q) is str and q.encode() in next:
             if q != self._q:
                 self._enqueue, self._q = _enqueue_ending(q), q
             self._enqueue.learn(body, message.rid)
 
     def _read_each(
-        self, values: list[bytes], rids: list[bytes], bodies: Iterator[bytes], found: list[Received]
+        self, values: list[bytes], rids: Sequence[bytes], bodies: Iterator[bytes], found: list[Received]
     ) -> None:
         """ENQUEUEs that are alike, one by one: runs of those whose payload needs no closer look, and the others."""
         run: JobRun | None = None
+        its: list[bytes] = []
         for value, rid, body in zip(values, rids, bodies, strict=True):
             payload = self._payload(value) if rid.isascii() else None
             if payload is None:
                 found.append(self._decode(body))
                 run = None
             elif run is None:
-                run = JobRun(self._q, [rid], [payload])
+                its = [rid]
+                run = JobRun(self._q, its, [payload])
                 found.append(run)
             else:
-                run.rids.append(rid)
+                its.append(rid)
                 run.payloads.append(payload)
 
     def _payload(self, value: bytes) -> bytes | None:
@@ -313,8 +361,13 @@ def _bodies(data: bytes, start: int, end: int) -> Iterator[bytes]:
         start = stop + LENGTH_SIZE
 
 
-def _are_ascii(rids: list[bytes]) -> bool:
-    return all(map(bytes.isascii, set(rids)))
+def _have_size(texts: list[bytes] | AlikeTexts, size: int) -> bool:
+    some = texts[:1] if isinstance(texts, AlikeTexts) else texts  # all of these have one size
+    return set(map(len, some)) == {size}
+
+
+def _are_ascii(texts: list[bytes] | AlikeTexts) -> bool:
+    return texts.isascii() if isinstance(texts, AlikeTexts) else b"".join(texts).isascii()
 
 
 def _are_canonical(values: list[bytes], data: bytes) -> bool:

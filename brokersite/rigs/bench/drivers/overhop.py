@@ -1,4 +1,4 @@
-"""Overhop: pipelined ENQUEUEs; a worker whose credits are renewed with each read, DONEs made from the QUESTs' bytes."""
+"""Overhop: pipelined ENQUEUEs; a worker whose credits are renewed with each read, DONEs made of the QUESTs' bytes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from brokersite.rigs.bench.columns import DIGITS, Records, read_column
+from brokersite.rigs.bench.columns import DIGITS, WIDTH, Records, read_column
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.stream import PATIENCE, Endpoint, Stream
+from wire.overhop.codec.columns import AlikeTexts, write_frames
 from wire.overhop.codec.decoder import Decoder, OverhopEnvelope, Type, encode
 
 _OK: Final = encode(Type.OK, "b", {})
@@ -19,6 +20,10 @@ _DIGITS: Final = b"0123456789abcdef"
 #: Bytes of a job besides its padding.
 _BARE: Final = 25
 _UUID: Final = 36
+#: The last characters of a jid, in which those of a batch differ.
+_VARIED: Final = 3
+#: What stands before the digits of a job's number.
+_NUMBER: Final = b"\xa1n\xb0"
 
 
 @dataclass(frozen=True)
@@ -91,42 +96,51 @@ class JobProducer(OverhopConnection):
 
 
 class JobConsumer(OverhopConnection):
-    """A worker: QUESTs are found by their jid and number, and answered with DONE."""
+    """A worker: QUESTs of one length are read as columns, and answered with DONEs made of these."""
 
     def __init__(self, driver: Overhop) -> None:
         super().__init__(driver)
         jid = f"{driver.queue}:{'x' * _UUID}"
-        done = encode(Type.DONE, "b", {"jid": jid})
-        self._before, self._after = done.split(jid.encode())
-        length = encode(Type.DONE, "b", {"jid": jid})[self._before.rindex(b"jid") + 3 : len(self._before)]
-        self._head = rb"\xa3jid%s(.{%d})\xabjob_payload\x82\xa1n\xb0(.{%d})" % (
-            re.escape(length), len(jid), DIGITS,
-        )  # fmt: skip
-        self._quest: re.Pattern[bytes] | None = None
+        self._before, self._after = encode(Type.DONE, "b", {"jid": jid}).split(jid.encode())
+        self._jid_size = len(jid)
         self._sid = self.call(Type.SUBSCRIBE, {"q": driver.queue, "credits": driver.prefetch})["sid"]
 
     def receive(self, wait: float) -> bytes | bytearray:
         self.read_within(wait)
-        rest = self.rest
-        if self._quest is None and (self._learn()) is None:
-            return b""
-        assert self._quest is not None
-        jids, digits, at, other = [], [], 0, 0
-        for match in self._quest.finditer(rest):
-            jids.append(match[1])
-            digits.append(match[2])
-            other += match.start() - at
-            at = match.end()
-        if other % len(_OK):
-            self.decoded(bytes(rest))
+        rest, at = self.rest, 0
+        numbers = bytearray()
+        done: list[bytes | bytearray] = []
+        while len(rest) >= at + 4 and len(rest) >= at + (size := 4 + int.from_bytes(rest[at : at + 4])):
+            count = _count_alike(rest, at, size, 3)
+            if rest.startswith(_OK, at) and rest[at : at + count * size] == _OK * count:
+                pass
+            elif rest.startswith(_QUEST_END, at + size - len(_QUEST_END)):
+                count = self._do(at, size, count, done, numbers)
+            else:
+                count = 1
+                self.decoded(bytes(rest[at : at + size]))
+            at += count * size
         del rest[:at]
-        while rest.startswith(_OK):
-            del rest[: len(_OK)]
-        if not jids:
-            return b""
-        done = self._before + (self._after + self._before).join(jids) + self._after
-        self.send(done + encode(Type.CREDIT, "b", {"credits": len(jids), "sid": self._sid}))
-        return bytes.fromhex(b"".join(digits).decode())
+        if done:
+            credits = len(numbers) // WIDTH
+            done.append(encode(Type.CREDIT, "b", {"credits": credits, "sid": self._sid}))
+            self.send(b"".join(done))
+        return numbers
+
+    def _do(self, at: int, size: int, count: int, done: list[bytes | bytearray], numbers: bytearray) -> int:
+        """Do the first of so many jobs whose jids differ in their last digits only; returns how many these are."""
+        rest = self.rest
+        quest = bytes(rest[at : at + size])
+        jid = quest.index(b"\xa3jid") + len(b"\xa3jid\xd9.")
+        end = jid + self._jid_size
+        count = min(count, _count_alike(rest, at, size, end - _VARIED - 1))
+        stop = at + count * size
+        columns = {place - jid: bytes(rest[at + place : stop : size]) for place in range(end - _VARIED, end)}
+        jids = AlikeTexts(quest[jid : end - _VARIED] + bytes(_VARIED), columns, count)
+        done.append(write_frames((self._before, jids, self._after), count))
+        number = quest.index(_NUMBER, end) + len(_NUMBER)
+        numbers += bytes.fromhex(read_column(rest, at + number, size, count, DIGITS).decode())
+        return count
 
     def settle(self) -> None:
         self.send(encode(Type.PING, "p", {}))
@@ -138,16 +152,8 @@ class JobConsumer(OverhopConnection):
         self.decoded(bytes(self.rest))
         self.rest.clear()
 
-    def _learn(self) -> re.Pattern[bytes] | None:
-        """The pattern of a QUEST with all its bytes, from the first one; None until that has come."""
-        rest = self.rest
-        if (match := re.search(self._head, rest, re.DOTALL)) is None or (
-            end := rest.find(_QUEST_END, match.end())
-        ) < 0:
-            self.decoded(bytes(rest))
-            return None
-        before = rest[: match.start()].rindex(b"\x84\xa1p\x87") - 4
-        head = b".{%d}" % (match.start() - before)
-        tail = b".{%d}" % (end + len(_QUEST_END) - match.end())
-        self._quest = re.compile(head + self._head + tail, re.DOTALL)
-        return self._quest
+
+def _count_alike(data: bytearray, at: int, size: int, place: int) -> int:
+    """How many whole frames of this size, from the one at `at` on, have its byte in this place."""
+    column = data[at + place : at + (len(data) - at) // size * size : size]
+    return len(column) - len(column.lstrip(column[:1]))

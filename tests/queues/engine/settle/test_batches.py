@@ -72,6 +72,6 @@ def test_constant_values_are_given_once_and_varying_ones_as_a_column(part: Part,
 
 def test_results_of_jobs_stand_beside_messages_that_have_none() -> None:
     jobs = Settlements(SettlementKind.ACKNOWLEDGE, job=True)
-    jobs.add_jobs([1, 2], [1.0, 1.0], None, [b"r", None])
+    jobs.add_many([1, 2], [1.0, 1.0], [b"r", None])
     assert settle_parameters([acks(3), jobs], 0.0)["results"] == [None, b"r", None]
     assert settle_parameters([acks(3)], 0.0)["results"] is None

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from queues.engine import Engine, LocalQueue
 from queues.engine.settle.batches import FEWEST, SettlementKind, Settlements, run_work
 from queues.engine.settle.segments import OpenSegments, Ranges
-from tests.queues.engine.conftest import MakeEngine, Producer, Store
-from tests.queues.engine.faults import Faults
+from tests.queues.engine.conftest import MakeEngine, Producer, Store, Worker
+from tests.queues.engine.faults import Faults, unwritable
 from tests.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -98,6 +98,71 @@ async def test_a_run_of_rows_is_settled_by_its_ids(make_engine: MakeEngine, stor
     await until_written(engine, store)
     assert store.counts(queue) == (0, 0, 0, 0)
     assert sorted(int(bytes(row["payload"])) for row in store.archived(queue)) == list(range(COUNT))
+
+
+async def push(engine: Engine, store: Store, name: str = "jobs") -> tuple[LocalQueue, range]:
+    """Publish jobs together to a queue with a worker: the tags with which they were pushed together."""
+    buffer = await engine.queue(name)
+    worker = Worker(buffer)
+    worker.grant(COUNT)
+    await store.until(lambda: buffer.wanted(time.monotonic()), "a claim that finds nothing")
+    await Producer(engine).publish(f"queue:{name}", *[b"%d" % n for n in range(COUNT)])
+    tags = [job.tag for job in await worker.take(COUNT)]
+    return buffer, range(tags[0], tags[-1] + 1)
+
+
+async def test_jobs_that_are_finished_together_are_one_range(engine: Engine, store: Store) -> None:
+    queue = store.queue("jobs")
+    buffer, tags = await push(engine, store)
+    assert buffer.complete_many(tags, lambda tag: None) == []
+    assert (engine.settlements.unsettled, engine.settlements.unwritten) == (COUNT, run_work(range(COUNT)))
+    await until_written(engine, store)
+    assert store.counts(queue) == (0, 0, 0, 0)
+    assert [row["job"] for row in store.archived(queue)] == [True] * COUNT
+    assert store.rows("select cardinality(lows) as n from queues_archivedsegment") == [{"n": 1}]
+
+
+async def test_jobs_with_results_leave_the_others_a_range(engine: Engine, store: Store) -> None:
+    with_results, without = store.queue("one"), store.queue("other")
+    first, tags = await push(engine, store, "one")
+    other, others = await push(engine, store, "other")
+    assert first.complete(tags[3], b"r")
+    assert first.complete_many(tags) == [tags[3]]
+    assert other.complete_many(others) == []
+    await until_written(engine, store)
+    assert [row["result"] and bytes(row["result"]) for row in store.archived(with_results)] == [
+        b"r" if n == 3 else None for n in range(COUNT)
+    ]
+    assert len(store.archived(without)) == COUNT
+    assert store.rows("select queue_id from queues_archivedsegment") == [{"queue_id": without}]
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_each_job_that_is_given_up_is_told_once(engine: Engine, store: Store, together: bool) -> None:
+    store.queue("jobs")
+    buffer, tags = await push(engine, store)
+    refused: list[int] = []
+    if not together:  # some of them are no run
+        assert buffer.complete(tags[5], None, refused.append)
+    assert buffer.complete_many(tags, refused.append) == ([] if together else [tags[5]])
+    engine.settlements.forget_history()
+    assert sorted(refused) == [*tags]
+    assert (engine.settlements.unsettled, engine.settlements.unwritten) == (0, 0)
+
+
+async def test_only_the_job_of_a_run_that_cannot_be_written_is_refused(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    queue = store.queue("jobs", retention="metadata")
+    engine = await make_engine(segment_messages=2)
+    buffer, tags = await push(engine, store)
+    store.rows("select queues_unpack_segments(array(select first from queues_segment))")
+    refused: list[int] = []
+    async with unwritable(store, "delete", b"7"):
+        assert buffer.complete_many(tags, refused.append) == []
+        await until_written(engine, store)
+    assert refused == [tags[7]]
+    assert (store.counts(queue), len(store.archived(queue))) == ((0, 0, 0, 1), COUNT - 1)
 
 
 @given(

@@ -205,9 +205,16 @@ MANY: dict[str, list[bytes]] = {
     "jobs": [job({"n": f"{n:04}", "of": 0x0301, "pad": "x" * 9}, "b") for n in range(120)],
     "jobs with texts that are not ASCII": [job({"n": f"{n:04}", "pad": "gr\u00fcn"}, "b") for n in range(60)],
     "DONEs": [done(n, "b") for n in range(120)],
+    "DONEs with request ids": [done(n, f"{n:03}") for n in range(120)],
+    "DONEs of two batches": [done(4000 + 2 * n, "b") for n in range(120)],
+    "DONEs of jobs that were not pushed together": [done(n * 40_503 & 0xFFFF, "b") for n in range(120)],
     "jobs with request ids": [job({"n": f"{n:04}"}, f"{n // 20:03}") for n in range(120)],
     "jobs of two sizes": [job({"n": "x" * (n // 30 % 2)}, "b") for n in range(120)],
 }
+
+
+#: Those that are a run although their request ids differ.
+NUMBERED = ["jobs with request ids", "DONEs with request ids"]
 
 
 def twice(frames: list[bytes]) -> bytes:
@@ -219,6 +226,16 @@ def twice(frames: list[bytes]) -> bytes:
 def test_many_messages_that_are_alike_are_read_as_one_by_one(name: str) -> None:
     received = assert_same(twice(MANY[name]), [len(twice(MANY[name])) // 2])
     assert sum(sizes(received)) == 2 * len(MANY[name]) - 1
+
+
+@pytest.mark.parametrize("name", [*NUMBERED, "jobs", "DONEs"])
+def test_many_messages_that_are_alike_are_one_run(name: str) -> None:
+    decoder, frames = RunDecoder(), b"".join(MANY[name])
+    decoder.feed(frames)
+    assert sizes(decoder.feed(frames)) == [len(MANY[name])]
+    long = b"".join(MANY[name] * 30)
+    assert len(decoder.feed(long)) < 20  # four times as many each time
+    assert len(decoder.feed(long)) == 1
 
 
 @settings(max_examples=3 * settings().max_examples)
