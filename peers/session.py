@@ -216,7 +216,6 @@ class PeerSession:
             if not self._service.admit_key(grant.id, self):
                 self._refuse(TOO_MANY_OF_KEY)
                 return
-            assert engine.mailboxes is not None
             self._engine, self._mailbox_service, self._grant = engine, engine.mailboxes, grant
             self._client = engine.clients.add(Protocol.PEERBUS, str(HostPort(self._address, self._port)), self)
             self._client.identify(grant.id, register.name)

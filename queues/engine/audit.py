@@ -1,15 +1,14 @@
 """The engine's side of the audit chains: rows are appended in the transaction that they record.
 
 Between the lock of a chain's head and the commit no other transaction can append to the chain, so little else belongs
-there: `transaction` has two round trips. A caller with a pipeline of its own puts `statement("audit_head")` at its end
-and gives `append` the head's row.
+there: `transaction` has two round trips.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psycopg
 from psycopg import AsyncCursor, AsyncTransaction
@@ -25,7 +24,7 @@ from queues.engine.statements import statement
 
 __all__ = [
     "MOST_ROWS", "AuditError", "AuditEvent", "AuditRecord", "ChainBroken", "ChainPosition", "InvalidEvent",
-    "RecordedTransaction", "append", "append_all", "has", "seal", "transaction", "trouble",
+    "RecordedTransaction", "append_all", "has", "seal", "transaction", "trouble",
 ]  # fmt: skip
 
 
@@ -51,45 +50,6 @@ class ChainPosition(NamedTuple):
     hash: bytes
 
 
-async def append(
-    connection: Connection, chain: str, record: AuditRecord, head: Any = None
-) -> ChainPosition | None:
-    """Append events to a chain in the open transaction, which holds the chain's lock until it ends. `head` is the row
-    of audit_head.sql, if the chain was locked already.
-
-    Returns the place of the last row. Raises InvalidEvent; ChainBroken when the chain does not take the rows;
-    psycopg.Error when the connection is lost or the server refuses.
-    """
-    last = None
-    for part in record.parts:
-        if head is None:
-            head = await (await connection.execute(statement("audit_head"), {"chain": chain})).fetchone()
-        last, head = await _append_part(connection, chain, head, part), None
-    return last
-
-
-async def _append_part(connection: Connection, chain: str, head: Any, record: AuditRecord) -> ChainPosition:
-    """Append up to MOST_ROWS events after a locked head. Raises as `append`."""
-    try:
-        parameters = append_parameters(_locked(head, chain), record)
-        await connection.execute(statement("audit_append"), parameters)
-    except Exception as error:
-        raise _of_chain(error, chain, connection) from error
-    return _position(parameters)
-
-
-def _position(parameters: Mapping[str, Any]) -> ChainPosition:
-    """The place of the last row that audit_append.sql appends."""
-    return ChainPosition(parameters["chain"], parameters["seq"] + parameters["count"] - 1, parameters["last"])
-
-
-def _locked(head: Any, chain: str) -> Any:
-    """The row of audit_head.sql. Raises ChainBroken when there is none."""
-    if head is None:
-        raise ChainBroken(chain, "it has no head")
-    return head
-
-
 def _of_chain(error: Exception, chain: str, connection: Connection) -> Exception:
     """ChainBroken, unless the connection, the server or the event caused the error: then the error itself."""
     if isinstance(error, AuditError) or fault_of(error, connection) is not Fault.BAD:
@@ -102,12 +62,6 @@ async def has(connection: Connection, chain: str, place: ChainPosition) -> bool:
     await connection.execute(statement("audit_head"), {"chain": chain})
     row = await (await connection.execute(statement("audit_has"), place._asdict())).fetchone()
     return row is not None and bool(row[0])
-
-
-async def append_all(connection: Connection, records: Mapping[str, AuditRecord]) -> None:
-    """Append to several chains in the open transaction, locking them in order of their names. Raises as `append`."""
-    for chain in sorted(records):
-        await append(connection, chain, records[chain])
 
 
 class RecordedTransaction:
@@ -125,18 +79,20 @@ class RecordedTransaction:
 
     async def append(self, chain: str, record: AuditRecord) -> ChainPosition | None:
         """Append events to a chain that is locked; returns the place of the last row. That the chain does not take them
-        may show at the end. Raises as the function `append`."""
+        may show at the end. Raises as `append_all`."""
         last, cursor = None, self._heads[chain]
         for part in record.parts:
             if last is not None:
                 await self.lock(chain)
                 cursor = self._heads[chain]
             try:
-                parameters = append_parameters(_locked(await cursor.fetchone(), chain), part)
+                if (head := await cursor.fetchone()) is None:
+                    raise ChainBroken(chain, "it has no head")
+                parameters = append_parameters(head, part)
             except Exception as error:
                 raise _of_chain(error, chain, self._connection) from error
             self._appended.append((chain, await self._connection.execute(statement("audit_append"), parameters)))
-            last = _position(parameters)
+            last = ChainPosition(parameters["chain"], parameters["seq"] + parameters["count"] - 1, parameters["last"])
         return last
 
     def explained(self, error: Exception) -> Exception:
@@ -147,12 +103,25 @@ class RecordedTransaction:
         return error if broken is None else _of_chain(error, broken, self._connection)
 
 
+async def append_all(connection: Connection, records: Mapping[str, AuditRecord]) -> None:
+    """Append to several chains in the open transaction, which holds their locks until it ends: they are locked in order
+    of their names. Raises InvalidEvent; ChainBroken when a chain does not take the rows; psycopg.Error when the
+    connection is lost or the server refuses."""
+    recorded = RecordedTransaction(connection)
+    for chain in sorted(records):
+        try:
+            await recorded.lock(chain)
+            await recorded.append(chain, records[chain])
+        except psycopg.Error as error:
+            raise _of_chain(error, chain, connection) from error
+
+
 @contextlib.asynccontextmanager
 async def transaction(connection: Connection) -> AsyncIterator[RecordedTransaction]:
     """A transaction that appends to chains, of two round trips: one for the begin, for what is sent before the first
     result is fetched, and for the locks of the chains, one for what is appended and for the commit.
 
-    Raises as `append`, and what the statements within raise.
+    Raises as `append_all`, and what the statements within raise.
     """
     recorded = RecordedTransaction(connection)
     try:
@@ -200,11 +169,10 @@ async def seal(connection: Connection) -> int:
 async def _seal_part(connection: Connection, chain: str) -> int:
     async with connection.transaction():
         # The head first: a transaction that waits for the lock then sees what the one before has left.
-        head = await (await connection.execute(statement("audit_head"), {"chain": chain})).fetchone()
-        head = _locked(head, chain)
+        recorded = RecordedTransaction(connection)
+        await recorded.lock(chain)
         cursor = await connection.execute(statement("audit_take"), {"chain": chain, "limit": MOST_ROWS})
         rows = sorted(await cursor.fetchall())
         if rows:
-            record = AuditRecord(AuditEvent(*row[1:]) for row in rows)
-            await connection.execute(statement("audit_append"), append_parameters(head, record))
+            await recorded.append(chain, AuditRecord(AuditEvent(*row[1:]) for row in rows))
     return len(rows)

@@ -64,24 +64,6 @@ class ClientSession(Protocol):
         """An operator ends the connection."""
 
 
-class Ended:
-    """The session of a client whose connection has ended."""
-
-    def holds(self) -> tuple[int, int]:
-        """Nothing."""
-        return 0, 0
-
-    def consumes(self) -> dict[int, int]:
-        """None."""
-        return {}
-
-    def disconnect(self) -> None:
-        """Nothing: there is no connection."""
-
-
-ENDED = Ended()
-
-
 #: A client's API key and name, and the queues that it consumes from.
 Identity = tuple[int | None, str, tuple[int, ...]]
 
@@ -98,7 +80,7 @@ class ClientConnection:
         self.number = number
         self.protocol = protocol
         self.address = _bounded(address)
-        self.session: ClientSession = session
+        self.session = session
         self.since = time()
         #: The id of its API key, and the name by which the protocol knows it.
         self.key: int | None = None
@@ -124,7 +106,7 @@ class ClientConnection:
 
     def end(self) -> None:
         """Let go of the session: a circle would keep all that it has read until a collection."""
-        self.session = ENDED
+        del self.session
 
     @property
     def identity(self) -> Identity:
@@ -231,7 +213,7 @@ class Clients:
         """A client's connection has ended."""
         if self._open.pop(client.number, None) is not None:
             self._ended[client.protocol].add_messages(client.messages_in, client.messages_out)
-        client.end()
+            client.end()
 
     # Called by the handlers.
 

@@ -22,7 +22,6 @@ from queues.engine.statements import statement
 PURPOSES = (
     "writer", "settlements", "fetcher", "requests", "delays", "reaper", "upkeep", "listener", "liveness"
 )  # fmt: skip
-MAILBOX_PURPOSES = ("mailboxes", "mailbox-poll")
 #: Purposes of connections that several jobs use.
 SHARED = ("requests", "upkeep", "reaper", "liveness")
 
@@ -32,7 +31,7 @@ class Connections:
 
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
-        self._purposes = PURPOSES + (MAILBOX_PURPOSES if options.mailboxes else ())
+        self._purposes = PURPOSES + (("mailboxes",) if options.mailboxes else ())
         self._open: dict[str, Connection] = {}
         #: Backends of the connections: those of lost ones may go on living until they notice.
         self._pids: list[int] = []

@@ -96,13 +96,11 @@ class Engine:
             self._ready, self.maintenance.due_in, self.subscriptions.deliver_transient, self.progress,
             self.settlements.segments, options.segment_messages, self.route_tallies,
         )  # fmt: skip
-        #: The letters of named peers; None in a process that serves none.
-        self.mailboxes: MailboxService | None = None
-        if options.mailboxes:
-            self.mailboxes = MailboxService(
-                options, node, policies, counts, self.announcer.ready, self.settlements, self.progress
-            )
-        self.writing: Sequence[Writing] = [part for part in (self.writer, self.mailboxes) if part is not None]
+        #: The letters of named peers, in a process that serves some.
+        self.mailboxes = MailboxService(
+            options, node, policies, counts, self.announcer.ready, self.settlements, self.progress
+        )
+        self.writing: Sequence[Writing] = self.writer, self.mailboxes
         #: Called with True when sockets should not be read, and with False when they may be again.
         self.on_saturation = self.saturation.on_change
         #: Called with the id of an API key that was changed or revoked.
@@ -148,9 +146,9 @@ class Engine:
             EngineJob("partitions", "upkeep", keep.keep_partitions),
             EngineJob("listener", "listener", self._notifications.run),
         ]
-        if self.mailboxes is not None:
+        if self.options.mailboxes:
             jobs.append(EngineJob("mailboxes", "mailboxes", self.mailboxes.run))
-            jobs.append(EngineJob("mailbox-poll", "mailbox-poll", self.mailboxes.watch))
+            jobs.append(EngineJob("mailbox-poll", "requests", self.mailboxes.watch))
         if self.options.look_after_audit is not None:
             jobs.append(EngineJob("audit", "requests", keep.keep_audit))
         if self.options.take_sample is not None:
@@ -283,7 +281,7 @@ class Engine:
     @property
     def waiting_bytes(self) -> int:
         """Bytes of all publishes and letters that are not yet durable."""
-        return self.writer.waiting_bytes + (0 if self.mailboxes is None else self.mailboxes.waiting_bytes)
+        return self.writer.waiting_bytes + self.mailboxes.waiting_bytes
 
     # Reported by parts.
 
@@ -291,7 +289,7 @@ class Engine:
         """Messages of a queue became ready in the store: tell this node's consumers and others'."""
         if (local := self.local_queues.queues.get(queue)) is not None:
             local.more_in_store(first_id)
-        elif self.mailboxes is not None:
+        else:
             self.mailboxes.more_in_store(queue, first_id)
         if self.policies.is_shared(queue):
             self.announcer.ready(queue, first_id)
@@ -307,7 +305,7 @@ class Engine:
         """Acknowledgements were written: places in queues with a concurrency limit may be free."""
         for id in tuple(self.policies.limited):
             queue = self.local_queues.queues.get(id)
-            if queue is not None and (queue.interested or self.policies.is_shared(id)):
+            if queue is not None and (queue.interest.known or self.policies.is_shared(id)):
                 self._ready(id, queue.backlog.watermark.value + 1)
         self.progress()
 
@@ -327,16 +325,14 @@ class Engine:
         for queue in queues:
             if not self.local_queues.obey(queue):
                 self.subscriptions.drop_queue(queue)
-            if self.mailboxes is not None:
-                self.mailboxes.change_policy(queue)
+            self.mailboxes.change_policy(queue)
 
     async def _forget_history(self, connection: Connection) -> None:
         """The store has another past: nothing that is remembered of messages may be used."""
         await self.subscriptions.move_tags(connection)
         self.settlements.forget_history()
         self.local_queues.forget_history()
-        if self.mailboxes is not None:
-            self.mailboxes.forget_history()
+        self.mailboxes.forget_history()
         self.writer.forget_history()
 
     # Life.
@@ -368,8 +364,7 @@ class Engine:
         self.settlements.forget_leases()
         self.lines.forget()
         self.local_queues.lose_leases()
-        if self.mailboxes is not None:
-            self.mailboxes.lose_connections()
+        self.mailboxes.lose_connections()
 
     def look_again(self) -> None:
         """A life has begun: every queue may have messages in the store."""
@@ -396,9 +391,7 @@ class Engine:
 
     async def _drain(self) -> None:
         self.fetcher.stop()
-        await _until(lambda: self.writer.idle and not self.local_queues.claiming)
-        if self.mailboxes is not None:
-            await _until(lambda: self.mailboxes is None or self.mailboxes.idle)
+        await _until(lambda: self.writer.idle and not self.local_queues.claiming and self.mailboxes.idle)
         for queue in self.local_queues:
             outstanding = [(entry[0], tag) for tag, entry in queue.unacked.items()]
             self.settlements.hand_back(queue.take_all())

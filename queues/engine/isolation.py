@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from queues.engine.database import Connection
-from queues.engine.faults import MOST_REPEATS, Fault, fault_of, is_idle
+from queues.engine.faults import MOST_REPEATS, Fault, fault_of, is_idle, told
+from queues.engine.health import Health, Trouble
 
 P = TypeVar("P")
 
@@ -32,6 +33,15 @@ class Patience:
     def reset(self) -> None:
         """Something has been written."""
         self._pause = FIRST_PAUSE
+
+    async def after(self, refused: Exception | None, health: Health, trouble: Trouble) -> None:
+        """A try has ended: all is done, or the server refuses the rest for now, which is a trouble of /readyz."""
+        if refused is None:
+            self.reset()
+            health.end(trouble)
+        else:
+            health.begin(trouble, told(refused))
+            await self.wait()
 
     async def wait(self) -> None:
         """Wait before the next try."""
@@ -96,7 +106,7 @@ async def _attempt(part: P, write: Callable[[P], Awaitable[None]], connection: C
             return None
 
 
-def halves(items: Sequence[P]) -> list[list[P]]:
-    """A list in two, or nothing of a single item."""
+def halves(items: Sequence[P], _: object = None) -> list[list[P]]:
+    """A list in two, or nothing of a single item: for `carry_out`, whatever the error."""
     middle = len(items) // 2
     return [list(items[:middle]), list(items[middle:])] if middle else []

@@ -8,7 +8,7 @@ A row that cannot even be set aside is passed over as long as this process runs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from queues.engine.database import Connection
@@ -74,7 +74,7 @@ class Rowwise:
             if not done and len(failed) == MOST_FAILURES:
                 parts.clear()
 
-        refused = await carry_out(parts, write, _halve, refuse, connection, in_order=False)
+        refused = await carry_out(parts, write, halves, refuse, connection, in_order=False)
         if refused is not None:
             raise refused
         if not done and len(failed) in (0, MOST_FAILURES):
@@ -104,10 +104,25 @@ class Rowwise:
             self._passed[id] = None
 
 
-async def first_ready(connection: Connection, queue: int, low: int) -> int | None:
-    """The oldest ready message of a queue above an id."""
-    [(id,)] = await (await connection.execute(statement("first_ready"), {"queue": queue, "low": low})).fetchall()
-    return None if id is None else int(id)
+async def set_oldest_aside(
+    connection: Connection, queue: int, low: int, pass_over: Callable[[int], None], error: Exception
+) -> int | None:
+    """The oldest ready message of a queue above an id cannot be claimed: it becomes a dead letter. If it has no row, or
+    not even that works, `pass_over(id)` is called. Returns its id; None if there is none. Raises an error that says
+    nothing of the message."""
+    cursor = await connection.execute(statement("first_ready"), {"queue": queue, "low": low})
+    [(id,)] = await cursor.fetchall()
+    if id is None:
+        return None
+    try:
+        done = await set_aside(connection, id, f"not claimed: {told(error)}")
+    except Exception as failure:
+        if fault_of(failure, connection) is not Fault.BAD or not is_idle(connection):
+            raise
+        done = False
+    if not done:
+        pass_over(id)
+    return int(id)
 
 
 async def set_aside(connection: Connection, id: int, error: str, node: int | None = None) -> bool:
@@ -115,7 +130,3 @@ async def set_aside(connection: Connection, id: int, error: str, node: int | Non
     if it has no row, or if another transaction has that locked."""
     parameters = {"ids": array([id]), "error": error, "node": node}
     return await (await connection.execute(statement("set_aside"), parameters)).fetchone() is not None
-
-
-def _halve(ids: list[int], _: Exception) -> Sequence[list[int]]:
-    return halves(ids)

@@ -48,7 +48,7 @@ class Tidying:
         """Tidy for ever; ends by an exception when the connection is lost."""
         rounds = 0
         for buffer in self._local_queues.queues.values():
-            buffer.tidy_soon()
+            buffer.interest.tidy_soon()
         while True:
             await asyncio.sleep(TIDY)
             time, rounds = now(), rounds + 1
@@ -65,15 +65,15 @@ class Tidying:
         """Empty the buffers that are not consumed from any more, or too slowly; those that are due again are noted."""
         cold: list[LocalQueue] = []
         for at, buffer in self._schedule.idle.due(time):
-            if not buffer.begin_look(at):
+            if not buffer.interest.begin_look(at):
                 continue
-            if not buffer.is_cold(time):
-                if buffer.has_surplus(time):
+            if not buffer.interest.is_cold(time):
+                if buffer.line is None and buffer.interest.has_surplus(time):
                     buffer.return_prefetched()
-                buffer.look_at(max(buffer.look_again_at(time), time + TIDY))
+                buffer.interest.look_at(max(buffer.interest.look_again_at(time), time + TIDY))
                 continue
             buffer.return_prefetched()
-            buffer.not_served()
+            buffer.interest.tell(False)
             cold.append(buffer)
         return cold
 
@@ -97,11 +97,11 @@ class Tidying:
         finally:
             for buffer in cold:  # to be said again, later
                 if buffer not in left:
-                    buffer.still_served()
-                    buffer.look_at(now() + UNTIDY)
-        back = [buffer for buffer in left if buffer.interested]  # said before the drop, perhaps
+                    buffer.interest.tell(True)
+                    buffer.interest.look_at(now() + UNTIDY)
+        back = [buffer for buffer in left if buffer.interest.known]  # said before the drop, perhaps
         for buffer in await self._each(connection, "interest in a queue", back, serve):
-            buffer.not_served()  # announced again with the next claim
+            buffer.interest.tell(False)  # announced again with the next claim
 
     async def _raise_floors(self, connection: Connection, time: float) -> None:
         """After the last claim nothing else looks whether an earlier id has become visible since."""
@@ -135,7 +135,7 @@ class Tidying:
                     buffer.more_in_store(FIRST)
 
         served = self._local_queues.queues.values()
-        quiet = [buffer for buffer in served if buffer.interested and not buffer.backlog.unclaimed]
+        quiet = [buffer for buffer in served if buffer.interest.known and not buffer.backlog.unclaimed]
         await self._each(connection, "look for messages", quiet, look, max(1, len(quiet)))
 
     def _look_for_dead_letters(self) -> None:
@@ -149,7 +149,7 @@ class Tidying:
             parameters = {"queues": array(buffer.id for buffer in some)}
             await connection.execute(statement("touch_subscriptions"), parameters)
 
-        used = [buffer for buffer in self._local_queues.queues.values() if time - buffer.last_demand < TOUCH]
+        used = [buffer for buffer in self._local_queues.queues.values() if time - buffer.interest.last_demand < TOUCH]
         await self._each(connection, "note that a subscription is used", used, touch)
 
     async def _each(
@@ -170,7 +170,7 @@ class Tidying:
         if not parts:
             return failed
         async with self._turn:
-            refused = await carry_out(parts, write, lambda some, _: halves(some), refuse, connection, in_order=False)
+            refused = await carry_out(parts, write, halves, refuse, connection, in_order=False)
         if refused is not None:
             raise refused
         return failed

@@ -20,18 +20,17 @@ from typing import Any
 from queues.engine.clock import now
 from queues.engine.consume.backlog import ClaimResult
 from queues.engine.consume.claim_path import State
-from queues.engine.consume.limits import BATCH, FlowLimits
 from queues.engine.consume.local_queue import LocalQueue
-from queues.engine.consume.memory import OVERHEAD, detail_weight
+from queues.engine.consume.memory import BATCH, OVERHEAD, FlowLimits, detail_weight
 from queues.engine.consume.message_runs import MessageRun
 from queues.engine.database import Connection
-from queues.engine.faults import Fault, fault_of, is_idle, told
+from queues.engine.faults import Fault, fault_of, is_idle
 from queues.engine.health import Health, Trouble
 from queues.engine.isolation import Patience
 from queues.engine.message import CONTENT_ONLY, POSITION, Counts, Detail, Message
 from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
-from queues.engine.rowwise import first_ready, set_aside
+from queues.engine.rowwise import set_oldest_aside
 from queues.engine.settle.segments import OpenSegments
 from queues.engine.statements import array, statement
 
@@ -104,12 +103,8 @@ class Fetcher:
                 del self._wanted[queue]
                 if queue.backlog.state is State.NEARLY_DONE and self._writer_busy():
                     self._nearly_done[queue] = None
-                elif (refused := await self._try(connection, queue)) is not None:
-                    self.health.begin(CLAIMING, told(refused))
-                    await self._patience.wait()
                 else:
-                    self._patience.reset()
-                    self.health.end(CLAIMING)
+                    await self._patience.after(await self._try(connection, queue), self.health, CLAIMING)
 
     async def _try(self, connection: Connection, queue: LocalQueue) -> Exception | None:
         """Claim. A claim that fails is repeated for fewer messages, until the one to blame is found. Returns the error
@@ -132,20 +127,16 @@ class Fetcher:
         """The oldest message of a queue cannot be claimed: it becomes a dead letter. If it is one already, or not even
         that works, it is passed over until the queue is looked at from its beginning again. Returns the error by which
         the server refuses for now, or that may pass."""
-        id = None
+        id, watermark = None, queue.backlog.watermark
         try:
             if not queue.dead:
-                id = await first_ready(connection, queue.id, queue.backlog.watermark.value)
-            if id is not None and not await set_aside(connection, id, f"not claimed: {told(error)}"):
-                queue.backlog.watermark.pass_over(id)  # a segment that cannot be unpacked either
+                id = await set_oldest_aside(connection, queue.id, watermark.value, watermark.pass_over, error)
         except Exception as failure:
             fault = fault_of(failure, connection)
             if fault is Fault.LOST or not is_idle(connection):
                 raise
             if fault is not Fault.BAD:
                 return failure
-            if id is not None:
-                queue.backlog.watermark.pass_over(id)
         self.health.isolate("claim", error, queue=queue.policy.name, message=id)
         if id is None:
             del self._narrow[queue]
@@ -174,7 +165,7 @@ class Fetcher:
         if queue.stands_by:
             queue.refilled()
             return
-        if not queue.interested and not queue.dead and not queue.closed:
+        if not queue.interest.known and not queue.dead and not queue.closed:
             await self._serve(connection, queue)
             self._wanted.pop(queue, None)  # this is the claim
         if queue.in_transit:
@@ -226,15 +217,16 @@ class Fetcher:
 
     async def _serve(self, connection: Connection, queue: LocalQueue) -> None:
         """Tell other nodes that this one serves the queue, and all queues of the next claims, in one statement."""
-        starting = [queue, *(b for b in self._wanted if not (b.interested or b.dead or b.closed))][:STARTING]
+        starting = [queue, *(b for b in self._wanted if not (b.interest.known or b.dead or b.closed))][:STARTING]
         for one in starting:
-            one.serve()
+            one.interest.tell(True)
+            one.interest.tidy_soon()
         parameters = {"queues": array(one.id for one in starting), "node": self.node.id}
         try:
             await connection.execute(statement("add_interest"), parameters)
         except BaseException:
             for one in starting:  # they are announced again
-                one.not_served()
+                one.interest.tell(False)
             raise
         for one in starting:
             one.announced()
@@ -253,7 +245,7 @@ class Fetcher:
         }
         limited = queue.policy.concurrency_limit is not None
         name = "claim_dead" if queue.dead else "claim_alone"
-        if not queue.dead and (queue.shared or limited):
+        if not queue.dead and (queue.interest.shared or limited):
             name = "claim"
             parameters["limited"] = limited
         for _ in range(UNPACKED):

@@ -21,7 +21,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice, takewhile
-from math import inf
 from typing import Protocol
 
 from queues.engine.consume.backlog import Backlog, ClaimResult
@@ -29,11 +28,11 @@ from queues.engine.consume.claim_path import ASK, Action, Event
 from queues.engine.consume.deadlines import Burst, Deadlines
 from queues.engine.consume.dispatch import TURN_BYTES, Dispatcher, Push, PushConsumer, PushRun, Waiter
 from queues.engine.consume.held_messages import HeldMessages
-from queues.engine.consume.limits import BATCH, FlowLimits
+from queues.engine.consume.interest import Interest
 from queues.engine.consume.line import Line, LineChanges
 from queues.engine.consume.low_watermark import FIRST, LOWEST
+from queues.engine.consume.memory import BATCH, FlowLimits
 from queues.engine.consume.message_runs import MessageRun, UnackedMessages
-from queues.engine.consume.pace import Pace
 from queues.engine.health import Health
 from queues.engine.message import Delivery, Detail, Failure, Message
 from queues.engine.node import LocalNode
@@ -42,15 +41,6 @@ from queues.engine.settle.audited_queues import AuditedQueue
 from queues.engine.settle.batches import Completion, Settlements
 from queues.engine.settle.writer import SettlementWriter
 
-#: Seconds without a consumer after which a node no longer takes new messages for a queue, and returns prefetched ones:
-#: sooner when other consumers wait for them.
-WARM = 1.0
-#: Consumers that come more seldom than that are not late before so many times their pause.
-LATE = 3.0
-COLD = 5.0
-COLD_SHARED = 0.2
-#: Seconds between looks at a queue whose consumers wait for messages: what changes its state asks for a look itself.
-WAITING = 60.0
 #: Messages taken for workers at once, at least, while there is room.
 FEW = 100
 #: Most messages taken beyond the room: they belong before prefetched ones.
@@ -97,11 +87,8 @@ class LocalQueue:
         #: Prefetched messages; delivered messages by tag. Both are views.
         self.ready: Sequence[Message] = self.held.ready
         self.unacked: UnackedMessages = self.held.unacked
-        #: Whether other nodes serve the queue too; whether the store knows that this one does; whether it was removed.
-        self.shared = False
-        self.interested = False
+        #: Whether it was removed.
         self.closed = False
-        self.last_demand = -1e9
         #: The record of an audited queue.
         self.audited = settlements.audited(policy)
         self._settlements = settlements
@@ -117,22 +104,14 @@ class LocalQueue:
         self._purged: tuple[int, str, bool] | None = None
         #: Messages that a consumer asked for since the last claim and did not get.
         self._shortage = 0
-        #: Messages that a consumer asks for at once: of each larger burst at once, of smaller ones by and by.
-        self._burst = 1
-        #: Its tags count deliveries, from the first one here.
-        self._pace = Pace(first_tag)
-        #: Since when more is prefetched than consumers here take, of a queue that other nodes serve too, and the tag by
-        #: which the last of it would be delivered.
-        self._surplus: tuple[float, int] | None = None
         self._on_refill: list[Callable[[], None]] = []
         #: The last burst of deliveries to those who asked: its time and number of attempts.
         self._burst_key: tuple[float, int] | None = None
         self._last_burst: list[Sequence[int]] = []
-        #: When it is looked at next whether consumers have left.
-        self._next_look = inf
         self._batches: dict[int | None, Settlements] = {}
         #: Its consumers here, if only one of all is active.
         self.line: Line | None = None
+        self.interest = Interest(policy, self.held, self._dispatcher, lambda time: schedule.idle.at(time, self))
         if policy.single_active_consumer:
             self._begin_line()
 
@@ -162,7 +141,7 @@ class LocalQueue:
         """Up to `count` messages, with the deadline that `deliver` gives with `timed`: tags and payloads of runs."""
         if self.line is not None and not self.serves(by):
             return []
-        self._burst = max(count, self._burst // 2)
+        self.interest.asked_for(count)
         taken: list[tuple[Sequence[int], list[bytes]]] = []
         while count > 0:
             run = self._take_run(now, count, consumer) or self._take_some(now, count, consumer)
@@ -230,12 +209,11 @@ class LocalQueue:
 
     def note_demand(self, now: float) -> None:
         """A consumer looked for a message."""
-        self._pace.came(now - self.last_demand)
-        self.last_demand = now
+        self.interest.came(now)
 
     def demand_ended(self) -> None:
         """The last consumer that waited has left."""
-        self.look_at(self.look_again_at(time.monotonic()))
+        self.interest.look_at(self.interest.look_again_at(time.monotonic()))
 
     def want(self) -> None:
         """Have messages claimed soon."""
@@ -259,7 +237,7 @@ class LocalQueue:
         """The dispatcher, for workers. From now on room and idle times are those of a queue with workers."""
         if not self._dispatcher.with_workers:
             self._dispatcher.expect_workers()
-            self.tidy_soon()
+            self.interest.tidy_soon()
         return self._dispatcher
 
     def push(self, now: float, most: int, key: int | None = None) -> list[PushRun]:
@@ -461,28 +439,22 @@ class LocalQueue:
         self._settlements.batch(self.policy, consumer, late=True).add(id, delivered)
 
     def give_back(
-        self,
-        tag: int,
-        *,
-        count: bool = True,
-        delay: float | None = None,
-        error: str | None = None,
-        keep_tag: bool = False,
+        self, tag: int, *, delay: float | None = None, error: str | None = None, keep_tag: bool = False,
         refuse: Callable[[], None] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Return a delivery to the tail after `delay` seconds (None: the queue's backoff), or to the dead letters
-        when its attempts are used up. Without `count` the delivery is not held against the message. `refuse` is called
-        if the lease is lost before that is stored: the message comes again without this attempt."""
+        when its attempts are used up. `refuse` is called if the lease is lost before that is stored: the message comes
+        again without this attempt."""
         entry = self.unacked.release(tag)
         if entry is None:
             return
         id, attempts, _, detail = entry
-        attempts += count
-        if count and self.policy.exhausted(attempts, None if detail is None else detail.max_attempts):
+        attempts += 1
+        if self.policy.exhausted(attempts, None if detail is None else detail.max_attempts):
             self._bury(Failure(id, attempts, error=error, refuse=refuse))
             return
         if delay is None:
-            delay = self._backoff(attempts, detail) if count else 0.0
+            delay = self._backoff(attempts, detail)
         failure = Failure(id, attempts, delay, tag if keep_tag else None, error, refuse)
         self._settlements.give_back(failure, self.audited)
 
@@ -528,15 +500,9 @@ class LocalQueue:
             return 0
         if self.stands_by:
             return 0
-        if self.shared:
-            return max(0, min(self.room, self._asked(now) - len(self.held.ready)))
-        warm = COLD_SHARED if self._dispatcher.with_workers else min(COLD, max(WARM, LATE * self._pace.pause))
-        return UNLIMITED if self.demand or now - self.last_demand < warm else 0
-
-    def _asked(self, now: float) -> int:
-        """What consumers here ask for and are about to ask for, of a queue that other nodes serve too."""
-        burst = self._burst if now - self.last_demand < COLD_SHARED else 0
-        return max(self.demand, burst, self._pace.ahead(now, self.held.next_tag))
+        if self.interest.shared:
+            return max(0, min(self.room, self.interest.asked(now) - len(self.held.ready)))
+        return UNLIMITED if self.interest.is_warm(now) else 0
 
     def end_storing(self) -> None:
         """The transaction has ended."""
@@ -567,10 +533,11 @@ class LocalQueue:
         room = min(limits.queue_bytes - held.bytes, limits.memory.room(held.bytes))
         most = min(BATCH, self.room, max(1, room // max(1, held.mean_bytes)))
         overtaking = OVERTAKING
-        if self.dead or self.shared or self.policy.taken_as_asked:
+        if self.dead or self.interest.shared or self.policy.taken_as_asked:
+            ahead = 0 if self.dead else self.interest.ahead(time.monotonic())
             asked = max(self.demand, self._shortage)  # other consumers may want the rest
             now_wanted = min(asked, SHARED_BATCH) if len(held.ready) < asked else 0
-            most = min(most, max(now_wanted, self._ahead - len(held.ready)))
+            most = min(most, max(now_wanted, ahead - len(held.ready)))
             overtaking = min(asked, OVERTAKING)
         elif self._dispatcher.with_workers:  # workers are slow: messages that they cannot take soon wait in the store
             most = min(most, max(2 * (self.demand + len(held.unacked)), self._shortage, FEW))
@@ -582,16 +549,9 @@ class LocalQueue:
         """Bytes of one segment, as memory counts them, that a claim may take though it is for fewer messages: none if
         others may want them."""
         limits, held = self._limits, self.held
-        if self.dead or self.shared or self.policy.taken_as_asked:
+        if self.dead or self.interest.shared or self.policy.taken_as_asked:
             return 0
         return max(0, min(limits.queue_bytes - held.bytes, limits.memory.room(held.bytes)))
-
-    @property
-    def _ahead(self) -> int:
-        """Messages that a claim may bring ahead of demand, though other nodes serve the queue too."""
-        if self.dead or self.policy.taken_as_asked:
-            return 0
-        return self._pace.ahead(time.monotonic(), self.held.next_tag)
 
     def abort_claim(self) -> None:
         """The claim under way has failed. A purge passed over its messages, which are ready in the store again."""
@@ -628,10 +588,7 @@ class LocalQueue:
 
     def _added(self) -> None:
         self._give_way()
-        if self._soon_cold or not self.interested:
-            self.tidy_soon()
-        else:
-            self.look_at(time.monotonic() + COLD)
+        self.interest.prefetched()
         self.dispatch()
 
     def refilled(self) -> None:
@@ -671,85 +628,15 @@ class LocalQueue:
 
     # Returning prefetched messages.
 
-    @property
-    def _soon_cold(self) -> bool:
-        """Whether other consumers may want the messages here: without demand they go back soon."""
-        return self.shared or self.policy.taken_as_asked or self._dispatcher.with_workers
-
-    @property
-    def _rest(self) -> float:
-        """Seconds without demand after which it is cold."""
-        return COLD_SHARED if self._soon_cold else max(COLD, LATE * self._pace.pause)
-
-    def is_cold(self, now: float) -> bool:
-        """Whether no consumer has asked for so long that prefetched messages should go back."""
-        return not self.demand and now - self.last_demand > self._rest
-
-    def has_surplus(self, now: float) -> bool:
-        """Whether more has been prefetched for a while than consumers here take, though other nodes serve the queue
-        too: their pace has fallen. Nothing new was leased meanwhile. If they have taken all that was here at the last
-        look, what is here now may have come just now, and another node may just have delivered what comes behind it."""
-        if not self.shared or self.line is not None or len(self.ready) <= 2 * self._asked(now):
-            self._surplus = None
-            return False
-        if self._surplus is None or self.held.next_tag >= self._surplus[1]:
-            self._surplus = now, self.held.next_tag + len(self.ready)
-        return now - self._surplus[0] >= COLD_SHARED
-
-    def look_again_at(self, now: float) -> float:
-        """When the queue may have become cold."""
-        if not self.demand:
-            return self.last_demand + self._rest
-        if not self.ready:
-            return now + WAITING
-        return now + (COLD_SHARED if self._soon_cold else COLD)
-
-    def tidy_soon(self) -> None:
-        """The queue may become cold sooner than expected."""
-        self.look_at(time.monotonic() + COLD_SHARED)
-
-    def look_at(self, time: float) -> None:
-        """Look at this time whether it has become cold, unless it is looked at sooner."""
-        if time < self._next_look:
-            self._next_look = time
-            self._schedule.idle.at(time, self)
-
-    def begin_look(self, time: float) -> bool:
-        """A look was due at this time; False if a sooner one took its place, or there is nothing to hand back."""
-        if time != self._next_look:
-            return False
-        self._next_look = inf
-        # Messages on their way when a queue went cold come to one that is no longer interested.
-        return not self.closed and (self.interested or bool(self.ready))
-
-    def serve(self) -> None:
-        """The store is told that this node serves the queue."""
-        self.interested = True
-        self.tidy_soon()
-
     def announced(self) -> None:
         """The store knows that this node serves the queue. What became ready before was not announced to it: it may
         belong before all that this node has, and lie below the low watermark."""
         self.more_in_store(FIRST)
 
-    def not_served(self) -> None:
-        """The store is not told, or was told the contrary."""
-        self.interested = False
-
-    def still_served(self) -> None:
-        """The store could not be told that this node no longer serves the queue."""
-        self.interested = True
-
-    def share(self, shared: bool) -> None:
-        """Other nodes serve the queue too, or no longer do."""
-        if shared != self.shared:
-            self.shared = shared
-            self.tidy_soon()
-
     def take_all(self) -> list[tuple[int, int | None]]:
         """Remove every prefetched message; returns (id, tag of an earlier delivery)."""
         self.backlog.returned()
-        self._surplus = None
+        self.interest.forget_surplus()
         return self.held.take_all()
 
     def return_prefetched(self) -> None:
@@ -769,6 +656,7 @@ class LocalQueue:
         """An operator changed the queue, or (None) removed it."""
         if policy is None:
             self.closed = True
+            self.interest.tell(False)
             self.take_all()
             self.held.forget_deliveries()
             self._dispatcher.close()
@@ -777,7 +665,7 @@ class LocalQueue:
         self.policy = policy
         self.audited = self._settlements.audited(policy)
         self._batches.clear()
-        self.tidy_soon()
+        self.interest.obey(policy)
         if policy.single_active_consumer and self.line is None:
             self._begin_line()
         elif self.line is not None and not policy.single_active_consumer:
@@ -810,7 +698,7 @@ class LocalQueue:
         self._returned_in = 0  # messages on their way back are reaped
         self._dispatcher.forget_deadlines()
         self._burst_key = None
-        self.interested = False
+        self.interest.tell(False)
         if self.line is not None:
             self.line.lose()
             self._dispatcher.serve_only(None)
@@ -885,15 +773,12 @@ class LocalDeadLetters(LocalQueue):
             self._settlements.hand_back(self.take_all())
 
     def give_back(
-        self, tag: int, *, count: bool = True, delay: float | None = None, error: str | None = None,
-        keep_tag: bool = False, refuse: Callable[[], None] | None = None,
+        self, tag: int, *, delay: float | None = None, error: str | None = None, keep_tag: bool = False,
+        refuse: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
-        """A dead letter goes back unchanged: behind the others, or with `count` off, unseen, to its place."""
+        """A dead letter goes back unchanged, behind the others."""
         entry = self.unacked.release(tag)
         if entry is None:
             return
-        if count:
-            self._settlements.give_back(Failure(entry[0], entry[1], refuse=refuse), self.audited)
-        else:
-            self._settlements.hand_back([(entry[0], None)], self.audited)
+        self._settlements.give_back(Failure(entry[0], entry[1], refuse=refuse), self.audited)
         self.backlog.returned()

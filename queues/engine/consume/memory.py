@@ -2,11 +2,13 @@
 
 A queue may hold no more than is left for all: a single queue gets half of the total, each of many the same share, and a
 later one finds room at once. A queue that holds nothing may always have one message, so that no queue stops.
+`FlowLimits` are the limits that all local queues of a process share; the fetcher owns them.
 """
 
 from __future__ import annotations
 
 from queues.engine.message import Detail, Message
+from queues.engine.options import EngineOptions
 
 #: Bytes that a message in memory takes beside its payload: the tuple, two numbers, the payload's header, its place.
 OVERHEAD = 200
@@ -14,6 +16,8 @@ OVERHEAD = 200
 DETAIL = 200
 #: Bytes that a byte of JSON takes as a value in Python, about.
 JSON_FACTOR = 4
+#: Most messages of one claim.
+BATCH = 4000
 
 
 class Memory:
@@ -30,6 +34,21 @@ class Memory:
     def room(self, held: int) -> int:
         """The bytes that a queue which holds `held` bytes may add; 0 or less is none."""
         return max(0, self.total - self.used - held) // 2 if held else max(1, (self.total - self.used) // 2)
+
+
+class FlowLimits:
+    """Messages and bytes that one queue, and the process, may hold."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        self.prefetch = options.prefetch
+        self.queue_bytes = options.prefetch_bytes
+        self.memory = Memory(options.prefetch_total_bytes)
+        #: A queue with fewer prefetched messages asks for a claim.
+        self.low_water = max(1, min(options.prefetch // 2, BATCH))
+
+    def set_prefetch(self, messages: int) -> None:
+        """Let one queue hold another number of messages."""
+        self.prefetch = messages
 
 
 def detail_weight(headers: int, key: str | None) -> int:

@@ -43,7 +43,7 @@ class LocalQueues:
         if id not in self.queues:
             policy = await self._policy(id)
             queue = LocalQueue(policy, self._settlements, self._fetcher, self.schedule, first_tag)
-            self.queues.setdefault(id, queue).share(self._policies.is_shared(id))
+            self.queues.setdefault(id, queue).interest.share(self._policies.is_shared(id))
         return self.queues[id]
 
     async def named(self, name: str) -> LocalQueue:
@@ -107,7 +107,7 @@ class LocalQueues:
             policy = None  # a restored store has given the id to another queue
         shared = self._policies.is_shared(id)
         for queue in known:
-            queue.share(shared)
+            queue.interest.share(shared)
             if policy != queue.policy:
                 queue.change_policy(policy)
         if policy is None:

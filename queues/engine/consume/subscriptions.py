@@ -266,7 +266,7 @@ class Subscriptions:
         """Hand QoS 0 messages to the subscription of a queue, here and on other nodes that serve it."""
         here = self._by_queue.get(queue)
         others = self._policies.others(queue)
-        served_here = here is not None and here.buffer.interested
+        served_here = here is not None and here.buffer.interest.known
         dropped = 0
         for body in bodies:
             if here is not None and (served_here or not others):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from queues.engine.database import Connection
 from queues.engine.mailbox.mailbox import Mailbox
@@ -32,15 +30,12 @@ class Leave(NamedTuple):
 Move = Take | Leave
 
 
-class Handover(NamedTuple):
-    """The store's answer: the queue and, unless it is refused, the number of the connection."""
-
-    queue: int
-    connection: int
-    refused: str | None
+def is_again(item: object) -> bool:
+    """Whether a mailbox is to be taken again, since the database was lost."""
+    return isinstance(item, Take) and item.former is not None
 
 
-def first_moves(items: Iterable[Any]) -> list[Move]:
+def first_moves(items: Iterable[object]) -> list[Move]:
     """The moves that come first and concern different names."""
     moves: dict[str, Move] = {}
     for item in islice(items, MOST_MOVES):
@@ -60,47 +55,18 @@ async def leave(connection: Connection, leaving: Sequence[Mailbox], node: int) -
     await connection.execute(statement("leave_mailboxes"), parameters)
 
 
-async def in_order(connection: Connection, taking: Iterable[Take], most_names: int) -> tuple[list[Take], list[Take]]:
-    """In the order in which all nodes lock mailboxes, by queue; new ones come last. Then those that would make a name
-    beyond the `most_names` of their API key (0: no limit), which are not to be taken."""
-    moves = list(taking)
-    parameters = {"names": [move.mailbox.name for move in moves]}
-    known: dict[str, int] = dict(await (await connection.execute(statement("mailbox_ids"), parameters)).fetchall())
-    new = [move for move in moves if move.mailbox.name not in known] if most_names else []
-    beyond = await _beyond(connection, new, most_names) if new else []
-    moves = [move for move in moves if move not in beyond]
-    return sorted(moves, key=lambda move: (known.get(move.mailbox.name, inf), move.mailbox.name)), beyond
-
-
-async def _beyond(connection: Connection, new: Iterable[Take], most_names: int) -> list[Take]:
-    """The new names over their key's limit. Names that another node makes at this moment are not seen."""
-    parameters = {"keys": array({move.mailbox.key for move in new})}
-    cursor = await connection.execute(statement("names_owned"), parameters)
-    owned: Counter[int] = Counter(dict(await cursor.fetchall()))
-    beyond = []
-    for move in new:
-        owned[move.mailbox.key] += 1
-        if owned[move.mailbox.key] > most_names:
-            beyond.append(move)
-    return beyond
-
-
 async def take(
-    connection: Connection, taking: Sequence[Take], node: int, by_owner_only: bool
-) -> tuple[list[Handover], list[str]]:
-    """Take mailboxes; returns the outcome of each, and the names of all that are connected then."""
+    connection: Connection, taking: Sequence[Take], node: int, most_names: int, by_owner_only: bool
+) -> tuple[list[tuple[int | None, int, str | None]], list[str]]:
+    """Take mailboxes; returns of each the queue, the number of the connection and why it is refused, and the names of
+    all that are connected then."""
+    parameters = {
+        "names": [move.mailbox.name for move in taking], "keys": array(move.mailbox.key for move in taking),
+        "formers": [move.former for move in taking], "node": node, "most": most_names, "by_owner_only": by_owner_only,
+    }  # fmt: skip
     async with connection.pipeline(), connection.transaction():
-        cursors = [
-            await connection.execute(
-                statement("take_mailbox"),
-                {
-                    "name": move.mailbox.name, "key": move.mailbox.key, "node": node, "former": move.former,
-                    "by_owner_only": by_owner_only,
-                },
-            )
-            for move in taking
-        ]  # fmt: skip
+        giving = await connection.execute(statement("take_mailboxes"), parameters)
         naming = await connection.execute(statement("connected_names"))
-        given = [Handover(*row) for cursor in cursors for row in await cursor.fetchall()]
+        given = await giving.fetchall()
         [(names,)] = await naming.fetchall()
     return given, sorted(names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from queues.engine.consume.backlog import Backlog, ClaimResult
@@ -65,7 +65,7 @@ class Mailbox:
     """A connection's mailbox. At most `window` letters are out without an acknowledgement."""
 
     __slots__ = (
-        "backlog", "connection", "crowded", "gone", "holder", "key", "looks", "most", "name", "next_look",
+        "backlog", "connection", "gone", "holder", "key", "looks", "most", "name", "next_look",
         "pending", "pending_bytes", "policy", "queue", "unacked", "window",
     )  # fmt: skip
 
@@ -81,10 +81,9 @@ class Mailbox:
         self.unacked: dict[str, tuple[int, float]] = {}
         #: Nothing is delivered to it any more.
         self.gone = False
-        #: Items and bytes that it has sent and that are not written yet, and whether these are too many.
+        #: Items and bytes that it has sent and that are not written yet.
         self.pending = 0
         self.pending_bytes = 0
-        self.crowded = False
         self.backlog = Backlog()
         #: Letters that are fetched at once: fewer after a failure, until the one to blame is found.
         self.most = MOST_CLAIMED
@@ -109,20 +108,10 @@ class Mailbox:
 
     # Sending.
 
-    def add_pending(self, size: int) -> None:
-        """Add an item of `size` bytes that its connection has sent."""
-        self.pending += 1
+    def add_pending(self, items: int, size: int) -> None:
+        """Its connection has sent so many more items of `size` bytes; negative: so many are written."""
+        self.pending += items
         self.pending_bytes += size
-
-    def remove_pending(self, items: int, size: int) -> None:
-        """Take off written items of its connection, and their bytes."""
-        self.pending -= items
-        self.pending_bytes -= size
-
-    def crowd(self, crowded: bool) -> None:
-        """Note whether too much waits, and tell the holder."""
-        self.crowded = crowded
-        self.holder.crowd(crowded)
 
     # Letters.
 
@@ -155,10 +144,9 @@ class Mailbox:
         if fresh and not self.gone:
             self.holder.deliver(fresh)
 
-    def acknowledge(self, keys: Iterable[str]) -> list[tuple[int, float] | None]:
-        """Letters are out no more; returns of each its id and the time of its delivery (monotonic), or None if it was
-        not out."""
-        return [self.unacked.pop(key, None) for key in keys]
+    def release(self, key: str) -> tuple[int, float] | None:
+        """A letter is out no more: its id and the time of its delivery (monotonic), or None if it was not out."""
+        return self.unacked.pop(key, None)
 
     def forget_deliveries(self) -> None:
         """The store has another past: ids of letters mean nothing any more."""

@@ -15,28 +15,35 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import attrgetter
+from typing import Final
 
 from queues.engine import audit
 from queues.engine.clock import now
 from queues.engine.consume.low_watermark import FIRST
 from queues.engine.database import Connection
 from queues.engine.errors import EngineError, Later, MailboxClaimed, StoreUnavailable, TooManyNames
-from queues.engine.faults import Fault, fault_of, told
+from queues.engine.faults import told
 from queues.engine.health import Trouble
 from queues.engine.isolation import Patience, carry_out, halves
-from queues.engine.mailbox.handover import Leave, Move, Take, first_moves, in_order, leave, take
+from queues.engine.mailbox.handover import MOST_MOVES, Leave, Move, Take, first_moves, is_again, leave, take
 from queues.engine.mailbox.mailbox import Mailbox, MailboxHolder
 from queues.engine.mailbox.transaction import (
     CHAIN,
     MOST_CLAIMS,
     MOST_LOCALS,
+    Ack,
+    Ask,
+    Claim,
     Exchange,
     Forward,
+    Item,
     Posting,
-    Round,
+    Sent,
+    only,
 )
 from queues.engine.message import Counts
 from queues.engine.node import LocalNode
@@ -44,14 +51,14 @@ from queues.engine.options import EngineOptions
 from queues.engine.policies import Policies
 from queues.engine.publish.destination import Destination
 from queues.engine.rate_limit import RateLimiter
-from queues.engine.rowwise import first_ready, set_aside
-from queues.engine.settle.writer import SettlementWriter
+from queues.engine.rowwise import set_oldest_aside
+from queues.engine.settle.writer import GROWTH, SettlementWriter
 from queues.engine.statements import array, statement
 
-#: One transaction's items and bytes, and the connections it may concern: locks are not without end.
+#: One transaction's items and bytes, and the connections whose letters it stores: locks are not without end.
 MOST_ITEMS = 4000
 MOST_BYTES = 8 << 20
-MOST_MAILBOXES = 256
+MOST_SENDERS = 256
 #: Seconds between looks for mailboxes that are due for a look at the store.
 WATCH = 0.25
 #: Acknowledgements of unknown letters that are recorded for an API key: at once, and then each second.
@@ -62,6 +69,18 @@ MOST_PENDING = 4000
 MOST_PENDING_BYTES = 4 << 20
 #: The trouble of /readyz while the mailbox service cannot write.
 SERVING = Trouble("Peers are not served", "peers")
+#: The unit that failed, by the item.
+UNITS: dict[type, str] = {
+    Posting: "letter", Forward: "letter", Ack: "acknowledgement of a letter", Ask: "question of a peer",
+    Take: "mailbox that is taken or left", Leave: "mailbox that is taken or left",
+}  # fmt: skip
+#: Errors of connections that may not have a mailbox, by the store's word for it.
+REFUSALS: dict[str, type[EngineError]] = {"claimed": MailboxClaimed, "beyond": TooManyNames}
+
+
+MOVES: Final = (Take, Leave)
+#: Moves, or the items of one transaction.
+Part = Sequence[Item | Move]
 
 
 class MailboxService:
@@ -81,26 +100,26 @@ class MailboxService:
         self.node = node
         self.on_commit = on_commit
         self.waiting_bytes = 0
-        #: The waiting work, in order: rounds, the last of which is open to new items, and moves.
-        self._items: deque[Round | Move] = deque()
-        #: Mailboxes to be taken again before anything else, since the database was lost.
-        self._again: deque[Move] = deque()
+        #: What waits, in the order of arrival.
+        self._items: deque[Sent | Move] = deque()
+        #: What is being written, as it was taken, and in parts, each of moves or of items: one, unless some cannot be
+        #: written, or the database was lost: then mailboxes are taken again first.
+        self._taken: list[Sent] = []
+        self._parts: deque[Part] = deque()
         self._wake = asyncio.Event()
+        self._growing: asyncio.TimerHandle | None = None
         self._by_name: dict[str, Mailbox] = {}
         self._by_queue: dict[int, Mailbox] = {}
         #: Mailboxes with letters in the store that they have room for.
         self._hungry: dict[Mailbox, None] = {}
-        #: The round being written, in parts: one, unless an item cannot be written.
-        self._rounds: deque[Round] = deque()
-        #: The round that `_rounds` began as; bytes that wait, by API key.
-        self._round = Round()
+        #: Bytes that wait, by API key, and the mailboxes that are not read from.
         self._key_bytes: Counter[int] = Counter()
         self._crowded: dict[Mailbox, None] = {}
         #: Mailboxes whose letters could not be fetched, and why.
         self._blamed: dict[Mailbox, Exception] = {}
         self._strays = RateLimiter(STRAY_ACKS, STRAY_ACKS_A_SECOND)
-        self._patience = Patience()
         self.health = settlements.health
+        self._patience = Patience()
         #: Since when (monotonic) something waits for the database.
         self.waiting_since: float | None = None
 
@@ -119,19 +138,19 @@ class MailboxService:
 
     def post(self, sender: Mailbox, id: str, recipient: str | None, body: bytes) -> None:
         """Send a letter to a peer; None: to everyone else who is connected. `id` has 1 to 512 bytes and no NUL."""
-        self._take_in(sender, len(body)).post(Posting(sender, id, recipient, body))
+        self._take_in(Posting(sender, len(body), id, recipient, body))
 
     def forward(self, sender: Mailbox, id: str, destination: Destination, body: bytes) -> None:
         """Publish a letter to a queue or topic."""
-        self._take_in(sender, len(body)).forward(Forward(sender, id, destination, body))
+        self._take_in(Forward(sender, len(body), id, destination, body))
 
     def acknowledge(self, mailbox: Mailbox, key: str) -> None:
         """The recipient has consumed a letter. A key that is not its own, or any more, changes nothing."""
-        self._take_in(mailbox, len(key)).acknowledge(mailbox, key)
+        self._take_in(Ack(mailbox, key))
 
     def ask(self, mailbox: Mailbox) -> None:
         """Have `holder.answer` called with the names of all connected peers, once everything before is durable."""
-        self._take_in(mailbox, 0).ask(mailbox)
+        self._take_in(Ask(mailbox))
 
     def drained(self, mailbox: Mailbox) -> None:
         """The holder has room again."""
@@ -141,7 +160,7 @@ class MailboxService:
 
     @property
     def idle(self) -> bool:
-        return not (self._items or self._again or self._rounds)
+        return not (self._items or self._parts)
 
     def more_in_store(self, queue: int, first_id: int) -> None:
         """Messages of a queue became ready in the store."""
@@ -149,17 +168,11 @@ class MailboxService:
             mailbox.more_in_store(first_id)
             self._want(mailbox)
 
-    def hear_taken(self, queue: int, connection: int) -> None:
-        """A mailbox was given to this connection, of another node."""
+    def lose(self, queue: int, connection: int, evicted: bool) -> None:
+        """A mailbox was given to this connection, of another node; or an operator ended this one."""
         mailbox = self._by_queue.get(queue)
-        if mailbox is not None and mailbox.connection < connection:
-            self._displace(mailbox)
-
-    def hear_evicted(self, queue: int, connection: int) -> None:
-        """An operator ended this connection."""
-        mailbox = self._by_queue.get(queue)
-        if mailbox is not None and mailbox.connection == connection:
-            self._displace(mailbox, evicted=True)
+        if mailbox is not None and (mailbox.connection == connection if evicted else mailbox.connection < connection):
+            self._displace(mailbox, evicted)
 
     def change_policy(self, queue: int) -> None:
         """An operator changed a mailbox's queue, or removed it."""
@@ -173,32 +186,32 @@ class MailboxService:
             self._want(mailbox)
 
     def lose_connections(self) -> None:
-        """The database was lost: mailboxes are taken again first, unless another connection has them by then."""
+        """The database was lost: mailboxes are taken again first, unless another connection has them by then, and
+        nothing is fetched for them before."""
+        again = [Take(mailbox, mailbox.connection) for mailbox in self._by_name.values()]
         for mailbox in self._by_name.values():
             mailbox.change_policy(None)
-        self._again = deque(Take(mailbox, mailbox.connection) for mailbox in self._by_name.values())
         self._hungry.clear()
-        for round in self._rounds:
-            round.forget_claims()
+        parts: list[Part] = [again[n : n + MOST_MOVES] for n in range(0, len(again), MOST_MOVES)]
+        parts += [[item for item in part if not (isinstance(item, Claim) or is_again(item))] for part in self._parts]
+        self._parts = deque(part for part in parts if part)
 
     def forget_history(self) -> None:
         """The store has another past: letters are found by their keys alone."""
         for mailbox in self._by_name.values():
             mailbox.forget_deliveries()
-        for round in self._rounds:
-            round.forget_ids()
+        for ack in only(Ack, chain.from_iterable(self._parts)):
+            ack.forget_id()
 
     def fail(self, error: EngineError) -> None:
         """The database is away for too long: give up the items that wait, and refuse every connection."""
-        items, self._items = self._items, deque()
-        self._again = deque()
-        self._rounds.clear()
+        mailboxes = {*self._by_name.values(), *(item.mailbox for item in self._items)}
+        self._taken = []
+        self._items.clear()
+        self._parts.clear()
         self.waiting_bytes = 0
-        self._round, self._key_bytes = Round(), Counter()
+        self._key_bytes.clear()
         self._crowded.clear()
-        mailboxes = set(self._by_name.values())
-        for item in items:
-            mailboxes.update(item.load if isinstance(item, Round) else (item.mailbox,))
         for mailbox in mailboxes:
             mailbox.end()
             self._tell(mailbox, mailbox.holder.refused, error)
@@ -209,20 +222,13 @@ class MailboxService:
         """Work for ever; ends by an exception when the connection is lost, and may be run again with another."""
         self.waiting_since = None
         while True:
-            if not self.idle:
-                self.waiting_since = self.waiting_since or now()
-            if self._again:
-                await self._move(connection, self._again)
-            elif not self._rounds and self._items and not isinstance(self._items[0], Round):
-                await self._move(connection, self._items)
-            else:
-                if not self._rounds and self._items:
-                    self._next_round()
-                if self._rounds or self._hungry:
-                    await self._exchange(connection)
-                else:
-                    self._wake.clear()
-                    await self._wake.wait()
+            if not self._parts:
+                await self._wake.wait()
+                self._take()
+            if self._parts:
+                if not isinstance(self._parts[0][0], Claim):
+                    self.waiting_since = self.waiting_since or now()
+                await self._write(connection)
 
     async def watch(self, connection: Connection) -> None:
         """Look from time to time for letters that no notification told of."""
@@ -235,23 +241,31 @@ class MailboxService:
                 for (queue,) in await cursor.fetchall():
                     self.more_in_store(queue, FIRST)
 
-    # Rounds.
+    # What connections send.
 
-    def _take_in(self, mailbox: Mailbox, size: int) -> Round:
-        """Count something that a connection has sent; returns its round. One that sends faster than it is written slows
-        itself."""
+    def _take_in(self, item: Sent) -> None:
+        """Queue something that a connection has sent. One that sends faster than it is written slows itself."""
+        mailbox, size = item.mailbox, item.size
         self.waiting_bytes += size
         self._key_bytes[mailbox.key] += size
-        mailbox.add_pending(size)
-        if not mailbox.crowded and self._is_over(mailbox, 1.0):
+        mailbox.add_pending(1, size)
+        if mailbox not in self._crowded and self._is_over(mailbox, 1.0):
             self._crowded[mailbox] = None
-            mailbox.crowd(True)
-        last = self._items[-1] if self._items else None
-        if not isinstance(last, Round) or last.full:
-            last = Round()
-            self._put(last)
-        last.count(mailbox, size)
-        return last
+            mailbox.holder.crowd(True)
+        self._put(item)
+
+    def _put(self, item: Sent | Move) -> None:
+        """Queue something. Acknowledgements alone are written after a while, with what comes until then, unless they
+        make room for letters that wait in the store."""
+        self._items.append(item)
+        if not isinstance(item, Ack) or item.mailbox.backlog.unclaimed or item.mailbox in self._crowded:
+            self._wake.set()
+        elif self._growing is None:
+            self._growing = asyncio.get_running_loop().call_later(GROWTH, self._grown)
+
+    def _grown(self) -> None:
+        self._growing = None
+        self._wake.set()
 
     def _is_over(self, mailbox: Mailbox, share: float) -> bool:
         return (
@@ -260,22 +274,56 @@ class MailboxService:
             or self._key_bytes[mailbox.key] > share * self.options.key_pending_bytes
         )
 
+    def _take(self) -> None:
+        """Take moves that wait; or items, up to the next move, and fetch letters, as one transaction's work. Everything
+        before is durable and delivered: letters that were acknowledged are out no more."""
+        if moves := first_moves(self._items):
+            for _ in moves:
+                self._items.popleft()
+            self._parts.append(moves)
+        else:
+            self._take_items()
+        if not (self._items or self._hungry):
+            self._wake.clear()
+
+    def _take_items(self) -> None:
+        taken, size, senders = list[Sent](), 0, set[Mailbox]()
+        for item in islice(self._items, MOST_ITEMS):
+            if isinstance(item, MOVES) or size >= MOST_BYTES or len(senders) >= MOST_SENDERS:
+                break
+            size += item.size
+            if isinstance(item, Ack):
+                if item.begin():
+                    self._want(item.mailbox)  # there was no room, perhaps
+            elif not isinstance(item, Ask):
+                senders.add(item.mailbox)
+            taken.append(item)
+        for _ in taken:
+            self._items.popleft()
+        claims: list[Claim] = []
+        while self._hungry and len(claims) < MOST_CLAIMS:
+            mailbox = next(iter(self._hungry))
+            del self._hungry[mailbox]
+            if mailbox.backlog.unclaimed and mailbox.open:
+                claims.append(Claim(mailbox))
+        if taken or claims:
+            self._taken += taken
+            self._parts.append([*taken, *claims])
+
     def _unload(self) -> None:
-        """The round is done: who has sent it may send more."""
-        done, self._round = self._round, Round()
-        self.waiting_bytes -= done.size
-        for mailbox, (items, size) in done.load.items():
-            mailbox.remove_pending(items, size)
+        """All that was taken is done: who has sent it may send more."""
+        done, self._taken = self._taken, []
+        for mailbox, items in groupby(done, attrgetter("mailbox")):
+            sizes = [item.size for item in items]
+            size = sum(sizes)
+            self.waiting_bytes -= size
             self._key_bytes[mailbox.key] -= size
+            mailbox.add_pending(-len(sizes), -size)
         for mailbox in tuple(self._crowded):
             if mailbox.gone or not self._is_over(mailbox, 0.5):
                 del self._crowded[mailbox]
                 if not mailbox.gone:
-                    self._tell(mailbox, mailbox.crowd, False)
-
-    def _put(self, item: Round | Move) -> None:
-        self._items.append(item)
-        self._wake.set()
+                    self._tell(mailbox, mailbox.holder.crowd, False)
 
     def _want(self, mailbox: Mailbox) -> None:
         """Fetch from the store for a mailbox, if there is something and it has room."""
@@ -283,31 +331,10 @@ class MailboxService:
             self._hungry[mailbox] = None
             self._wake.set()
 
-    def _next_round(self) -> None:
-        """Take what waits, up to the next move, as one transaction's work."""
-        item = self._items.popleft()
-        assert isinstance(item, Round)
-        item.begin()
-        self._round = item
-        self._rounds.append(item)
-        for mailbox, _, out in item.acks:
-            if any(out):
-                self._want(mailbox)  # there was no room, perhaps
-
-    async def _exchange(self, connection: Connection) -> None:
-        if not self._rounds:
-            self._rounds.append(Round())
-        round = self._rounds[0]
-        for mailbox in list(islice(self._hungry, MOST_CLAIMS - len(round.claims))):
-            del self._hungry[mailbox]
-            if mailbox.backlog.unclaimed and mailbox.open and mailbox not in round.claims:
-                round.claim(mailbox)
-        if not round:
-            self._rounds.popleft()
-            return
-        write = partial(self._write_round, connection)
-        refused = await carry_out(self._rounds, write, lambda round, _: round.apart(), self._refuse, connection)
-        if not self._rounds:
+    async def _write(self, connection: Connection) -> None:
+        write = partial(self._write_part, connection)
+        refused = await carry_out(self._parts, write, halves, self._refuse, connection)
+        if not self._parts:
             self._unload()
         while self._blamed:
             await self._narrow(connection, *self._blamed.popitem())
@@ -315,48 +342,48 @@ class MailboxService:
         await self._go_on(refused)
 
     async def _go_on(self, refused: Exception | None) -> None:
-        """After a try: at once, or later when the server refuses for now."""
-        if refused is None:
-            self._patience.reset()
-            self.waiting_since = None
-            self.health.end(SERVING)
-            self.health.end(audit.trouble(CHAIN))
-            return
+        """After a try: at once, or later when the server refuses for now, or the chain is broken."""
         if isinstance(refused, Later):
             self.health.begin(audit.trouble(CHAIN), refused.detail)
-        else:
-            self.health.begin(SERVING, told(refused))
-        await self._patience.wait()
+            await self._patience.wait()
+            return
+        if refused is None:
+            self.waiting_since = None
+            self.health.end(audit.trouble(CHAIN))
+        await self._patience.after(refused, self.health, SERVING)
 
-    async def _write_round(self, connection: Connection, round: Round) -> None:
+    async def _write_part(self, connection: Connection, part: Part) -> None:
+        if isinstance(part[0], MOVES):
+            await self._move(connection, part)
+            return
         options = self.options
         exchange = Exchange(
-            round, self._locals(round.postings), self.node.id, options.relaxed_mailboxes, options.audit_letters,
-            self._strays.take,
-        )  # fmt: skip
+            part, self._locals(part), self.node.id, options.relaxed_mailboxes, options.audit_letters, self._strays.take
+        )
         await exchange.run(connection)
-        if self._rounds and self._rounds[0] is round:  # else its connections were told that the fate is unknown
+        if self._parts and self._parts[0] is part:  # else its connections were told that the fate is unknown
             try:
                 self._deliver(exchange)
             except Exception as error:  # it is durable, and must not be done again
                 self.health.isolate("delivery of letters", error)
-            for mailbox in round.asking:
+            for mailbox in exchange.asking:
                 if not mailbox.gone:
                     self._tell(mailbox, mailbox.holder.answer, exchange.names)
         for queue in exchange.overfull:
             await self.settlements.max_length.keep(connection, queue)
 
-    def _refuse(self, round: Round, error: Exception) -> None:
+    def _refuse(self, part: Part, error: Exception) -> None:
         """One item cannot be written: its connection ends."""
-        for sender, id, *_ in (*round.postings, *round.forwards):
-            self.counts.dropped += 1
-            self._broken(sender, "letter", error, id)
-        for mailbox, keys, _ in round.acks:
-            self._broken(mailbox, "acknowledgement of a letter", error, keys[0])
-        for mailbox in round.claims:
+        [item] = part
+        mailbox = item.mailbox
+        if isinstance(item, Claim):
             self._blamed[mailbox] = error
-        for mailbox in round.asking:
-            self._broken(mailbox, "question of a peer", error, None)
+            return
+        self.counts.dropped += isinstance(item, Posting | Forward)
+        self._broken(mailbox, UNITS[type(item)], error, getattr(item, "key", None))
+        if isinstance(item, MOVES):
+            self._forget(mailbox)
+            mailbox.end()
 
     async def _narrow(self, connection: Connection, mailbox: Mailbox, error: Exception) -> None:
         """Letters of a mailbox cannot be fetched: fewer are, until the one to blame is found, which becomes a dead
@@ -365,16 +392,8 @@ class MailboxService:
         self._want(mailbox)
         if not alone:
             return
-        id = None
-        try:
-            id = await first_ready(connection, mailbox.queue, mailbox.backlog.watermark.value)
-            if id is not None:
-                await set_aside(connection, id, f"not claimed: {told(error)}")
-        except Exception as failure:
-            if fault_of(failure, connection) is not Fault.BAD:
-                raise
-            if id is not None:
-                mailbox.backlog.watermark.pass_over(id)
+        watermark = mailbox.backlog.watermark
+        id = await set_oldest_aside(connection, mailbox.queue, watermark.value, watermark.pass_over, error)
         if id is None:
             self._broken(mailbox, "delivery of letters", error, None)
         else:
@@ -389,9 +408,9 @@ class MailboxService:
         """Call a holder, which alone is to suffer if that raises."""
         self.health.guard("session", mailbox.holder, tell, *arguments)
 
-    def _locals(self, postings: Iterable[Posting]) -> list[Mailbox]:
+    def _locals(self, items: Part) -> list[Mailbox]:
         """The mailboxes of this node that may be given these letters as they are stored."""
-        recipients = {posting.recipient for posting in postings}
+        recipients = {posting.recipient for posting in only(Posting, items)}
         everyone: Iterable[Mailbox] = self._by_name.values() if None in recipients else ()
         named = (self._by_name[name] for name in recipients if name in self._by_name)
         wanting = dict.fromkeys(mailbox for mailbox in chain(named, everyone) if mailbox.wants)
@@ -403,8 +422,6 @@ class MailboxService:
         self.counts.dropped += exchange.dropped
         self.counts.acknowledged += exchange.settled
         self.counts.stray_acks += exchange.stray
-        for key, name, error in exchange.unforeseen:
-            self.health.isolate("letter", error, peer=name, key=key)
         for mailbox, news, claim in exchange.claims:
             self.counts.claimed += claim.taken
             mailbox.claimed(claim, news)
@@ -418,7 +435,9 @@ class MailboxService:
                 self.announce(queue, id)
         for queue, id in exchange.ready.items():
             self.announce(queue, id)
-        for mailbox, failure in exchange.undeliverable:
+        for mailbox, failure, unforeseen in exchange.undeliverable:
+            if unforeseen is not None:
+                self.health.isolate("letter", unforeseen, peer=mailbox.name, message=failure.id)
             if mailbox.policy is not None:
                 self.settlements.bury(mailbox.policy, failure)
         for mailbox, *_ in exchange.claims:
@@ -426,54 +445,34 @@ class MailboxService:
 
     # Moves.
 
-    async def _move(self, connection: Connection, items: deque[Round | Move] | deque[Move]) -> None:
-        """Take and leave some mailboxes; of the same name one at a time."""
-        parts = deque([first_moves(items)])
-        write = partial(self._move_some, connection, items)
-        refuse = partial(self._refuse_move, items)
-        await self._go_on(await carry_out(parts, write, lambda moves, _: halves(moves), refuse, connection))
-
-    async def _move_some(
-        self, connection: Connection, items: deque[Round | Move] | deque[Move], moves: list[Move]
-    ) -> None:
-        leaving = [move.mailbox for move in moves if isinstance(move, Leave) and move.mailbox.connection]
-        taking = [move for move in moves if isinstance(move, Take) and not move.mailbox.gone]
-        beyond: list[Take] = []
+    async def _move(self, connection: Connection, moves: Part) -> None:
+        """Leave and take some mailboxes, each name once."""
+        leaving = [move.mailbox for move in only(Leave, moves) if move.mailbox.connection]
+        taking = [move for move in only(Take, moves) if not move.mailbox.gone]
         if leaving:
             await leave(connection, leaving, self.node.id)
         if taking:
-            taking, beyond = await in_order(connection, taking, self.options.most_names)
-        if taking:
-            given, names = await take(connection, taking, self.node.id, not self.options.relaxed_mailboxes)
-            await self.policies.load(connection, [queue for queue, _, _ in given])
-        for _ in moves:
-            items.popleft()
+            options = self.options
+            given, names = await take(
+                connection, taking, self.node.id, options.most_names, not options.relaxed_mailboxes
+            )
+            await self.policies.load(connection, [queue for queue, *_ in given if queue is not None])
         for mailbox in leaving:
             self._forget(mailbox)
         for move, (queue, taken, refused) in zip(taking, given if taking else (), strict=True):
-            self._taken(move, queue, taken, refused, names)
-        for move in beyond:
-            self._forget(move.mailbox)
-            self._tell(move.mailbox, move.mailbox.holder.refused, TooManyNames(move.mailbox.name))
+            self._begin(move, queue, taken, refused, names)
 
-    def _refuse_move(self, items: deque[Round | Move] | deque[Move], moves: list[Move], error: Exception) -> None:
-        [move] = moves
-        items.popleft()
+    def _begin(self, move: Take, queue: int | None, connection: int, refused: str | None, names: list[str]) -> None:
+        """The store has given a mailbox to its connection, or not."""
         mailbox = move.mailbox
-        self._forget(mailbox)
-        self._broken(mailbox, "mailbox that is taken or left", error, None)
-        mailbox.end()
-
-    def _taken(self, move: Take, queue: int, connection: int, refused: str | None, names: list[str]) -> None:
-        mailbox = move.mailbox
-        policy = self.policies.by_id.get(queue)
+        policy = None if queue is None else self.policies.by_id.get(queue)
         if refused == "displaced":
             self._displace(mailbox)
-        elif policy is None:
-            self._displace(mailbox, evicted=True)
         elif refused is not None:
             self._forget(mailbox)
-            self._tell(mailbox, mailbox.holder.refused, MailboxClaimed(mailbox.name))
+            self._tell(mailbox, mailbox.holder.refused, REFUSALS[refused](mailbox.name))
+        elif queue is None or policy is None:
+            self._displace(mailbox, evicted=True)
         else:
             former = self._by_name.get(mailbox.name)
             if former is not None and former is not mailbox:

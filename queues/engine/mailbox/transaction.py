@@ -1,16 +1,16 @@
 """One transaction of a mailbox service: letters posted, delivered and acknowledged, and their audit rows.
 
-One round trip carries everything but the record: each letter's place in its recipient's mailbox is known only when it
-is stored. A second one writes the record and commits.
+One round trip carries everything but the record (`audit.transaction`): each letter's place in its recipient's mailbox
+is known only when it is stored. A second one writes the record and commits.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from queues.canonical import json_string
@@ -21,11 +21,10 @@ from queues.engine.consume.backlog import ClaimResult
 from queues.engine.database import Connection
 from queues.engine.errors import Later, Undeliverable
 from queues.engine.faults import told
-from queues.engine.isolation import halves
 from queues.engine.mailbox.mailbox import MOST_CLAIMED, Mailbox, PeerMessage
 from queues.engine.message import Content, Failure
 from queues.engine.publish.destination import Destination
-from queues.engine.settle.batches import KEPT, SettlementKind, Settlements, settle_parameters
+from queues.engine.settle.batches import KEPT, SettlementKind, Settlements, each_once, settle_parameters
 from queues.engine.statements import array, statement
 from queues.engine.uuids import message_uuid
 from queues.sqlfiles import text_array
@@ -41,19 +40,17 @@ MOST_LOCALS = 256
 MOST_CLAIMS = 128
 MOST_CLAIMED_BYTES = 32 << 20
 
-#: Items and bytes of one transaction, and the connections that it may concern: locks are not without end.
-MOST_ITEMS = 4000
-MOST_BYTES = 8 << 20
-MOST_MAILBOXES = 256
-
 STORED_ROW = tuple[int, int, int, bool, str | None, int | None]
+T = TypeVar("T")
 
 
 class Posting(NamedTuple):
-    """A letter to store. No recipient: for everyone who is connected. `id` is unique over all senders."""
+    """A letter to store, of `size` bytes. No recipient: for everyone who is connected. `key` is its id, unique over all
+    senders."""
 
-    sender: Mailbox
-    id: str
+    mailbox: Mailbox
+    size: int
+    key: str
     recipient: str | None
     body: bytes
 
@@ -61,113 +58,76 @@ class Posting(NamedTuple):
 class Forward(NamedTuple):
     """A letter to a queue or topic."""
 
-    sender: Mailbox
-    id: str
+    mailbox: Mailbox
+    size: int
+    key: str
     destination: Destination
     body: bytes
 
 
-class Acks(NamedTuple):
-    """Letters that a connection has acknowledged by their keys. `out`: of each its id and when it was delivered
-    (monotonic), if it was out."""
+class Ack:
+    """A letter that a connection has acknowledged by its key. `out`: its id and when it was delivered (monotonic), if
+    it was out when everything before was durable and delivered."""
+
+    __slots__ = ("key", "mailbox", "out", "size")
+
+    def __init__(self, mailbox: Mailbox, key: str) -> None:
+        self.mailbox = mailbox
+        self.size = len(key)
+        self.key = key
+        self.out: tuple[int, float] | None = None
+
+    def begin(self) -> bool:
+        """Everything before is durable and delivered: the letter is out no more. Returns whether it was."""
+        self.out = self.mailbox.release(self.key)
+        return self.out is not None
+
+    def forget_id(self) -> None:
+        """The store has another past: the letter is found by its key alone."""
+        self.out = None
+
+
+class Ask(NamedTuple):
+    """A connection wants to know the names of all that are connected."""
 
     mailbox: Mailbox
-    keys: list[str]
-    out: list[tuple[int, float] | None]
-
-
-@dataclass(slots=True, eq=False)
-class Round:
-    """The input of one transaction for peers. It is done again, whole, when the connection is lost in the middle."""
-
-    postings: list[Posting] = field(default_factory=list)
-    forwards: list[Forward] = field(default_factory=list)
-    #: Keys that were acknowledged since the round was opened, by mailbox; then what `begin` made of them.
-    acked: dict[Mailbox, list[str]] = field(default_factory=dict)
-    acks: list[Acks] = field(default_factory=list)
-    asking: list[Mailbox] = field(default_factory=list)
-    claims: list[Mailbox] = field(default_factory=list)
-    #: The number and the bytes of all items, and of those of each connection; connections that send letters.
-    items: int = 0
     size: int = 0
-    load: dict[Mailbox, list[int]] = field(default_factory=dict)
-    senders: set[Mailbox] = field(default_factory=set)
+    key: str | None = None
 
-    def __bool__(self) -> bool:
-        return bool(self.postings or self.forwards or self.acks or self.asking or self.claims)
 
-    @property
-    def full(self) -> bool:
-        """Whether the next item has to wait for another round."""
-        return self.items >= MOST_ITEMS or self.size >= MOST_BYTES or len(self.senders) >= MOST_MAILBOXES
+class Claim(NamedTuple):
+    """A mailbox is to be filled from the store."""
 
-    def count(self, mailbox: Mailbox, size: int) -> None:
-        """Another item of this connection belongs to the round."""
-        self.items += 1
-        self.size += size
-        load = self.load.get(mailbox)
-        if load is None:
-            load = self.load[mailbox] = [0, 0]
-        load[0] += 1
-        load[1] += size
+    mailbox: Mailbox
 
-    def post(self, posting: Posting) -> None:
-        self.postings.append(posting)
-        self.senders.add(posting.sender)
 
-    def forward(self, forward: Forward) -> None:
-        self.forwards.append(forward)
-        self.senders.add(forward.sender)
+#: What connections send, and all that a transaction is made of. A transaction is done again, whole, when the connection
+#: to the database is lost in the middle.
+Sent = Posting | Forward | Ack | Ask
+Item = Sent | Claim
 
-    def acknowledge(self, mailbox: Mailbox, key: str) -> None:
-        self.acked.setdefault(mailbox, []).append(key)
 
-    def ask(self, mailbox: Mailbox) -> None:
-        self.asking.append(mailbox)
-
-    def begin(self) -> None:
-        """Everything before is durable and delivered: see which of the letters that were acknowledged are out."""
-        self.acks = [Acks(mailbox, keys, mailbox.acknowledge(keys)) for mailbox, keys in self.acked.items()]
-        self.acked = {}
-
-    def claim(self, mailbox: Mailbox) -> None:
-        self.claims.append(mailbox)
-
-    def forget_claims(self) -> None:
-        """The connections are lost: mailboxes are taken again before anything is fetched for them."""
-        self.claims.clear()
-
-    def forget_ids(self) -> None:
-        """The store has another past: acknowledged letters are found by their keys alone."""
-        self.acks = [one._replace(out=[None] * len(one.keys)) for one in self.acks]
-
-    def apart(self) -> list[Round]:
-        """The same work in two rounds, in the order in which one does it; nothing of a single item."""
-        acks = [
-            Acks(mailbox, [key], [one]) for mailbox, keys, out in self.acks for key, one in zip(keys, out, strict=True)
-        ]
-        items: list[tuple[str, Any]] = []
-        for kind, some in (
-            ("forwards", self.forwards), ("acks", acks), ("postings", self.postings), ("claims", self.claims),
-            ("asking", self.asking),
-        ):  # fmt: skip
-            items += [(kind, one) for one in some]
-        rounds = [Round() for _ in halves(items)]
-        for round, half in zip(rounds, halves(items), strict=True):
-            for kind, one in half:
-                getattr(round, kind).append(one)
-        return rounds
+def only(kind: type[T], items: Iterable[object]) -> list[T]:
+    """The items of one kind."""
+    return [item for item in items if isinstance(item, kind)]
 
 
 class Exchange:
     """One transaction's work and result; the attributes from `deliveries` on are valid after `run`."""
 
     def __init__(
-        self, round: Round, locals: Sequence[Mailbox], node: int, relaxed: bool, audited: bool,
+        self, items: Sequence[object], locals: Sequence[Mailbox], node: int, relaxed: bool, audited: bool,
         may_record: Callable[[int], bool],
     ) -> None:  # fmt: skip
         """`may_record`: whether an acknowledgement that settles nothing, by an API key, is recorded."""
-        self.round = round
+        kinds = defaultdict[type, list[Any]](list)
+        for item in items:
+            kinds[type(item)].append(item)
+        self.postings: list[Posting] = kinds[Posting]
+        self.forwards: list[Forward] = kinds[Forward]
+        self.acks: list[Ack] = kinds[Ack]
+        self.asking: list[Mailbox] = [ask.mailbox for ask in kinds[Ask]]
+        self.claiming: list[Mailbox] = [claim.mailbox for claim in kinds[Claim]]
         self.locals = locals
         self.node = node
         self.relaxed = relaxed
@@ -183,9 +143,8 @@ class Exchange:
         #: Other queues in which letters became ready: the first position in each.
         self.ready: dict[int, int] = {}
         self.names: list[str] = []
-        self.undeliverable: list[tuple[Mailbox, Failure]] = []
-        #: Key, mailbox and error of letters that raised an unforeseen error.
-        self.unforeseen: list[tuple[str, str, Exception]] = []
+        #: Letters that become dead ones, and the error of those that raised an unforeseen one.
+        self.undeliverable: list[tuple[Mailbox, Failure, Exception | None]] = []
         self.stored = 0
         self.dropped = 0
         self.settled = 0
@@ -196,42 +155,40 @@ class Exchange:
         self.overfull: set[int] = set()
 
     async def run(self, connection: Connection) -> None:
-        """Write and commit. Raises psycopg's errors; then nothing was done."""
-        round = self.round
-        async with connection.pipeline(), connection.transaction():
-            await self._hold(connection)
-            if round.forwards:
-                await self._forward(connection)
-            storing = claiming = naming = head = None
-            if round.acks and (settled := await self._acknowledge(connection)):
-                await connection.execute(statement("settle"), settle_parameters(settled, wall_offset()))
-                self.settled = sum(len(one.ids) for one in settled)
-            if round.postings:
-                storing = await self._store(connection)
-            if round.claims:
-                claiming = await self._claim(connection)
-            if round.asking:
-                naming = await connection.execute(statement("connected_names"))
-            if self.audited and (self.record or storing is not None or claiming is not None):
-                head = await connection.execute(statement("audit_head"), {"chain": CHAIN})
-            if storing is not None:
-                self._stored(await storing.fetchall())
-            if claiming is not None:
-                self._claimed(await claiming.fetchall())
-            if naming is not None and (row := await naming.fetchone()) is not None:
-                self.names = sorted(row[0])
-            if head is not None:
-                try:
-                    await audit.append(connection, CHAIN, self.record, await head.fetchone())
-                except audit.ChainBroken as error:
-                    raise Later(error.why) from error
+        """Write and commit. Raises Later when the audit chain is broken, or psycopg's errors; then nothing was done."""
+        try:
+            async with audit.transaction(connection) as transaction:
+                await self._run(connection, transaction)
+        except audit.ChainBroken as error:
+            raise Later(error.why) from error
+
+    async def _run(self, connection: Connection, transaction: audit.RecordedTransaction) -> None:
+        await self._hold(connection)
+        if self.forwards:
+            await self._forward(connection)
+        if self.acks and (settled := await self._acknowledge(connection)):
+            await connection.execute(statement("settle"), settle_parameters(settled, wall_offset()))
+            self.settled = sum(len(one.ids) for one in settled)
+        storing = await self._store(connection) if self.postings else None
+        claiming = await self._claim(connection) if self.claiming else None
+        naming = await connection.execute(statement("connected_names")) if self.asking else None
+        recording = self.audited and (self.record or storing is not None or claiming is not None)
+        if recording:
+            await transaction.lock(CHAIN)
+        if storing is not None:
+            self._stored(await storing.fetchall())
+        if claiming is not None:
+            self._claimed(await claiming.fetchall())
+        if naming is not None:
+            [(names,)] = await naming.fetchall()
+            self.names = sorted(names)
+        if recording:
+            await transaction.append(CHAIN, self.record)
 
     async def _hold(self, connection: Connection) -> None:
         """Senders and recipients keep their mailboxes until the commit."""
-        round = self.round
-        held = {posting.sender for posting in round.postings} | {forward.sender for forward in round.forwards}
-        held.update(self.locals, round.claims)
-        if held:
+        senders = {posting.mailbox for posting in self.postings} | {forward.mailbox for forward in self.forwards}
+        if held := {*senders, *self.locals, *self.claiming}:
             parameters = {
                 "mailboxes": array(mailbox.queue for mailbox in held),
                 "connections": array(mailbox.connection for mailbox in held),
@@ -241,9 +198,8 @@ class Exchange:
     # Storing.
 
     async def _store(self, connection: Connection) -> Any:
-        postings, locals = self.round.postings, self.locals
-        senders, keys, recipients, bodies = zip(*postings, strict=True)
-        sizes = list(map(len, bodies))
+        locals = self.locals
+        senders, sizes, keys, recipients, bodies = zip(*self.postings, strict=True)
         known = list(dict.fromkeys(senders))
         parameters = {
             "node": self.node,
@@ -267,11 +223,11 @@ class Exchange:
         return await connection.execute(statement("store_letters"), parameters, binary=True)
 
     def _stored(self, rows: Sequence[STORED_ROW]) -> None:
-        postings, record, delivered = self.round.postings, self.record, AuditRecord()
+        postings, record, delivered = self.postings, self.record, AuditRecord()
         by_queue = {mailbox.queue: mailbox for mailbox in self.locals}
-        claimed = {mailbox.queue for mailbox in self.round.claims}
+        claimed = {mailbox.queue for mailbox in self.claiming}
         for n, id, queue, leased, copy_of, node in rows:
-            sender, key, recipient, body = postings[n - 1]
+            sender, _, key, recipient, body = postings[n - 1]
             if copy_of is not None:
                 key, recipient = f"{key}|{copy_of}", copy_of
             record.add("send", key, sender.name, recipient or "")
@@ -288,7 +244,7 @@ class Exchange:
     # Delivering.
 
     async def _claim(self, connection: Connection) -> Any:
-        claims = self.round.claims
+        claims = self.claiming
         self._news = [mailbox.backlog.news for mailbox in claims]
         most, room = max(1, MOST_CLAIMED // len(claims)), MOST_CLAIMED_BYTES // len(claims)
         parameters = {
@@ -303,10 +259,9 @@ class Exchange:
 
     def _claimed(self, rows: Iterable[tuple[Any, ...]]) -> None:
         found = {queue: list(some) for queue, some in groupby(rows, itemgetter(0))}
-        for mailbox, news in zip(self.round.claims, self._news, strict=True):
+        for mailbox, news in zip(self.claiming, self._news, strict=True):
             (_, _, _, snapshot, _, more, *_), *letters = found[mailbox.queue]
-            last_id = letters[-1][1] if letters else None
-            count = len(letters)
+            last_id, count = letters[-1][1] if letters else None, len(letters)
             self.claims.append((mailbox, news, ClaimResult(snapshot, bool(more), last_id, count, count)))
             self._take(mailbox, letters)
 
@@ -322,12 +277,10 @@ class Exchange:
                 )
                 try:
                     letter = raw._replace(payload=mailbox.holder.wrap(raw), content=LETTER)
-                except Undeliverable as error:
-                    self.undeliverable.append((mailbox, Failure(id, attempts + 1, error=str(error))))
-                    continue
                 except Exception as error:
-                    self.undeliverable.append((mailbox, Failure(id, attempts + 1, error=told(error))))
-                    self.unforeseen.append((raw.key, mailbox.name, error))
+                    foreseen = isinstance(error, Undeliverable)
+                    failure = Failure(id, attempts + 1, error=str(error) if foreseen else told(error))
+                    self.undeliverable.append((mailbox, failure, None if foreseen else error))
                     continue
                 if not attempts:
                     self.record.add("send", letter.key, GATEWAY, mailbox.name)
@@ -339,27 +292,26 @@ class Exchange:
 
     async def _acknowledge(self, connection: Connection) -> list[Settlements]:
         """Note the events of acknowledgements; returns the settlements of letters that are out, or in the store."""
+        by_mailbox = defaultdict[Mailbox, list[Ack]](list)
+        for ack in self.acks:
+            by_mailbox[ack.mailbox].append(ack)
         settled: list[Settlements] = []
-        taken: set[int] = set()
-        for mailbox, keys, out in self.round.acks:
-            absent = [key for key, one in zip(keys, out, strict=True) if one is None]
+        for mailbox, acks in by_mailbox.items():
+            absent = [ack.key for ack in acks if ack.out is None]
             found = await self._find(connection, mailbox, absent) if absent else {}
-            id: int | None
-            delivered: float | None
             keep = KEPT[mailbox.policy.retention if mailbox.policy else "metadata"]
             settlements = Settlements(SettlementKind.ACKNOWLEDGE, consumer=mailbox.key, keep=keep)
-            for key, one in zip(keys, out, strict=True):
-                id, delivered = one if one is not None else (found.pop(key, None), None)
-                if id is None and not self.may_record(mailbox.key):
-                    self.stray += 1
-                    continue
-                self.record.add("ack", key, mailbox.name, "")
-                if id is not None and id not in taken:
-                    taken.add(id)
+            for ack in acks:
+                id, delivered = ack.out or (found.get(ack.key), None)
+                if id is not None:
                     settlements.ids.append(id)
                     settlements.delivered.append(delivered)
+                elif not self.may_record(mailbox.key):
+                    self.stray += 1
+                    continue
+                self.record.add("ack", ack.key, mailbox.name, "")
             settled.append(settlements)
-        return [one for one in settled if one.ids]
+        return each_once([one for one in settled if one.ids])
 
     async def _find(self, connection: Connection, mailbox: Mailbox, keys: list[str]) -> dict[str, int]:
         """The ids of letters that are not out on this connection, but are in the store."""
@@ -370,19 +322,18 @@ class Exchange:
     # To queues and topics.
 
     async def _forward(self, connection: Connection) -> None:
-        """Publish letters to queues and topics, each group of one destination in order."""
-        forwards = self.round.forwards
+        """Publish letters to queues and topics, those of one destination in their order."""
         parameters = {
-            "ids": [forward.id.encode() for forward in forwards],
-            "senders": array(forward.sender.queue for forward in forwards),
-            "connections": array(forward.sender.connection for forward in forwards),
+            "ids": [forward.key.encode() for forward in self.forwards],
+            "senders": array(forward.mailbox.queue for forward in self.forwards),
+            "connections": array(forward.mailbox.connection for forward in self.forwards),
         }
         cursor = await connection.execute(statement("see_letters"), parameters)
         fresh = {bytes(id).decode() for (id,) in await cursor.fetchall()}
         groups: dict[Destination, list[Forward]] = {}
-        for forward in forwards:
-            if forward.id in fresh:
-                fresh.discard(forward.id)
+        for forward in self.forwards:
+            if forward.key in fresh:
+                fresh.discard(forward.key)
                 groups.setdefault(forward.destination, []).append(forward)
             else:
                 self.dropped += 1
@@ -395,7 +346,7 @@ class Exchange:
         parameters = {
             "kind": destination.kind, "name": destination.name.decode(), "exact": True,
             "bodies": [forward.body for forward in some], "keys": nothing,
-            "headers": [headers_of(forward.sender.name) for forward in some],
+            "headers": [headers_of(forward.mailbox.name) for forward in some],
             "delays": array([0] * count), "ttls": nothing, "attempts": nothing, "priorities": array([0] * count),
             "contents": array([LETTER] * count),
         }  # fmt: skip
@@ -404,7 +355,7 @@ class Exchange:
         assert row is not None
         exists, reached, full, dropping, _, ready, _ = row
         if not exists or full:
-            ids = [forward.id.encode() for forward in some]
+            ids = [forward.key.encode() for forward in some]
             await connection.execute(statement("unsee_letters"), {"ids": ids})
         if not exists or full or not reached:
             self.dropped += count
@@ -413,7 +364,7 @@ class Exchange:
         self.stored += count
         self.ready.update({int(queue): first for queue, first in (ready or {}).items()})
         for forward in some:
-            self.record.add("send", forward.id, forward.sender.name, str(forward.destination))
+            self.record.add("send", forward.key, forward.mailbox.name, str(forward.destination))
 
 
 def headers_of(sender: str) -> str:

@@ -198,12 +198,8 @@ class PublishWriter:
             self._finish()
         self.on_commit()
         if refused is None:
-            self._patience.reset()
             self.waiting_since = None
-            self.health.end(STORING)
-        else:
-            self.health.begin(STORING, told(refused))
-            await self._patience.wait()
+        await self._patience.after(refused, self.health, STORING)
 
     async def _write_part(self, connection: Connection, work: Work) -> None:
         """Store a part of the batch taken, in one transaction, and deliver it.

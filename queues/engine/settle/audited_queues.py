@@ -13,7 +13,6 @@ import contextlib
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from itertools import chain, compress, count, groupby
 from operator import itemgetter
-from typing import Protocol
 
 from psycopg import AsyncCursor
 from psycopg.rows import TupleRow
@@ -23,7 +22,6 @@ from queues.engine.audit import AuditRecord
 from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.errors import Later
-from queues.engine.health import Health
 from queues.engine.policies import QueuePolicy
 from queues.engine.settle.batches import Part, SettlementKind, Settlements
 from queues.engine.settle.lane import Lane, Owner
@@ -62,28 +60,15 @@ class KeyNames:
         self._names = {None: ""}
 
 
-class AuditedOwner(Owner, Protocol):
-    """The settlement writer, as audited queues use it."""
-
-    health: Health
-
-    def begin_record(self, mark: int) -> None:
-        """`Engine.settles` waits for this mark."""
-
-    def end_records(self, marks: Iterable[int]) -> None:
-        """Everything before these marks is durable."""
-
-
 class AuditedQueue(Lane):
     """One audited queue as this node serves it."""
 
     in_order = True
     takes_runs = False
 
-    def __init__(self, writer: AuditedOwner, names: KeyNames, policy: QueuePolicy) -> None:
-        super().__init__(writer)
+    def __init__(self, owner: Owner, names: KeyNames, policy: QueuePolicy) -> None:
+        super().__init__(owner)
         self.obey(policy)
-        self._writer = writer
         self._names = names
         self._deliveries = self.of(SettlementKind.DELIVER)
         self._again_at = 0.0
@@ -128,8 +113,8 @@ class AuditedQueue(Lane):
         not count, since only this queue's chain may be broken."""
         if not self._mark:
             self._mark = -next(_numbers)
-            self._writer.begin_record(self._mark)
-            self._writer.gather(self, 0, 0)
+            self._owner.begin_record(self._mark)
+            self._owner.gather(self, 0, 0)
         return self._mark
 
     def forget_leases(self) -> None:
@@ -243,12 +228,12 @@ class AuditedQueue(Lane):
     def end_round(self, refused: Exception | None) -> Exception | None:
         trouble = audit.trouble(queue_chain(str(self.name)))
         if isinstance(refused, Later):
-            self._writer.health.begin(trouble, refused.detail)
+            self._owner.health.begin(trouble, refused.detail)
             self._again_at = now() + BROKEN
             return None
         if refused is None:
-            self._writer.health.end(trouble)
-            self._writer.end_records(self._marks)
+            self._owner.health.end(trouble)
+            self._owner.end_records(self._marks)
             self._marks = []
         return super().end_round(refused)
 

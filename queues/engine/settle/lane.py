@@ -14,12 +14,15 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from queues.engine.database import Connection
+from queues.engine.health import Health
 from queues.engine.settle.batches import Part, Returns, SettlementKind, Settlements
 from queues.engine.settle.segments import Ranges
 
 
 class Owner(Protocol):
     """The settlement writer, as lanes use it."""
+
+    health: Health
 
     def gather(self, lane: Lane, acks: int, work: int) -> None:
         """A lane has something to write, so many acknowledgements more among it, which are as much work as so many
@@ -30,6 +33,12 @@ class Owner(Protocol):
 
     def give_up(self, acks: int, work: int) -> None:
         """Count acknowledgements as not written."""
+
+    def begin_record(self, mark: int) -> None:
+        """`Engine.settles` waits for this mark of an audited queue."""
+
+    def end_records(self, marks: Iterable[int]) -> None:
+        """Everything before these marks is durable."""
 
 
 class Lane:

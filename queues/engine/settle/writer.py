@@ -254,13 +254,7 @@ class SettlementWriter:
         """Write for ever; ends by an exception when the connection is lost, and may be run again with another
         connection. A part that was cut off is written again: deleting twice is harmless."""
         while True:
-            refused = await self.write(connection)
-            if refused is None:
-                self._patience.reset()
-                self.health.end(SETTLING)
-            else:
-                self.health.begin(SETTLING, told(refused))
-                await self._patience.wait()
+            await self._patience.after(await self.write(connection), self.health, SETTLING)
             if self._rests:
                 self._wake.clear()
                 with contextlib.suppress(TimeoutError):
@@ -446,9 +440,8 @@ class SettlementWriter:
             self.health.isolate("segment", error, first=some[0])
             self.segments.stay(some[0])
 
-        return await carry_out(
-            deque([firsts]), partial(self._unpack_segments, connection), lambda some, _: halves(some), stay, connection
-        )
+        write = partial(self._unpack_segments, connection)
+        return await carry_out(deque([firsts]), write, halves, stay, connection)
 
     async def _settle_segments(
         self, connection: Connection, lane: Lane, given: Part, effects: PartEffects

@@ -194,7 +194,7 @@ async def test_engines_and_django_threads_append_to_a_chain_that_is_not_there_ye
         for n in range(40):
             async with connection.transaction():
                 record = AuditRecord([AuditEvent("send", f"{name}-{n}-0", name, "")])
-                await engine_audit.append(connection, CHAIN, record)
+                await engine_audit.append_all(connection, {CHAIN: record})
         await connection.close()
 
     def by_django(name: str) -> None:
@@ -244,26 +244,11 @@ def test_threads_that_append_to_the_same_chains_in_any_order_do_not_deadlock(tra
 async def test_the_engine_appends_in_its_open_transaction(transactional_db: None, intruder: Intruder) -> None:
     connection = await engine_connection()
     async with connection.transaction(force_rollback=True):
-        await engine_audit.append(connection, CHAIN, AuditRecord(letters(3)))
+        await engine_audit.append_all(connection, {CHAIN: AuditRecord(letters(3))})
     async with connection.transaction():
-        await engine_audit.append(connection, CHAIN, AuditRecord(letters(2)))
+        await engine_audit.append_all(connection, {CHAIN: AuditRecord(letters(2))})
     await connection.close()
     assert [row[5] for row in intruder.rows()] == reference_hashes(letters(2))
-
-
-async def test_the_engine_may_put_the_head_at_the_end_of_its_own_pipeline(
-    transactional_db: None, intruder: Intruder
-) -> None:
-    connection = await engine_connection()
-    async with connection.transaction():
-        async with connection.pipeline():
-            await connection.execute("select 1")
-            cursor = await connection.execute(statement("audit_head"), {"chain": CHAIN})
-            head = await cursor.fetchone()
-        assert head is not None
-        await connection.execute(statement("audit_append"), append_parameters(head, AuditRecord(letters(5))))
-    await connection.close()
-    assert [row[5] for row in intruder.rows()] == reference_hashes(letters(5))
 
 
 async def test_rows_of_many_kinds_lie_in_the_order_of_their_numbers(
@@ -273,7 +258,7 @@ async def test_rows_of_many_kinds_lie_in_the_order_of_their_numbers(
     given = [AuditEvent("send", f"m{n}", f"peer {n % 7}", f"peer {n % 3}") for n in range(50)]
     for _ in range(7):  # the statement is prepared by then
         async with connection.transaction():
-            await engine_audit.append(connection, CHAIN, AuditRecord(given))
+            await engine_audit.append_all(connection, {CHAIN: AuditRecord(given)})
     await connection.close()
     assert [AuditEvent(*row[1:5]) for row in intruder.rows()] == given * 7
     assert [seq for (seq,) in intruder.run("select seq from queues_audit order by ctid")] == list(range(350))
@@ -283,7 +268,7 @@ async def test_outside_a_transaction_the_engine_appends_only_while_no_other_does
     connection = await engine_connection()
     head = await (await connection.execute(statement("audit_head"), {"chain": CHAIN})).fetchone()
     assert head is not None
-    await engine_audit.append(connection, CHAIN, AuditRecord(letters(1)))
+    await engine_audit.append_all(connection, {CHAIN: AuditRecord(letters(1))})
     with pytest.raises(psycopg.OperationalError, match="0 of 1 rows"):
         await connection.execute(statement("audit_append"), append_parameters(head, AuditRecord(letters(1))))
     await connection.close()

@@ -531,7 +531,7 @@ async def serving_many(world: World) -> None:
         name, queue = await world.queue()
         buffer = await world.buffer(name)
         taken = asyncio.create_task(Consumer(buffer).bodies(1))
-        await world.store.until(lambda: buffer.interested and not buffer.backlog.unclaimed, "it has looked")
+        await world.store.until(lambda: buffer.interest.known and not buffer.backlog.unclaimed, "it has looked")
         await world.put(queue, b"1")
         assert await taken == [b"1"]
 

@@ -291,7 +291,7 @@ async def test_a_purge_removes_messages_that_are_being_handed_back(
 async def test_counts_are_exact_through_a_life(
     engine: Engine, producer: Producer, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 3600.0)  # what is in memory stays there
+    monkeypatch.setattr("queues.engine.consume.interest.COLD", 3600.0)  # what is in memory stays there
     queue = store.queue("orders")
     await producer.publish("orders", *[b"x"] * 10)
     assert store.counts(queue) == (10, 0, 0, 0)

@@ -46,7 +46,7 @@ RUN_BY: dict[Scenario, str] = {
     scenarios.returning: "return bury_elsewhere",
     scenarios.purging: "remove",
     scenarios.subscribing: "count_subscriptions subscribe subscription take_tags find_tags",
-    scenarios.peers: "take_mailbox mailbox_ids names_owned connected_names hold_mailboxes store_letters claim_letters"
+    scenarios.peers: "take_mailboxes connected_names hold_mailboxes store_letters claim_letters"
     " settle find_letters see_letters publish_routed unsee_letters leave_mailboxes",
     scenarios.telling: "instruct take_instructions drop_instructions served_elsewhere",
     scenarios.by_the_clock: "promote_due next_due due_ids expire expired_ids fold_tallies tallied_queues"
@@ -102,7 +102,7 @@ async def world(
     for name, seconds in {
         "cluster.periodic.SWEEP": 0.1, "cluster.tidying.UNSEEN": 0.2, "cluster.tidying.TOUCH": 0.5,
         "cluster.periodic.PARTITIONS": 0.1, "cluster.periodic.PARTITIONS_AGAIN": 0.1, "supervisor.STEADY_JOB": 0.05,
-        "cluster.notifications.channel.UNTOLD": 0.1, "consume.local_queue.COLD": 0.3, "health.RESTARTS_WITHIN": 0.0,
+        "cluster.notifications.channel.UNTOLD": 0.1, "consume.interest.COLD": 0.3, "health.RESTARTS_WITHIN": 0.0,
         "grants.GRANTS": 0.1, "clients.LOOK": 0.05, "publish.route_tallies.WRITE": 0.05,
         "publish.route_tallies.FOLD": 0.05,
     }.items():  # fmt: skip

@@ -27,7 +27,7 @@ from tests.waiting import PATIENCE
 @pytest.fixture
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the messages that were claimed for workers in memory, however long these need."""
-    monkeypatch.setattr("queues.engine.consume.local_queue.COLD_SHARED", 3600.0)
+    monkeypatch.setattr("queues.engine.consume.interest.COLD_SHARED", 3600.0)
 
 
 class Asker(Producer):
@@ -430,7 +430,7 @@ async def test_a_backlog_without_consumers_is_not_claimed_again_and_again(
     worker.grant(1)
     await worker.take(1)
     await store.until(
-        lambda: not (buffer.interested or buffer.ready or buffer.backlog.claiming), "what is left has gone back"
+        lambda: not (buffer.interest.known or buffer.ready or buffer.backlog.claiming), "what is left has gone back"
     )
     buffer.backlog.watermark.claimed("10:12:", 2**50, 1)  # as if it had gone back before the floor followed
     await store.until(lambda: store.counts(queue)[0] == 199 and not engine.settles(engine.settling - 1), "it is back")

@@ -10,10 +10,10 @@ from unittest.mock import Mock
 import psycopg
 import pytest
 
-from queues.engine import DetailedMessage, Engine, LocalQueue
+from queues.engine import DetailedMessage, Engine
 from queues.engine.clock import now
 from queues.engine.consume.deadlines import DEADLINES, IDLE, Burst, Deadlines, DeadlineTimer
-from queues.engine.consume.local_queue import COLD
+from queues.engine.consume.interest import COLD, Interest
 from queues.engine.consume.subscriptions import TAGS, LocalSubscription
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting
 from tests.queues.engine.faults import Faults
@@ -63,12 +63,12 @@ async def test_idle_queues_with_consumers_are_not_looked_at_each_time(
         buffers.append(await engine.queue(f"q{n}"))
         buffers[-1].wait(Waiting())
     await store.until(
-        lambda: all(buffer.interested and not buffer.backlog.unclaimed for buffer in buffers), "all are served"
+        lambda: all(buffer.interest.known and not buffer.backlog.unclaimed for buffer in buffers), "all are served"
     )
     assert store.rows("select count(*) from queues_interest")[0]["count"] == 50
-    looked: list[LocalQueue] = []
-    monkeypatch.setattr(LocalQueue, "is_cold", lambda buffer, now: looked.append(buffer))
-    monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 3600.0)
+    looked: list[Interest] = []
+    monkeypatch.setattr(Interest, "is_cold", lambda interest, now: looked.append(interest))
+    monkeypatch.setattr("queues.engine.consume.interest.COLD", 3600.0)
     soon = time.monotonic() + 60
     engine.tidying._cold(soon)
     first = len(looked)
@@ -85,17 +85,17 @@ async def test_a_queue_whose_last_consumer_leaves_is_looked_at_as_soon_as_it_may
     waiting = [Waiting(), Waiting()]
     for one in waiting:
         buffer.wait(one)
-    await store.until(lambda: buffer.interested and not buffer.backlog.unclaimed, "it is served")
+    await store.until(lambda: buffer.interest.known and not buffer.backlog.unclaimed, "it is served")
     looked = now() + 30
     engine.tidying._cold(looked)  # consumers wait: the next look is late
-    assert buffer._next_look > looked + 50
+    assert buffer.interest._next_look > looked + 50
     buffer.cancel(waiting[0])
-    assert buffer._next_look > looked + 50
+    assert buffer.interest._next_look > looked + 50
     buffer.cancel(waiting[1])
-    assert buffer._next_look < now() + COLD + 1
+    assert buffer.interest._next_look < now() + COLD + 1
     due = engine.local_queues.schedule.idle.due(now() + COLD + 1)
-    assert [queue for at, queue in due if queue.begin_look(at)] == [buffer]  # by the sooner look alone
-    assert not any(queue.begin_look(at) for at, queue in engine.local_queues.schedule.idle.due(looked + 100))
+    assert [queue for at, queue in due if queue.interest.begin_look(at)] == [buffer]  # by the sooner look alone
+    assert not any(queue.interest.begin_look(at) for at, queue in engine.local_queues.schedule.idle.due(looked + 100))
 
 
 async def test_delayed_messages_are_looked_for_by_one_statement_while_none_is_due(
@@ -118,7 +118,7 @@ async def test_many_quiet_queues_are_looked_at_by_one_statement(
         store.queue(f"q{n}")
         buffers.append(await engine.queue(f"q{n}"))
         buffers[-1].wait(Waiting())
-    await store.until(lambda: all(b.interested and not b.backlog.unclaimed for b in buffers), "all are served")
+    await store.until(lambda: all(b.interest.known and not b.backlog.unclaimed for b in buffers), "all are served")
     faults = Faults(monkeypatch)
     await engine.tidying._look_for_unseen(engine.connections["upkeep"])
     assert (faults.runs["unseen"], faults.runs["unseen_of_many"]) == (0, 1)

@@ -28,10 +28,9 @@ ELSEWHERE = {
     "take_instructions", "take_tags", "tallied_queues", "tally_routes", "touch_subscriptions", "unseen",
     "unseen_of_many",
     "write_connections", "write_workers",
-    "close_mailboxes", "connected_names", "forget_letters", "hold_mailboxes", "leave_mailboxes", "mailbox_ids",
-    "names_owned", "note_key_uses",
-    "see_letters", "settle_segments", "take_mailbox", "unpack_late", "unpack_node", "unpack_segments", "unsee_letters",
-    "rotate_segments", "rotate_tallies", "settle_single", "slot_bytes", "slot_segments", "unpack_slot",
+    "close_mailboxes", "connected_names", "forget_letters", "hold_mailboxes", "leave_mailboxes", "note_key_uses",
+    "see_letters", "settle_segments", "take_mailboxes", "unpack_late", "unpack_node", "unpack_segments",
+    "unsee_letters", "rotate_segments", "rotate_tallies", "settle_single", "slot_bytes", "slot_segments", "unpack_slot",
     "active_consumers", "join_lines", "leave_lines", "node_segments", "release_segments", "unpack_ready",
 }  # fmt: skip
 #: Those that read segments, but for these of a node, which has an index.

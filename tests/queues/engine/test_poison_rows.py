@@ -208,7 +208,7 @@ async def test_idle_subscriptions_go_though_one_of_them_cannot_be_removed(
 async def test_other_queues_are_tidied_and_looked_at_though_the_end_of_interest_in_one_cannot_be_written(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 0.1)
+    monkeypatch.setattr("queues.engine.consume.interest.COLD", 0.1)
     monkeypatch.setattr("queues.engine.cluster.tidying.UNSEEN", 0.2)
     engine = await make_engine()
     poison, *others = [store.queue(name) for name in ("poison", "one", "two", "three")]

@@ -155,7 +155,7 @@ async def test_qos_0_messages_stay_in_memory_and_are_bounded(make_engine: MakeEn
 async def test_qos_0_messages_reach_the_node_that_polls(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 3600.0)  # it polls once, and that holds
+    monkeypatch.setattr("queues.engine.consume.interest.COLD", 3600.0)  # it polls once, and that holds
     first, second = await make_engine(), await make_engine()
     here = await first.subscriptions.create(b"t", 0, None)
     here.buffer.deliver(asyncio.get_running_loop().time())  # a poll: the node is interested from now on

@@ -76,7 +76,7 @@ async def test_a_place_in_memory_that_a_burial_frees_is_filled(make_engine: Make
 async def test_a_high_priority_is_pushed_although_memory_is_full_and_the_writer_busy(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.consume.local_queue.COLD_SHARED", 3600.0)
+    monkeypatch.setattr("queues.engine.consume.interest.COLD_SHARED", 3600.0)
     monkeypatch.setattr("queues.engine.consume.held_messages.UNKNOWN_BYTES", 1)
     queue, another = store.queue("q"), store.queue("other")
     engine = await make_engine(prefetch=5)
@@ -115,7 +115,7 @@ async def test_a_place_under_a_concurrency_limit_that_another_node_frees_is_take
     one.grant(1)
     [job] = await one.take(1)
     other.grant(1)
-    await store.until(lambda: not one.buffer.interested and other.buffer.interested, "the first wants no more")
+    await store.until(lambda: not one.buffer.interest.known and other.buffer.interest.known, "the first wants no more")
     await store.until(lambda: not other.buffer.backlog.unclaimed, "the second has looked in vain")
     assert one.buffer.complete(job.tag, None)
     assert await other.bodies(1) == [b"2"]
@@ -130,8 +130,8 @@ async def test_a_message_of_a_higher_priority_that_came_while_no_node_served_the
     await elsewhere.publish("q", b"0")
     assert await Consumer(buffer).bodies(1) == [b"0"]
     await store.until(lambda: buffer.backlog.watermark.value > LOWEST, "nothing is looked for below")
-    monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 0.0)
-    buffer.tidy_soon()
+    monkeypatch.setattr("queues.engine.consume.interest.COLD", 0.0)
+    buffer.interest.tidy_soon()
     await store.until(lambda: not store.rows(INTEREST, buffer.id), "no consumer")
     monkeypatch.undo()
     await elsewhere.publish("q", b"1")
@@ -187,7 +187,7 @@ async def test_a_letter_that_comes_while_another_is_fetched_is_delivered_at_once
 async def test_a_consumer_that_begins_to_wait_while_its_node_withdraws_interest_gets_messages_of_other_nodes(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 3600.0)
+    monkeypatch.setattr("queues.engine.consume.interest.COLD", 3600.0)
     for pause in ("UNSEEN", "TOUCH"):  # these statements, too, would wait on that connection, and the tidying with them
         monkeypatch.setattr(f"queues.engine.cluster.tidying.{pause}", 3600.0)
     queue = store.queue("q")
@@ -204,11 +204,11 @@ async def test_a_consumer_that_begins_to_wait_while_its_node_withdraws_interest_
         other.execute(b"select from queues_queuecount for update")
         store.rows("insert into queues_queuetally (queue_id, ready) values (%s, 0) returning id", queue)
         await store.until(lambda: store.rows(stuck, upkeep), "counts wait, and what follows on that connection")
-        monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 0.0)
-        buffer.tidy_soon()
-        await store.until(lambda: not buffer.interested, "no consumer")
+        monkeypatch.setattr("queues.engine.consume.interest.COLD", 0.0)
+        buffer.interest.tidy_soon()
+        await store.until(lambda: not buffer.interest.known, "no consumer")
         waiting = asyncio.create_task(Consumer(buffer).bodies(1))
-        await store.until(lambda: buffer.interested and not buffer.backlog.unclaimed, "a consumer")
+        await store.until(lambda: buffer.interest.known and not buffer.backlog.unclaimed, "a consumer")
         other.rollback()
     await store.until(lambda: store.rows(INTEREST, queue) != [said], "its loss of interest is written")
     await store.until(lambda: store.rows(INTEREST, queue), "its interest is written")

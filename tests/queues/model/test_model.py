@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from queues.engine.consume import local_queue
+from queues.engine.consume import interest
 from queues.engine.settle import segments
 from queues.operations.keys import create_key
 from tests.queues.engine.conftest import Store
@@ -168,7 +168,7 @@ def test_a_node_that_took_a_message_and_handed_it_back_between_two_looks_is_know
 def test_messages_that_a_node_hands_back_while_others_are_moved_come_behind_these(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_queue, "COLD_SHARED", 3600.0)  # until then what no consumer takes stays in memory
+    monkeypatch.setattr(interest, "COLD_SHARED", 3600.0)  # until then what no consumer takes stays in memory
     steps = Steps(segment_messages=7)
     steps.change(steps.main, paused=True)
     steps.send(7, 3)  # stored ready

@@ -146,7 +146,7 @@ class Announcer:
         is left when the connection is lost. Raises either error."""
         parts = deque([some] if (some := self._take()) else [])
         try:
-            refused = await carry_out(parts, partial(_send, connection), _halve, self._not_sent, connection)
+            refused = await carry_out(parts, partial(_send, connection), halves, self._not_sent, connection)
         finally:
             for part in reversed(parts):
                 self._other[:0] = part
@@ -185,10 +185,6 @@ async def _send(connection: Connection, notifications: list[Sendable]) -> None:
                 await connection.execute("select pg_notify(%s, %s)", (CHANNEL, text))
     if texts:
         await connection.execute(statement("instruct"), {"texts": texts, "nodes": nodes})
-
-
-def _halve(notifications: list[Sendable], _: Exception) -> list[list[Sendable]]:
-    return halves(notifications)
 
 
 def _size(notification: Sendable) -> int:

@@ -119,20 +119,12 @@ class Purge:
 
 
 @dataclass(frozen=True, slots=True)
-class MailboxTaken:
-    """A mailbox was given to a connection of a node."""
+class MailboxLost:
+    """A mailbox was given to this connection of a node; None: an operator ended this one, which had it."""
 
     queue: int
     connection: int
-    node: int
-
-
-@dataclass(frozen=True, slots=True)
-class Evicted:
-    """An operator ended the connection that had a mailbox."""
-
-    queue: int
-    connection: int
+    node: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +162,7 @@ class Instructed:
 
 
 Hint = Ready | Dead | InterestChange | Gone | Changed | ActiveChanged | Instructed | Watched
-Instruction = Transient | RemoteAck | Purge | MailboxTaken | Evicted | Disconnected
+Instruction = Transient | RemoteAck | Purge | MailboxLost | Disconnected
 Notification = Hint | Instruction
 #: Those that are sent from Python; the others come from SQL functions and triggers.
 SendableHint = Ready | Dead | Gone | Watched
@@ -308,9 +300,9 @@ _INSTRUCTIONS: dict[str, Callable[[dict[str, Any]], Instruction]] = {
     "purge": lambda message: Purge(
         _id(message["purge"]), _text(message.get("by", ""))[:LONGEST_NAME], _bigint(message["high"])
     ),
-    "mailbox": lambda message: MailboxTaken(
+    "mailbox": lambda message: MailboxLost(
         _id(message["mailbox"]), _bigint(message["connection"]), _id(message["node"])
     ),
-    "evicted": lambda message: Evicted(_id(message["evicted"]), _bigint(message["connection"])),
+    "evicted": lambda message: MailboxLost(_id(message["evicted"]), _bigint(message["connection"]), None),
     "disconnect": lambda message: Disconnected(_id(message["node"]), _list(message["disconnect"], _bigint)),
 }

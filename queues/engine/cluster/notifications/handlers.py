@@ -18,10 +18,9 @@ from queues.engine.cluster.notifications.formats import (
     Changed,
     Dead,
     Disconnected,
-    Evicted,
     Gone,
     InterestChange,
-    MailboxTaken,
+    MailboxLost,
     Purge,
     Ready,
     RemoteAck,
@@ -80,7 +79,7 @@ class Handlers:
     def __init__(
         self, node: LocalNode, policies: Policies, reader: PolicyReader, local_queues: LocalQueues,
         subscriptions: Subscriptions, settlements: SettlementWriter, grants: Grants, clients: Clients,
-        mailboxes: MailboxService | None, lines: Lines, on_periodic_change: Sequence[Callable[[], None]],
+        mailboxes: MailboxService, lines: Lines, on_periodic_change: Sequence[Callable[[], None]],
     ) -> None:  # fmt: skip
         self._node = node
         self._policies = policies
@@ -104,16 +103,15 @@ class Handlers:
             Transient: self._transient,
             RemoteAck: self._acks,
             Purge: self._purge,
-            Evicted: self._evicted,
             Disconnected: self._disconnected,
-            MailboxTaken: self._mailbox_taken,
+            MailboxLost: self._mailbox_lost,
         }
 
     def _ready(self, news: Ready) -> None:
         for queue, first_id in news.queues.items():
             if (local := self._local_queues.queues.get(queue)) is not None:
                 local.more_in_store(first_id)
-            elif self._mailboxes is not None:
+            else:
                 self._mailboxes.more_in_store(queue, first_id)
 
     def _dead(self, news: Dead) -> None:
@@ -149,15 +147,10 @@ class Handlers:
             for tag in ack.tags:
                 local.ack(tag, ack.consumer)
 
-    def _mailbox_taken(self, taken: MailboxTaken) -> None:
-        """A mailbox was taken. This node knows its own takes already, or will in a moment."""
-        if self._mailboxes is not None and taken.node != self._node.id:
-            self._mailboxes.hear_taken(taken.queue, taken.connection)
-
-    def _evicted(self, evicted: Evicted) -> None:
-        """An operator ended a peer's connection."""
-        if self._mailboxes is not None:
-            self._mailboxes.hear_evicted(evicted.queue, evicted.connection)
+    def _mailbox_lost(self, lost: MailboxLost) -> None:
+        """Another connection has a mailbox, or none. This node knows its own takes already, or will in a moment."""
+        if lost.node != self._node.id:
+            self._mailboxes.lose(lost.queue, lost.connection, evicted=lost.node is None)
 
     def _disconnected(self, disconnected: Disconnected) -> None:
         """An operator ended client connections; their numbers are those of one life of one node."""

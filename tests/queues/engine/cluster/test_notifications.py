@@ -222,7 +222,8 @@ async def test_notifications_of_made_up_queues_and_nodes_take_no_memory(make_eng
     await store.until(lambda: not engine.connections.asked, "what was heard is compared with the tables")
     assert not set(engine.policies.served_by) - {queue}
     assert 99 not in engine.policies.served_by.get(queue, set())
-    assert (set(engine.local_queues.queues), set(engine.policies.by_id), buffer.shared) == ({queue}, {queue}, False)
+    assert (set(engine.local_queues.queues), set(engine.policies.by_id)) == ({queue}, {queue})
+    assert not buffer.interest.shared
 
 
 async def test_many_queues_that_go_cold_together_do_not_stop_the_node(make_engine: MakeEngine, store: Store) -> None:

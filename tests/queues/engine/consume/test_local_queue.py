@@ -14,9 +14,10 @@ import pytest
 
 from queues.engine.consume.backlog import ClaimResult
 from queues.engine.consume.dispatch import Waiter
-from queues.engine.consume.limits import BATCH, FlowLimits
-from queues.engine.consume.local_queue import COLD_SHARED, OVERTAKING, LocalQueue, QueueSchedule
+from queues.engine.consume.interest import COLD_SHARED
+from queues.engine.consume.local_queue import OVERTAKING, LocalQueue, QueueSchedule
 from queues.engine.consume.low_watermark import LOWEST
+from queues.engine.consume.memory import BATCH, FlowLimits
 from queues.engine.consume.pace import FEW_AHEAD
 from queues.engine.health import Health
 from queues.engine.message import Delivery, Message
@@ -272,7 +273,7 @@ def test_messages_of_a_queue_with_a_limit_go_back_when_they_are_overtaken() -> N
 
 
 def test_a_node_takes_no_more_of_a_shared_queue_than_was_asked_for_when_it_is_overtaken(shop: Shop) -> None:
-    shop.queue.share(True)
+    shop.queue.interest.share(True)
     shop.write_handed_back()
     shop.stored |= {5, 6}
     Taker(shop.queue)
@@ -283,7 +284,7 @@ def test_a_node_takes_no_more_of_a_shared_queue_than_was_asked_for_when_it_is_ov
 def fast() -> Shop:
     """A queue that another node serves too. Its consumers here have just taken as many as count."""
     shop = Shop()
-    shop.queue.share(True)
+    shop.queue.interest.share(True)
     shop.queue.wanted(time.monotonic())  # the first sample
     shop.publish(*range(FEW_AHEAD))
     assert sum(len(bodies) for _, bodies in shop.queue.deliver_many(time.monotonic(), FEW_AHEAD)) == FEW_AHEAD
@@ -331,11 +332,11 @@ def test_what_is_ahead_goes_back_when_the_pace_falls_though_a_consumer_still_ask
     shop = fast()
     now = time.monotonic() + COLD_SHARED
     shop.publish(*range(FEW_AHEAD, 2 * FEW_AHEAD))
-    assert not shop.queue.has_surplus(now)
+    assert not shop.queue.interest.has_surplus(now)
     monkeypatch.setattr("queues.engine.consume.pace.AHEAD", 1e-9)  # nothing was taken since the last sample
-    assert not shop.queue.has_surplus(now)
-    assert not shop.queue.has_surplus(now + 0.9 * COLD_SHARED), "its last message may have been stored just now"
-    assert shop.queue.has_surplus(now + 1.1 * COLD_SHARED)
+    assert not shop.queue.interest.has_surplus(now)
+    assert not shop.queue.interest.has_surplus(now + 0.9 * COLD_SHARED), "its last may have been stored just now"
+    assert shop.queue.interest.has_surplus(now + 1.1 * COLD_SHARED)
     shop.queue.return_prefetched()
     assert shop.settlements.handing == list(range(FEW_AHEAD, 2 * FEW_AHEAD))
     taker = Taker(shop.queue)
@@ -353,14 +354,14 @@ def test_what_came_just_now_stays_though_there_was_too_much_at_the_last_look_too
     now = time.monotonic() + COLD_SHARED
     monkeypatch.setattr("queues.engine.consume.pace.AHEAD", 1e-9)
     shop.publish(*range(FEW_AHEAD, 2 * FEW_AHEAD))
-    assert not shop.queue.has_surplus(now)
+    assert not shop.queue.interest.has_surplus(now)
     shop.queue.deliver_many(now, FEW_AHEAD)
     shop.publish(*range(2 * FEW_AHEAD, 3 * FEW_AHEAD))
-    assert not shop.queue.has_surplus(now + 1.1 * COLD_SHARED), "others may have delivered what comes behind it"
-    assert shop.queue.has_surplus(now + 2.2 * COLD_SHARED)
+    assert not shop.queue.interest.has_surplus(now + 1.1 * COLD_SHARED), "others may have what comes behind it"
+    assert shop.queue.interest.has_surplus(now + 2.2 * COLD_SHARED)
     shop.queue.return_prefetched()
     shop.publish(*range(3 * FEW_AHEAD, 4 * FEW_AHEAD))
-    assert not shop.queue.has_surplus(now + 2.3 * COLD_SHARED), "what was too much then went back"
+    assert not shop.queue.interest.has_surplus(now + 2.3 * COLD_SHARED), "what was too much then went back"
 
 
 @pytest.mark.usefixtures("no_samples")
@@ -369,11 +370,11 @@ def test_what_is_ahead_stays_while_no_other_node_serves_the_queue(monkeypatch: p
     shop.publish(*range(FEW_AHEAD, 2 * FEW_AHEAD))
     monkeypatch.setattr("queues.engine.consume.pace.AHEAD", 1e-9)
     later = time.monotonic() + COLD_SHARED
-    assert not shop.queue.has_surplus(later)
-    shop.queue.share(False)
-    assert not shop.queue.has_surplus(later + 2 * COLD_SHARED)
-    shop.queue.share(True)
-    assert not shop.queue.has_surplus(later + 3 * COLD_SHARED), "a surplus of another time"
+    assert not shop.queue.interest.has_surplus(later)
+    shop.queue.interest.share(False)
+    assert not shop.queue.interest.has_surplus(later + 2 * COLD_SHARED)
+    shop.queue.interest.share(True)
+    assert not shop.queue.interest.has_surplus(later + 3 * COLD_SHARED), "a surplus of another time"
 
 
 def test_consumers_get_what_is_here_when_the_store_has_nothing_that_can_be_claimed(shop: Shop) -> None:
@@ -486,13 +487,13 @@ def test_a_consumer_that_comes_at_long_intervals_is_waited_for() -> None:
     queue.note_demand(time := time + 1.5)
     assert queue.wanted(time + 4.4)
     assert not queue.wanted(time + 4.6)
-    assert not queue.is_cold(time + 4.9)
-    assert queue.is_cold(time + 5.1)
+    assert not queue.interest.is_cold(time + 4.9)
+    assert queue.interest.is_cold(time + 5.1)
     queue.note_demand(time := time + 3.0)
     assert not queue.wanted(time + 5.1), "nothing is leased to a queue that is cold as a rule"
-    assert not queue.is_cold(time + 8.9)
-    assert queue.is_cold(time + 9.1)
+    assert not queue.interest.is_cold(time + 8.9)
+    assert queue.interest.is_cold(time + 9.1)
     for _ in range(5):
         queue.note_demand(time := time + 0.1)
     assert not queue.wanted(time + 1.1)
-    assert queue.is_cold(time + 5.1)
+    assert queue.interest.is_cold(time + 5.1)

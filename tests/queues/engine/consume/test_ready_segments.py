@@ -148,7 +148,7 @@ async def test_of_a_shared_queue_a_node_takes_no_more_than_its_consumers_ask_for
     for worker in (here, there):
         worker.grant(1)
     await store.until(lambda: len(store.rows("select from queues_interest")) == 2, "both serve it")
-    await until(lambda: here.buffer.shared and there.buffer.shared, "both know")
+    await until(lambda: here.buffer.interest.shared and there.buffer.interest.shared, "both know")
     await Producer(await make_engine(segment_messages=2)).publish("jobs", *numbered(40))
     assert len(await here.take(1)) == len(await there.take(1)) == 1
     assert len(here.buffer.ready) + len(there.buffer.ready) == 0
@@ -211,7 +211,7 @@ async def test_an_unsettled_segment_of_a_dead_node_is_ready_again_as_a_whole(
 async def test_messages_of_a_claimed_segment_that_no_consumer_takes_go_back_to_their_places(
     engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.consume.local_queue.COLD", 0.2)
+    monkeypatch.setattr("queues.engine.consume.interest.COLD", 0.2)
     queue = store.queue("jobs")
     await Producer(engine).publish("jobs", *FOUR)
     consumer = Consumer(await engine.queue("jobs"))

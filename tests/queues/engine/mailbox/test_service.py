@@ -301,6 +301,25 @@ async def test_letters_of_an_old_connection_after_the_take_over_are_not_stored(
     assert [row["key"] for row in mailbox(store, "bob")] == ["m1"]
 
 
+async def test_acknowledgements_alone_are_written_soon(engine: Engine, key: int, store: Store) -> None:
+    alice, bob = await Peer(engine, "alice", key).here(), await Peer(engine, "bob", key).here()
+    await alice.send("bob", "m1")
+    bob.ack(*await bob.got(1))
+    await store.until(lambda: mailbox(store, "bob") == [], "it is acknowledged")
+
+
+async def test_acknowledgements_are_written_with_the_next_letter(
+    engine: Engine, key: int, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "GROWTH", 3600.0)
+    alice, bob = await Peer(engine, "alice", key).here(), await Peer(engine, "bob", key).here()
+    await alice.send("bob", "m1")
+    bob.ack(*await bob.got(1))
+    alice.post("bob", "m2")
+    await bob.got(2)
+    assert [row["key"] for row in mailbox(store, "bob")] == ["m2"]
+
+
 async def test_a_window_that_is_full_opens_with_acknowledgements(make_engine: MakeEngine, key: int) -> None:
     engine = await make_engine(mailboxes=True, mailbox_window=3)
     alice, bob = await Peer(engine, "alice", key).here(), await Peer(engine, "bob", key).here()

@@ -94,7 +94,7 @@ async def test_a_queue_whose_messages_went_back_while_another_was_settled_is_not
     buffer, worker = await given(engine, b"1", b"2", b"3", credits=1)
     async with settling_held(engine, store):
         await store.until(
-            lambda: not (buffer.ready or buffer.backlog.claiming or buffer.interested), "memory is emptied"
+            lambda: not (buffer.ready or buffer.backlog.claiming or buffer.interest.known), "memory is emptied"
         )
     worker.grant(2)
     assert await worker.bodies(3) == [b"1", b"2", b"3"]
@@ -103,7 +103,7 @@ async def test_a_queue_whose_messages_went_back_while_another_was_settled_is_not
 async def test_after_the_loss_of_the_database_too_a_worker_that_pauses_gets_the_next_message(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.consume.local_queue.COLD_SHARED", 3600.0)
+    monkeypatch.setattr("queues.engine.consume.interest.COLD_SHARED", 3600.0)
     store.queue("jobs")
     engine = await make_engine()
     node = engine.node
@@ -113,9 +113,9 @@ async def test_after_the_loss_of_the_database_too_a_worker_that_pauses_gets_the_
     assert buffer.ready
     with store.connection.transaction():
         store.rows("select from queues_message where id = %s for update", buffer.ready[0][0])
-        monkeypatch.setattr("queues.engine.consume.local_queue.COLD_SHARED", 0.0)
-        buffer.tidy_soon()  # it was to be looked at after the time that held before
-        await store.until(lambda: not (buffer.ready or buffer.interested), "memory is emptied")
+        monkeypatch.setattr("queues.engine.consume.interest.COLD_SHARED", 0.0)
+        buffer.interest.tidy_soon()  # it was to be looked at after the time that held before
+        await store.until(lambda: not (buffer.ready or buffer.interest.known), "memory is emptied")
         worker.grant(1)
         await Producer(engine).publish("jobs", b"4")
         assert [push.payload for push in worker.pushed] == [b"1"]

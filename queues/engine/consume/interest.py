@@ -1,0 +1,169 @@
+"""The interest of one queue's consumers here: since when none has come, how many messages they ask for, at what pace.
+
+A node serves a queue from the first look of a consumer on; its store tells the other nodes (`known`). When no consumer
+has come for a while the queue is cold: what is prefetched goes back, and the others are told. A queue that other nodes
+serve too (`shared`) is cold sooner, and no more is taken into memory for it than its consumers ask for or are about to.
+
+The local queue tells of consumers (`came`, `asked_for`); the job of `cluster/tidying.py` looks when a look is due.
+Times are monotonic.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from math import inf
+
+from queues.engine.consume.dispatch import Dispatcher
+from queues.engine.consume.held_messages import HeldMessages
+from queues.engine.consume.pace import Pace
+from queues.engine.policies import QueuePolicy
+
+#: Seconds without a consumer after which a node no longer takes new messages for a queue, and returns prefetched ones:
+#: sooner when other consumers wait for them.
+WARM = 1.0
+#: Consumers that come more seldom than that are not late before so many times their pause.
+LATE = 3.0
+COLD = 5.0
+COLD_SHARED = 0.2
+#: Seconds between looks at a queue whose consumers wait for messages: what changes its state asks for a look itself.
+WAITING = 60.0
+
+
+class Interest:
+    """One queue's interest on this node. `look(time)` has it looked at then."""
+
+    __slots__ = (
+        "_burst", "_dispatcher", "_held", "_look", "_next_look", "_pace", "_policy", "_surplus", "known", "last_demand",
+        "shared",
+    )  # fmt: skip
+
+    def __init__(
+        self, policy: QueuePolicy, held: HeldMessages, dispatcher: Dispatcher, look: Callable[[float], None]
+    ) -> None:
+        self._policy = policy
+        self._held = held
+        self._dispatcher = dispatcher
+        self._look = look
+        #: Whether other nodes serve the queue too; whether the store knows that this one does.
+        self.shared = False
+        self.known = False
+        self.last_demand = -1e9
+        #: Messages that a consumer asks for at once: of each larger burst at once, of smaller ones by and by.
+        self._burst = 1
+        #: Tags count deliveries, from the first one here.
+        self._pace = Pace(held.next_tag)
+        #: Since when more is prefetched than consumers here take, of a queue that other nodes serve too, and the tag by
+        #: which the last of it would be delivered.
+        self._surplus: tuple[float, int] | None = None
+        #: When it is looked at next whether consumers have left.
+        self._next_look = inf
+
+    def obey(self, policy: QueuePolicy) -> None:
+        """The queue's policy has changed."""
+        self._policy = policy
+        self.tidy_soon()
+
+    # Consumers.
+
+    def came(self, now: float) -> None:
+        """A consumer looked for a message."""
+        self._pace.came(now - self.last_demand)
+        self.last_demand = now
+
+    def asked_for(self, count: int) -> None:
+        """A consumer asks for so many messages at once."""
+        self._burst = max(count, self._burst // 2)
+
+    def asked(self, now: float) -> int:
+        """What consumers here ask for and are about to ask for, of a queue that other nodes serve too."""
+        burst = self._burst if now - self.last_demand < COLD_SHARED else 0
+        return max(self._dispatcher.demand, burst, self.ahead(now))
+
+    def ahead(self, now: float) -> int:
+        """Messages that a claim may bring ahead of demand, though other nodes serve the queue too."""
+        return 0 if self._policy.taken_as_asked else self._pace.ahead(now, self._held.next_tag)
+
+    def is_warm(self, now: float) -> bool:
+        """Whether new messages are taken for the consumers here, who waited a moment ago if they do not wait."""
+        warm = COLD_SHARED if self._dispatcher.with_workers else min(COLD, max(WARM, LATE * self._pace.pause))
+        return self._dispatcher.demand > 0 or now - self.last_demand < warm
+
+    # Without consumers.
+
+    @property
+    def ends_soon(self) -> bool:
+        """Whether other consumers may want the messages here: without demand they go back soon."""
+        return self.shared or self._policy.taken_as_asked or self._dispatcher.with_workers
+
+    @property
+    def _rest(self) -> float:
+        """Seconds without demand after which it is cold."""
+        return COLD_SHARED if self.ends_soon else max(COLD, LATE * self._pace.pause)
+
+    def is_cold(self, now: float) -> bool:
+        """Whether no consumer has asked for so long that prefetched messages should go back."""
+        return not self._dispatcher.demand and now - self.last_demand > self._rest
+
+    def has_surplus(self, now: float) -> bool:
+        """Whether more has been prefetched for a while than consumers here take, though other nodes serve the queue
+        too: their pace has fallen. Nothing new was leased meanwhile. If they have taken all that was here at the last
+        look, what is here now may have come just now, and another node may just have delivered what comes behind it."""
+        held = self._held
+        if not self.shared or len(held.ready) <= 2 * self.asked(now):
+            self._surplus = None
+            return False
+        if self._surplus is None or held.next_tag >= self._surplus[1]:
+            self._surplus = now, held.next_tag + len(held.ready)
+        return now - self._surplus[0] >= COLD_SHARED
+
+    def forget_surplus(self) -> None:
+        """Nothing is prefetched any more."""
+        self._surplus = None
+
+    # Looks.
+
+    def look_again_at(self, now: float) -> float:
+        """When the queue may have become cold."""
+        if not self._dispatcher.demand:
+            return self.last_demand + self._rest
+        if not self._held.ready:
+            return now + WAITING
+        return now + (COLD_SHARED if self.ends_soon else COLD)
+
+    def prefetched(self) -> None:
+        """Messages have come to memory: they go back when the queue is cold."""
+        if self.ends_soon or not self.known:
+            self.tidy_soon()
+        else:
+            self.look_at(time.monotonic() + COLD)
+
+    def tidy_soon(self) -> None:
+        """The queue may become cold sooner than expected."""
+        self.look_at(time.monotonic() + COLD_SHARED)
+
+    def look_at(self, time: float) -> None:
+        """Look at this time whether it has become cold, unless it is looked at sooner."""
+        if time < self._next_look:
+            self._next_look = time
+            self._look(time)
+
+    def begin_look(self, time: float) -> bool:
+        """A look was due at this time; False if a sooner one took its place, or there is nothing to hand back."""
+        if time != self._next_look:
+            return False
+        self._next_look = inf
+        # Messages on their way when a queue went cold come to one that is no longer interested.
+        return self.known or bool(self._held.ready)
+
+    # Other nodes.
+
+    def tell(self, known: bool) -> None:
+        """The store is told that this node serves the queue, or that it does no longer; or that could not be said."""
+        self.known = known
+
+    def share(self, shared: bool) -> None:
+        """Other nodes serve the queue too, or no longer do."""
+        if shared != self.shared:
+            self.shared = shared
+            self.tidy_soon()
