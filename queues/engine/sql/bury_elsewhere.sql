@@ -35,6 +35,9 @@ with target as materialized (
 ), arrived as (
     insert into queues_queuetally (queue_id, ready, published)
     select %(target)s, count(*), count(*) from moved having count(*) > 0
+), carried as (
+    insert into queues_deadlettertally (queue_id, target_id, carried)
+    select queue_id, %(target)s, count(*) from gone group by queue_id
 ), journaled as (
     insert into queues_auditjournal (chain, event, record_id, sender, recipient)
     select 'queue:' || target.name, 'dead-letter', first_id::text,

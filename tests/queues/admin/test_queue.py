@@ -25,6 +25,8 @@ from queues.models import (
     BulkAction,
     Connection,
     Consumer,
+    DeadLetterCount,
+    DeadLetterTally,
     Interest,
     Node,
     Queue,
@@ -209,6 +211,19 @@ def test_the_reasons_are_those_of_the_newest_dead_letters(
     assert "Dead letters by reason, of the newest 4" in text
     assert "new 4" in text
     assert "yesterday" not in text
+
+
+def test_the_page_of_a_queue_says_how_many_dead_letters_went_to_the_queue_named_for_them(
+    admin_client: Client,
+) -> None:
+    graves, elsewhere = make_queue("graves"), make_queue("elsewhere")
+    queue = make_queue("orders", dead_letter_queue=graves)
+    assert "0 ever went to graves" in words(admin_client.get(page(queue)))
+    for target, carried in ((graves, 1000), (elsewhere, 7)):
+        DeadLetterCount.objects.create(queue=queue, target=target, carried=carried)
+    DeadLetterTally.objects.create(queue=queue, target=graves, carried=234)
+    assert "1,234 ever went to graves" in words(admin_client.get(page(queue)))
+    assert "ever went to" not in words(admin_client.get(page(graves)))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ ELSEWHERE = {
     "add_interest", "admit", "audit_append", "audit_has", "audit_head", "audit_take", "audit_waiting", "dead_nodes",
     "drop_idle_subscriptions", "drop_instructions", "drop_interest", "drop_old_log_lines", "drop_partitions",
     "end_silent", "idle_subscription_ids", "instruct", "make_partitions",
-    "ensure_queue", "fold_routes", "fold_tallies", "history", "move_ids", "move_tags", "note_history",
+    "ensure_queue", "fold_dead_letters", "fold_routes", "fold_tallies", "history", "move_ids", "move_tags", "note_history",
     "end_frozen", "end_sessions", "key", "key_named", "key_names", "keys", "policies", "queue_id", "register_node",
     "resolve", "served_elsewhere", "waits_for",
     "subscribe", "count_subscriptions", "subscription", "topology_changes",
