@@ -16,7 +16,8 @@ from queues.admin.confirm import confirmed
 from queues.admin.find import FindForm, actions_of, archived_rows, destroys, live_rows, may_operate
 from queues.admin.generic import ModelAdmin
 from queues.admin.life import ID
-from queues.admin.recorded import REFUSALS, demand, operator, render_page
+from queues.admin.recorded import demand, operator, render_page
+from queues.errors import BrokerError
 from queues.models import BulkAction, BulkOperation, BulkState, Message
 from queues.operations import bulk
 from queues.operations.bulk import NEED_TARGET, BulkPlan, Preview
@@ -103,7 +104,7 @@ def operate_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
             data = form.cleaned_data
             plan = BulkPlan(action=action, criteria=criteria, target=data.get("target", ""), delay=data.get("delay"))
             return _begin(model_admin, request, plan, found)
-    except REFUSALS as error:
+    except BrokerError as error:
         model_admin.message_user(request, str(error), messages.ERROR)
         return HttpResponseRedirect(reverse("admin:queues_message_find"))
     finished, label = criteria.state == FINISHED, action.label.capitalize()

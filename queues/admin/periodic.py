@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from queues.admin.generic import ModelForm
 from queues.admin.links import link, message_pages, page_of
 from queues.admin.planned import PlannedAdmin, moment_shown
-from queues.admin.recorded import REFUSALS
+from queues.errors import BrokerError
 from queues.models import PeriodicJob
 from queues.operations import periodic as operations
 
@@ -53,7 +53,7 @@ class PeriodicJobAdmin(PlannedAdmin):
     list_display = ("name", "queue_shown", "schedule", "enabled", "next_run", "last_run", "problem")
     list_filter = ("enabled", ("last_error", admin.EmptyFieldListFilter))
     related = ("queue",)
-    refusals = (*REFUSALS, ValueError)
+    refusals = (BrokerError, ValueError)
     search_fields = ("name", "cron")
     autocomplete_fields = ("queue",)
     readonly_fields = ("in_words", "next_run", "upcoming", "last_run", "problem", "created_at")

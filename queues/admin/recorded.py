@@ -23,11 +23,8 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, re_path, reverse
 
 from queues.admin.generic import ModelAdmin
-from queues.engine.errors import EngineError
+from queues.errors import BrokerError
 from queues.operations import audit_log
-from queues.operations.messages import OperationError
-
-REFUSALS = (EngineError, OperationError)
 
 
 class AbstractAdmin(ABCMeta, MediaDefiningClass):
@@ -125,7 +122,7 @@ class RecordedAdmin(ModelAdmin):
     gone = ""
     change_list: ClassVar[type[ChangeList]] = PreparedChangeList
     #: What an action may be refused with.
-    refusals: ClassVar[tuple[type[Exception], ...]] = REFUSALS
+    refusals: ClassVar[tuple[type[Exception], ...]] = (BrokerError,)
     delete_confirmation_template = "admin/queues/delete_confirmation.html"
     delete_selected_confirmation_template = "admin/queues/delete_selected_confirmation.html"
 

@@ -23,7 +23,8 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from queues.engine.errors import EngineError, QueueFull, QueueNotFound
+from queues.engine.errors import QueueFull, QueueNotFound
+from queues.errors import BrokerError
 from queues.models import (
     ArchivedMessage,
     BulkAction,
@@ -149,7 +150,7 @@ def step(id: int, using: str = DEFAULT_DB_ALIAS) -> bool:
         try:
             with transaction.atomic(using=using):
                 _advance(operation, using)
-        except (EngineError, OperationError) as error:
+        except BrokerError as error:
             operation.cursor, operation.looked, operation.done, operation.skipped = before
             operation.error = str(error)
             _end(operation, BulkState.FAILED, operation.by, using)

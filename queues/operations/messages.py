@@ -13,6 +13,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from queues.engine.cluster.notifications.formats import Purge
 from queues.engine.errors import QueueFull, QueueNotFound
+from queues.errors import BrokerError
 from queues.models import Message, Outcome, Overflow, Queue, State
 from queues.reach import Operation, Protocol, may_reach
 from queues.store import announce_ready, drop_oldest, notify, query
@@ -27,7 +28,7 @@ WAITING = (State.DELAYED, State.READY)
 LEASES = (State.LEASED, State.DEAD_LEASED)
 
 
-class OperationError(Exception):
+class OperationError(BrokerError):
     """An operator's request cannot be done."""
 
 
