@@ -1,4 +1,4 @@
-"""What runs at the times of a cron expression: planned, saved while it may run, locked. Periodic jobs and ETL runs.
+"""Rows with a cron expression, periodic jobs and ETL schedules: planned, saved while they may run, locked.
 
 Any number of processes may look at once. A due row is locked by one of them and skipped by the others, and its next run
 is written in the transaction that runs it, so each run is made once. The clock is the database's.

@@ -1,4 +1,4 @@
-"""Connections of clients over every protocol: who is connected where, what it does and holds, and a way to end it."""
+"""Connections of clients over every protocol: their rates, the messages that they hold, and an action to end them."""
 
 from __future__ import annotations
 

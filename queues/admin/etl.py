@@ -35,9 +35,9 @@ class EtlRunAdmin(RunColumns, ReadOnlyAdmin):
     actions = ("cancel", "run_again")
     fieldsets = (
         (None, {"fields": ("progress",)}),
-        ("What it was given", {"fields": ("trigger", "restart_shown", "output", "options", "queued_at")}),
+        ("Request", {"fields": ("trigger", "restart_shown", "output", "options", "queued_at")}),
         (
-            "What it has done",
+            "Result",
             {
                 "fields": (
                     "window", "window_from", "window_to", "rows_in_shown", "rows_out_shown", "late_rows", "size",
@@ -45,7 +45,7 @@ class EtlRunAdmin(RunColumns, ReadOnlyAdmin):
                 )
             },
         ),
-        ("Who looks after it", {"fields": ("looked_after", "log"), "classes": ("collapse",)}),
+        ("Process", {"fields": ("looked_after", "log"), "classes": ("collapse",)}),
         ("Charts", {"fields": ("charts",)}),
     )  # fmt: skip
     readonly_fields = (

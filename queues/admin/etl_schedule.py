@@ -1,4 +1,4 @@
-"""ETL schedules: when the job runs, by whose clock, and what became of it."""
+"""ETL schedules: the times of the job, their time zone, and the result of the last run."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from queues.operations.flows import Edge, EdgeKind, Flows
 COLUMN, BOX, ROW, BOX_HEIGHT, MARGIN = 250, 174, 46, 34, 34
 LONGEST = 23
 HEADS = ("Topics", "Queues and peers", "Consumers", "Dead letters")
-#: How far along their lines numbers are written, in turns: lines cross in the middle.
+#: Places of numbers along their lines, in turns: lines cross in the middle.
 LABELS = (0.3, 0.5, 0.7)
 #: Kinds of lines whose numbers stand beside them: those of the others are in the boxes that they lead to.
 LABELLED = (EdgeKind.ROUTE, EdgeKind.DEAD_LETTERS)
@@ -50,7 +50,7 @@ class Arrow:
     dash: str
     width: float
     words: str
-    #: What is written beside it, and where.
+    #: The text beside it, and its place.
     label: str
     x: float
     y: float
@@ -58,7 +58,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class FlowRow:
-    """A line of the table: from, how, to, what was carried, and what is a second."""
+    """A row of the table: source, kind, target, messages ever and messages a second."""
 
     source: str
     kind: str

@@ -64,7 +64,7 @@ class PeriodicJobAdmin(PlannedAdmin):
     )
 
     def prepare_rows(self, rows: list[Any]) -> None:
-        """Where the last jobs of those on the page are found."""
+        """The addresses of the last jobs of those on the page."""
         pages = message_pages(row.last_message_id for row in rows if row.last_message_id is not None)
         for row in rows:
             row.message_pages = pages

@@ -1,4 +1,4 @@
-"""Where messages go: topics and queues, what leads from one to the other, who consumes, and what each has carried.
+"""Ways of messages: topics and queues, the connections between them, their consumers, and the traffic of each.
 
 A graph of bounded size, around one address or of the busiest queues. Figures are the exact counts of queues, of routes
 and of dead letters that went to other queues.
