@@ -15,3 +15,7 @@ class DescribedError(BrokerError):
         text = (type(self).__doc__ or "").strip().rstrip(".")
         super().__init__(f"{text}: {detail}" if detail else text)
         self.detail = detail
+
+
+class OperationError(BrokerError):
+    """An operator's request cannot be done."""

@@ -17,10 +17,9 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from queues.api import publish
-from queues.errors import BrokerError
+from queues.errors import BrokerError, OperationError
 from queues.models import Message, PeriodicJob, State
 from queues.models.periodic import encode_payload
-from queues.operations.messages import OperationError
 from queues.planning import LONGEST_ERROR, locked_due, plan_after
 
 logger = logging.getLogger(__name__)

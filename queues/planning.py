@@ -16,8 +16,8 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from queues.cron import InvalidSchedule, next_run
+from queues.errors import OperationError
 from queues.models.cron_schedule import CronSchedule
-from queues.operations.messages import OperationError
 
 #: The fields after a change of which a row is planned anew.
 PLANNED_BY = frozenset({"cron", "timezone", "enabled"})

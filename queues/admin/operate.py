@@ -17,11 +17,10 @@ from queues.admin.find import FindForm, actions_of, archived_rows, destroys, liv
 from queues.admin.generic import ModelAdmin
 from queues.admin.life import ID
 from queues.admin.recorded import demand, operator, render_page
-from queues.errors import BrokerError
+from queues.errors import BrokerError, OperationError
 from queues.models import BulkAction, BulkOperation, BulkState, Message
 from queues.operations import bulk
 from queues.operations.bulk import NEED_TARGET, BulkPlan, Preview
-from queues.operations.messages import OperationError
 from queues.operations.search import FINISHED, Criteria
 
 #: Parameters of the address: the action, whether all that was found or only what is selected, and the latter.

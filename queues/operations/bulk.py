@@ -24,7 +24,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from queues.engine.errors import QueueFull, QueueNotFound
-from queues.errors import BrokerError
+from queues.errors import BrokerError, OperationError
 from queues.models import (
     ArchivedMessage,
     BulkAction,
@@ -38,7 +38,6 @@ from queues.models import (
 )
 from queues.operations.audit_log import record, record_id
 from queues.operations.messages import (
-    OperationError,
     get_queue,
     given,
     move_some,
