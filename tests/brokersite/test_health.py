@@ -152,7 +152,7 @@ def test_metrics_of_queues_are_given_on_request(client: Client) -> None:
     assert 'queue="_internal"' not in client.get("/metrics", {"queues": "*"}).content.decode()
 
 
-@pytest.mark.django_db
+@pytest.mark.django_db(transaction=True)
 def test_metrics_of_queues_have_the_dead_letters_that_went_elsewhere(client: Client) -> None:
     graves = create_queue("graves")
     orders = create_queue("orders", dead_letter_queue=graves)

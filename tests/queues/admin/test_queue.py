@@ -269,7 +269,7 @@ def test_the_page_of_a_queue_leads_to_what_can_be_done_to_all_its_messages(
     queue = make_queue("a queue & more")
     store(queue, State.DEAD, 3), store(queue, count=2)
     text = admin_client.get(page(queue)).content.decode()
-    [line] = re.findall(r'<p id="operations">(.*)</p>', text)
+    [line] = re.findall(r'<p id="operations">(.*?)</p>', text, re.DOTALL)
     links = {words: unescape(link) for link, words in re.findall(r'<a href="([^"]*)">([^<]*)</a>', line)}
     assert len(links) == len(BulkAction)
     counts = {words: admin_client.get(link).context["found"].count for words, link in links.items()}
