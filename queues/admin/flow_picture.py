@@ -166,10 +166,13 @@ def _arrow(source: Box, target: Box, kind: str, carried: int | None, said: str, 
     width = 1.5 if carried is None else round(min(1.5 + math.log10(1 + carried) / 2, 5.0), 2)
     amount = "" if carried is None else f": {format_number(carried)} messages"
     label = format_number(carried) if carried is not None and kind in LABELLED else ""
-    along = LABELS[n % len(LABELS)]
-    x = max(_bezier(start, half, half, end, along), 20.0)
-    y = _bezier(source.middle, source.middle, target.middle, target.middle, along) + 4
-    return Arrow(path, colour, dash, width, f"{said}{amount}", label, round(x, 1), round(y, 1))
+    if abs(end - start) > COLUMN:  # behind the boxes of a column: the number stands in the gap before the target
+        x, y = end + math.copysign(COLUMN - BOX, start - end) / 2, target.middle
+    else:
+        along = LABELS[n % len(LABELS)]
+        x = max(_bezier(start, half, half, end, along), 20.0)
+        y = _bezier(source.middle, source.middle, target.middle, target.middle, along)
+    return Arrow(path, colour, dash, width, f"{said}{amount}", label, round(x, 1), round(y + 4, 1))
 
 
 def _bezier(start: float, first: float, second: float, end: float, along: float) -> float:
