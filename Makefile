@@ -13,6 +13,7 @@ help:
 	@echo "make run       start everything for a first look (options: make run UP='--http 127.0.0.1:8080')"
 	@echo "make test      lint, then the tests; those that lack Java, Chromium or Node.js are counted and skipped"
 	@echo "               (options: make test PYTEST='-k words')"
+	@echo "make pytest    the tests without lint, with the same options"
 	@echo "make test-all  lint, then every test, the long ones too; a missing tool is a failure"
 	@echo "make soak      hours of torture, simulation, ETL under load, the broker against a model of queues, and the"
 	@echo "               longest forms of tests"

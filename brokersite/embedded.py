@@ -187,7 +187,7 @@ def _serves(pid: int, data: Path) -> bool:
 
 
 def _start(home: Home) -> tuple[Postmaster, bool]:
-    """Start the server and wait until it is ready, or wait for one that someone else has started."""
+    """Start the server and wait until it is ready, or wait for one that another process has started."""
     deadline = time.monotonic() + START_TIMEOUT
     if not home.data.exists():
         _initialise(home)

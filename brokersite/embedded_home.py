@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from queues import extras
+from queues.errors import BrokerError
 
 #: The home when root's unprivileged user cannot reach DATA_DIR.
 SYSTEM_HOMES = Path("/var/lib/fivewire")
@@ -29,7 +30,7 @@ SYSTEM_HOMES = Path("/var/lib/fivewire")
 SYSTEM_USER = "embedded_postgres"
 
 
-class EmbeddedPostgresError(RuntimeError):
+class EmbeddedPostgresError(BrokerError):
     """The embedded PostgreSQL cannot be used; the message says why and what to do."""
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from queues import childprocess
+from queues.errors import BrokerError
 from wire.net.address import HostPort
 
 #: Seconds a program has to accept connections after its first start.
@@ -23,7 +24,7 @@ FIRST_BACKOFF, LAST_BACKOFF = 0.5, 30.0
 WELL_AFTER = 60.0
 
 
-class SupervisorError(Exception):
+class SupervisorError(BrokerError):
     """The programs cannot be started; the message says which and why."""
 
 

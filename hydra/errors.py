@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from queues.errors import BrokerError
 
-class StoreError(Exception):
+
+class StoreError(BrokerError):
     """The store cannot do this, and cannot later."""
 
 

@@ -6,7 +6,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from hydra.models import Link, Member, Node, NodeRole
 from hydra.notifications import CHANNEL, CommandAction, OperatorCommand
-from queues.operations.messages import OperationError
+from queues.errors import OperationError
 
 
 class NodeRunning(OperationError):

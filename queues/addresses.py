@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from queues.errors import BrokerError
 from queues.reach import Operation, Protocol, may_reach
 
 #: Characters of a name, at most.
@@ -14,7 +15,7 @@ LONGEST_PEER = 240
 SYSTEMS = "names beginning with _ are the system's, and those of Celery's queues are Celery's"
 
 
-class InvalidAddress(ValueError):
+class InvalidAddress(BrokerError, ValueError):
     """An address is NAME, queue:NAME or topic:NAME, and a name has 1 to 255 characters, none of them NUL."""
 
     def __init__(self, address: object, problem: str) -> None:

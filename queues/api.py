@@ -30,6 +30,7 @@ from queues.addresses import SYSTEMS, InvalidAddress, parse_address
 from queues.contents import NoSuchContent, canonical_msgpack
 from queues.engine.errors import QueueFull, QueueNotFound
 from queues.engine.message import statement_parts
+from queues.errors import BrokerError
 from queues.models import Content
 from queues.reach import Operation, Protocol, may_reach
 from queues.settings import settings
@@ -51,7 +52,7 @@ NUL_IN_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 Seconds = float | timedelta
 
 
-class InvalidMessage(ValueError):
+class InvalidMessage(BrokerError, ValueError):
     """A message cannot be stored as it is; the text says why."""
 
 

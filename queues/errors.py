@@ -1,12 +1,21 @@
-"""The base of the errors of the engine, the audit chains and the ETL."""
+"""The base of the broker's errors."""
 
 from __future__ import annotations
 
 
-class DescribedError(Exception):
+class BrokerError(Exception):
+    """The base of what the engine, operators' actions, audit chains and ETL raise about a request. The message says in
+    words what is wrong; any other exception is a fault of the program."""
+
+
+class DescribedError(BrokerError):
     """An error whose message is its class's docstring, followed by a detail where there is one."""
 
     def __init__(self, detail: str = "") -> None:
         text = (type(self).__doc__ or "").strip().rstrip(".")
         super().__init__(f"{text}: {detail}" if detail else text)
         self.detail = detail
+
+
+class OperationError(BrokerError):
+    """An operator's request cannot be done."""

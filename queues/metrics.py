@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from queues.engine import Engine
 from queues.operations.overview import Overview, QueueState, oldest_ready, take_overview
-from queues.operations.route_traffic import read_traffic
+from queues.operations.route_traffic import RouteTraffic, read_dead_letter_traffic, read_traffic
 
 ENGINE_COUNTERS = {
     "published": "Messages stored.",
@@ -82,9 +82,10 @@ def engine_metrics(engine: Engine) -> Iterator[Metric]:
 class _Queues(Collector):
     """The figures of queues, from the tables."""
 
-    def __init__(self, queues: list[QueueState], ages: dict[int, float]) -> None:
+    def __init__(self, queues: list[QueueState], ages: dict[int, float], dead: Iterable[RouteTraffic]) -> None:
         self._queues = queues
         self._ages = ages
+        self._dead = dead
 
     def collect(self) -> Iterator[Metric]:
         queues = self._queues
@@ -101,6 +102,14 @@ class _Queues(Collector):
         yield gauges("fivewire_queue_oldest_seconds", "Age of the first message that is ready.", "queue", oldest)
         nodes = {queue.name: queue.nodes for queue in queues}
         yield gauges("fivewire_queue_nodes", "Nodes with consumers of the queue.", "queue", nodes)
+        moved = CounterMetricFamily(
+            "fivewire_queue_dead_letters_moved", "Dead letters that went to the queue's dead-letter queue.",
+            labels=["queue", "target"],
+        )  # fmt: skip
+        for traffic in self._dead:
+            ends = (traffic.source, traffic.target)
+            moved.add_metric([end.removeprefix("queue:") for end in ends], traffic.carried)
+        yield moved
 
 
 class _Routes(Collector):
@@ -136,7 +145,8 @@ def queue_metrics(pattern: str) -> bytes:
         queue for queue in overview.queues
         if fnmatchcase(queue.name, pattern) and (pattern.startswith("_") or not queue.name.startswith("_"))
     ]  # fmt: skip
-    return text_of(_Queues(queues, oldest_ready(queue.id for queue in queues)))
+    ids = [queue.id for queue in queues]
+    return text_of(_Queues(queues, oldest_ready(ids), read_dead_letter_traffic(ids).values()))
 
 
 def text_of(collector: Collector) -> bytes:

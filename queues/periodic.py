@@ -17,10 +17,9 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from queues.api import publish
-from queues.engine.errors import EngineError
+from queues.errors import BrokerError, OperationError
 from queues.models import Message, PeriodicJob, State
 from queues.models.periodic import encode_payload
-from queues.operations.messages import OperationError
 from queues.planning import LONGEST_ERROR, locked_due, plan_after
 
 logger = logging.getLogger(__name__)
@@ -83,7 +82,7 @@ def _try_to_run(job: PeriodicJob, now: datetime, using: str) -> str:
     try:
         with transaction.atomic(using=using):
             run_locked(job, now, using)
-    except (EngineError, OperationError, ValueError) as error:
+    except (BrokerError, ValueError) as error:
         return str(error)[:LONGEST_ERROR]
     return ""
 

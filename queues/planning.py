@@ -1,4 +1,4 @@
-"""What runs at the times of a cron expression: planned, saved while it may run, locked. Periodic jobs and ETL runs.
+"""Rows with a cron expression, periodic jobs and ETL schedules: planned, saved while they may run, locked.
 
 Any number of processes may look at once. A due row is locked by one of them and skipped by the others, and its next run
 is written in the transaction that runs it, so each run is made once. The clock is the database's.
@@ -16,8 +16,8 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from queues.cron import InvalidSchedule, next_run
+from queues.errors import OperationError
 from queues.models.cron_schedule import CronSchedule
-from queues.operations.messages import OperationError
 
 #: The fields after a change of which a row is planned anew.
 PLANNED_BY = frozenset({"cron", "timezone", "enabled"})

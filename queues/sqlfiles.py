@@ -1,4 +1,5 @@
-"""Named SQL statements: one file a statement, named for what it does, read once. The one loader of all packages."""
+"""Named SQL statements: one file a statement, named for what it does, read once; and files of several statements. The
+one loader of all packages."""
 
 from __future__ import annotations
 
@@ -20,6 +21,13 @@ def load_statement(path: Path) -> bytes:
         load_statement(path.parent / line.removeprefix(INCLUDE).decode()) if line.startswith(INCLUDE) else line
         for line in lines
     )
+
+
+def titled_statements(path: Path) -> dict[str, str]:
+    """The statements of a file that is run from its beginning to its end, by the comments above them. Empty lines
+    separate them; the first block is the file's own comment."""
+    _, *blocks = path.read_text().strip().split("\n\n")
+    return dict(block.removeprefix("-- ").split("\n", 1) for block in blocks)
 
 
 def statements(*folders: Path) -> Callable[[str], bytes]:

@@ -18,8 +18,8 @@ from hydra.models import Node, RecordedLine, SentLine
 from hydra.storage.database_thread import DatabaseThread
 from hydra.storage.statements import statement
 from queues.api import Outgoing, publish_many
+from queues.errors import OperationError
 from queues.models import Message, Overflow, Queue
-from queues.operations.messages import OperationError
 from queues.operations.queues import create_queue
 
 #: Term, index, the line.

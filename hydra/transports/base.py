@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from hydra.irc.settings import IrcTimes
+from queues.errors import BrokerError
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 MAX_QUEUED: Final = 1024 * 1024
 
 
-class TransportError(Exception):
+class TransportError(BrokerError):
     """A link or a listener could not be opened; the message says which, and why."""
 
 

@@ -12,7 +12,8 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
 from queues.admin.generic import ModelAdmin
-from queues.admin.recorded import REFUSALS, AbstractAdmin, RecordedAdmin, demand, operator, render_page, to_type
+from queues.admin.recorded import AbstractAdmin, RecordedAdmin, demand, operator, render_page, to_type
+from queues.errors import BrokerError
 
 #: The answer to an action on rows that have been deleted meanwhile.
 GONE = "None of what was chosen is there any more."
@@ -89,7 +90,7 @@ class ConfirmedDeletion(RecordedAdmin, metaclass=AbstractAdmin):
             self.record_action(request, "delete", obj, self.deletion_lines([obj])[0].removeprefix(f"{name}: "))
             try:
                 gone = self.delete_by(obj, operator(request))
-            except REFUSALS as error:
+            except BrokerError as error:
                 self.record_action(request, "failed", obj, f"delete: {error}")
                 self.message_user(request, f"{name}: {error}", messages.ERROR)
                 continue

@@ -1,4 +1,4 @@
-"""Connections of clients over every protocol: who is connected where, what it does and holds, and a way to end it."""
+"""Connections of clients over every protocol: their rates, the messages that they hold, and an action to end them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from queues.admin.charts import format_number, format_rate, format_size
 from queues.admin.confirm import GONE, confirm_page, confirmed
 from queues.admin.keyset import KeysetAdmin, KeysetChangeList
 from queues.admin.links import page_of
-from queues.admin.recorded import REFUSALS, object_page, operator
+from queues.admin.recorded import object_page, operator
 from queues.engine.clients import LATEST, MOST_LISTED
+from queues.errors import BrokerError
 from queues.models import Connection
 from queues.operations import connections as operations
 from queues.reach import Protocol
@@ -189,7 +190,7 @@ class ConnectionAdmin(KeysetAdmin):
             )
         try:
             operations.disconnect(chosen, operator(request))
-        except REFUSALS as error:
+        except BrokerError as error:
             self.message_user(request, str(error), messages.ERROR)
             return None
         for one in chosen:

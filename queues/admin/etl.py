@@ -13,16 +13,14 @@ from django.utils.html import format_html
 
 from queues.admin.confirm import confirm_page, confirmed
 from queues.admin.etl_columns import RunColumns, page, progress_html
-from queues.admin.recorded import REFUSALS, ReadOnlyAdmin, demand, object_page, operator
+from queues.admin.recorded import ReadOnlyAdmin, demand, object_page, operator
 from queues.etl import runs, schedules
-from queues.etl.errors import EtlError
 from queues.etl.options import RunOptions, default_output
 from queues.models import EtlRun
 from queues.settings import settings
 
 #: Seconds after which the list loads itself again while a run lasts.
 REFRESH = 3
-TROUBLES = (*REFUSALS, EtlError)
 
 
 @admin.register(EtlRun)
@@ -37,9 +35,9 @@ class EtlRunAdmin(RunColumns, ReadOnlyAdmin):
     actions = ("cancel", "run_again")
     fieldsets = (
         (None, {"fields": ("progress",)}),
-        ("What it was given", {"fields": ("trigger", "restart_shown", "output", "options", "queued_at")}),
+        ("Request", {"fields": ("trigger", "restart_shown", "output", "options", "queued_at")}),
         (
-            "What it has done",
+            "Result",
             {
                 "fields": (
                     "window", "window_from", "window_to", "rows_in_shown", "rows_out_shown", "late_rows", "size",
@@ -47,7 +45,7 @@ class EtlRunAdmin(RunColumns, ReadOnlyAdmin):
                 )
             },
         ),
-        ("Who looks after it", {"fields": ("looked_after", "log"), "classes": ("collapse",)}),
+        ("Process", {"fields": ("looked_after", "log"), "classes": ("collapse",)}),
         ("Charts", {"fields": ("charts",)}),
     )  # fmt: skip
     readonly_fields = (
@@ -62,7 +60,6 @@ class EtlRunAdmin(RunColumns, ReadOnlyAdmin):
     pages = {
         "start": "start/", "progress": "<int:id>/progress/", "cancel": "<int:id>/cancel/", "again": "<int:id>/again/",
     }  # fmt: skip
-    refusals = TROUBLES
 
     def refresh_after(self, rows: Sequence[EtlRun]) -> int | None:
         return REFRESH if any(not run.is_finished for run in rows) else None

@@ -1,4 +1,4 @@
-"""ETL schedules: when the job runs, by whose clock, and what became of it."""
+"""ETL schedules: the times of the job, their time zone, and the result of the last run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from queues.admin.etl import TROUBLES
 from queues.admin.etl_columns import page
 from queues.admin.generic import ModelForm
 from queues.admin.planned import PlannedAdmin, moment_shown
@@ -33,7 +32,6 @@ class EtlScheduleAdmin(PlannedAdmin):
     list_display = ("name", "schedule", "enabled", "next_run", "last_begun", "last_state", "problem")
     list_filter = ("enabled",)
     related = ("last_run",)
-    refusals = TROUBLES
     readonly_fields = ("in_words", "next_run", "upcoming", "last_begun", "last_state", "problem", "created_at")
     fieldsets = (
         (None, {"fields": ("name", "enabled")}),

@@ -12,7 +12,8 @@ from django.urls import reverse
 from queues.admin import payload
 from queues.admin.generic import ModelAdmin
 from queues.admin.life import ID
-from queues.admin.recorded import REFUSALS, demand, render_page
+from queues.admin.recorded import demand, render_page
+from queues.errors import BrokerError
 from queues.models import ArchivedMessage, BulkAction, Message, Outcome, Queue
 from queues.operations.keys import PROTOCOLS
 from queues.operations.search import FINISHED, STATES, Criteria, Look, Search
@@ -62,7 +63,7 @@ def find_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
             return HttpResponseRedirect(reverse("admin:queues_message_change", args=[id]))
         try:
             context |= _found(request, form.criteria())
-        except REFUSALS as error:
+        except BrokerError as error:
             context["refusal"] = str(error)
     return render_page(model_admin, request, "message_find", "Find messages", **context)
 

@@ -13,8 +13,10 @@ from queues.operations.flows import Edge, EdgeKind, Flows
 COLUMN, BOX, ROW, BOX_HEIGHT, MARGIN = 250, 174, 46, 34, 34
 LONGEST = 23
 HEADS = ("Topics", "Queues and peers", "Consumers", "Dead letters")
-#: How far along their lines numbers are written, in turns: lines cross in the middle.
+#: Places of numbers along their lines, in turns: lines cross in the middle.
 LABELS = (0.3, 0.5, 0.7)
+#: Kinds of lines whose numbers stand beside them: those of the others are in the boxes that they lead to.
+LABELLED = (EdgeKind.ROUTE, EdgeKind.DEAD_LETTERS)
 #: Colour and pattern of each kind of line.
 LOOKS: Mapping[str, tuple[str, str]] = {
     EdgeKind.SUBSCRIPTION: (COLOURS[0], ""),
@@ -48,7 +50,7 @@ class Arrow:
     dash: str
     width: float
     words: str
-    #: What is written beside it, and where.
+    #: The text beside it, and its place.
     label: str
     x: float
     y: float
@@ -56,7 +58,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class FlowRow:
-    """A line of the table: from, how, to, what was carried, and what is a second."""
+    """A row of the table: source, kind, target, messages ever and messages a second."""
 
     source: str
     kind: str
@@ -163,11 +165,14 @@ def _arrow(source: Box, target: Box, kind: str, carried: int | None, said: str, 
     path = f"M{start:g},{above} C{half:g},{above} {half:g},{below} {end:g},{below}"
     width = 1.5 if carried is None else round(min(1.5 + math.log10(1 + carried) / 2, 5.0), 2)
     amount = "" if carried is None else f": {format_number(carried)} messages"
-    label = format_number(carried) if carried is not None and kind == EdgeKind.ROUTE else ""
-    along = LABELS[n % len(LABELS)]
-    x = max(_bezier(start, half, half, end, along), 20.0)
-    y = _bezier(source.middle, source.middle, target.middle, target.middle, along) + 4
-    return Arrow(path, colour, dash, width, f"{said}{amount}", label, round(x, 1), round(y, 1))
+    label = format_number(carried) if carried is not None and kind in LABELLED else ""
+    if abs(end - start) > COLUMN:  # behind the boxes of a column: the number stands in the gap before the target
+        x, y = end + math.copysign(COLUMN - BOX, start - end) / 2, target.middle
+    else:
+        along = LABELS[n % len(LABELS)]
+        x = max(_bezier(start, half, half, end, along), 20.0)
+        y = _bezier(source.middle, source.middle, target.middle, target.middle, along)
+    return Arrow(path, colour, dash, width, f"{said}{amount}", label, round(x, 1), round(y + 4, 1))
 
 
 def _bezier(start: float, first: float, second: float, end: float, along: float) -> float:
@@ -177,7 +182,7 @@ def _bezier(start: float, first: float, second: float, end: float, along: float)
 
 
 def _carried(flows: Flows, edge: Edge) -> int | None:
-    """Messages that went this way; None where that is not counted."""
+    """Messages that went this way; None where that is not known, as of a queue that is gone."""
     if edge in flows.traffic:
         return flows.traffic[edge].carried
     if edge.kind is EdgeKind.SUBSCRIPTION and (state := flows.queues.get(edge.target)) is not None:
@@ -186,7 +191,7 @@ def _carried(flows: Flows, edge: Edge) -> int | None:
 
 
 def _rate(flows: Flows, edge: Edge) -> str:
-    """What goes this way a second, where that is counted."""
+    """Messages a second that go this way, where that is known."""
     if edge in flows.traffic:
         return format_rate(flows.traffic[edge].rate)
     if edge.kind is EdgeKind.SUBSCRIPTION and (state := flows.queues.get(edge.target)) is not None:
@@ -224,7 +229,7 @@ def _steps(flows: Flows) -> list[FlowRow]:
     steps = []
     for edge in sorted(flows.edges):
         carried = _carried(flows, edge)
-        shown = "not counted by itself" if carried is None else f"{carried:,}"
+        shown = "unknown" if carried is None else f"{carried:,}"
         steps.append(FlowRow(edge.source, str(edge.kind), edge.target, shown, _rate(flows, edge)))
     for address, state in sorted(flows.queues.items()):
         if consumers := _consumers(flows, address):

@@ -18,7 +18,8 @@ from django.urls import reverse
 from queues.admin.charts import SMALL, format_number, format_rate, format_seconds, format_size
 from queues.admin.find import find_address
 from queues.admin.history import history_charts
-from queues.admin.recorded import REFUSALS, demand, operator
+from queues.admin.recorded import demand, operator
+from queues.errors import BrokerError
 from queues.operations.backends import end_backend
 from queues.operations.monitor import reader
 from queues.operations.overview import HorizonHolder, QueueState
@@ -176,7 +177,7 @@ def end_backend_view(request: HttpRequest, pid: int) -> HttpResponse:
     if request.method == "POST":
         try:
             end_backend(holder, operator(request))
-        except REFUSALS as error:
+        except BrokerError as error:
             messages.error(request, str(error))
         else:
             messages.success(request, f"Ended the session {pid}.")

@@ -1,4 +1,4 @@
-"""Peers: whose names they are, who is connected where, and what waits for them."""
+"""Peers: the owners of their names, their connections, and the letters that wait for them."""
 
 from __future__ import annotations
 

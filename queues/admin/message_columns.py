@@ -1,4 +1,4 @@
-"""What the pages of stored and of finished messages have in common."""
+"""Fields that the pages of stored and of finished messages share."""
 
 from __future__ import annotations
 

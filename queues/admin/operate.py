@@ -16,11 +16,11 @@ from queues.admin.confirm import confirmed
 from queues.admin.find import FindForm, actions_of, archived_rows, destroys, live_rows, may_operate
 from queues.admin.generic import ModelAdmin
 from queues.admin.life import ID
-from queues.admin.recorded import REFUSALS, demand, operator, render_page
+from queues.admin.recorded import demand, operator, render_page
+from queues.errors import BrokerError, OperationError
 from queues.models import BulkAction, BulkOperation, BulkState, Message
 from queues.operations import bulk
 from queues.operations.bulk import NEED_TARGET, BulkPlan, Preview
-from queues.operations.messages import OperationError
 from queues.operations.search import FINISHED, Criteria
 
 #: Parameters of the address: the action, whether all that was found or only what is selected, and the latter.
@@ -103,7 +103,7 @@ def operate_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
             data = form.cleaned_data
             plan = BulkPlan(action=action, criteria=criteria, target=data.get("target", ""), delay=data.get("delay"))
             return _begin(model_admin, request, plan, found)
-    except REFUSALS as error:
+    except BrokerError as error:
         model_admin.message_user(request, str(error), messages.ERROR)
         return HttpResponseRedirect(reverse("admin:queues_message_find"))
     finished, label = criteria.state == FINISHED, action.label.capitalize()

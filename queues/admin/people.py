@@ -1,4 +1,4 @@
-"""Users and groups, as Django's admin has them: what is done to them is recorded, too."""
+"""Users and groups, as Django's admin has them, with their changes recorded in the chain of operators."""
 
 from __future__ import annotations
 

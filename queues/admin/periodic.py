@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from queues.admin.generic import ModelForm
 from queues.admin.links import link, message_pages, page_of
 from queues.admin.planned import PlannedAdmin, moment_shown
-from queues.admin.recorded import REFUSALS
+from queues.errors import BrokerError
 from queues.models import PeriodicJob
 from queues.operations import periodic as operations
 
@@ -53,7 +53,7 @@ class PeriodicJobAdmin(PlannedAdmin):
     list_display = ("name", "queue_shown", "schedule", "enabled", "next_run", "last_run", "problem")
     list_filter = ("enabled", ("last_error", admin.EmptyFieldListFilter))
     related = ("queue",)
-    refusals = (*REFUSALS, ValueError)
+    refusals = (BrokerError, ValueError)
     search_fields = ("name", "cron")
     autocomplete_fields = ("queue",)
     readonly_fields = ("in_words", "next_run", "upcoming", "last_run", "problem", "created_at")
@@ -64,7 +64,7 @@ class PeriodicJobAdmin(PlannedAdmin):
     )
 
     def prepare_rows(self, rows: list[Any]) -> None:
-        """Where the last jobs of those on the page are found."""
+        """The addresses of the last jobs of those on the page."""
         pages = message_pages(row.last_message_id for row in rows if row.last_message_id is not None)
         for row in rows:
             row.message_pages = pages

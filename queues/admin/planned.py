@@ -1,4 +1,4 @@
-"""What runs at the times of a cron expression: when it runs, how the last run went, and running it now."""
+"""Pages of what a cron expression schedules: its times, the result of the last run, and a run now."""
 
 from __future__ import annotations
 

@@ -15,8 +15,9 @@ from django.urls import reverse
 
 from queues.admin.generic import ModelAdmin
 from queues.admin.life import ID
-from queues.admin.recorded import REFUSALS, demand, operator, render_page
-from queues.api import InvalidAddress, InvalidMessage, publish
+from queues.admin.recorded import demand, operator, render_page
+from queues.api import publish
+from queues.errors import BrokerError
 from queues.models import ArchivedMessage, Content, Message, Queue
 from queues.operations.audit_log import record
 
@@ -76,7 +77,7 @@ def publish_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             return _publish(model_admin, request, form.cleaned_data)
-        except (*REFUSALS, InvalidAddress, InvalidMessage, TypeError) as error:
+        except (BrokerError, TypeError) as error:
             form.add_error(None, str(error))
     return render_page(model_admin, request, "message_publish", "Publish a message", form=form)
 

@@ -26,8 +26,9 @@ from queues.admin.links import page_of
 from queues.admin.operate import queue_links
 from queues.admin.publish import may_publish
 from queues.admin.queue_panel import NO_FIGURES, ListFigures, list_figures, queue_panel
-from queues.admin.recorded import REFUSALS, object_page, operator, to_type
+from queues.admin.recorded import object_page, operator, to_type
 from queues.counts import QueueCounts, many_counts
+from queues.errors import BrokerError
 from queues.models import Queue, QueueKind
 from queues.operations import audit_log
 from queues.operations import messages as message_operations
@@ -219,7 +220,7 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
             self.record_action(request, "purge", queue, waiting[queue])
             try:
                 gone = message_operations.purge(queue.name, by=operator(request))
-            except REFUSALS as error:
+            except BrokerError as error:
                 self.record_action(request, "failed", queue, f"purge: {error}")
                 self.message_user(request, str(error), messages.ERROR)
                 continue

@@ -96,6 +96,10 @@ def queue_panel(queue: Queue, span: str, using: str = DEFAULT_DB_ALIAS) -> dict[
     counts = QueueCounts() if state is None else state.counts
     details = queue_details(queue, counts.leased, using)
     series = read_series([queue.pk], SPANS[span], now, using)[queue.pk]
+    dead = f"{format_number(counts.settled)} messages ever left"
+    if details.moved is not None:
+        target, moved = details.moved
+        dead = f"{format_number(moved)} ever went to {target}"
     return {
         "figures": [
             ("In", format_rate(0 if state is None else state.in_rate), f"{format_number(counts.published)} ever"),
@@ -106,7 +110,7 @@ def queue_panel(queue: Queue, span: str, using: str = DEFAULT_DB_ALIAS) -> dict[
             ("Ready", format_number(counts.ready), f"{format_number(counts.delayed)} delayed"),
             ("Oldest", _age(ages, queue.pk), "first ready message"),
             ("Unacknowledged", format_number(counts.leased), "with consumers"),
-            ("Dead letters", format_number(counts.dead), f"{format_number(counts.settled)} messages ever left"),
+            ("Dead letters", format_number(counts.dead), dead),
         ],
         "charts": history_charts(series, SPANS[span], now, SMALL),
         "span": span, "spans": {key: one.label for key, one in SPANS.items()},

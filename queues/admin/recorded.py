@@ -23,11 +23,8 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, re_path, reverse
 
 from queues.admin.generic import ModelAdmin
-from queues.engine.errors import EngineError
+from queues.errors import BrokerError
 from queues.operations import audit_log
-from queues.operations.messages import OperationError
-
-REFUSALS = (EngineError, OperationError)
 
 
 class AbstractAdmin(ABCMeta, MediaDefiningClass):
@@ -124,8 +121,8 @@ class RecordedAdmin(ModelAdmin):
     #: The text about an object that is gone; empty: Django's.
     gone = ""
     change_list: ClassVar[type[ChangeList]] = PreparedChangeList
-    #: What an action may be refused with.
-    refusals: ClassVar[tuple[type[Exception], ...]] = REFUSALS
+    #: Errors that refuse an action.
+    refusals: ClassVar[tuple[type[Exception], ...]] = (BrokerError,)
     delete_confirmation_template = "admin/queues/delete_confirmation.html"
     delete_selected_confirmation_template = "admin/queues/delete_selected_confirmation.html"
 
@@ -152,11 +149,11 @@ class RecordedAdmin(ModelAdmin):
         return found.select_related(*self.related) if self.related else found
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
-        """What the template of the list needs of its own."""
+        """The context of the list beside that of every list."""
         return {}
 
     def object_context(self, request: HttpRequest, object_id: str) -> dict[str, Any]:
-        """What the template of an object's page needs of its own."""
+        """The context of an object's page beside that of every page."""
         return {}
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:

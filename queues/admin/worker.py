@@ -1,4 +1,4 @@
-"""Workers: who is connected for jobs, and what they are doing. Read only; the pages load themselves again."""
+"""Workers: their connections, subscriptions and jobs. Read only; the pages refresh themselves."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ from operator import attrgetter
 from time import time
 from typing import Any, Protocol
 
+from queues.connection_ids import NUMBER_BITS, connection_id
 from queues.engine.clock import now
 from queues.engine.database import Connection
 from queues.engine.health import Health
@@ -46,8 +47,6 @@ QUIET, WATCHED = 60.0, 15.0
 SLICE = 500
 #: Bytes of an address and of a name that are kept.
 LONGEST = 255
-#: Bits of a connection's id below those of its node's.
-NUMBER_BITS = 32
 
 
 class ClientSession(Protocol):
@@ -308,16 +307,6 @@ class Clients:
         latest = {client.number: client for client in islice(reversed(self._open.values()), LATEST)}
         others = (client for client in self._open.values() if client.number not in latest)
         return [*heapq.nlargest(MOST_LISTED - len(latest), others, key=attrgetter("rate")), *latest.values()]
-
-
-def connection_id(node: int, number: int) -> int:
-    """The id of a connection's row."""
-    return node << NUMBER_BITS | number
-
-
-def parts_of_id(id: int) -> tuple[int, int]:
-    """The node and the number in a connection's id."""
-    return id >> NUMBER_BITS, id & ((1 << NUMBER_BITS) - 1)
 
 
 def _slices(clients: list[ClientConnection], size: int) -> Iterator[list[ClientConnection]]:

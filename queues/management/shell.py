@@ -18,19 +18,12 @@ import psycopg
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import DataError, InterfaceError, OperationalError, ProgrammingError
 
-from queues.addresses import InvalidAddress
-from queues.api import LONGEST_TIME, InvalidMessage
-from queues.engine.errors import EngineError
-from queues.operations.keys import InvalidKey, KeyExists
-from queues.operations.messages import OperationError
-from queues.operations.routes import RouteError
+from queues.api import LONGEST_TIME
+from queues.errors import BrokerError
 
 REFUSED, USAGE = 1, 2
 
 Rows = Sequence[Sequence[Any]]
-
-#: Errors of a request; any other is a fault of the program and shows its traceback.
-REFUSALS = (EngineError, OperationError, RouteError, InvalidAddress, InvalidMessage, InvalidKey, KeyExists)
 
 #: Characters of a bar of progress.
 BAR = 30
@@ -39,7 +32,8 @@ BAR = 30
 class SubcommandCommand(BaseCommand):
     """A command whose first argument says what to do: `do_NAME` is called with the options."""
 
-    refusals: tuple[type[Exception], ...] = REFUSALS
+    #: Errors that are told in a line; any other shows its traceback.
+    refusals: tuple[type[Exception], ...] = (BrokerError,)
 
     def handle(self, *args: Any, **options: Any) -> None:
         do: Callable[[dict[str, Any]], None] = getattr(self, f"do_{options['do']}")

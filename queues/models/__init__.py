@@ -27,7 +27,15 @@ from queues.models.periodic import PeriodicJob
 from queues.models.queue import Overflow, Queue, QueueCount, QueueKind, QueueTally, Retention
 from queues.models.sample import QueueSample, SampleMark
 from queues.models.taskrun import TaskRun, TaskStatus
-from queues.models.topology import Route, RouteCount, RouteTally, Subscription, Topology
+from queues.models.topology import (
+    DeadLetterCount,
+    DeadLetterTally,
+    Route,
+    RouteCount,
+    RouteTally,
+    Subscription,
+    Topology,
+)
 from queues.models.worker import Worker
 
 __all__ = [
@@ -48,6 +56,8 @@ __all__ = [
     "ConnectionTotal",
     "Consumer",
     "Content",
+    "DeadLetterCount",
+    "DeadLetterTally",
     "EtlBodies",
     "EtlRun",
     "EtlSchedule",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models.functions import Now
 
-from queues.engine.clients import parts_of_id
+from queues.connection_ids import parts_of_id
 from queues.reach import Protocol
 
 #: Protocols whose clients have connections of their own.

@@ -1,4 +1,4 @@
-"""Subscriptions of topics, and routes."""
+"""Subscriptions of topics, routes, and what these and the ways of dead letters have carried."""
 
 from __future__ import annotations
 
@@ -115,3 +115,42 @@ class RouteTally(models.Model):
 
     def __str__(self) -> str:
         return f"{self.route_id}: {self.carried:+}"
+
+
+class DeadLetterCount(models.Model):
+    """The number of dead letters that went from a queue to another: exact together with the `DeadLetterTally` rows."""
+
+    # The constraints are in the migration, as that of `RouteCount`.
+    queue = models.ForeignKey(
+        "queues.Queue", on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False
+    )
+    target = models.ForeignKey("queues.Queue", on_delete=models.DO_NOTHING, related_name="+", db_constraint=False)
+    carried = models.BigIntegerField()
+
+    class Meta:
+        default_permissions = ()
+        constraints = (models.UniqueConstraint(fields=("queue", "target"), name="deadlettercount_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.queue_id} to {self.target_id}: {self.carried}"
+
+
+class DeadLetterTally(models.Model):
+    """Dead letters that went from a queue to another in one transaction; folded into `DeadLetterCount` later."""
+
+    queue = models.ForeignKey(
+        "queues.Queue", on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False
+    )
+    target = models.ForeignKey(
+        "queues.Queue", on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False
+    )
+    carried = models.BigIntegerField()
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        default_permissions = ()
+        verbose_name_plural = "dead letter tallies"
+        indexes = (models.Index(fields=("at",), name="deadlettertally_at"),)
+
+    def __str__(self) -> str:
+        return f"{self.queue_id} to {self.target_id}: {self.carried:+}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.db import DEFAULT_DB_ALIAS, ProgrammingError, transaction
 
+from queues.errors import OperationError
 from queues.operations.audit_log import record
-from queues.operations.messages import OperationError
 from queues.operations.overview import HorizonHolder
 from queues.store import query
 

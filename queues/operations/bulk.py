@@ -23,7 +23,8 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from queues.engine.errors import EngineError, QueueFull, QueueNotFound
+from queues.engine.errors import QueueFull, QueueNotFound
+from queues.errors import BrokerError, OperationError
 from queues.models import (
     ArchivedMessage,
     BulkAction,
@@ -37,7 +38,6 @@ from queues.models import (
 )
 from queues.operations.audit_log import record, record_id
 from queues.operations.messages import (
-    OperationError,
     get_queue,
     given,
     move_some,
@@ -149,7 +149,7 @@ def step(id: int, using: str = DEFAULT_DB_ALIAS) -> bool:
         try:
             with transaction.atomic(using=using):
                 _advance(operation, using)
-        except (EngineError, OperationError) as error:
+        except BrokerError as error:
             operation.cursor, operation.looked, operation.done, operation.skipped = before
             operation.error = str(error)
             _end(operation, BulkState.FAILED, operation.by, using)

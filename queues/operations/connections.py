@@ -18,11 +18,11 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import Count, DurationField, ExpressionWrapper, Min, Sum
 from django.db.models.functions import Now
 
-from queues.engine.clients import NUMBER_BITS, connection_id, parts_of_id
+from queues.connection_ids import NUMBER_BITS, connection_id, parts_of_id
 from queues.engine.cluster.notifications.formats import Disconnected, Watched
+from queues.errors import OperationError
 from queues.models import Connection, ConnectionTotal, Node
 from queues.operations.audit_log import record, record_id
-from queues.operations.messages import OperationError
 from queues.store import notify, tell
 
 #: Connections of other sources that are listed, at most.

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS, DataError, models, transaction
 
-from queues.engine.errors import QueueNotFound
+from queues.errors import BrokerError, OperationError
 from queues.models import ApiKey, PeriodicJob, Queue, QueueKind, Route
 from queues.operations.audit_log import declare, record, record_id
 from queues.operations.keys import known_protocols, valid_patterns
-from queues.operations.messages import OperationError, get_queue
+from queues.operations.messages import get_queue
 from queues.operations.periodic import FIELDS as PERIODIC_FIELDS
 from queues.operations.periodic import add_periodic
 from queues.operations.queues import POLICY, create_queue, policy_problems
@@ -122,7 +122,7 @@ def _each(section: Mapping[str, Any], bring_in: Callable[[str, Any], Change | No
             raise InvalidDefinitions(f"{name!r}: {' '.join(texts)}") from error
         except InvalidDefinitions:
             raise
-        except (OperationError, QueueNotFound, ValueError, DataError) as error:  # the last two: no text of PostgreSQL's
+        except (BrokerError, ValueError, DataError) as error:  # the last two: no text of PostgreSQL's
             raise InvalidDefinitions(f"{name!r}: {error}") from error
         if change is not None:
             yield change

@@ -1,7 +1,7 @@
-"""Where messages go: topics and queues, what leads from one to the other, who consumes, and what each has carried.
+"""Ways of messages: topics and queues, the connections between them, their consumers, and the traffic of each.
 
-A graph of bounded size, around one address or of the busiest queues. Figures are those of the queues' exact counts, and
-those of routes, which count by themselves.
+A graph of bounded size, around one address or of the busiest queues. Figures are the exact counts of queues, of routes
+and of dead letters that went to other queues.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django.db import DEFAULT_DB_ALIAS
 from queues.models import Queue
 from queues.operations.monitor import reader
 from queues.operations.overview import QueueState, read_queues
-from queues.operations.route_traffic import RouteTraffic, read_traffic
+from queues.operations.route_traffic import RouteTraffic, read_dead_letter_traffic, read_traffic
 from queues.store import query_within
 
 #: Milliseconds that a statement may take; queues in a graph, edges of each kind that are read at a step, and steps from
@@ -51,8 +51,9 @@ class Flows:
     #: The queues that there are, by their addresses, and the workers of each.
     queues: dict[str, QueueState] = field(default_factory=dict)
     workers: dict[str, int] = field(default_factory=dict)
-    #: The ids of the edges that are routes, and the traffic of these.
-    routes: dict[Edge, int] = field(default_factory=dict)
+    #: The ids of subscriptions, routes and queues with a dead-letter queue, by their edges.
+    ids: dict[Edge, int] = field(default_factory=dict)
+    #: The traffic of the routes and of the dead letters.
     traffic: dict[Edge, RouteTraffic] = field(default_factory=dict)
     #: Whether something was left out.
     cut: bool = False
@@ -133,8 +134,7 @@ def _add_edges(flows: Flows, addresses: Iterable[str], using: str) -> None:
     for row in (row for kind in kinds for row in kind):
         edge = _edge(row)
         flows.edges.add(edge)
-        if edge.kind is EdgeKind.ROUTE:
-            flows.routes[edge] = row["id"]
+        flows.ids[edge] = row["id"]
 
 
 def _edge(row: dict[str, Any]) -> Edge:
@@ -162,9 +162,10 @@ def _keep(flows: Flows, names: Iterable[str]) -> list[str]:
 def _add_figures(flows: Flows, states: Iterable[QueueState], using: str) -> None:
     """Add what is known of the graph's queues."""
     by_id = {state.id: state for state in states}
-    if routes := {edge: id for edge, id in flows.routes.items() if edge in flows.edges}:
-        traffic = read_traffic(routes.values(), using, LIMIT)
-        flows.traffic = {edge: traffic[id] for edge, id in routes.items() if id in traffic}
+    for kind, read in ((EdgeKind.ROUTE, read_traffic), (EdgeKind.DEAD_LETTERS, read_dead_letter_traffic)):
+        if ids := {edge: flows.ids[edge] for edge in flows.edges if edge.kind is kind}:
+            traffic = read(ids.values(), using, LIMIT)
+            flows.traffic |= {edge: traffic[id] for edge, id in ids.items() if id in traffic}
     workers = query_within("list_workers", using, LIMIT, queues=list(by_id))
     flows.queues = {f"queue:{state.name}": state for state in by_id.values()}
     flows.workers = {f"queue:{by_id[id].name}": count for id, count in workers}

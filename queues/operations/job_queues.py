@@ -8,9 +8,10 @@ from uuid import UUID
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from queues.counts import queue_counts
+from queues.errors import OperationError
 from queues.models import Queue, Worker
 from queues.operations.jobs import JobStatus
-from queues.operations.messages import OperationError, get_queue
+from queues.operations.messages import get_queue
 from queues.operations.queues import create_queue
 
 

@@ -26,8 +26,9 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import F, Func, IntegerField, Q
 
 from queues.engine.uuids import first_id, message_uuid
+from queues.errors import OperationError
 from queues.models import ArchivedMessage, JobLogLine, Message, Outcome, Queue, State, Worker
-from queues.operations.messages import OperationError, get_queue, purge_batches
+from queues.operations.messages import get_queue, purge_batches
 
 #: Lines of a job's log that are kept: the latest ones.
 MOST_LOG_LINES = 200

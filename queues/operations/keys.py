@@ -11,6 +11,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from queues.engine.access import key_digest
+from queues.errors import BrokerError
 from queues.models import ApiKey
 from queues.settings import settings
 
@@ -24,11 +25,11 @@ LONGEST_PATTERN = 255
 LONGEST_GRACE = timedelta(days=366)
 
 
-class KeyExists(ValueError):
+class KeyExists(BrokerError, ValueError):
     """There is a key of this name, or with this value."""
 
 
-class InvalidKey(ValueError):
+class InvalidKey(BrokerError, ValueError):
     """A key cannot be made like this; the text says why."""
 
 
@@ -101,8 +102,8 @@ def new_key(
 
 
 def list_keys() -> list[ApiKey]:
-    """All keys, revoked ones too, by name."""
-    return list(ApiKey.objects.all())
+    """All keys, revoked ones too, by name, with their last log-ins."""
+    return list(ApiKey.objects.select_related("use"))
 
 
 def rotate_key(name: str, grace: timedelta, key: str | None = None) -> tuple[ApiKey, str]:

@@ -10,9 +10,10 @@ from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from queues.addresses import name_problem
 from queues.counts import queue_counts
+from queues.errors import OperationError
 from queues.models import Mailbox, Outcome, State
 from queues.operations import queues as queue_operations
-from queues.operations.messages import WAITING, OperationError, Progress, no_progress, purge_batches
+from queues.operations.messages import WAITING, Progress, no_progress, purge_batches
 
 #: Milliseconds to wait for open transactions that have published to a mailbox before its deletion is given up.
 QUEUE_TIMEOUT = "5000"

@@ -13,6 +13,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from queues.engine.cluster.notifications.formats import Purge
 from queues.engine.errors import QueueFull, QueueNotFound
+from queues.errors import OperationError
 from queues.models import Message, Outcome, Overflow, Queue, State
 from queues.reach import Operation, Protocol, may_reach
 from queues.store import announce_ready, drop_oldest, notify, query
@@ -25,10 +26,6 @@ LEASE_BATCH = 100_000
 #: The states of messages that wait for delivery: those are purged or moved by default.
 WAITING = (State.DELAYED, State.READY)
 LEASES = (State.LEASED, State.DEAD_LEASED)
-
-
-class OperationError(Exception):
-    """An operator's request cannot be done."""
 
 
 def no_progress(count: int) -> None:

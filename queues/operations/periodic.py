@@ -9,8 +9,9 @@ from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from queues.errors import OperationError
 from queues.models import PeriodicJob
-from queues.operations.messages import OperationError, get_queue
+from queues.operations.messages import get_queue
 from queues.periodic import run_locked
 from queues.planning import locked, save_planned
 

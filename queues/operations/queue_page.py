@@ -38,6 +38,8 @@ class QueueDetails:
     #: The line of a queue with a single active consumer: that one, then those that wait, in their order.
     line: list[ConsumerState]
     reasons: list[tuple[str, int]]
+    #: The dead-letter queue and the number of dead letters that went there; None: there is none.
+    moved: tuple[str, int] | None
 
 
 def queue_details(queue: Queue, held: int, using: str = DEFAULT_DB_ALIAS) -> QueueDetails:
@@ -45,7 +47,7 @@ def queue_details(queue: Queue, held: int, using: str = DEFAULT_DB_ALIAS) -> Que
     connections are as of two seconds ago while the page stays open. Raises django.db.OperationalError when
     it takes more than two seconds."""
     watch.renew(using)
-    [(nodes, workers, connections, peer, subscriber, line, reasons)] = query_within(
+    [(nodes, workers, connections, peer, subscriber, line, reasons, moved)] = query_within(
         "queue_page", using, LIMIT, queue=queue.pk, name=queue.name, most=MOST_WORKERS, letters=MOST_LETTERS,
         reasons=MOST_REASONS,
     )  # fmt: skip
@@ -63,6 +65,7 @@ def queue_details(queue: Queue, held: int, using: str = DEFAULT_DB_ALIAS) -> Que
     return QueueDetails(
         [*consumers, *map(_node, nodes)], [_in_line(one) for one in line],
         [(reason, count) for reason, count in reasons],
+        None if moved is None else (moved["target"], moved["carried"]),
     )  # fmt: skip
 
 

@@ -19,10 +19,10 @@ from queues.addresses import queue_problem
 from queues.counts import queue_counts
 from queues.engine.cluster.notifications.formats import Purge
 from queues.engine.errors import QueueNotFound
+from queues.errors import OperationError as OperationError  # the base of the errors here
 from queues.models import Mailbox, Outcome, Queue, State, Subscription
 from queues.operations.audit_log import declare
 from queues.operations.messages import LEASES, WAITING, Progress, get_queue, newest, no_progress, purge_batches
-from queues.operations.messages import OperationError as OperationError  # the base of the errors here
 from queues.reach import Operation, Protocol, may_reach
 from queues.store import notify, query
 

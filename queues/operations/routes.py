@@ -5,11 +5,12 @@ from __future__ import annotations
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from queues.addresses import SYSTEMS, InvalidAddress, parse_address, parse_target
+from queues.errors import BrokerError
 from queues.models import Queue, Route
 from queues.reach import Operation, Protocol, may_reach
 
 
-class RouteError(ValueError):
+class RouteError(BrokerError, ValueError):
     """A route cannot be added or removed."""
 
 

@@ -18,8 +18,9 @@ from django.utils import timezone
 from psycopg.errors import QueryCanceled
 
 from queues.counts import queue_counts
+from queues.errors import OperationError
 from queues.models import ApiKey, Content, Queue, State
-from queues.operations.messages import OperationError, get_queue
+from queues.operations.messages import get_queue
 from queues.settings import settings
 from queues.store import query, time_limit
 

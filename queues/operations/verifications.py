@@ -64,7 +64,8 @@ class Verifier:
                 return False
             self._failures.pop(chain, None)
             process = self._started[chain] = _launch(chain, using)
-        threading.Thread(target=self._attend, args=(chain, process), name=f"verify chain {chain}", daemon=True).start()
+        name = f"verify chain {chain}"
+        threading.Thread(target=self._await_end, args=(chain, process), name=name, daemon=True).start()
         return True
 
     def running(self, using: str = DEFAULT_DB_ALIAS) -> dict[int, Running]:
@@ -75,7 +76,7 @@ class Verifier:
         """The error of the last verification that this process has started; empty if it was made."""
         return self._failures.get(chain, "")
 
-    def _attend(self, chain: int, process: subprocess.Popen[str]) -> None:
+    def _await_end(self, chain: int, process: subprocess.Popen[str]) -> None:
         """Wait for the end."""
         _, errors = process.communicate()
         if process.returncode:

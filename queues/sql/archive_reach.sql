@@ -1,5 +1,6 @@
--- The time since when the newest segments have `most` messages: of a queue, finished since `low` and before `high`; a null
--- parameter fits all. Null when there are fewer. As far back has one to look for so many finished messages, of any kind.
+-- The time since when the newest segments have `most` messages: of a queue, finished since `low` and before `high`; a
+-- null parameter fits all. Null when there are fewer. As far back has one to look for so many finished messages, of any
+-- kind.
 with newest as (
     select finished_at, (select sum(high - low + 1) from unnest(lows, highs) as r (low, high)) as messages
     from (

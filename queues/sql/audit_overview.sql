@@ -1,6 +1,7 @@
--- These chains for a page: id, how many rows there have been and the last one's hash and time, rows dropped by retention,
--- events that wait in the journal, the newest anchor (seq, time, key), the last verification.
-select c.id, coalesce(h.next_seq, 0), h.hash, h.last_at, coalesce(r.seq + 1, 0), coalesce(j.waiting, 0), a.seq, a.at, a.key,
+-- These chains for a page: id, how many rows there have been and the last one's hash and time, rows dropped by
+-- retention, events that wait in the journal, the newest anchor (seq, time, key), the last verification.
+select c.id, coalesce(h.next_seq, 0), h.hash, h.last_at, coalesce(r.seq + 1, 0), coalesce(j.waiting, 0), a.seq, a.at,
+    a.key,
     v.at, v.ok, v.rows, v.broken_seq, v.finding, v.seconds
 from queues_auditchain c
 left join lateral (

@@ -1,5 +1,6 @@
 -- Chains that have grown since their newest anchor: id, name, last seq and hash, the newest anchor's number (or 0) and
--- signature, the time, which never falls, whatever the clock does, and the chain's own. A committed head stays true, so no lock is needed.
+-- signature, the time, which never falls, whatever the clock does, and the chain's own. A committed head stays true, so
+-- no lock is needed.
 select c.id, c.name, h.next_seq - 1, h.hash, coalesce(a.number, 0), a.signature,
     greatest(clock_timestamp(), h.last_at, a.at), c.created_at
 from queues_auditchain c

@@ -1,7 +1,8 @@
--- Copy these messages of a queue, or with `archived` those finished ones whose payload was kept, to the tail of a queue: as
--- new messages without attempts, each with its headers, priority, content and limits, and its key if that is free there.
--- `low` and `high` are the times between which archived ones were finished. At most 4096. In the chain of an audited target
--- each is recorded as `copy`, `by` whom; with `named` in that of operators, too. One row: how many, lowest id.
+-- Copy these messages of a queue, or with `archived` those finished ones whose payload was kept, to the tail of a
+-- queue: as new messages without attempts, each with its headers, priority, content and limits, and its key if that is
+-- free there. `low` and `high` are the times between which archived ones were finished. At most 4096. In the chain of
+-- an audited target each is recorded as `copy`, `by` whom; with `named` in that of operators, too. One row: how many,
+-- lowest id.
 with block as materialized (
     select nextval('queues_message_id') as first
 ), given as materialized (

@@ -1,6 +1,6 @@
--- Delay these messages of a queue that are ready or delayed, at most 4096, from now on; they go to the tail. What nodes are about to
--- change stays. In the chain of an audited queue each is recorded as `delay`, `by` whom; with `named` in that of operators,
--- too. Returns how many.
+-- Delay these messages of a queue that are ready or delayed, at most 4096, from now on; they go to the tail. What nodes
+-- are about to change stays. In the chain of an audited queue each is recorded as `delay`, `by` whom; with `named` in
+-- that of operators, too. Returns how many.
 with block as materialized (
     select nextval('queues_message_id') as first
 ), picked as materialized (

@@ -1,6 +1,6 @@
--- Of the finished messages of a span of time, newest first, the first `most` that fit: finished since `low` and before those
--- with the time `high` and the id `below`. Of a body the first 64 KiB are searched, if it was kept. A null parameter fits all.
--- One row: the times of those that fit, their ids, how many were looked at.
+-- Of the finished messages of a span of time, newest first, the first `most` that fit: finished since `low` and before
+-- those with the time `high` and the id `below`. Of a body the first 64 KiB are searched, if it was kept. A null
+-- parameter fits all. One row: the times of those that fit, their ids, how many were looked at.
 with looked as materialized (
     select finished_at, id, (%(queue)s::int is null or queue_id = %(queue)s::int)
         and (%(key)s::text is null or key = %(key)s::text)

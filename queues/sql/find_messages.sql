@@ -1,8 +1,8 @@
--- Look at the next `rows` messages beyond the id `after` for those that fit, and return the first `most` of them. `way` says
--- where: 'queue' (those of one queue in one state, by the index of that state), 'key' (by the index of keys), 'ids' (these,
--- by their places or first ids) or 'all' (every message, by its place). What has an id above `high`, without the priority in
--- its highest byte, is passed over. Of a body the first 64 KiB are searched. A null parameter fits all.
--- One row: the places of those that fit, how many were looked at, the last place that was.
+-- Look at the next `rows` messages beyond the id `after` for those that fit, and return the first `most` of them. `way`
+-- says where: 'queue' (those of one queue in one state, by the index of that state), 'key' (by the index of keys),
+-- 'ids' (these, by their places or first ids) or 'all' (every message, by its place). What has an id above `high`,
+-- without the priority in its highest byte, is passed over. Of a body the first 64 KiB are searched. A null parameter
+-- fits all. One row: the places of those that fit, how many were looked at, the last place that was.
 with looked as materialized (
     select id, (id & 72057594037927935) <= %(high)s
         and (%(states)s::smallint[] is null or state = any(%(states)s::smallint[]))

@@ -13,7 +13,7 @@ select
         order by id limit %(most)s
     ) found),
     (select coalesce(json_agg(row_to_json(found)), '[]') from (
-        select q.name as queue, t.name as target
+        select q.id, q.name as queue, t.name as target
         from queues_queue q join queues_queue t on t.id = q.dead_letter_queue_id
         where q.name = any(%(queues)s::text[]) or t.name = any(%(queues)s::text[])
         order by q.id limit %(most)s

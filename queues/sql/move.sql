@@ -1,9 +1,10 @@
--- Move the oldest messages of a queue in one state to the tail of a queue, which may be the same; with `ids` only those.
--- Messages with an id above `high`, without the priority in its highest byte, stay.
--- Dead letters become ready with no attempts; delayed ones keep their time, or with `now` become ready. With `home` they come
--- out of a dead-letter queue: with no attempts either, without the header that says so, and with the key that stands there. A
--- key that is taken in the target is left behind. What nodes are about to change stays. In the chains of audited queues each
--- is recorded as `event`, `by` whom; with `named` so it is in the chain of operators. One row: how many, lowest id made ready.
+-- Move the oldest messages of a queue in one state to the tail of a queue, which may be the same; with `ids` only
+-- those. Messages with an id above `high`, without the priority in its highest byte, stay. Dead letters become ready
+-- with no attempts; delayed ones keep their time, or with `now` become ready. With `home` they come out of a
+-- dead-letter queue: with no attempts either, without the header that says so, and with the key that stands there. A
+-- key that is taken in the target is left behind. What nodes are about to change stays. In the chains of audited queues
+-- each is recorded as `event`, `by` whom; with `named` so it is in the chain of operators. One row: how many, lowest id
+-- made ready.
 with block as materialized (
     select nextval('queues_message_id') as first
 ), picked as materialized (
@@ -17,7 +18,8 @@ with block as materialized (
     from picked
 ), moved as (
     update queues_message m set
-        id = first + n + ((m.id >> 56) << 56), queue_id = %(target)s, origin_id = coalesce(origin_id, m.id), tag = null, dead_at = null,
+        id = first + n + ((m.id >> 56) << 56), queue_id = %(target)s, origin_id = coalesce(origin_id, m.id),
+        tag = null, dead_at = null,
         state = case when state = 2 and not %(now)s then 2 else 0 end,
         due_at = case when not %(now)s then due_at end,
         attempts = case when state = 3 or %(home)s then 0 else attempts end,

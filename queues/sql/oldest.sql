@@ -5,7 +5,8 @@ from unnest(%(queues)s::int[]) as q (id), lateral (
         (select id, published_at from queues_message where queue_id = q.id and state = 0 order by queue_id, id limit 1)
         union all
         (select first, published_at from queues_segment
-        where slot = 0 and node_id is null and (queue_id, first) > (q.id, 0) and (queue_id, first) <= (q.id, 9223372036854775807)
+        where slot = 0 and node_id is null and (queue_id, first) > (q.id, 0)
+            and (queue_id, first) <= (q.id, 9223372036854775807)
         order by queue_id, first limit 1)
     ) as firsts order by id limit 1
 ) as m

@@ -1,9 +1,11 @@
 -- Take the oldest messages of a queue in one state out of the store; with `ids` only those. What nodes are about to
--- change is left alone, and what has an id above `high`, without the priority in its highest byte. `outcome` is one of the archive's. In an audited queue each is recorded as `event`, `by` whom;
--- with `named` so it is in the chain of operators. Ready segments with no later message go as they are, unless each of
--- their messages is to be recorded: see unpack_oldest.sql for the others. Returns how many messages.
+-- change is left alone, and what has an id above `high`, without the priority in its highest byte. `outcome` is one of
+-- the archive's. In an audited queue each is recorded as `event`, `by` whom; with `named` so it is in the chain of
+-- operators. Ready segments with no later message go as they are, unless each of their messages is to be recorded: see
+-- unpack_oldest.sql for the others. Returns how many messages.
 with recursive cause as (
-    select %(outcome)s::smallint as outcome, %(event)s::text as event, %(by)s::text as by, %(named)s::bool as named, false as whole
+    select %(outcome)s::smallint as outcome, %(event)s::text as event, %(by)s::text as by, %(named)s::bool as named,
+        false as whole
 ), picked as ( -- not IN (select ... limit ...), which some plans run once for each message
     select array(select id from queues_message
     where queue_id = %(queue)s and state = %(state)s and (id & 72057594037927935) <= %(high)s
@@ -24,7 +26,8 @@ with recursive cause as (
 ), segments_archived as (
     insert into queues_archivedsegment (first, count, queue_id, outcome, producer_id, published_at, finished_at,
         max_attempts, content, sizes, lows, highs, consumers, delivered, jobs)
-    select first, count, %(queue)s, (select outcome from cause), producer_id, published_at, now(), max_attempts, content,
+    select first, count, %(queue)s, (select outcome from cause), producer_id, published_at, now(), max_attempts,
+        content,
         sizes, array[0], array[count - 1], array[null::bigint], array[null::timestamptz], array[null::boolean]
     from segments where sizes is not null
 ), segments_tallied as (

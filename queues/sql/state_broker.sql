@@ -1,8 +1,8 @@
 -- One row: nodes, workers, peers that are connected; connections of clients, and of the database; its commits so far;
 -- standbys and the longest lag of one in seconds; the last node's id and how many live nodes began within `minutes`;
--- what holds back vacuum for longer than so many seconds or transactions, as JSON; the time of the last sample; the oldest
--- transaction that is under way, and what differs once queues or nodes' interests in them come or go: how many there are,
--- the last interest. By these two the next look at the queues reads those that have changed.
+-- what holds back vacuum for longer than so many seconds or transactions, as JSON; the time of the last sample; the
+-- oldest transaction that is under way, and what differs once queues or nodes' interests in them come or go: how many
+-- there are, the last interest. By these two the next look at the queues reads those that have changed.
 select (select count(*) from queues_node), (select count(*) from queues_worker),
     (select count(*) from queues_mailbox where node_id is not null),
     (select coalesce(sum(connections), 0)::int from queues_connectiontotal),
@@ -34,4 +34,5 @@ select (select count(*) from queues_node), (select count(*) from queues_worker),
     ) as h),
     (select extract(epoch from at)::float8 from queues_samplemark where queue = 0),
     pg_snapshot_xmin(pg_current_snapshot())::text,
-    array[(select count(*) from queues_queue), (select count(*) from queues_interest), (select max(id) from queues_interest)]
+    array[(select count(*) from queues_queue), (select count(*) from queues_interest),
+        (select max(id) from queues_interest)]

@@ -1,6 +1,6 @@
 -- Queues with their counts, how many nodes serve them, what the last sample saw of them and when, for rates since then.
--- One row a queue; null asks for all. With `since`, a transaction's number, only those that have changed in it or after it:
--- a row whose transaction is as old as the database's oldest counts as changed, so what is left out has not.
+-- One row a queue; null asks for all. With `since`, a transaction's number, only those that have changed in it or after
+-- it: a row whose transaction is as old as the database's oldest counts as changed, so what is left out has not.
 with changed as materialized (
     select queue_id as id from queues_queuetally where %(since)s::text is not null
     union select queue_id from queues_queuecount where age(xmin) <= age(%(since)s::text::xid8::xid)
@@ -14,7 +14,8 @@ with changed as materialized (
 select q.id, q.name, q.kind, q.paused, coalesce(i.nodes, 0),
     c.ready + coalesce(t.ready, 0), c.leased + coalesce(t.leased, 0), c.delayed + coalesce(t.delayed, 0),
     c.dead + coalesce(t.dead, 0), c.published + coalesce(t.published, 0), c.settled + coalesce(t.settled, 0),
-    c.completed + coalesce(t.completed, 0), coalesce(m.published, 0), coalesce(m.settled, 0), coalesce(m.dead, 0), extract(epoch from last.at)::float8
+    c.completed + coalesce(t.completed, 0), coalesce(m.published, 0), coalesce(m.settled, 0), coalesce(m.dead, 0),
+    extract(epoch from last.at)::float8
 from asked q
 join queues_queuecount c on c.queue_id = q.id
 left join (

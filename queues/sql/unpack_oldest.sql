@@ -1,5 +1,6 @@
 -- Give the messages of a queue's oldest ready segments rows of their own, until that are so many: of segments that have
--- messages up to the id `high`. Segments that others are unpacking or changing are waited for. Returns how many there were.
+-- messages up to the id `high`. Segments that others are unpacking or changing are waited for. Returns how many there
+-- were.
 with oldest as materialized (
     select array(
         select first from queues_segment

@@ -13,7 +13,7 @@ from django.test import AsyncClient, Client
 from hydra.models import Node as HydraNode
 from queues import health
 from queues.api import publish, publish_many
-from queues.models import Queue
+from queues.models import DeadLetterTally, Queue
 from queues.operations.queues import create_queue
 from queues.operations.routes import add_route
 
@@ -150,6 +150,16 @@ def test_metrics_of_queues_are_given_on_request(client: Client) -> None:
     assert "mail" not in text
     assert 'queue="_internal"' in client.get("/metrics", {"queues": "_*"}).content.decode()
     assert 'queue="_internal"' not in client.get("/metrics", {"queues": "*"}).content.decode()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_metrics_of_queues_have_the_dead_letters_that_went_elsewhere(client: Client) -> None:
+    graves = create_queue("graves")
+    orders = create_queue("orders", dead_letter_queue=graves)
+    DeadLetterTally.objects.create(queue=orders, target=graves, carried=3)
+    moved = 'fivewire_queue_dead_letters_moved_total{queue="orders",target="graves"} 3.0'
+    assert moved in client.get("/metrics", {"queues": "ord*"}).content.decode()
+    assert "dead_letters_moved_total{" not in client.get("/metrics", {"queues": "grav*"}).content.decode()
 
 
 @pytest.mark.django_db(transaction=True)

@@ -115,5 +115,5 @@ def test_the_login_page_is_too(
     browser.find_element(By.NAME, "username").send_keys("stranger")
     browser.find_element(By.NAME, "password").send_keys("wrong")
     browser.find_element(By.CSS_SELECTOR, "[type=submit]").click()
-    assert browser.find_element(By.CLASS_NAME, "errornote")
+    assert until(browser, lambda page: page.find_element(By.CLASS_NAME, "errornote"))
     assert not faults(browser)

@@ -22,6 +22,7 @@ from queues.api import (
     publish_many,
 )
 from queues.engine import Engine, options_from_settings
+from queues.errors import BrokerError
 from queues.models import ArchivedMessage, Interest, Message, Route, RouteTally, State, Subscription
 from queues.operations.route_traffic import read_traffic
 from queues.operations.routes import add_route
@@ -180,14 +181,16 @@ def test_an_open_transaction_that_has_published_does_not_hold_up_the_engine() ->
         (lambda: publish("full", b""), QueueFull),
         (lambda: publish("full", "text"), TypeError),  # type: ignore[arg-type]
         (lambda: publish("", b""), InvalidAddress),
+        (lambda: publish("orders", b"", key="\0"), InvalidMessage),
     ],
 )
 def test_a_refused_publish_does_not_spoil_the_callers_transaction(wrong: Any, error: type[Exception]) -> None:
     make_queue()
     store(make_queue("full", max_length=1))
     with transaction.atomic():
-        with pytest.raises(error):
+        with pytest.raises(error) as refused:
             wrong()
+        assert isinstance(refused.value, BrokerError | TypeError)
         publish("orders", b"still works")
     assert Message.objects.filter(queue__name="orders").count() == 1
 

@@ -9,7 +9,7 @@ from django.db import connection
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
 from queues.engine.statements import DIRECTORY, statement
-from queues.sqlfiles import load_statement, statement_names, text_array
+from queues.sqlfiles import load_statement, statement_names, text_array, titled_statements
 
 
 def test_a_statement_has_the_text_of_what_it_includes_wherever_that_lies(tmp_path: Path) -> None:
@@ -18,6 +18,11 @@ def test_a_statement_has_the_text_of_what_it_includes_wherever_that_lies(tmp_pat
     (tmp_path / "parts" / "b.sql").write_text("-- Part.\n\\ir c.sql\n")
     (tmp_path / "parts" / "c.sql").write_text("b as (select 3)\n")
     assert load_statement(tmp_path / "take.sql") == b"with a as (\nselect 1\n),\nb as (select 3)\nselect 2"
+
+
+def test_statements_of_a_file_have_the_comments_above_them_as_titles(tmp_path: Path) -> None:
+    (tmp_path / "fill.sql").write_text("-- Fills.\n\n-- first\nselect 1;\nselect 2\n\n-- second\nselect 3\n")
+    assert titled_statements(tmp_path / "fill.sql") == {"first": "select 1;\nselect 2", "second": "select 3"}
 
 
 def test_psycopg_parses_no_statement_of_the_engine_at_each_use() -> None:

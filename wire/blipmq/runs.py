@@ -32,7 +32,7 @@ from wire.blipmq.codec import (
 
 _pack_header, _read_header = HEADER.pack, HEADER.unpack_from
 
-#: Where the correlation id begins, and its bytes.
+#: The offset of the correlation id, and its bytes.
 _CID, _CID_SIZE = LENGTH_SIZE + 1, 8
 #: Frames that are looked at together: so many if there are, times `_GROWTH` at most.
 _GROWTH = 4

@@ -8,6 +8,7 @@ import socket
 import sys
 from typing import Any
 
+from queues.errors import BrokerError
 from wire.net.address import HostPort
 
 BACKLOG = 1024
@@ -26,7 +27,7 @@ if sys.platform == "linux":
     ]
 
 
-class ListenError(Exception):
+class ListenError(BrokerError):
     """The listener can't listen on its address; the message names listener, address and reason."""
 
 

@@ -6,10 +6,12 @@ import os
 import ssl
 from pathlib import Path
 
+from queues.errors import BrokerError
+
 StrPath = str | os.PathLike[str]
 
 
-class TlsConfigurationError(Exception):
+class TlsConfigurationError(BrokerError):
     """A certificate or key file can't be used.
 
     ``file`` is the path and ``reason`` its fault.

@@ -164,5 +164,5 @@ class _Group:
 
     @property
     def columns(self) -> list[bytes]:
-        """What those got who did not get what they should."""
+        """The deliveries of subscribers that miss some."""
         return [b"".join(parts) for parts in self._others.values()]

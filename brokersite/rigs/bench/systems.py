@@ -25,7 +25,7 @@ from brokersite.rigs.bench.stream import Endpoint
 from brokersite.rigs.bench.usage import CpuMeter
 from wire.net.address import AddressError, parse_address
 
-#: Where each protocol is served unless an operator has said otherwise.
+#: The default address of each protocol.
 ADDRESSES: Final = {
     "blipmq": "127.0.0.1:5555", "overhop": "127.0.0.1:9876", "sspq": "127.0.0.1:8888", "peerbus": "127.0.0.1:8000",
 }  # fmt: skip

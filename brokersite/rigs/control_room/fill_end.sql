@@ -1,4 +1,4 @@
--- What follows from the messages, which were made past the broker.
+-- Consequences of the messages, which were stored without the broker.
 
 -- counting messages
 update queues_queuecount c set ready = m.ready, leased = m.leased, delayed = m.delayed, dead = m.dead,

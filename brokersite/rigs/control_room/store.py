@@ -10,6 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from queues.sqlfiles import titled_statements
+
+HERE: Final = Path(__file__).parent
 #: Rows of the large tables that one statement makes.
 BATCH: Final = 200_000
 
@@ -34,28 +37,22 @@ FIRST: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-def _read(name: str) -> dict[str, str]:
-    """The statements of a file, by the comments above them."""
-    _, *blocks = Path(__file__).with_name(f"{name}.sql").read_text().strip().split("\n\n")
-    return dict(block.removeprefix("-- ").split("\n", 1) for block in blocks)
-
-
 def fill(cursor: Any, size: Size, tell: Callable[[str], None]) -> None:
     """Fill a migrated, empty database, by a cursor of psycopg's or Django's. Raises their errors."""
     given: dict[str, Any] = asdict(size)
-    for what, statement in _read("fill").items():
+    for what, statement in titled_statements(HERE / "fill.sql").items():
         tell(f"making {what}")
         cursor.execute(statement, given)
         if what in FIRST:
             name, select = FIRST[what]
             cursor.execute(select, given)
             [given[name]] = cursor.fetchone()
-    messages = _read("fill_messages").values()
+    messages = titled_statements(HERE / "fill_messages.sql").values()
     for first in range(1, size.messages + 1, BATCH):
         last = min(first + BATCH, size.messages + 1) - 1
         tell(f"making messages {first:,} to {last:,}")
         for statement in messages:
             cursor.execute(statement, {**given, "first": first, "last": last})
-    for what, statement in _read("fill_end").items():
+    for what, statement in titled_statements(HERE / "fill_end.sql").items():
         tell(what)
         cursor.execute(statement, given)

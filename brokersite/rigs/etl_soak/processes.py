@@ -1,4 +1,4 @@
-"""The broker and its load, as child processes. All are tied to this one: when it is killed they end by themselves."""
+"""The broker and its load, as child processes. They end with this one, also when it is killed."""
 
 from __future__ import annotations
 

@@ -10,20 +10,17 @@ import psycopg
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from hydra.errors import StoreError
 from hydra.irc.settings import IrcServer, IrcSettingsError, IrcUser
 from hydra.options import HydraOptions, options_from_settings
 from hydra.runner import run
 from hydra.transports import check
 from hydra.transports.access import check_access
 from hydra.transports.address import IrcAddress, NodeAddress, NodeAddressError, parse_node_address
-from hydra.transports.base import TransportError
 from queues import extras
 from queues.addresses import queue_problem
-from queues.engine import EngineError
+from queues.errors import BrokerError
 from queues.reach import Operation, Protocol
 from wire.net.address import AddressError, parse_address
-from wire.net.tls import TlsConfigurationError
 
 DEFAULT_LISTEN = "127.0.0.1:6174"
 
@@ -114,7 +111,7 @@ class Command(BaseCommand):
             run(chosen, self._say)
         except psycopg.OperationalError as error:
             raise CommandError(f"The database cannot be reached: {str(error).strip()}") from error
-        except (EngineError, StoreError, TransportError, TlsConfigurationError, OSError, ValueError) as error:
+        except (BrokerError, OSError, ValueError) as error:
             raise CommandError(str(error)) from error
 
     def _say(self, line: str) -> None:

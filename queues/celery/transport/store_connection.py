@@ -263,7 +263,7 @@ class StoreConnection:
         for text in more:
             self.post("announce", text, array(()))
 
-    # Hearing.
+    # Notifications.
 
     def listen(self, queue: int) -> None:
         """Call `on_news` when a message is stored in this queue."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from queues.engine.clients import connection_id
+from queues.connection_ids import connection_id
 from queues.engine.consume.line import Connected
 from queues.engine.consume.local_queue import LocalQueue, QueueSchedule
 from queues.engine.database import Connection

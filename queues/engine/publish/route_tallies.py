@@ -1,9 +1,10 @@
-"""What routes have carried: messages published to an address from which the way leads by a route, on this node.
+"""Counts of the messages that routes have carried: published on this node to an address that leads by them.
 
 The publish writer adds a batch's messages after its commit, a number for each group of messages and its routes. Every
 few seconds a job tells the store what has come: a row for each route that has carried something, in one statement. So
 a message costs nothing here, and a kill loses the last seconds; statements that publish in a caller's transaction add
-their rows themselves. Rows older than the minute over which rates are read are folded into the totals.
+their rows themselves. Rows older than the minute over which rates are read are folded into the totals, and so are those
+of dead letters that went to another queue, which the statement that moves them writes.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from queues.engine.statements import array, statement
 
 #: Seconds between two writes, and between two folds of the rows.
 WRITE, FOLD = 5.0, 60.0
-#: Rows that are folded in one statement.
-FOLDED_AT_ONCE = 10_000
+#: The statements that fold, and the rows that one of them folds at once.
+FOLDS, FOLDED_AT_ONCE = ("fold_routes", "fold_dead_letters"), 10_000
 
 
 class RouteTallies:
@@ -61,7 +62,8 @@ class RouteTallies:
     @staticmethod
     async def fold(connection: Connection) -> None:
         """Add rows that are older than a minute to the totals."""
-        folded = FOLDED_AT_ONCE
-        while folded == FOLDED_AT_ONCE:
-            cursor = await connection.execute(statement("fold_routes"), {"limit": FOLDED_AT_ONCE})
-            [(folded,)] = await cursor.fetchall()
+        for name in FOLDS:
+            folded = FOLDED_AT_ONCE
+            while folded == FOLDED_AT_ONCE:
+                cursor = await connection.execute(statement(name), {"limit": FOLDED_AT_ONCE})
+                [(folded,)] = await cursor.fetchall()

@@ -1,10 +1,10 @@
--- Move dead letters to the tail of the queue named for them; the header "dead-letter" tells the cause.
+-- Move dead letters to the tail of the queue named for them, and count them; the header "dead-letter" tells the cause.
 -- The key stands there too: it was unique in the old queue and might be taken in the new one.
 -- Of a target that is full and rejects only as many are moved as it has room for. They expire as its other messages do.
 -- An audited target's chain is told by the journal.
--- One row: lowest new id, how many, the target's name; with `audited` also the ids that they had, and their first ones in
--- the same order; whether the target drops its oldest when it holds too many. No row when nothing moved, as when that queue
--- is gone.
+-- One row: lowest new id, how many, the target's name; with `audited` also the ids that they had, and their first ones
+-- in the same order; whether the target drops its oldest when it holds too many. No row when nothing moved, as when that
+-- queue is gone.
 with target as materialized (
     select id, name, audited, message_ttl, max_length is not null and overflow = 'drop-oldest' as drops,
         case when max_length is not null and overflow = 'reject' then queues_room_locked(id) end as room
@@ -18,14 +18,15 @@ with target as materialized (
 ), gone as (
     delete from queues_message m using given, target
     where m.id = given.id and m.id = any(%(ids)s::bigint[]) and m.state = 1 and m.node_id = %(node)s
-    returning m.*, given.attempts as tried, coalesce(given.error, m.error) as why, n, coalesce(origin_id, m.id) as first_id
+    returning m.*, given.attempts as tried, coalesce(given.error, m.error) as why, n,
+        coalesce(origin_id, m.id) as first_id
 ), moved as (
     insert into queues_message (id, queue_id, state, producer_id, published_at, expires_at, origin_id, headers, payload,
         content)
     select first + n - 1, %(target)s, 0, producer_id, published_at, now() + message_ttl, first_id,
         coalesce(headers, '{}') || jsonb_build_object('dead-letter', jsonb_build_object(
-            'queue', (select name from queues_queue where id = gone.queue_id), 'attempts', tried, 'error', why, 'key', gone.key,
-            'at', now())),
+            'queue', (select name from queues_queue where id = gone.queue_id), 'attempts', tried, 'error', why,
+            'key', gone.key, 'at', now())),
         payload, content
     from gone, block, target
     returning id
@@ -35,6 +36,9 @@ with target as materialized (
 ), arrived as (
     insert into queues_queuetally (queue_id, ready, published)
     select %(target)s, count(*), count(*) from moved having count(*) > 0
+), carried as (
+    insert into queues_deadlettertally (queue_id, target_id, carried)
+    select queue_id, %(target)s, count(*) from gone group by queue_id
 ), journaled as (
     insert into queues_auditjournal (chain, event, record_id, sender, recipient)
     select 'queue:' || target.name, 'dead-letter', first_id::text,

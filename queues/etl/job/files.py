@@ -129,7 +129,7 @@ class Files:
                 pass
 
     def footers(self, paths: Iterable[str], column: str) -> dict[str, Footer]:
-        """What the footers of Parquet files say of all their rows and of a column of numbers or times."""
+        """Figures of all rows, and of a column of numbers or times, from the footers of Parquet files."""
         found: dict[str, Footer] = {}
 
         def read(path: str) -> None:

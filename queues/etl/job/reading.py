@@ -42,7 +42,7 @@ RANGES = """(select s.first + low as id, s.queue_id, s.outcome, s.producer_id, c
     date_part('epoch', s.finished_at) as finished, s.finished_at, s.content, job, s.sizes[low + 1:high + 1] as sizes,
     s.xid from queues_archivedsegment s, unnest(s.lows, s.highs, s.consumers, s.delivered, s.jobs)
         as r (low, high, consumer_id, delivered_at, job)) as ranges"""
-#: What messages of segments never have: null in the output.
+#: Columns that messages of segments never have: null in the output.
 NEVER = ("due_at", "key", "headers", "body", "body_json", "result", "result_json")
 AUDIT = """(select chain_id, seq, at, event, record_id as id, sender, recipient, encode(hash, 'hex') as hash
     from queues_audit) as audit"""

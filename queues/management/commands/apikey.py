@@ -49,9 +49,7 @@ class Command(SubcommandCommand):
                 f"--{action}", action="extend", nargs="+", metavar="PATTERN",
                 help=f"{what}: globs such as 'orders*'",
             )  # fmt: skip
-        listing = do.add_parser("list", help="show all keys, without their values")
-        for one in (create, listing):
-            one.add_argument("--json", action="store_true", help="print JSON")
+        listing = do.add_parser("list", help="show all keys with their last log-in, without their values")
         rotate = do.add_parser(
             "rotate", help="give a key another value and print it, this once; the one before is accepted for a while"
         )
@@ -60,6 +58,8 @@ class Command(SubcommandCommand):
             "--grace", type=seconds, default=86_400.0, metavar="SECONDS",
             help="the time for which the value before is accepted (default: a day)",
         )  # fmt: skip
+        for one in (create, listing, rotate):
+            one.add_argument("--json", action="store_true", help="print JSON")
         revoke = do.add_parser("revoke", help="make a key useless; its live connections end within a second")
         revoke.add_argument("name", metavar="NAME")
 
@@ -78,15 +78,11 @@ class Command(SubcommandCommand):
             record(shell_operator(), "add", record_id(row))
         if problem := keys.weakness(key):
             self.stderr.write(f"Warning: {problem}")
-        if options["json"]:
-            self.say_json({**_shown(row), "key": key})
-        else:
-            self.say(key)
-            self.stderr.write("This is the key. It is not shown again.")
+        self._say_key(row, key, options["json"])
 
     def do_list(self, options: dict[str, Any]) -> None:
         rows = keys.list_keys()
-        heads = ("NAME", "BEGINS", "PROTOCOLS", "PUBLISH", "CONSUME", "MANAGE", "CREATED", "REVOKED")
+        heads = ("NAME", "BEGINS", "PROTOCOLS", "PUBLISH", "CONSUME", "MANAGE", "CREATED", "REVOKED", "LAST LOG-IN")
         values, lines = [_shown(row) for row in rows], [_line(row) for row in rows]
         self.say_list(options["json"], values, heads, lines, "There are no API keys.")
 
@@ -94,13 +90,20 @@ class Command(SubcommandCommand):
         with _known(options["name"]), transaction.atomic():
             row, key = keys.rotate_key(options["name"], timedelta(seconds=options["grace"]))
             record(shell_operator(), "rotate", record_id(row))
-        self.say(key)
-        self.stderr.write("This is the key. It is not shown again.")
+        self._say_key(row, key, options["json"])
 
     def do_revoke(self, options: dict[str, Any]) -> None:
         with _known(options["name"]), transaction.atomic():
             record(shell_operator(), "revoke", record_id(keys.revoke_key(options["name"])))
         self.say("revoked")
+
+    def _say_key(self, row: ApiKey, key: str, as_json: bool) -> None:
+        """Print a key, this once."""
+        if as_json:
+            self.say_json({**_shown(row), "key": key})
+        else:
+            self.say(key)
+            self.stderr.write("This is the key. It is not shown again.")
 
 
 @contextmanager
@@ -113,8 +116,10 @@ def _known(name: str) -> Iterator[None]:
 
 
 def _shown(row: ApiKey) -> dict[str, Any]:
-    fields = ("name", "hint", "protocols", "publish", "consume", "manage", "created_at", "revoked_at")
-    return {field: getattr(row, field) for field in fields}
+    fields = ("name", "hint", "protocols", "publish", "consume", "manage", "created_at", "revoked_at", "old_until")
+    use = getattr(row, "use", None)
+    last = None if use is None else {"at": use.at, "protocol": use.protocol, "address": use.address}
+    return {**{field: getattr(row, field) for field in fields}, "last_login": last}
 
 
 def _line(row: ApiKey) -> list[str]:
@@ -122,5 +127,5 @@ def _line(row: ApiKey) -> list[str]:
     lists = (row.protocols or ["all"], row.publish, row.consume, row.manage)
     return [
         row.name, f"{row.hint}…" if row.hint else "-", *(" ".join(items) or "-" for items in lists),
-        f"{row.created_at:%Y-%m-%d %H:%M}", revoked,
+        f"{row.created_at:%Y-%m-%d %H:%M}", revoked, str(getattr(row, "use", "-")),
     ]  # fmt: skip

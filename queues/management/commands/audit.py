@@ -15,11 +15,11 @@ from queues.audit.anchor import Anchor
 from queues.audit.anchor_file import AnchorFile
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import get_chain, seal, waiting
-from queues.audit.errors import AuditError
 from queues.audit.export import export
 from queues.audit.signing import signer
 from queues.audit.verify import Unread, Verification, VerificationProgress, attempt, chain_names, read_copies, verifying
-from queues.management.shell import REFUSALS, REFUSED, USAGE, SubcommandCommand, bar, number, shown, terminal_line
+from queues.errors import BrokerError
+from queues.management.shell import REFUSED, USAGE, SubcommandCommand, bar, number, shown, terminal_line
 
 
 class Command(SubcommandCommand):
@@ -30,7 +30,7 @@ class Command(SubcommandCommand):
         "audited queue. Exit status: 0 done or all right, 1 refused, not found or a chain is broken, 2 usage."
     )
 
-    refusals = (*REFUSALS, AuditError, OSError)
+    refusals = (BrokerError, OSError)
 
     def add_arguments(self, parser: CommandParser) -> None:
         do = parser.add_subparsers(dest="do", required=True, metavar="verify|show|export|anchor|key")

@@ -13,11 +13,12 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
+from queues.errors import BrokerError
 from queues.etl import runs
-from queues.etl.errors import EtlError, InvalidOptions
+from queues.etl.errors import InvalidOptions
 from queues.etl.job.config import BODIES
 from queues.etl.options import RunOptions, parse_since
-from queues.management.shell import REFUSALS, REFUSED, SubcommandCommand, bar, number, shown, terminal_line
+from queues.management.shell import REFUSED, SubcommandCommand, bar, number, shown, terminal_line
 from queues.models import EtlRun, EtlState
 
 #: Seconds between two looks at a run that is shown on a terminal.
@@ -32,7 +33,7 @@ class Command(SubcommandCommand):
         "Exit status: 0 done and all chains right, 1 refused, failed, cancelled or a chain is broken, 2 usage."
     )
 
-    refusals = (*REFUSALS, EtlError, OSError)
+    refusals = (BrokerError, OSError)
 
     def add_arguments(self, parser: CommandParser) -> None:
         self.add_subcommands(parser.add_subparsers(dest="do", required=True, metavar="COMMAND"))

@@ -19,6 +19,7 @@ from queues.models import Message, Overflow, Queue, Retention, Route, State
 from queues.operations import messages as message_operations
 from queues.operations import queues as queue_operations
 from queues.operations.audit_log import record, recorded, shell_operator
+from queues.operations.route_traffic import read_dead_letter_traffic
 
 STATES = {
     "ready": State.READY,
@@ -53,7 +54,7 @@ class Command(SubcommandCommand):
         )
         _add_create(do.add_parser("create", help="make a queue; other options have their defaults"))
         listing = do.add_parser("list", help="all queues with their counts, those of subscriptions too")
-        show = do.add_parser("show", help="one queue: policy, counts, routes")
+        show = do.add_parser("show", help="one queue: policy, counts, dead letters that went elsewhere, routes")
         pause = do.add_parser("pause", help="deliver nothing more; the queue still takes messages")
         resume = do.add_parser("resume", help="deliver again")
         purge = do.add_parser("purge", help="remove the messages that wait for delivery")
@@ -104,6 +105,7 @@ class Command(SubcommandCommand):
         values: dict[str, Any] = {field: getattr(queue, field) for field in fields}
         values["dead_letter_queue"] = queue.dead_letter_queue.name if queue.dead_letter_queue else None
         values |= _counted(queue_counts(queue.pk))
+        values["dead_letters_moved"] = sum(way.carried for way in read_dead_letter_traffic([queue.pk]).values())
         address = f"queue:{queue.name}"
         values["routes_from"] = list(Route.objects.filter(target=address).values_list("source", flat=True))
         values["routes_to"] = list(Route.objects.filter(source=address).values_list("target", flat=True))

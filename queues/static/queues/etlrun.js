@@ -1,4 +1,5 @@
-// Keeps the progress on a run's page up to date, and loads the page again when the run has ended: its charts are there then.
+// Keeps the progress on a run's page up to date, and loads the page again when the run has ended: its charts are there
+// then.
 "use strict";
 
 const EVERY = 1000; // milliseconds

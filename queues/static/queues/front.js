@@ -1,5 +1,5 @@
-// Keeps the state of the broker on the front page up to date. One request asks for the sections that have changed; while
-// the tab is hidden there is none.
+// Keeps the state of the broker on the front page up to date. One request asks for the sections that have changed;
+// while the tab is hidden there is none.
 "use strict";
 
 const EVERY = 2000; // milliseconds
@@ -35,7 +35,8 @@ function say(words) {
 }
 
 async function look() {
-  const known = new URLSearchParams([...sections()].map((section) => [section.dataset.section, section.dataset.version]));
+  const versions = [...sections()].map((section) => [section.dataset.section, section.dataset.version]);
+  const known = new URLSearchParams(versions);
   try {
     const answer = await fetch(`${broker.dataset.address}?${known}`, {
       headers: {Accept: "application/json"}, signal: AbortSignal.timeout(PATIENCE),

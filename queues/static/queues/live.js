@@ -1,6 +1,6 @@
 // Keeps a page of something that changes by itself up to date, in place: only what differs is replaced, so focus,
-// selection and what was opened stay. A list that is being pointed at or chosen from keeps its rows and their order. The
-// page says how often it is to be fetched again, and when no more.
+// selection and what was opened stay. A list that is being pointed at or chosen from keeps its rows and their order.
+// The page says how often it is to be fetched again, and when no more.
 "use strict";
 
 const PATIENCE = 10000; // milliseconds
@@ -26,7 +26,8 @@ function update(old, now) {
 function updateAttributes(old, now) {
   const selectable = old.matches("tr:has(.action-select)"); // its class says whether it is selected
   for (const name of new Set([...old.getAttributeNames(), ...now.getAttributeNames()])) {
-    if (name === "open" || (name === "class" && selectable) || old.getAttribute(name) === now.getAttribute(name)) continue;
+    const keeps = name === "open" || (name === "class" && selectable);
+    if (keeps || old.getAttribute(name) === now.getAttribute(name)) continue;
     if (now.hasAttribute(name)) old.setAttribute(name, now.getAttribute(name));
     else old.removeAttribute(name);
   }
@@ -36,11 +37,15 @@ function updateChildren(old, now) {
   const before = [...old.childNodes];
   const after = [...now.childNodes];
   before.slice(after.length).forEach((node) => node.remove());
-  after.forEach((node, n) => (n < before.length ? update(before[n], node) : old.append(document.importNode(node, true))));
+  after.forEach((node, n) => {
+    if (n < before.length) update(before[n], node);
+    else old.append(document.importNode(node, true));
+  });
 }
 
 function inUse(list) {
-  return list.matches(":hover") || list.contains(document.activeElement) || list.querySelector("input:checked") !== null;
+  const chosen = list.querySelector("input:checked") !== null;
+  return chosen || list.matches(":hover") || list.contains(document.activeElement);
 }
 
 function key(row) {

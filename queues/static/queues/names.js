@@ -6,7 +6,8 @@ function name(element, words) {
 }
 
 function nameOfField(element) {
-  return element.closest(".form-row, .fieldBox")?.querySelector("label, legend")?.textContent.trim().replace(/:$/, "") ?? "";
+  const label = element.closest(".form-row, .fieldBox")?.querySelector("label, legend");
+  return label?.textContent.trim().replace(/:$/, "") ?? "";
 }
 
 function nameAll() {

@@ -15,12 +15,12 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
-from queues.engine.clients import connection_id
+from queues.connection_ids import connection_id
+from queues.errors import OperationError
 from queues.models import AuditJournalEntry, Connection, ConnectionTotal, Node
 from queues.operations import connections as operations
 from queues.operations.connections import OtherConnection
 from queues.operations.keys import create_key
-from queues.operations.messages import OperationError
 from tests.queues.admin.test_admin import LOGIN, act, address
 from tests.queues.admin.test_admin import unprivileged as unprivileged  # a fixture
 from tests.queues.admin.test_worker import text_of

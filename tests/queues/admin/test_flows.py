@@ -15,8 +15,19 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
+from queues.admin.flow_picture import BOX
 from queues.counts import queue_counts
-from queues.models import Interest, Queue, Route, RouteCount, RouteTally, State, Subscription
+from queues.models import (
+    DeadLetterCount,
+    DeadLetterTally,
+    Interest,
+    Queue,
+    Route,
+    RouteCount,
+    RouteTally,
+    State,
+    Subscription,
+)
 from queues.operations import flows
 from queues.operations.flows import Edge, EdgeKind, flows_around
 from queues.operations.monitor import reader
@@ -78,6 +89,11 @@ def network() -> dict[str, Queue]:
     for source, target in (("topic:prices", "queue:orders"), ("queue:orders", "topic:copies")):
         route = Route.objects.create(source=source, target=target)
     carry(route, 1200, 600)
+    DeadLetterCount.objects.create(queue=orders, target=dead, carried=2000)
+    for carried, seconds in ((30, 90), (120, 0)):
+        at = timezone.now() - timedelta(seconds=seconds)
+        DeadLetterTally.objects.create(queue=orders, target=dead, carried=carried, at=at)
+    DeadLetterCount.objects.create(queue=orders, target=prices, carried=7)  # its dead letters went there once
     Interest.objects.create(queue=orders, node=make_node())
     return {"orders": orders, "graves": dead, "prices": prices}
 
@@ -100,9 +116,12 @@ def test_the_picture_goes_from_topics_over_queues_to_consumers_and_dead_letters(
     assert arrows(svg) == {
         "topic:prices to queue:_subscription/prices, subscription: 5 messages",
         "topic:prices to queue:orders, route: 0 messages", "queue:orders to topic:copies, route: 1,830 messages",
-        "queue:orders to queue:graves, dead letters", "orders to its consumers: 0 messages",
+        "queue:orders to queue:graves, dead letters: 2,150 messages", "orders to its consumers: 0 messages",
     }  # fmt: skip
-    assert {"0", "1,830"} <= {text.text for text in svg.findall("text")}, "beside the routes"
+    labels = {text.text: float(text.get("x", 0)) for text in svg.findall("text")}
+    assert {"0", "1,830", "2,150"} <= set(labels), "beside routes and dead letters"
+    for number in ("0", "1,830", "2,150"):
+        assert not any(x <= labels[number] <= x + BOX for x in columns.values()), "boxes hide no number"
 
 
 def test_the_table_beside_the_picture_says_the_same_with_links(admin_client: Client) -> None:
@@ -112,7 +131,7 @@ def test_the_table_beside_the_picture_says_the_same_with_links(admin_client: Cli
     for line in (
         "topic:prices subscription queue:_subscription/prices 5 0/s",
         "topic:prices route queue:orders 0 0/s", "queue:orders route topic:copies 1,830 10/s",
-        "queue:orders dead letters queue:graves", "queue:orders consumed by nodes: 1 0",
+        "queue:orders dead letters queue:graves 2,150 2/s", "queue:orders consumed by nodes: 1 0",
     ):  # fmt: skip
         assert line in shown
     for queue in made.values():

@@ -25,6 +25,8 @@ from queues.models import (
     BulkAction,
     Connection,
     Consumer,
+    DeadLetterCount,
+    DeadLetterTally,
     Interest,
     Node,
     Queue,
@@ -211,6 +213,19 @@ def test_the_reasons_are_those_of_the_newest_dead_letters(
     assert "yesterday" not in text
 
 
+def test_the_page_of_a_queue_says_how_many_dead_letters_went_to_the_queue_named_for_them(
+    admin_client: Client,
+) -> None:
+    graves, elsewhere = make_queue("graves"), make_queue("elsewhere")
+    queue = make_queue("orders", dead_letter_queue=graves)
+    assert "0 ever went to graves" in words(admin_client.get(page(queue)))
+    for target, carried in ((graves, 1000), (elsewhere, 7)):
+        DeadLetterCount.objects.create(queue=queue, target=target, carried=carried)
+    DeadLetterTally.objects.create(queue=queue, target=graves, carried=234)
+    assert "1,234 ever went to graves" in words(admin_client.get(page(queue)))
+    assert "ever went to" not in words(admin_client.get(page(graves)))
+
+
 @pytest.mark.parametrize(
     ("field", "values", "sentence"),
     [
@@ -254,7 +269,7 @@ def test_the_page_of_a_queue_leads_to_what_can_be_done_to_all_its_messages(
     queue = make_queue("a queue & more")
     store(queue, State.DEAD, 3), store(queue, count=2)
     text = admin_client.get(page(queue)).content.decode()
-    [line] = re.findall(r'<p id="operations">(.*)</p>', text)
+    [line] = re.findall(r'<p id="operations">(.*?)</p>', text, re.DOTALL)
     links = {words: unescape(link) for link, words in re.findall(r'<a href="([^"]*)">([^<]*)</a>', line)}
     assert len(links) == len(BulkAction)
     counts = {words: admin_client.get(link).context["found"].count for words, link in links.items()}

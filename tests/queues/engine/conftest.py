@@ -134,6 +134,16 @@ class Consumer:
         return False
 
 
+async def bury(engine: Engine, queue: str, *payloads: bytes) -> None:
+    """Publish messages to a queue and give up on them."""
+    await Producer(engine).publish(queue, *payloads)
+    buffer = await engine.queue(queue)
+    for _ in payloads:
+        delivery = await Consumer(buffer).next()
+        assert delivery is not None
+        buffer.bury(delivery[0], "no")
+
+
 class Worker(PushConsumer):
     """A consumer that is pushed to, without an API key."""
 

@@ -589,8 +589,8 @@ async def watching(world: World) -> None:
 
 
 async def routing(world: World) -> None:
-    """What goes by a route is counted, and the counts are folded."""
-    (name, _), (other, _) = await world.queue(), await world.queue()
+    """What goes by a route is counted, and the counts are folded, as are those of dead letters."""
+    (name, queue), (other, graves) = await world.queue(), await world.queue()
     add = "insert into queues_route (source, target) values (%s, %s) returning id"
     [row] = world.store.rows(add, f"queue:{name}", f"queue:{other}")
     await world.publish(name, b"1", b"2")
@@ -600,6 +600,11 @@ async def routing(world: World) -> None:
     await world.store.change(aged, row["id"])
     total = "select from queues_routecount where route_id = %s and carried = 2"
     await world.store.until(lambda: world.store.rows(total, row["id"]), "its total")
+    moved = "insert into queues_deadlettertally (queue_id, target_id, carried, at)" \
+        " values (%s, %s, 3, now() - interval '1 hour') returning 1"  # fmt: skip
+    await world.store.change(moved, queue, graves)
+    total = "select from queues_deadlettercount where queue_id = %s and target_id = %s and carried = 3"
+    await world.store.until(lambda: world.store.rows(total, queue, graves), "the total of dead letters")
 
 
 async def stalling(world: World) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from queues.connection_ids import connection_id, parts_of_id
 from queues.engine import clients as module
-from queues.engine.clients import ClientConnection, Clients, connection_id, parts_of_id
+from queues.engine.clients import ClientConnection, Clients
 from queues.engine.health import Health
 from queues.engine.node import LocalNode
 from tests.waiting import until

@@ -58,7 +58,7 @@ RUN_BY: dict[Scenario, str] = {
     scenarios.logging_in: "key key_named keys note_key_uses",
     scenarios.asking: "ensure_queue find_key write_workers",
     scenarios.watching: "write_connections",
-    scenarios.routing: "tally_routes fold_routes",
+    scenarios.routing: "tally_routes fold_routes fold_dead_letters",
     scenarios.stalling: "waits_for",
     scenarios.reconnecting: "history register_node end_sessions move_ids move_tags note_history",
     scenarios.losing_a_commit: "audit_has",

@@ -10,7 +10,7 @@ import pytest
 from queues.engine import Destination, DetailedMessage, Engine
 from queues.engine.errors import QueueFull
 from queues.engine.message import Content
-from tests.queues.engine.conftest import Answered, Consumer, MakeEngine, Producer, Store, Worker
+from tests.queues.engine.conftest import Answered, Consumer, MakeEngine, Producer, Store, Worker, bury
 
 
 def bodies(store: Store, queue: int) -> list[bytes]:
@@ -20,16 +20,6 @@ def bodies(store: Store, queue: int) -> list[bytes]:
 # Dead letters.
 
 
-async def bury(engine: Engine, *payloads: bytes) -> None:
-    """Give up on these messages of the queue "orders"."""
-    await Producer(engine).publish("orders", *payloads)
-    buffer = await engine.queue("orders")
-    for _ in payloads:
-        delivery = await Consumer(buffer).next()
-        assert delivery is not None
-        buffer.bury(delivery[0], "no")
-
-
 @pytest.mark.parametrize("audited", [False, True], ids=["plain", "audited"])
 async def test_dead_letters_that_their_queue_has_no_room_for_stay_with_the_queue_they_died_in(
     make_engine: MakeEngine, store: Store, audited: bool
@@ -37,7 +27,7 @@ async def test_dead_letters_that_their_queue_has_no_room_for_stay_with_the_queue
     graves = store.queue("graves", max_length=2)
     queue = store.queue("orders", dead_letter_queue_id=graves, audited=audited)
     engine = await make_engine()
-    await bury(engine, b"1", b"2", b"3", b"4")
+    await bury(engine, "orders", b"1", b"2", b"3", b"4")
     await store.until(lambda: store.counts(queue) == (0, 0, 0, 2), "two stay")
     await store.until(lambda: store.counts(graves) == (2, 0, 0, 0), "two move")
     assert bodies(store, queue) + bodies(store, graves) == [b"3", b"4", b"1", b"2"]
@@ -49,7 +39,7 @@ async def test_a_dead_letter_queue_that_drops_its_oldest_holds_the_last_dead_let
     graves = store.queue("graves", max_length=2, overflow="drop-oldest")
     queue = store.queue("orders", dead_letter_queue_id=graves)
     engine = await make_engine()
-    await bury(engine, b"1", b"2", b"3", b"4")
+    await bury(engine, "orders", b"1", b"2", b"3", b"4")
     await store.until(lambda: store.counts(queue) == (0, 0, 0, 0), "all are moved")
     await store.until(lambda: bodies(store, graves) == [b"3", b"4"], "the oldest are dropped")
     assert store.counts(graves) == (2, 0, 0, 0)
@@ -61,7 +51,7 @@ async def test_dead_letters_outlive_the_time_to_live_of_their_queue_no_more_than
     graves = store.queue("graves", message_ttl="0.1 s")
     store.queue("orders", dead_letter_queue_id=graves)
     engine = await make_engine()
-    await bury(engine, b"1")
+    await bury(engine, "orders", b"1")
     [row] = await store.until(lambda: store.archived(graves), "the expiry")
     assert row["outcome"] == 1
 

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from queues.counts import queue_counts
 from queues.engine.errors import QueueNotFound
+from queues.errors import OperationError
 from queues.models import (
     ArchivedMessage,
     AuditJournalEntry,
@@ -23,7 +24,6 @@ from queues.models import (
 )
 from queues.operations import bulk
 from queues.operations.bulk import BulkPlan, LocalRunner, cancel, preview, run_pending, start, step
-from queues.operations.messages import OperationError
 from queues.operations.search import Criteria
 from tests.process import Process
 from tests.queues.store import another_connection, assert_counts_are_exact, listening, make_queue, store

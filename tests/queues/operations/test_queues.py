@@ -14,6 +14,7 @@ from django.db import connection, connections
 from queues.api import publish, publish_many
 from queues.engine import Engine, options_from_settings
 from queues.engine.errors import QueueFull, QueueNotFound
+from queues.errors import OperationError
 from queues.models import ArchivedMessage, Message, Outcome, Queue, QueueCount, QueueTally, State, Subscription
 from queues.operations import messages
 from queues.operations import messages as message_operations
@@ -490,7 +491,7 @@ def test_a_target_that_drops_the_oldest_keeps_the_newest() -> None:
 
 def test_a_queue_cannot_be_moved_to_itself() -> None:
     make_queue()
-    with pytest.raises(message_operations.OperationError, match="the same queue"):
+    with pytest.raises(OperationError, match="the same queue"):
         message_operations.move("orders", "orders")
 
 

@@ -10,9 +10,9 @@ from django.db import connection
 from django.utils import timezone
 
 from queues.engine.errors import QueueNotFound
+from queues.errors import OperationError
 from queues.models import ArchivedMessage, Content, Message, Queue, State
 from queues.operations import keys, search
-from queues.operations.messages import OperationError
 from queues.operations.search import Criteria, Search, SearchTooSlow
 from queues.store import text
 from tests.queues.store import make_queue, store

@@ -11,6 +11,7 @@ from django.db import DEFAULT_DB_ALIAS, connection, connections
 
 from queues.counts import queue_counts
 from queues.engine.uuids import message_uuid
+from queues.errors import OperationError
 from queues.etl.job.database import statement
 from queues.models import ArchivedMessage, AuditJournalEntry, BulkAction, Message, Outcome, Queue, State
 from queues.operations import bulk, jobs, life, messages
@@ -18,7 +19,7 @@ from queues.operations import messages as message_operations
 from queues.operations import queues as queue_operations
 from queues.operations.bulk import BulkPlan
 from queues.operations.jobs import JobStatus
-from queues.operations.messages import OperationError, newest
+from queues.operations.messages import newest
 from queues.operations.overview import oldest_ready
 from queues.operations.search import Criteria, Search
 from tests.queues.store import (

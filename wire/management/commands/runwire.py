@@ -11,14 +11,14 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from queues.addresses import queue_problem
-from queues.engine import EngineError, options_from_settings
+from queues.engine import options_from_settings
+from queues.errors import BrokerError
 from queues.reach import Operation, Protocol
 from wire.checks import check_unguarded
 from wire.net.address import AddressError, HostPort, parse_address
 from wire.net.limits import ListenerOptions
-from wire.net.listener import ListenError
 from wire.net.processes import run_processes
-from wire.net.tls import TlsConfigurationError, server_context
+from wire.net.tls import server_context
 from wire.overhop.machine import Limits
 from wire.overhop.service import OverhopOptions
 from wire.runner import WireOptions, run
@@ -108,7 +108,7 @@ class Command(BaseCommand):
             run(self._wire_options(options), self._say)
         except psycopg.OperationalError as error:
             raise CommandError(f"The database cannot be reached: {str(error).strip()}") from error
-        except (EngineError, ListenError, TlsConfigurationError, OSError) as error:
+        except (BrokerError, OSError) as error:
             raise CommandError(str(error)) from error
 
     def _warn(self, options: dict[str, Any]) -> None:

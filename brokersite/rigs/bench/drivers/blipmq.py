@@ -30,7 +30,7 @@ _FEWEST: Final = 4
 #: Seconds to the next burst after one that brought nothing.
 _PAUSE: Final = 0.0002
 _PONG_SIZE: Final = HEADER_SIZE
-#: What is said when a connection fails after others.
+#: The error of a connection that fails after others.
 _LIMITS: Final = (
     "Others of this run are open. A process of the broker takes BROKER_MAX_CONNECTIONS (10,000) in all,"
     " BROKER_MAX_CONNECTIONS_PER_ADDRESS (1,000) from one address, BROKER_MAX_CONNECTIONS_PER_KEY (2,000) with one key,"

@@ -1,7 +1,8 @@
 -- Put the hours that this run has computed in the place of what was there. Dead letters that an operator has taken away
 -- since stay counted.
 insert into queues_rollup as r (hour, queue, acknowledged, expired, purged, dropped, removed, dead_letters, attempts,
-    bytes, deliver_p50, deliver_p95, deliver_p99, settle_p50, settle_p95, settle_p99, dead_reasons, producers, consumers,
+    bytes, deliver_p50, deliver_p95, deliver_p99, settle_p50, settle_p95, settle_p99, dead_reasons, producers,
+    consumers,
     computed_at)
 select hour, queue, acknowledged, expired, purged, dropped, removed, dead_letters, attempts, bytes, deliver_p50,
     deliver_p95, deliver_p99, settle_p50, settle_p95, settle_p99, dead_reasons::jsonb, producers::jsonb,

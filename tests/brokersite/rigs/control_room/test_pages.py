@@ -6,14 +6,18 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from django.apps import apps
 from django.contrib import admin
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.db import connection
-from django.urls import URLPattern, URLResolver, resolve
+from django.test import Client
+from django.urls import URLPattern, URLResolver, resolve, reverse
 
 from brokersite.rigs.control_room.pages import admin_pages
 from brokersite.rigs.control_room.store import Size, fill
 from brokersite.rigs.control_room.visits import MOST_QUERIES, Visitor
+from queues.groups import APPS, GROUPS, keep_groups
+from queues.models import AuditChain, BulkOperation, EtlRun, Queue
 from tests.brokersite.one_of_each import one_of_each
 
 pytestmark = pytest.mark.django_db
@@ -24,7 +28,21 @@ NO_PAGES = {
     "queues_etlrun_cancel", "queues_queue_pause", "queues_queue_resume", "login", "logout", "view_on_site",
 }  # fmt: skip
 
-
+#: Pages of a user's own account, and the front page without the broker's state.
+OWN = {"index", "jsi18n", "password_change", "password_change_done"}
+#: Pages for the group viewer, beside lists, objects and their histories.
+SEEN = {
+    "app_list", "autocomplete", "queues_archivedmessage_payload", "queues_etlrun_progress", "queues_message_find",
+    "queues_message_payload", "queues_queue_export_definitions", "queues_route_picture", "queues_subscription_topics",
+    "state",
+}  # fmt: skip
+#: Pages for the group operator besides; those for the group administrator are all.
+OPERATED = {
+    "end_backend", "hydra_node_disconnect_link", "hydra_node_drop", "hydra_node_resign", "queues_connection_disconnect",
+    "queues_etlrun_start", "queues_etlschedule_add", "queues_mailbox_disconnect", "queues_mailbox_free_name",
+    "queues_message_operate", "queues_message_publish", "queues_periodicjob_add", "queues_queue_add",
+    "queues_queue_import_definitions", "queues_route_add",
+}  # fmt: skip
 #: Milliseconds that statements of pages may take, by the names of these limits.
 TIME_LIMITS = ("LIMIT", "OLDEST_LIMIT", "READ_LIMIT", "TIMEOUT", "ARCHIVE_TIMEOUT")
 
@@ -62,6 +80,39 @@ def test_every_address_of_the_admin_is_in_the_list_of_pages(user: User) -> None:
     never_shown = {f"queues_auditrow_{page}" for page in ("add", "change", "delete", "history")}
     missing = set(names_of_addresses(patterns)) - listed - NO_PAGES - never_shown
     assert {name for name in missing if not name.endswith(("_add", "_delete"))} == set(), "pages that nothing measures"
+
+
+def name_of(address: str) -> str:
+    return resolve(address.partition("?")[0]).url_name or ""
+
+
+def test_each_group_opens_its_pages_and_no_others(user: User, client: Client) -> None:
+    for label in APPS:
+        keep_groups(apps.get_app_config(label), "default")
+    addresses = [page.address for page in admin_pages(user) if page.form is None]
+    names = set(map(name_of, addresses))
+    seen = {name for name in names if name.endswith(("_changelist", "_change", "_history")) and "auth_" not in name}
+    allowed = {"none": OWN, "viewer": OWN | SEEN | seen}
+    allowed |= {"operator": allowed["viewer"] | OPERATED, "administrator": names}
+    assert set(GROUPS) < set(allowed)
+    posted = [
+        reverse(f"admin:queues_{name}", args=[model.objects.order_by("pk")[0].pk])
+        for model, *names in (
+            (AuditChain, "auditchain_verify"), (EtlRun, "etlrun_cancel", "etlrun_again"),
+            (Queue, "queue_pause", "queue_resume"), (BulkOperation, "bulkoperation_cancel"),
+        )
+        for name in names
+    ]  # fmt: skip
+    for name, expected in allowed.items():
+        person = User.objects.create_user(name, is_staff=True)
+        person.groups.set(Group.objects.filter(name=name))
+        client.force_login(person)
+        opened = {address for address in addresses if client.get(address).status_code not in (403, 404)}
+        assert set(map(name_of, opened)) == expected, name
+        refused = [address for address in addresses if address not in opened and name_of(address) != "app_list"]
+        refused += posted if name in ("none", "viewer") else []
+        answers = {address: client.post(address).status_code for address in refused}
+        assert set(answers.values()) <= {403, 405}, answers
 
 
 def test_every_page_answers_in_at_most_twelve_queries(user: User) -> None:

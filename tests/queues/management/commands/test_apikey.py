@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from queues.models import ApiKey
+from queues.models import ApiKey, ApiKeyUse
 from queues.operations import keys
 from tests.queues.shell import Shell
 
@@ -83,6 +84,31 @@ def test_a_key_may_come_from_a_file_or_from_standard_input(shell: Shell, tmp_pat
     for arguments, stdin in (((str(tmp_path / "none"),), b""), (("-",), b""), (("-", "--key", "x"), b"y")):
         assert shell("apikey", "create", "three", "--key-file", *arguments, stdin=stdin).status == 2
     assert ApiKey.objects.count() == 2
+
+
+def test_the_list_has_the_last_log_in_of_each_key(shell: Shell) -> None:
+    for name in ("used", "unused"):
+        shell("apikey", "create", name)
+    at = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+    ApiKeyUse.objects.create(key=ApiKey.objects.get(name="used"), at=at, protocol="blipmq", address="192.0.2.7:5")
+    logins = {row["name"]: row["last_login"] for row in shell("apikey", "list", "--json").json}
+    assert logins == {
+        "used": {"at": "2026-01-02T03:04:00+00:00", "protocol": "blipmq", "address": "192.0.2.7:5"}, "unused": None,
+    }  # fmt: skip
+    _, unused, used = shell("apikey", "list").out.splitlines()
+    assert used.endswith("  2026-01-02 03:04, blipmq from 192.0.2.7:5")
+    assert unused.endswith("  -")
+
+
+def test_a_rotated_key_is_printed_alone_or_as_json(shell: Shell) -> None:
+    shell("apikey", "create", "app")
+    text = shell("apikey", "rotate", "app").out.strip()
+    assert ApiKey.objects.get().digest == keys.digest(text)
+    rotated = shell("apikey", "rotate", "app", "--grace", "3600", "--json").json
+    row = ApiKey.objects.get()
+    assert (row.digest, row.old_digest) == (keys.digest(rotated["key"]), keys.digest(text))
+    assert row.old_until is not None
+    assert rotated["old_until"] == row.old_until.isoformat()
 
 
 def test_a_short_key_is_taken_with_a_warning(shell: Shell) -> None:
