@@ -79,10 +79,11 @@ class AuditRecord:
         else:
             self.runs.append((kind, [id]))
 
-    def add_messages(self, event: str, ids: Sequence[int], sender: str, recipient: str) -> None:
-        """Add an event of each of these messages of a queue: those whose ids follow each other share a row."""
-        if ids:
-            self.runs.append(((event, sender, recipient), span_ids(ids)))
+    def add_messages(self, event: str, sender: str, recipient: str, *parts: Sequence[int]) -> None:
+        """Add an event of each of these messages of a queue, in parts of any size: those whose ids follow each other
+        share a row."""
+        if ids := span_ids(*parts):
+            self.runs.append(((event, sender, recipient), ids))
 
     def extend(self, other: AuditRecord) -> None:
         """Add the events of another record."""

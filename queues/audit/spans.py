@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 #: Messages of one row, at most: a search for one looks at rows that begin so far before it.
@@ -18,14 +18,21 @@ _SPAN = re.compile(r"([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
-def span_ids(ids: Sequence[int]) -> list[str]:
-    """The ids of rows that stand for these messages, in their order: one for those that follow each other."""
+def span_ids(*parts: Sequence[int]) -> list[str]:
+    """The ids of rows that stand for these messages, in their order: one for those that follow each other, also from
+    one part to the next."""
     texts: list[str] = []
-    at = 0
-    while at < len(ids):
-        end = _end(ids, at)
-        texts.append(f"{ids[at]}-{ids[end - 1]}" if end > at + 1 else str(ids[at]))
-        at = end
+    first = beyond = 0  # what follows each other until now
+    for ids in parts:
+        at = 0
+        while at < len(ids):
+            end = len(ids) if isinstance(ids, range) and ids.step == 1 else _end(ids, at)
+            if ids[at] != beyond:
+                texts += _spans(first, beyond)
+                first = ids[at]
+            beyond = ids[end - 1] + 1
+            at = end
+    texts += _spans(first, beyond)
     return texts
 
 
@@ -36,6 +43,14 @@ def parse_span(record: str) -> range | None:
     return range(int(record), int(record) + 1) if _NUMBER.fullmatch(record) else None
 
 
+def _spans(first: int, beyond: int) -> Iterator[str]:
+    """The ids of rows that stand for the messages from the first on; only ids without a sign are joined."""
+    while first < beyond:
+        last = first if first < 0 else min(first + MOST_SPAN, beyond) - 1
+        yield str(first) if last == first else f"{first}-{last}"
+        first = last + 1
+
+
 def _end(ids: Sequence[int], at: int) -> int:
     """The place after the last of the ids that follow the one in this place without a gap."""
     first, most = ids[at], min(len(ids) - at, MOST_SPAN)
@@ -43,6 +58,6 @@ def _end(ids: Sequence[int], at: int) -> int:
         return at + 1
     # In ids that grow, as they do most often, no other one follows behind a gap.
     count = bisect_left(range(most), True, lo=2, key=lambda n: ids[at + n] != first + n)
-    if isinstance(ids, range) or ids[at : at + count] == [*range(first, first + count)]:
+    if [*ids[at : at + count]] == [*range(first, first + count)]:
         return at + count
     return next(at + n for n in range(2, count) if ids[at + n] != first + n)

@@ -251,7 +251,9 @@ class LocalQueue:
         taken = held.push(now, most, TURN_BYTES)
         if taken and self.audited is not None:
             for run in taken:
-                self.audited.delivered([held.unacked[tag][0] for tag in run.tags], run.ids, key)
+                returned = run.detail is not None and run.detail.origin is not None
+                ids = [held.unacked[tag][0] for tag in run.tags] if returned else run.ids
+                self.audited.delivered(ids, run.ids, key)
         self._refill()
         return taken
 
@@ -484,6 +486,8 @@ class LocalQueue:
     def undeliver(self, pushes: Sequence[Push]) -> None:
         """Prefetch again messages that were pushed and that no consumer has seen."""
         if any(push.tag in self.unacked for push in pushes):
+            if self.audited is not None:
+                self.audited.not_seen([entry[0] for push in pushes if (entry := self.unacked.get(push.tag))])
             self.held.take_back(pushes)
             self._added()
 

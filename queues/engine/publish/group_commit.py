@@ -364,7 +364,7 @@ class PublishWriter:
             for queue in write.queues:
                 if (name := plan.audited.get(queue)) is not None:
                     records.setdefault(queue_chain(name), audit.AuditRecord()).add_messages(
-                        "publish", write.stored_ids(queue), producer, name
+                        "publish", producer, name, write.stored_ids(queue)
                     )
         return records
 

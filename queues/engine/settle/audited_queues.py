@@ -25,6 +25,7 @@ from queues.engine.errors import Later
 from queues.engine.policies import QueuePolicy
 from queues.engine.settle.batches import Part, SettlementKind, Settlements
 from queues.engine.settle.lane import Lane, Owner
+from queues.engine.settle.recipients import Recipients
 from queues.engine.settle.segments import Ranges
 from queues.engine.statements import array, statement
 
@@ -64,7 +65,6 @@ class AuditedQueue(Lane):
     """One audited queue as this node serves it."""
 
     in_order = True
-    takes_runs = False
 
     def __init__(self, owner: Owner, names: KeyNames, policy: QueuePolicy) -> None:
         super().__init__(owner)
@@ -80,8 +80,7 @@ class AuditedQueue(Lane):
         #: The open transaction, and what it takes out of the journal once the chain is locked.
         self._transaction: audit.RecordedTransaction
         self._journal: AsyncCursor[TupleRow] | None = None
-        #: The API key that each outstanding message was delivered to, by its id.
-        self._consumers: dict[int, int | None] = {}
+        self._recipients = Recipients()
 
     def obey(self, policy: QueuePolicy) -> None:
         """Follow the policy, from the next transaction on. Once the queue is no longer audited, the rest is written
@@ -94,18 +93,26 @@ class AuditedQueue(Lane):
     def delivered(self, ids: Sequence[int], first_ids: Sequence[int], consumer: int | None) -> None:
         """Messages were handed to a consumer."""
         self._deliveries.add_deliveries(first_ids, consumer)
-        self._consumers.update(dict.fromkeys(ids, consumer))
+        self._recipients.add(ids, consumer)
 
     def not_delivered(self, first_id: int) -> None:
         """The message that was handed out a moment ago cannot be sent."""
         self._deliveries.remove_delivery(first_id)
 
+    def not_seen(self, ids: Sequence[int]) -> None:
+        """Messages that were handed to a consumer are with nobody again: it has not seen them."""
+        self._recipients.take(ids)
+
+    def takes_run(self, settlements: Settlements, ids: range) -> bool:
+        """A run has one consumer, that of the settlements."""
+        return settlements.consumer is not None or self._recipients.together(ids, None)
+
     def gather(self, settlements: Settlements, ids: Sequence[int], work: int) -> Iterable[int | None]:
         super().gather(settlements, ids, work)
         if settlements.kind is SettlementKind.DELIVER:
             return ()
-        had = [self._consumers.pop(id, None) for id in ids]
-        return had if settlements.consumer is None else [settlements.consumer] * len(had)
+        had = self._recipients.take(ids)
+        return had if settlements.consumer is None else ()
 
     @property
     def settling(self) -> int:
@@ -119,7 +126,7 @@ class AuditedQueue(Lane):
 
     def forget_leases(self) -> None:
         super().forget_leases()
-        self._consumers.clear()
+        self._recipients.clear()
 
     def forget_history(self) -> None:
         super().forget_history()
@@ -158,8 +165,7 @@ class AuditedQueue(Lane):
         """Append to the chain what was recorded. Raises Later when the chain is broken."""
         self._record, self.recording = AuditRecord(), self._audited
         if self.recording:
-            consumers = {consumer for one in part for consumer in (one.consumer, *one.consumers)}
-            await self._names.learn(connection, consumers)
+            await self._names.learn(connection, {key for one in part for key in one.keys})
         try:
             async with audit.transaction(connection) as self._transaction:
                 self._journal = None
@@ -191,28 +197,36 @@ class AuditedQueue(Lane):
         return await connection.execute(statement("audit_take"), parameters)
 
     def record(self, settlements: Settlements, first_ids: dict[int, int] | None = None, target: str = "") -> None:
-        ids, queue, add = settlements.ids, str(self.name), self._record.add_messages
+        ids = settlements.ids
         consumers = settlements.consumers or [settlements.consumer] * len(ids)
         if first_ids is not None:
             there = [id in first_ids for id in ids]
             consumers = list(compress(consumers, there))
             ids = [first_ids[id] for id in compress(ids, there)]
-        for consumer, run in _runs(ids, consumers):
-            match settlements.kind:
-                case SettlementKind.DELIVER:
-                    add("deliver", run, queue, self._names.of(consumer))
-                case SettlementKind.ACKNOWLEDGE:
-                    add("settle", run, self._names.of(consumer), "")
-                case SettlementKind.BURY:
-                    add("dead-letter", run, queue, target)
-                case _:
-                    add("return", run, self._names.of(consumer), queue)
+        parts = chain(settlements.deliveries, ((run, consumer) for consumer, run in _runs(ids, consumers)))
+        self._add(settlements.kind, parts, target)
 
     def record_slots(self, ranges: Ranges, missing: Collection[int]) -> None:
-        found = zip(ranges.consumers, ranges.firsts, ranges.lows, ranges.highs, strict=True)
-        for consumer, some in groupby((one for one in found if one[1] not in missing), itemgetter(0)):
-            ids = chain.from_iterable(range(first + low, first + high + 1) for _, first, low, high in some)
-            self._record.add_messages("settle", [*ids], self._names.of(consumer), "")
+        found = zip(ranges.firsts, ranges.lows, ranges.highs, ranges.consumers, strict=True)
+        parts = ((range(one + low, one + high + 1), key) for one, low, high, key in found if one not in missing)
+        self._add(SettlementKind.ACKNOWLEDGE, parts)
+
+    def _add(
+        self, kind: SettlementKind, parts: Iterable[tuple[Sequence[int], int | None]], target: str = ""
+    ) -> None:
+        """Add rows for messages by their ids as published and the API keys of their consumers."""
+        queue, add = str(self.name), self._record.add_messages
+        for consumer, some in groupby(parts, itemgetter(1)):
+            name, ids = self._names.of(consumer), [ids for ids, _ in some]
+            match kind:
+                case SettlementKind.DELIVER:
+                    add("deliver", queue, name, *ids)
+                case SettlementKind.ACKNOWLEDGE:
+                    add("settle", name, "", *ids)
+                case SettlementKind.BURY:
+                    add("dead-letter", queue, target, *ids)
+                case _:
+                    add("return", name, queue, *ids)
 
     async def written_before(self, connection: Connection) -> Part | None:
         proof, self._proof = self._proof, None

@@ -103,12 +103,12 @@ class Completion(NamedTuple):
 class Gatherer(Protocol):
     """The lane of settlements that are being gathered."""
 
-    #: Whether settlements may gather runs.
-    takes_runs: bool
+    def takes_run(self, settlements: Settlements, ids: range) -> bool:
+        """Whether settlements may gather acknowledgements of these messages as a run."""
 
     def gather(self, settlements: Settlements, ids: Sequence[int], work: int) -> Iterable[int | None]:
-        """Settlements are about to gather these messages; returns the API key of each in an audited queue. `work`: as
-        much as acknowledgements of so many single messages."""
+        """Settlements are about to gather these messages; returns the API key of each in an audited queue, unless the
+        settlements have it. `work`: as much as acknowledgements of so many single messages."""
 
 
 @dataclass(slots=True, eq=False)
@@ -128,6 +128,8 @@ class Settlements:
     ids: list[int] = field(default_factory=list)
     #: Acknowledgements beside these columns: consecutive ids, of messages delivered at one time (monotonic).
     runs: list[tuple[range, float]] = field(default_factory=list)
+    #: Deliveries beside these columns: ids, and the API key of the consumer that they were handed to together.
+    deliveries: list[tuple[Sequence[int], int | None]] = field(default_factory=list)
     #: When each was delivered (monotonic; None: it is not known).
     delivered: list[float | None] = field(default_factory=list)
     results: list[bytes | None] = field(default_factory=list)
@@ -159,7 +161,10 @@ class Settlements:
     def add_run(self, ids: Sequence[int], delivered: float) -> None:
         """Acknowledge messages that were delivered at one time."""
         lane = self.lane
-        if lane is not None and lane.takes_runs and isinstance(ids, range) and ids.step == 1 and len(ids) >= FEWEST:
+        if (
+            isinstance(ids, range) and ids.step == 1 and len(ids) >= FEWEST
+            and lane is not None and lane.takes_run(self, ids)
+        ):  # fmt: skip
             lane.gather(self, ids, run_work(ids))
             self.runs.append((ids, delivered))
         else:
@@ -190,14 +195,16 @@ class Settlements:
 
     def add_deliveries(self, ids: Sequence[int], consumer: int | None) -> None:
         """Note that messages were handed to a consumer."""
-        self._gather(ids)
-        self.consumers += [consumer] * len(ids)
+        if self.lane is not None:
+            self.lane.gather(self, ids, 0)
+        self.deliveries.append((ids, consumer))
 
     def remove_delivery(self, id: int) -> None:
         """The last delivery of this message was not made."""
-        for n in reversed(range(len(self.ids))):
-            if self.ids[n] == id:
-                del self.ids[n], self.consumers[n]
+        for n, (ids, consumer) in reversed([*enumerate(self.deliveries)]):
+            if id in ids:
+                at = ids.index(id)
+                self.deliveries[n : n + 1] = [(some, consumer) for some in (ids[:at], ids[at + 1 :]) if some]
                 break
 
     def _gather(self, ids: Sequence[int]) -> None:
@@ -208,7 +215,7 @@ class Settlements:
     def take(self) -> Settlements:
         """Take the gathered columns."""
         taken = replace(self)
-        for name in (*COLUMNS, "runs", "completions"):
+        for name in (*COLUMNS, "runs", "deliveries", "completions"):
             setattr(self, name, [])
         return taken
 
@@ -217,29 +224,39 @@ class Settlements:
     @property
     def count(self) -> int:
         """The messages."""
-        return len(self.ids) + sum(len(ids) for ids, _ in self.runs)
+        return len(self.ids) + sum(len(ids) for ids, _ in chain(self.runs, self.deliveries))
 
     @property
     def work(self) -> int:
-        """What writing them costs, as `Gatherer.gather` is told."""
+        """What writing acknowledgements costs, as `Gatherer.gather` is told."""
         return len(self.ids) + sum(run_work(ids) for ids, _ in self.runs)
 
     def spread(self) -> None:
-        """Have all runs in the columns. These are new lists: parts of it may share those."""
+        """Have all runs and deliveries in the columns. These are new lists: parts of it may share those."""
         self.ids = self._all_ids
         runs, self.runs = self.runs, []
+        made, self.deliveries = self.deliveries, []
+        known = bool(made or self.consumers)
         self.delivered = [*self.delivered, *chain.from_iterable([time] * len(ids) for ids, time in runs)]
+        if known:
+            had = chain(((ids, self.consumer) for ids, _ in runs), made)
+            self.consumers = [*self.consumers, *chain.from_iterable([key] * len(ids) for ids, key in had)]
 
     @property
     def _all_ids(self) -> list[int]:
         """The ids of all messages, in a new list."""
-        return [*self.ids, *chain.from_iterable(ids for ids, _ in self.runs)]
+        return [*self.ids, *chain.from_iterable(ids for ids, _ in chain(self.runs, self.deliveries))]
 
     def of_runs(self, runs: list[tuple[range, float]]) -> Settlements:
         """Some of its runs, in columns."""
         one = replace(self.part([]), runs=runs)
         one.spread()
         return one
+
+    @property
+    def keys(self) -> set[int | None]:
+        """The API keys of all consumers."""
+        return {self.consumer, *self.consumers, *(key for _, key in self.deliveries)}
 
     @property
     def releases(self) -> bool:
@@ -251,7 +268,7 @@ class Settlements:
         columns: dict[str, Any] = {
             name: [column[n] for n in at] for name in COLUMNS if (column := getattr(self, name))
         }
-        return replace(self, runs=[], **columns)
+        return replace(self, runs=[], deliveries=[], **columns)
 
     def only(self, ids: Collection[int]) -> Settlements:
         """The settlements of these messages."""
@@ -260,12 +277,20 @@ class Settlements:
     @property
     def by_consumer(self) -> Iterator[Settlements]:
         """Acknowledgements of an audited queue with the API key of each message's consumer, by these keys."""
-        places = dict[int | None, list[int]]()
+        if not self.consumers:
+            yield self
+            return
+        if self.runs:
+            yield replace(self.part(()), runs=self.runs)
+        keys = dict.fromkeys(self.consumers)
+        if len(keys) == 1:
+            yield replace(self, consumer=self.consumers[0], consumers=[], runs=[])
+            return
+        places: dict[int | None, list[int]] = {key: [] for key in keys}
         for n, key in enumerate(self.consumers):
-            places.setdefault(key, []).append(n)
+            places[key].append(n)
         for key, some in places.items():
-            one = self if len(places) == 1 else self.part(some)
-            yield replace(one, consumer=key, consumers=[])
+            yield replace(self.part(some), consumer=key, consumers=[])
 
     @property
     def chunks(self) -> Iterator[Settlements]:

@@ -49,7 +49,6 @@ class Lane:
     name: str | None = None
     recording = False
     in_order = False
-    takes_runs = True
 
     def __init__(self, owner: Owner) -> None:
         self.returns = Returns()
@@ -71,8 +70,13 @@ class Lane:
             self._alike[key] = Settlements(kind, self, consumer, keep, job, late, target, by)
         return self._alike[key]
 
+    def takes_run(self, settlements: Settlements, ids: range) -> bool:
+        """Whether settlements may gather acknowledgements of these messages as a run."""
+        return True
+
     def gather(self, settlements: Settlements, ids: Sequence[int], work: int) -> Iterable[int | None]:
-        """Settlements are about to gather these messages; returns the API key of each in an audited queue."""
+        """Settlements are about to gather these messages; returns the API key of each in an audited queue, unless the
+        settlements have it."""
         if not settlements.ids:
             self._gathered[settlements] = None
         if settlements.kind is SettlementKind.RETURN:

@@ -316,9 +316,10 @@ class SettlementWriter:
     def _spread(self, part: Part) -> None:
         """Let nothing of a part be a run."""
         for one in part:
-            self.unwritten -= one.work
+            work = one.work
             one.spread()
-            self.unwritten += one.work
+            if one.kind is SettlementKind.ACKNOWLEDGE:
+                self.unwritten += one.work - work
 
     async def _write_part(self, connection: Connection, lane: Lane, part: Part) -> None:
         effects = PartEffects(last=bool(part) and part[-1].kind <= SettlementKind.ACKNOWLEDGE)
@@ -496,9 +497,10 @@ class SettlementWriter:
             moved.difference_update(id for (id,) in await of_one.fetchall())
         if of_many is not None:
             missing.difference_update(first for (first,) in await of_many.fetchall())
-        for one in singles:
-            lane.record(one.part([n for n, id in enumerate(one.ids) if id not in moved]) if moved else one)
-        lane.record_slots(ranges, missing)
+        if lane.recording:
+            for one in singles:
+                lane.record(one.part([n for n, id in enumerate(one.ids) if id not in moved]) if moved else one)
+            lane.record_slots(ranges, missing)
         return moved, missing
 
     def _note_settled(self, gone: set[int], ranges: Ranges) -> None:

@@ -34,6 +34,8 @@ def test_the_rows_stand_for_the_same_messages_in_the_same_order(runs: list[tuple
     ids = [id for first, count in runs for id in range(first, first + count)]
     ids = sorted(set(ids)) if grow else ids
     found = span_ids(ids)
+    assert found == span_ids(*(range(first, first + count) for first, count in runs)) or grow
+    assert found == span_ids(ids[:3], [], tuple(ids[3:]))
     assert [id for text in found for id in messages_of(text)] == [str(id) for id in ids]
     if grow:  # as few rows as there can be
         gaps = sum(second != first + 1 or first < 0 for first, second in pairwise(ids))
@@ -143,6 +145,9 @@ class TestReaders:
 
 def test_messages_that_follow_each_other_share_a_row_of_a_record() -> None:
     found = AuditRecord()
-    found.add_messages("publish", [1, 2, 3, 7], "shop", "orders")
-    found.add_messages("deliver", [], "orders", "")
-    assert (found.runs, len(found)) == ([(("publish", "shop", "orders"), ["1-3", "7"])], 2)
+    found.add_messages("publish", "shop", "orders", [1, 2, 3, 7])
+    found.add_messages("deliver", "orders", "", [], [])
+    found.add_messages("deliver", "orders", "", range(1, 3), (3,), [], range(4, 8), [2])
+    assert (found.runs, len(found)) == (
+        [(("publish", "shop", "orders"), ["1-3", "7"]), (("deliver", "orders", ""), ["1-7", "2"])], 4
+    )  # fmt: skip

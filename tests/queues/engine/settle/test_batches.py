@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
 from queues.engine.message import ROWS_PER_STATEMENT, Failure
-from queues.engine.settle.batches import Part, SettlementKind, Settlements, each_once, halve, settle_parameters
+from queues.engine.settle.batches import (
+    FEWEST,
+    Part,
+    SettlementKind,
+    Settlements,
+    each_once,
+    halve,
+    settle_parameters,
+)
 
 
 def acks(*ids: int, at: float = 1.0, **alike: Any) -> Settlements:
@@ -75,3 +84,64 @@ def test_results_of_jobs_stand_beside_messages_that_have_none() -> None:
     jobs.add_many([1, 2], [1.0, 1.0], [b"r", None])
     assert settle_parameters([acks(3), jobs], 0.0)["results"] == [None, b"r", None]
     assert settle_parameters([acks(3)], 0.0)["results"] is None
+
+
+class Audited:
+    """A lane that knows the API key of each message's consumer."""
+
+    def __init__(self, keys: dict[int, int | None]) -> None:
+        self._keys = keys
+
+    def takes_run(self, settlements: Settlements, ids: range) -> bool:
+        return True
+
+    def gather(self, settlements: Settlements, ids: Sequence[int], work: int) -> Iterable[int | None]:
+        return () if settlements.consumer is not None else [self._keys.get(id) for id in ids]
+
+
+def test_acknowledgements_are_sorted_by_the_keys_of_their_consumers_and_runs_have_their_own() -> None:
+    made = Settlements(SettlementKind.ACKNOWLEDGE, Audited({1: 5, 2: 6, 3: 5, 4: None}))
+    made.add_many([1, 2, 3, 4], [1.0, 2.0, 3.0, 4.0])
+    made.add_run(range(10, 10 + FEWEST), 9.0)
+    found = list(made.by_consumer)
+    assert [(one.consumer, one.ids, one.delivered, one.consumers, len(one.runs)) for one in found] == [
+        (None, [], [], [], 1), (5, [1, 3], [1.0, 3.0], [], 0), (6, [2], [2.0], [], 0), (None, [4], [4.0], [], 0),
+    ]  # fmt: skip
+    assert sum(one.count for one in found) == made.count == 4 + FEWEST
+
+
+def test_acknowledgements_of_one_consumer_are_not_sorted() -> None:
+    made = Settlements(SettlementKind.ACKNOWLEDGE, Audited({1: 5, 2: 5}))
+    made.add_many([1, 2], [1.0, 2.0])
+    [one] = made.by_consumer
+    assert (one.consumer, one.ids, one.consumers) == (5, [1, 2], [])
+    of_a_key = Settlements(SettlementKind.ACKNOWLEDGE, Audited({1: 5, 2: 5}), consumer=7)
+    of_a_key.add_many([1, 2], [1.0, 2.0])
+    of_a_key.add_run(range(10, 10 + FEWEST), 9.0)
+    assert (list(of_a_key.by_consumer), of_a_key.consumers) == ([of_a_key], [])
+
+
+def test_runs_and_deliveries_that_are_spread_have_the_keys_of_their_consumers() -> None:
+    made = Settlements(SettlementKind.ACKNOWLEDGE, Audited({1: 5}))
+    made.add_many([1], [1.0])
+    made.add_run(range(10, 10 + FEWEST), 9.0)
+    made.spread()
+    assert (made.ids, made.consumers) == ([1, *range(10, 10 + FEWEST)], [5, *[None] * FEWEST])
+    assert (made.delivered, made.runs) == ([1.0, *[9.0] * FEWEST], [])
+    noted = Settlements(SettlementKind.DELIVER)
+    noted.add_deliveries(range(3), 5)
+    noted.add_deliveries([7], None)
+    assert (noted.count, noted.keys) == (4, {5, None})
+    halved = [(one.ids, one.consumers) for [one] in halve([noted], ValueError())]
+    assert halved == [([0, 1], [5, 5]), ([2, 7], [5, None])]
+
+
+def test_a_delivery_that_was_not_made_is_taken_out_of_the_last_ones() -> None:
+    noted = Settlements(SettlementKind.DELIVER)
+    for ids, key in ((range(5), 1), ((3,), 2), ([7, 8], None), (range(2, 4), 3)):
+        noted.add_deliveries(ids, key)
+    for id in (3, 3, 8, 2, 9):
+        noted.remove_delivery(id)
+    assert noted.deliveries == [(range(5), 1), ([7], None)]
+    noted.remove_delivery(2)
+    assert noted.deliveries == [(range(2), 1), (range(3, 5), 1), ([7], None)]
