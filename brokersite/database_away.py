@@ -15,7 +15,7 @@ from queues.engine.faults import Fault, fault_of, told
 RETRY_AFTER: Final = 2
 
 
-class DatabaseAway:
+class DatabaseAwayMiddleware:
     """Middleware: answers 503 when a view has lost the database, or the server refuses everything for now."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:

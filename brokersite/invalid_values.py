@@ -24,7 +24,7 @@ IN_LOOKUPS = (ValueError, TypeError, IndexError, OverflowError, ProgrammingError
 LOOKUPS = ("django.db.", "django.forms.", "django.contrib.admin.views.main", "psycopg", "psycopg_binary")
 
 
-class UnfitValues:
+class InvalidValuesMiddleware:
     """Middleware: answers 400 in the admin to a request with a value that the database cannot take."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:

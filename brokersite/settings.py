@@ -68,8 +68,8 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "brokersite.invalid_values.UnfitValues",
-    "brokersite.database_away.DatabaseAway",
+    "brokersite.invalid_values.InvalidValuesMiddleware",
+    "brokersite.database_away.DatabaseAwayMiddleware",
 ]
 
 ROOT_URLCONF = "brokersite.urls"

@@ -63,7 +63,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """A line through the figures of a series, in pieces where there are none."""
 
     points: str
@@ -93,7 +93,7 @@ class Chart:
     heads: list[str]
     rows: list[list[str]]
     marks: list[Mark] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[ChartLine] = field(default_factory=list)
     levels: list[float] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
     left: float = LEFT
@@ -171,7 +171,7 @@ def lines(
     levels = scale(max((value for one in series for value in one.values if value is not None), default=0))
     step = (frame.width - LEFT - RIGHT) / max(1, len(places))
     drawn = [
-        Line(piece, colour, dash)
+        ChartLine(piece, colour, dash)
         for _, colour, dash, values in shown
         for piece in _pieces([None if value is None else _height(value, levels, frame) for value in values], step)
     ]

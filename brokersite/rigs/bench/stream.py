@@ -6,6 +6,7 @@ import select
 import socket
 import ssl
 from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from brokersite.rigs.bench.errors import BenchError
 
@@ -23,6 +24,24 @@ class Endpoint(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
+
+
+class Login(NamedTuple):
+    """The address of a broker with accounts, and the credentials; without a user those of the broker's default."""
+
+    endpoint: Endpoint
+    user: str = ""
+    password: str = ""
+    vhost: str = "/"
+
+    @classmethod
+    def from_url(cls, url: str, port: int) -> Login:
+        """The login that a URL names; `port` where it names none."""
+        parts = urlsplit(url)
+        return cls(
+            Endpoint(parts.hostname or "127.0.0.1", parts.port or port), unquote(parts.username or ""),
+            unquote(parts.password or ""), unquote(parts.path[1:]) or "/",
+        )  # fmt: skip
 
 
 class Stream:

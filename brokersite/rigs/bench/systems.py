@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from django.conf import settings
 
@@ -21,7 +20,7 @@ from brokersite.rigs.bench.drivers.sspq import Sspq
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.measures import MEASURES, Figures, MeasurementPlan
 from brokersite.rigs.bench.servers import private_nats, private_rabbitmq, syncs_always
-from brokersite.rigs.bench.stream import Endpoint
+from brokersite.rigs.bench.stream import Endpoint, Login
 from brokersite.rigs.bench.usage import CpuMeter
 from wire.net.address import AddressError, parse_address
 
@@ -188,18 +187,13 @@ def _peerbus(stack: ExitStack, name: str, endpoint: Endpoint, load: Load, reach:
 def _rabbitmq(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
     name = "RabbitMQ quorum"
     if url:
-        parts = urlsplit(url)
-        endpoint = Endpoint(parts.hostname or "127.0.0.1", parts.port or 5672)
-        login = amqp.Login(
-            endpoint, unquote(parts.username or "guest"), unquote(parts.password or "guest"),
-            unquote(parts.path[1:]) or "/",
-        )  # fmt: skip
+        login = Login.from_url(url, 5672)
     else:
         server = stack.enter_context(private_rabbitmq(scratch))
         if server is None:
             raise BenchError("RabbitMQ is not installed here. Compare with one that runs: rabbitmq=amqp://HOST:5672")
         name = f"RabbitMQ {server.version} quorum"
-        login = amqp.Login(Endpoint("127.0.0.1", server.port))
+        login = Login(Endpoint("127.0.0.1", server.port))
 
     @contextmanager
     def drive(copies: int) -> Iterator[BrokerDriver]:
@@ -222,15 +216,13 @@ def _rabbitmq(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
 
 def _nats(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
     if url:
-        parts = urlsplit(url)
-        endpoint = Endpoint(parts.hostname or "127.0.0.1", parts.port or 4222)
-        login = jetstream.Login(endpoint, unquote(parts.username or ""), unquote(parts.password or ""))
+        login = Login.from_url(url, 4222)
         note = "JetStream's durability is what that server's sync_interval says; by default it syncs every two minutes."
     else:
         server = stack.enter_context(private_nats(scratch))
         if server is None:
             raise BenchError("NATS is not installed here. Compare with one that runs: nats=nats://HOST:4222")
-        login = jetstream.Login(Endpoint("127.0.0.1", server.port))
+        login = Login(Endpoint("127.0.0.1", server.port))
         note = (
             "JetStream syncs each message before it answers (sync_interval: always)."
             if syncs_always(server.version)

@@ -8,7 +8,7 @@ from typing import Final
 
 from brokersite.rigs.bench.columns import Records, read_column
 from brokersite.rigs.bench.errors import BenchError
-from brokersite.rigs.bench.stream import Endpoint, Stream
+from brokersite.rigs.bench.stream import Login, Stream
 
 _METHOD, _HEADER, _BODY = 1, 2, 3
 _DELIVER: Final = struct.pack(">HH", 60, 60)
@@ -36,16 +36,6 @@ def short(text: str) -> bytes:
 def long(data: bytes) -> bytes:
     """A long string."""
     return struct.pack(">I", len(data)) + data
-
-
-@dataclass(frozen=True)
-class Login:
-    """The address of a RabbitMQ, and the credentials."""
-
-    endpoint: Endpoint
-    user: str = "guest"
-    password: str = "guest"
-    vhost: str = "/"
 
 
 @dataclass(frozen=True)
@@ -83,7 +73,7 @@ class AmqpConnection(Stream):
         super().__init__(login.endpoint)
         self.send(b"AMQP\0\0\x09\x01")
         self.expect(10, 10)
-        credentials = long(b"\0%b\0%b" % (login.user.encode(), login.password.encode()))
+        credentials = long(b"\0%b\0%b" % ((login.user or "guest").encode(), (login.password or "guest").encode()))
         self.send(method(0, 10, 11, long(b"") + short("PLAIN") + credentials + short("en_US")))
         self.expect(10, 30)
         self.send(method(0, 10, 31, struct.pack(">HIH", 2047, _FRAME_MAX, 0)))  # no heartbeats

@@ -10,18 +10,9 @@ from typing import Any, Final
 
 from brokersite.rigs.bench.columns import Records
 from brokersite.rigs.bench.errors import BenchError
-from brokersite.rigs.bench.stream import Endpoint, Stream
+from brokersite.rigs.bench.stream import Login, Stream
 
 _GROUP: Final = "consumers"
-
-
-@dataclass(frozen=True)
-class Login:
-    """The address of a NATS server, and the credentials: fields of CONNECT."""
-
-    endpoint: Endpoint
-    user: str = ""
-    password: str = ""
 
 
 @dataclass(frozen=True)
