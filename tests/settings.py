@@ -4,6 +4,7 @@ With DATABASE_URL set, a test database is made on that server instead. Each work
 its own. Its files are in memory where the system has a file system for that: no test of these asks what a disk keeps.
 """
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -34,9 +35,10 @@ def _own_data_dir() -> Path:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         for left in data_dirs.glob(f"{PREFIX}*"):
-            if left.stat().st_uid == os.getuid() and not psutil.pid_exists(int(left.name.removeprefix(PREFIX))):
-                embedded.remove(left)
-                shutil.rmtree(left, ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):  # a process that ends has just removed its own
+                if left.stat().st_uid == os.getuid() and not psutil.pid_exists(int(left.name.removeprefix(PREFIX))):
+                    embedded.remove(left)
+                    shutil.rmtree(left, ignore_errors=True)
     finally:
         os.close(descriptor)
     return data_dirs / f"{PREFIX}{os.getpid()}"

@@ -113,8 +113,8 @@ class _Ending:
         self, data: bytes, at: int, prefix: bytes, limit: int, digits: int = 0
     ) -> tuple[list[bytes] | AlikeTexts, list[bytes] | AlikeTexts, int]:
         """Envelopes from `at` on that begin with `prefix`, end like this and have up to `limit` bytes: their values,
-        their request ids, and where the last one ends. Not all that there are, if some are many of one length; of these
-        only such whose values differ in the last `digits` bytes alone, unless this is 0."""
+        their request ids, and where the last one ends. Not all that there are, if some are many of one length. Of many
+        whose values differ in the last `digits` bytes alone these are columns, unless `digits` is 0."""
         return self._cut_alike(data, at, prefix, limit, digits) or self._cut_each(data, at, prefix, limit)
 
     def _cut_alike(
@@ -129,12 +129,12 @@ class _Ending:
         rid, size = range(end + self._rid_at, end + self._rid_end), end - value
         if not (before and data.startswith(before, at + end) and data.startswith(self._after, at + rid.stop)):
             return None
-        count = min(self._most, (len(data) - at) // stride)
-        for place in (LENGTH_SIZE - 1, end - digits - 1)[: 1 + bool(digits)]:  # where they differ first, if at all
-            column = data[at + place : at + count * stride : stride]
-            count = len(column) - len(column.lstrip(column[:1]))
-        if count < _MANY:
-            return None
+        count = _count_alike(data, at, min(self._most, (len(data) - at) // stride), stride, LENGTH_SIZE - 1)
+        few = min(count, _GROWTH * _MANY)
+        if digits:  # where jids of two batches nearly always differ
+            count = _count_alike(data, at, count, stride, end - digits - 1)
+        if count < (few if digits else _MANY):
+            return self._cut_alike(data, at, prefix, limit, 0) if digits else None
         frames = data[at : at + count * stride]
         rids = AlikeTexts.read(frames, rid.start, len(rid), stride, range(len(rid)))
         values: list[bytes] | AlikeTexts
@@ -144,6 +144,8 @@ class _Ending:
             values = [frames[n : n + size] for n in range(value, len(frames), stride)]
         alike = write_frames((head, values, before, rids, self._after), count)
         count = _count_same(alike, frames, stride)
+        if digits and count < few:
+            return self._cut_alike(data, at, prefix, limit, 0)
         self._most = _GROWTH * max(count, _MANY)
         return (values[:count], rids[:count], at + count * stride) if count >= _MANY else None
 
@@ -181,6 +183,12 @@ class _Ending:
             at = stop
         self._tail = tail
         return values, rids, at
+
+
+def _count_alike(data: bytes, at: int, most: int, stride: int, place: int) -> int:
+    """How many of the first frames, from `at` on, have the same byte in this place."""
+    column = data[at + place : at + most * stride : stride]
+    return len(column) - len(column.lstrip(column[:1]))
 
 
 def _count_same(one: bytes | bytearray, other: bytes, stride: int) -> int:

@@ -228,7 +228,7 @@ def test_many_messages_that_are_alike_are_read_as_one_by_one(name: str) -> None:
     assert sum(sizes(received)) == 2 * len(MANY[name]) - 1
 
 
-@pytest.mark.parametrize("name", [*NUMBERED, "jobs", "DONEs"])
+@pytest.mark.parametrize("name", [*NUMBERED, "jobs", "DONEs", "DONEs of jobs that were not pushed together"])
 def test_many_messages_that_are_alike_are_one_run(name: str) -> None:
     decoder, frames = RunDecoder(), b"".join(MANY[name])
     decoder.feed(frames)
