@@ -29,7 +29,7 @@ MOST_AHEAD = 200
 LINGER_AHEAD = 0.005
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Received:
     """A message on its way to a consumer, and what settles it."""
 

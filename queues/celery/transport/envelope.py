@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from kombu.transport.base import Message as BaseMessage
 from kombu.utils import json as kombu_json
@@ -38,8 +37,7 @@ CONTENTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class MessageRow:
+class MessageRow(NamedTuple):
     """A message to store. Times are seconds from now; `ttl` None is the queue's own."""
 
     queue: str
@@ -55,7 +53,7 @@ class MessageRow:
 
     def without_key(self) -> MessageRow:
         """The same, for a queue in which the key is taken."""
-        return replace(self, key=None)
+        return self._replace(key=None)
 
 
 class Message(BaseMessage):
