@@ -139,7 +139,9 @@ class TestRuns:
         answer = admin_client.get(page(run, "progress"))
         told = answer.json()
         assert (told["state"], told["finished"]) == ("running", False)
-        stages = re.findall(r'<tr class="(\w+)"><th scope="row">([\w ]+)</th><td>([^<]*)</td>', told["html"])
+        stages = re.findall(
+            r'<tr class="(\w+)"><th scope="row">([\w ]+)</th>\s*<td>([^<]*?)\s*</td>', told["html"]
+        )
         assert ("done", "messages", "done") in stages
         assert ("now", "audit rows", "5 of about 10 rows") in stages
         assert ("waiting", "rollups", "-") in stages
