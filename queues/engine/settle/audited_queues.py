@@ -100,7 +100,7 @@ class AuditedQueue(Lane):
         self._deliveries.remove_delivery(first_id)
 
     def not_seen(self, ids: Sequence[int]) -> None:
-        """Messages that were handed to a consumer are with nobody again: it has not seen them."""
+        """Messages that were handed to a consumer have none again: it has not seen them."""
         self._recipients.take(ids)
 
     def takes_run(self, settlements: Settlements, ids: range) -> bool:
