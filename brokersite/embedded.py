@@ -21,7 +21,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,9 +55,9 @@ PORTS = range(20_000, 30_000)
 #: Lines of a log after which another start may succeed: orphans of a killed server, a lost race for the port.
 PASSING = ("pre-existing shared memory block", "Address already in use", 'lock file "postmaster.pid"')
 
-#: Megabytes of a WAL file, and of those that are made with the server, if that is less than a twentieth of the free
-#: space.
-WAL_FILE, WAL_AHEAD = 2, 256
+#: Megabytes of a WAL file, and of those that are made with the server, which are no more than a fiftieth of the free
+#: space. After the first checkpoint files are used again (``min_wal_size``).
+WAL_FILE, WAL_AHEAD = 2, 1024
 
 #: The server's configuration, with places for what is known at the start.
 CONFIGURATION = Path(__file__).with_name("embedded.conf")
@@ -233,27 +233,26 @@ def _initialise(home: Home) -> None:
         code, printed = home.run("postgres", "--single", "-D", str(unfinished), "template1", input=create)
     if code != 0 or "ERROR:" in printed:
         raise EmbeddedPostgresError(f"A database could not be made in {home.root}.\n{printed}")
-    if shutil.disk_usage(unfinished).free > 20 * WAL_AHEAD * 2**20:
-        _make_wal_files(home, unfinished / "pg_wal")
+    ahead = min(WAL_AHEAD, shutil.disk_usage(unfinished).free // 50 // 2**20)
+    _make_wal_files(home, unfinished / "pg_wal", ahead // WAL_FILE)
     unfinished.rename(home.data)
 
 
-def _make_wal_files(home: Home, directory: Path) -> None:
+def _make_wal_files(home: Home, directory: Path, number: int) -> None:
     """Make the WAL files that the server will write first. It takes them as those that it has used before, and need not
     make them itself, which holds up all commits and writes everything twice."""
     zeros = bytes(WAL_FILE * 2**20)
     in_a_log = 4096 // WAL_FILE  # files with the same second part of the name: they have 4 GB
     last = max(int(name[8:16], 16) * in_a_log + int(name[16:], 16) for name in os.listdir(directory) if len(name) == 24)
-    with ExitStack() as files:
-        streams = []
-        for number in range(last + 1, last + 1 + WAL_AHEAD // WAL_FILE):
-            path = directory / f"{1:08X}{number // in_a_log:08X}{number % in_a_log:08X}"
-            stream = files.enter_context(open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"))
+    paths = [
+        directory / f"{1:08X}{file // in_a_log:08X}{file % in_a_log:08X}" for file in range(last + 1, last + 1 + number)
+    ]
+    for path in paths:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
             stream.write(zeros)
-            stream.flush()
-            home.give(path)
-            streams.append(stream)
-        for stream in streams:  # at the end: the disk has begun with all of them
+        home.give(path)
+    for path in paths:  # at the end: the disk has begun with all of them
+        with open(path, "rb") as stream:
             os.fsync(stream.fileno())
 
 

@@ -108,6 +108,7 @@ WAL_FILES = "select count(*), count(*) filter (where name > pg_walfile_name(pg_c
 
 
 def test_commits_need_not_wait_for_new_wal_files(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "WAL_AHEAD", 64)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 40))  # however little there is
     with connect(embedded.ensure_running(data_dir)) as connection:
         [(files, ahead)] = connection.execute(WAL_FILES).fetchall()
@@ -122,11 +123,11 @@ def test_commits_need_not_wait_for_new_wal_files(data_dir: Path, monkeypatch: py
         assert connection.execute("select * from kept").fetchall() == [(1,)]
 
 
-def test_a_disk_with_little_room_gets_no_wal_files_ahead(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4 << 30))
+def test_wal_files_ahead_take_a_fiftieth_of_the_free_space(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 30))
     with connect(embedded.ensure_running(data_dir)) as connection:
         [(files, _)] = connection.execute(WAL_FILES).fetchall()
-        assert files < 10
+        assert 10 <= files * embedded.WAL_FILE < 40  # 20 MB, and those of initdb
 
 
 def test_a_second_call_joins(shared_dir: Path, shared: EmbeddedServer) -> None:
