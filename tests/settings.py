@@ -48,6 +48,8 @@ for name in [name for name in os.environ if name.startswith("BROKER_")]:
     del os.environ[name]
 os.environ["DATA_DIR"] = str(_own_data_dir())
 os.environ["DEBUG"] = "off"
+# They would stand in memory, where commits wait for no disk.
+embedded.WAL_AHEAD = 0
 # The copies of anchors outlive the tables, which are emptied between tests: an engine that lives long writes none.
 os.environ["BROKER_AUDIT_ANCHOR_INTERVAL"] = "3600"
 # Tests open pages beside each other, faster than people do.

@@ -124,6 +124,7 @@ def test_commits_need_not_wait_for_new_wal_files(data_dir: Path, monkeypatch: py
 
 
 def test_wal_files_ahead_take_a_fiftieth_of_the_free_space(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "WAL_AHEAD", 1024)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 30))
     with connect(embedded.ensure_running(data_dir)) as connection:
         [(files, _)] = connection.execute(WAL_FILES).fetchall()
