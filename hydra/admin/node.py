@@ -30,16 +30,10 @@ class HydraNodeAdmin(FixedAdmin):
         "name", "state", "term", "leader_shown", "current_id", "votes", "links", "irc_shown", "lease", "seen",
     )  # fmt: skip
     search_fields = ("name",)
-    show_full_result_count = False
     gone = "There is no such Hydra node any more."
     actions = ("forget_selected",)
     change_list_template = "admin/hydra/node_change_list.html"
     change_form_template = "admin/hydra/node_change_form.html"
-    readonly_fields = (
-        "state", "leader_shown", "votes", "irc_shown", "lease", "seen", "network", "links_table", "members_table",
-        "votes_table", "events_table", "process", "started", "listens_on", "position", "pledge_shown",
-        "electorate_shown",
-    )  # fmt: skip
     fieldsets = (
         (None, {"fields": ("name", "state", "term", "leader_shown", "current_id", "votes", "irc_shown", "lease")}),
         ("Network", {"fields": ("network", "members_table", "links_table")}),

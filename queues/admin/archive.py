@@ -30,7 +30,6 @@ class ArchivedMessageAdmin(MessageColumns):
         "finished_at", "producer_id", "consumer_id", "job", "result_shown", "log", "audit", "size", "key", "sender",
         "task", "headers", "content",
     )  # fmt: skip
-    readonly_fields = ("queue_name", "result_shown", "log", "audit", "life", "sender", "task", "payload_shown")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ArchivedMessage]:
         found: QuerySet[ArchivedMessage] = super().get_queryset(request)

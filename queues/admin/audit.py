@@ -66,7 +66,6 @@ def overviews(chains: list[AuditChain]) -> None:
 class AuditChainAdmin(ReadOnlyAdmin):
     list_display = ("name", "rows", "hash_shown", "last_row", "waiting", "anchor", "right", "verified", "verify_now")
     search_fields = ("name",)
-    show_full_result_count = False
     sortable_by = ("name",)
     actions = None
     pages = {"verify": "<int:id>/verify/"}
@@ -77,10 +76,6 @@ class AuditChainAdmin(ReadOnlyAdmin):
         ("Verification", {"fields": ("verified", "verify_now", "verifications")}),
         ("Anchors", {"fields": ("anchor", "anchors")}),
     )
-    readonly_fields = (
-        "rows", "head_hash", "last_row", "waiting", "created_at", "verified", "verify_now", "verifications", "anchor",
-        "anchors",
-    )  # fmt: skip
 
     def has_verify_permission(self, request: HttpRequest) -> bool:
         """Whether the user may have a chain verified, which takes a processor for a while."""

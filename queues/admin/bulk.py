@@ -25,7 +25,6 @@ class BulkOperationAdmin(KeysetAdmin):
         "action", "what", "by", "state", "progress", "done", "skipped", "expected", "looked", "error", "created_at",
         "ended_at",
     )  # fmt: skip
-    readonly_fields = ("what", "progress")
     change_form_template = "admin/queues/bulk_change_form.html"
     pages = {"cancel": "<int:id>/cancel/"}
 

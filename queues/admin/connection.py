@@ -90,9 +90,6 @@ class ConnectionAdmin(KeysetAdmin):
         "number", "protocol", "address", "key_shown", "name_shown", "node_shown", "connected", "published", "delivered",
         "messages_in", "messages_out", "unacked", "holds",
     )  # fmt: skip
-    readonly_fields = (
-        "number", "key_shown", "name_shown", "node_shown", "connected", "published", "delivered", "holds",
-    )  # fmt: skip
 
     change_list = ConnectionChangeList
     pages = {"disconnect": "<int:id>/disconnect/"}

@@ -79,7 +79,6 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
     list_filter = ("kind", "paused", "single_active_consumer", "audited")
     list_per_page = 50
     search_fields = ("name",)
-    show_full_result_count = False
     actions = ("pause", "resume", "purge", "delete_selected")
     autocomplete_fields = ("dead_letter_queue",)
     fieldsets = (
