@@ -140,15 +140,12 @@ class HydraNodeAdmin(FixedAdmin):
     def events_table(self, node: Any) -> SafeString:
         return _view(node).events_table()
 
-    @admin.display(description="process")
     def process(self, node: Node) -> str:
         return EMPTY if node.pid is None else f"{node.pid} on {node.host}"
 
-    @admin.display(description="started")
     def started(self, node: Node) -> str:
         return moment(node.started_at)
 
-    @admin.display(description="listens on")
     def listens_on(self, node: Node) -> str:
         return ", ".join(node.listen) or EMPTY
 

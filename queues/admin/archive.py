@@ -65,7 +65,6 @@ class ArchivedMessageAdmin(MessageColumns):
             self.prepare_rows([message])
         return str(message.queue_name)
 
-    @admin.display
     def audit(self, message: ArchivedMessage) -> str:
         queue = Queue.objects.filter(pk=message.queue_id).first()
         return audit_links(queue, message.pk, message.content, message.key)

@@ -119,7 +119,6 @@ class AuditChainAdmin(ReadOnlyAdmin):
 
     # Columns.
 
-    @admin.display
     def rows(self, chain: Any) -> SafeString:
         overview: ChainOverview = chain.overview
         shown = format_html('<a href="{}">{}</a>', rows_address(chain.pk), f"{overview.rows:,}")
@@ -130,11 +129,9 @@ class AuditChainAdmin(ReadOnlyAdmin):
     def hash_shown(self, chain: Any) -> SafeString:
         return format_html('<code title="{}">{}…</code>', chain.overview.hash, chain.overview.hash[:12])
 
-    @admin.display
     def head_hash(self, chain: Any) -> SafeString:
         return format_html("<code>{}</code>", chain.overview.hash)
 
-    @admin.display
     def last_row(self, chain: Any) -> str:
         return _moment(chain.overview.last_at)
 
@@ -185,7 +182,6 @@ class AuditChainAdmin(ReadOnlyAdmin):
         failure = overview.failure
         return format_html('{} <strong class="error">{}</strong>', button, failure) if failure else button
 
-    @admin.display(description="verifications")
     def verifications(self, chain: AuditChain) -> SafeString:
         newest = AuditVerification.objects.filter(chain=chain)[:SHOWN]
         return html_table(

@@ -57,11 +57,9 @@ class BulkOperationAdmin(KeysetAdmin):
             self.message_user(request, "It has ended already.", messages.WARNING)
         return HttpResponseRedirect(reverse("admin:queues_bulkoperation_change", args=[operation.pk]))
 
-    @admin.display
     def what(self, operation: BulkOperation) -> str:
         return bulk.described(operation)
 
-    @admin.display
     def progress(self, operation: BulkOperation) -> str:
         if not operation.expected:
             return f"{operation.done + operation.skipped:,}"

@@ -141,11 +141,9 @@ class ConnectionAdmin(KeysetAdmin):
     def node_shown(self, connection: Connection) -> SafeString:
         return format_html('<a href="{}">{}</a>', page_of("node", connection.node_id), connection.node)
 
-    @admin.display(description="since")
     def since(self, connection: Connection) -> str:
         return relative(connection.connected_at, timezone.now())
 
-    @admin.display(description="connected")
     def connected(self, connection: Connection) -> str:
         at = connection.connected_at
         return f"{at:%Y-%m-%d %H:%M:%S}, {relative(at, timezone.now())}"

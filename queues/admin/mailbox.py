@@ -111,11 +111,9 @@ class MailboxAdmin(CountedRows, FixedAdmin, ConfirmedDeletion):
             return format_html("{}", mailboxes.node_of(mailbox) or "-")
         return format_html('<a href="{}">{}</a>', page_of("node", mailbox.node.pk), mailbox.node)
 
-    @admin.display
     def pending(self, mailbox: Mailbox) -> str:
         return self.ready(mailbox)
 
-    @admin.display(description="in flight")
     def in_flight(self, mailbox: Mailbox) -> str:
         return self.leased(mailbox)
 

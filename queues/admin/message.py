@@ -93,11 +93,9 @@ class MessageAdmin(MessageColumns):
     def position(self, message: Message) -> int:
         return message.pk
 
-    @admin.display
     def priority(self, message: Message) -> int:
         return -(message.pk >> 56)
 
-    @admin.display
     def audit(self, message: Message) -> str:
         return audit_links(message.queue, message.origin_id or message.pk, message.content, message.key)
 

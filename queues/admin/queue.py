@@ -164,7 +164,6 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
     def is_delivering(self, queue: Queue) -> bool:
         return not queue.paused
 
-    @admin.display
     def delayed(self, queue: Queue) -> str:
         return messages_link(queue.pk, f"{self.counts(queue).delayed:,}", 2)
 
@@ -176,11 +175,9 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
     def outgoing(self, queue: Queue) -> str:
         return format_rate(_figures(queue).out_rate)
 
-    @admin.display
     def oldest(self, queue: Queue) -> str:
         return _figures(queue).age
 
-    @admin.display
     def consumers(self, queue: Queue) -> str:
         return _figures(queue).consumers
 
