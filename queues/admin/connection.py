@@ -79,8 +79,6 @@ class ConnectionAdmin(KeysetAdmin):
     )  # fmt: skip
     list_display_links = ("number",)
     list_filter = (OrderFilter, "protocol", "node")
-
-    list_per_page = 100
     search_fields = ("address__startswith", "name", "key__name")
     search_help_text = "The beginning of the address, or a part of the name or of the key's name"
     actions = ("disconnect",)

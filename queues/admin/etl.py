@@ -29,7 +29,6 @@ class EtlRunAdmin(RunColumns, ReadOnlyAdmin):
         "number_shown", "state_shown", "how_far", "problem", "trigger", "started", "took", "rows", "size", "window",
     )  # fmt: skip
     list_filter = ("state",)
-    list_select_related = False
     sortable_by = ()
     actions = ("cancel", "run_again")
     fieldsets = (
