@@ -11,18 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from queues.childprocess import PACKAGES
-from queues.options import (
-    Options,
-    file,
-    flag,
-    integer,
-    networks,
-    postgres_url,
-    seconds,
-    size,
-    text,
-    words,
-)
+from queues.options import Options, file, flag, integer, networks, postgres_url, seconds, size, text, words
 from queues.secretfiles import kept_secret, read_secret
 from queues.settings import (
     AuditSettings,

@@ -22,19 +22,7 @@ from urllib.parse import quote, urlencode
 from django.conf import settings as django_settings
 
 from queues.database import connection_parameters
-from queues.options import (
-    InvalidEnvironment,
-    Options,
-    directory,
-    file,
-    flag,
-    integer,
-    mode,
-    seconds,
-    size,
-    text,
-    words,
-)
+from queues.options import InvalidEnvironment, Options, directory, file, flag, integer, mode, seconds, size, text, words
 
 MIB = 1024 * 1024
 

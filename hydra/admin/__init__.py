@@ -2,5 +2,3 @@
 
 from hydra.admin.event import EventAdmin
 from hydra.admin.node import HydraNodeAdmin
-
-__all__ = ["EventAdmin", "HydraNodeAdmin"]

@@ -15,7 +15,6 @@ class EventAdmin(ReadOnlyAdmin):
     list_filter = ("node", "kind")
     list_select_related = ("node",)
     search_fields = ("text",)
-    show_full_result_count = False
 
     @admin.display(ordering="id")
     def when(self, event: Event) -> str:

@@ -30,16 +30,10 @@ class HydraNodeAdmin(FixedAdmin):
         "name", "state", "term", "leader_shown", "current_id", "votes", "links", "irc_shown", "lease", "seen",
     )  # fmt: skip
     search_fields = ("name",)
-    show_full_result_count = False
     gone = "There is no such Hydra node any more."
     actions = ("forget_selected",)
     change_list_template = "admin/hydra/node_change_list.html"
     change_form_template = "admin/hydra/node_change_form.html"
-    readonly_fields = (
-        "state", "leader_shown", "votes", "irc_shown", "lease", "seen", "network", "links_table", "members_table",
-        "votes_table", "events_table", "process", "started", "listens_on", "position", "pledge_shown",
-        "electorate_shown",
-    )  # fmt: skip
     fieldsets = (
         (None, {"fields": ("name", "state", "term", "leader_shown", "current_id", "votes", "irc_shown", "lease")}),
         ("Network", {"fields": ("network", "members_table", "links_table")}),
@@ -146,15 +140,12 @@ class HydraNodeAdmin(FixedAdmin):
     def events_table(self, node: Any) -> SafeString:
         return _view(node).events_table()
 
-    @admin.display(description="process")
     def process(self, node: Node) -> str:
         return EMPTY if node.pid is None else f"{node.pid} on {node.host}"
 
-    @admin.display(description="started")
     def started(self, node: Node) -> str:
         return moment(node.started_at)
 
-    @admin.display(description="listens on")
     def listens_on(self, node: Node) -> str:
         return ", ".join(node.listen) or EMPTY
 

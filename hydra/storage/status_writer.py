@@ -6,7 +6,6 @@ No other work waits for these writes. While the database is away only the newest
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -18,8 +17,6 @@ from hydra.storage.database import Connection
 from hydra.storage.node_lease import NodeLease
 from hydra.storage.statements import statement
 from hydra.storage.tenures import Tenures
-
-logger = logging.getLogger(__name__)
 
 #: Seconds between two writes of the status; role, term, leader and IRC are written at once.
 INTERVAL: Final = 1.0

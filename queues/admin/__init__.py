@@ -18,26 +18,3 @@ from queues.admin.queue import QueueAdmin
 from queues.admin.rollup import RollupAdmin
 from queues.admin.topology import RouteAdmin, SubscriptionAdmin
 from queues.admin.worker import WorkerAdmin
-
-__all__ = [
-    "ApiKeyAdmin",
-    "ArchivedMessageAdmin",
-    "AuditChainAdmin",
-    "AuditRowAdmin",
-    "BulkOperationAdmin",
-    "ConnectionAdmin",
-    "EtlRunAdmin",
-    "EtlScheduleAdmin",
-    "MailboxAdmin",
-    "MessageAdmin",
-    "NodeAdmin",
-    "PeriodicJobAdmin",
-    "QueueAdmin",
-    "QueueSampleAdmin",
-    "RecordedGroupAdmin",
-    "RecordedUserAdmin",
-    "RollupAdmin",
-    "RouteAdmin",
-    "SubscriptionAdmin",
-    "WorkerAdmin",
-]

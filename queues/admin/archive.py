@@ -30,7 +30,6 @@ class ArchivedMessageAdmin(MessageColumns):
         "finished_at", "producer_id", "consumer_id", "job", "result_shown", "log", "audit", "size", "key", "sender",
         "task", "headers", "content",
     )  # fmt: skip
-    readonly_fields = ("queue_name", "result_shown", "log", "audit", "life", "sender", "task", "payload_shown")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ArchivedMessage]:
         found: QuerySet[ArchivedMessage] = super().get_queryset(request)
@@ -66,7 +65,6 @@ class ArchivedMessageAdmin(MessageColumns):
             self.prepare_rows([message])
         return str(message.queue_name)
 
-    @admin.display
     def audit(self, message: ArchivedMessage) -> str:
         queue = Queue.objects.filter(pk=message.queue_id).first()
         return audit_links(queue, message.pk, message.content, message.key)

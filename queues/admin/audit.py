@@ -66,7 +66,6 @@ def overviews(chains: list[AuditChain]) -> None:
 class AuditChainAdmin(ReadOnlyAdmin):
     list_display = ("name", "rows", "hash_shown", "last_row", "waiting", "anchor", "right", "verified", "verify_now")
     search_fields = ("name",)
-    show_full_result_count = False
     sortable_by = ("name",)
     actions = None
     pages = {"verify": "<int:id>/verify/"}
@@ -77,10 +76,6 @@ class AuditChainAdmin(ReadOnlyAdmin):
         ("Verification", {"fields": ("verified", "verify_now", "verifications")}),
         ("Anchors", {"fields": ("anchor", "anchors")}),
     )
-    readonly_fields = (
-        "rows", "head_hash", "last_row", "waiting", "created_at", "verified", "verify_now", "verifications", "anchor",
-        "anchors",
-    )  # fmt: skip
 
     def has_verify_permission(self, request: HttpRequest) -> bool:
         """Whether the user may have a chain verified, which takes a processor for a while."""
@@ -124,7 +119,6 @@ class AuditChainAdmin(ReadOnlyAdmin):
 
     # Columns.
 
-    @admin.display
     def rows(self, chain: Any) -> SafeString:
         overview: ChainOverview = chain.overview
         shown = format_html('<a href="{}">{}</a>', rows_address(chain.pk), f"{overview.rows:,}")
@@ -135,11 +129,9 @@ class AuditChainAdmin(ReadOnlyAdmin):
     def hash_shown(self, chain: Any) -> SafeString:
         return format_html('<code title="{}">{}…</code>', chain.overview.hash, chain.overview.hash[:12])
 
-    @admin.display
     def head_hash(self, chain: Any) -> SafeString:
         return format_html("<code>{}</code>", chain.overview.hash)
 
-    @admin.display
     def last_row(self, chain: Any) -> str:
         return _moment(chain.overview.last_at)
 
@@ -190,7 +182,6 @@ class AuditChainAdmin(ReadOnlyAdmin):
         failure = overview.failure
         return format_html('{} <strong class="error">{}</strong>', button, failure) if failure else button
 
-    @admin.display(description="verifications")
     def verifications(self, chain: AuditChain) -> SafeString:
         newest = AuditVerification.objects.filter(chain=chain)[:SHOWN]
         return html_table(

@@ -25,7 +25,6 @@ class BulkOperationAdmin(KeysetAdmin):
         "action", "what", "by", "state", "progress", "done", "skipped", "expected", "looked", "error", "created_at",
         "ended_at",
     )  # fmt: skip
-    readonly_fields = ("what", "progress")
     change_form_template = "admin/queues/bulk_change_form.html"
     pages = {"cancel": "<int:id>/cancel/"}
 
@@ -58,11 +57,9 @@ class BulkOperationAdmin(KeysetAdmin):
             self.message_user(request, "It has ended already.", messages.WARNING)
         return HttpResponseRedirect(reverse("admin:queues_bulkoperation_change", args=[operation.pk]))
 
-    @admin.display
     def what(self, operation: BulkOperation) -> str:
         return bulk.described(operation)
 
-    @admin.display
     def progress(self, operation: BulkOperation) -> str:
         if not operation.expected:
             return f"{operation.done + operation.skipped:,}"

@@ -79,8 +79,6 @@ class ConnectionAdmin(KeysetAdmin):
     )  # fmt: skip
     list_display_links = ("number",)
     list_filter = (OrderFilter, "protocol", "node")
-
-    list_per_page = 100
     search_fields = ("address__startswith", "name", "key__name")
     search_help_text = "The beginning of the address, or a part of the name or of the key's name"
     actions = ("disconnect",)
@@ -89,9 +87,6 @@ class ConnectionAdmin(KeysetAdmin):
     fields = (
         "number", "protocol", "address", "key_shown", "name_shown", "node_shown", "connected", "published", "delivered",
         "messages_in", "messages_out", "unacked", "holds",
-    )  # fmt: skip
-    readonly_fields = (
-        "number", "key_shown", "name_shown", "node_shown", "connected", "published", "delivered", "holds",
     )  # fmt: skip
 
     change_list = ConnectionChangeList
@@ -144,11 +139,9 @@ class ConnectionAdmin(KeysetAdmin):
     def node_shown(self, connection: Connection) -> SafeString:
         return format_html('<a href="{}">{}</a>', page_of("node", connection.node_id), connection.node)
 
-    @admin.display(description="since")
     def since(self, connection: Connection) -> str:
         return relative(connection.connected_at, timezone.now())
 
-    @admin.display(description="connected")
     def connected(self, connection: Connection) -> str:
         at = connection.connected_at
         return f"{at:%Y-%m-%d %H:%M:%S}, {relative(at, timezone.now())}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
 from django.urls import reverse
 from django.utils.html import format_html
 
@@ -37,14 +36,11 @@ class CountedRows(RecordedAdmin):
         for row in rows:
             row.counts = counts.get(self.queue_of(row), QueueCounts())
 
-    @admin.display
     def ready(self, row: Any) -> str:
         return messages_link(self.queue_of(row), f"{self.counts(row).ready:,}", 0)
 
-    @admin.display
     def leased(self, row: Any) -> str:
         return f"{self.counts(row).leased:,}"
 
-    @admin.display
     def dead(self, row: Any) -> str:
         return messages_link(self.queue_of(row), f"{self.counts(row).dead:,}", 3)

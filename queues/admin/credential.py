@@ -74,7 +74,6 @@ class ApiKeyAdmin(RecordedAdmin):
     )  # fmt: skip
     list_filter = (("revoked_at", admin.EmptyFieldListFilter),)
     search_fields = ("name",)
-    show_full_result_count = False
     list_select_related = ("use",)
     actions = ("revoke",)
     change_form_template = "admin/queues/apikey_change_form.html"

@@ -29,8 +29,6 @@ class EtlRunAdmin(RunColumns, ReadOnlyAdmin):
         "number_shown", "state_shown", "how_far", "problem", "trigger", "started", "took", "rows", "size", "window",
     )  # fmt: skip
     list_filter = ("state",)
-    list_select_related = False
-    show_full_result_count = False
     sortable_by = ()
     actions = ("cancel", "run_again")
     fieldsets = (
@@ -47,10 +45,6 @@ class EtlRunAdmin(RunColumns, ReadOnlyAdmin):
         ),
         ("Process", {"fields": ("looked_after", "log"), "classes": ("collapse",)}),
         ("Charts", {"fields": ("charts",)}),
-    )  # fmt: skip
-    readonly_fields = (
-        "progress", "restart_shown", "window", "rows_in_shown", "rows_out_shown", "size", "audit", "warnings_shown",
-        "looked_after", "charts",
     )  # fmt: skip
 
     def has_operate_permission(self, request: HttpRequest) -> bool:

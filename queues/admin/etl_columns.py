@@ -39,7 +39,6 @@ class RunColumns:
         bad = run.state in (EtlState.FAILED, EtlState.LOST)
         return format_html('<strong class="error">{}</strong>' if bad else "{}", words)
 
-    @admin.display
     def started(self, run: EtlRun) -> SafeString:
         if run.started_at is None:
             return format_html("{}", "-")
@@ -78,12 +77,10 @@ class RunColumns:
     def how_far(self, run: EtlRun) -> SafeString:
         return render_to_string("admin/queues/etlrun/bar.html", {"progress": progress_of(run)})
 
-    @admin.display(description="problem")
     def problem(self, run: EtlRun) -> SafeString:
         text = run.error or (f"{len(run.warnings)} warnings" if run.warnings else "-")
         return format_html('<span title="{}">{}</span>', run.error, text if len(text) <= SHORT else f"{text[:SHORT]}…")
 
-    @admin.display(description="progress")
     def progress(self, run: EtlRun) -> SafeString:
         address = reverse("admin:queues_etlrun_progress", args=[run.pk])
         return format_html(

@@ -14,7 +14,7 @@ from queues.admin.generic import ModelAdmin
 from queues.admin.life import ID
 from queues.admin.recorded import demand, render_page
 from queues.errors import BrokerError
-from queues.models import ArchivedMessage, BulkAction, Message, Outcome, Queue
+from queues.models import BulkAction, Message, Outcome, Queue
 from queues.operations.keys import PROTOCOLS
 from queues.operations.search import FINISHED, STATES, Criteria, Look, Search
 
@@ -128,11 +128,7 @@ def live_rows(ids: list[int]) -> list[dict[str, Any]]:
 
 def archived_rows(look: Look) -> list[dict[str, Any]]:
     """The same for finished messages."""
-    if not look.ids:
-        return []
-    kept = ArchivedMessage.objects.filter(
-        pk__in=look.ids, finished_at__gte=min(look.times), finished_at__lte=max(look.times)
-    ).defer("payload", "result", "headers")
+    kept = look.archived().defer("payload", "result", "headers")
     found = {(row.finished_at, row.pk): row for row in kept.order_by()}
     names = dict(Queue.objects.filter(pk__in={row.queue_id for row in found.values()}).values_list("pk", "name"))
     return [

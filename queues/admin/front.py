@@ -30,7 +30,6 @@ from queues.times import duration
 VIEW, END_BACKEND = "queues.view_queue", "queues.end_backend"
 #: Queues with a line of their own.
 MOST_QUEUES = 10
-SECTIONS = ("problems", "figures", "busiest", "charts")
 #: Pages where problems are dealt with: the words of the link, the page, and what it is asked for besides.
 PAGES: Mapping[str, tuple[str, str]] = {
     "chain": ("Chain", "auditchain_change"), "run": ("Run", "etlrun_change"),

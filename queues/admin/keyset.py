@@ -107,7 +107,6 @@ class KeysetAdmin(ReadOnlyAdmin):
 
     keyset: tuple[str, ...] = ("id",)
     paginator = UncountedPaginator
-    show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     sortable_by = ()
     change_list_template = "admin/queues/keyset_change_list.html"

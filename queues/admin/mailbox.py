@@ -79,15 +79,11 @@ class MailboxAdmin(CountedRows, FixedAdmin, ConfirmedDeletion):
     list_display = ("name", "owner", "connected", "connection_shown", "node_shown", "pending", "in_flight", "dead")
     list_filter = (ConnectedFilter,)
     search_fields = ("name",)
-    show_full_result_count = False
     actions = ("disconnect", "free_name", "delete_selected")
     change_form_template = "admin/queues/peer_change_form.html"
     fields = (
         "name", "owner_shown", "connection_shown", "node_shown", "connected_at", "left_at", "created_at", "pending",
         "in_flight", "dead", "audit",
-    )  # fmt: skip
-    readonly_fields = (
-        "owner_shown", "connection_shown", "node_shown", "created_at", "pending", "in_flight", "dead", "audit",
     )  # fmt: skip
 
     # Columns.
@@ -115,11 +111,9 @@ class MailboxAdmin(CountedRows, FixedAdmin, ConfirmedDeletion):
             return format_html("{}", mailboxes.node_of(mailbox) or "-")
         return format_html('<a href="{}">{}</a>', page_of("node", mailbox.node.pk), mailbox.node)
 
-    @admin.display
     def pending(self, mailbox: Mailbox) -> str:
         return self.ready(mailbox)
 
-    @admin.display(description="in flight")
     def in_flight(self, mailbox: Mailbox) -> str:
         return self.leased(mailbox)
 

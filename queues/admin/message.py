@@ -50,10 +50,6 @@ class MessageAdmin(MessageColumns):
         "published_at", "due_at", "expires_at", "dead_at", "key", "sender", "task", "headers", "log", "audit",
         "producer_id", "node_id", "position", "content",
     )  # fmt: skip
-    readonly_fields = (
-        "number", "priority", "sender", "task", "log", "audit", "life", "producer_id", "node_id", "position",
-        "payload_shown",
-    )  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
         found: QuerySet[Message] = super().get_queryset(request)
@@ -97,11 +93,9 @@ class MessageAdmin(MessageColumns):
     def position(self, message: Message) -> int:
         return message.pk
 
-    @admin.display
     def priority(self, message: Message) -> int:
         return -(message.pk >> 56)
 
-    @admin.display
     def audit(self, message: Message) -> str:
         return audit_links(message.queue, message.origin_id or message.pk, message.content, message.key)
 

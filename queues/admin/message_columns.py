@@ -40,7 +40,6 @@ class MessageColumns(KeysetAdmin, metaclass=AbstractAdmin):
             raise Http404("The payload is not there.")
         return payload.as_file(f"message-{_first_id(message)}", bytes(message.payload))
 
-    @admin.display
     def sender(self, message: Any) -> str:
         return payload.sender_shown(message.content, message.headers)
 

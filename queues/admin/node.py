@@ -11,4 +11,3 @@ from queues.models import Node
 @admin.register(Node)
 class NodeAdmin(ReadOnlyAdmin):
     list_display = ("id", "name", "host", "pid", "started_at")
-    show_full_result_count = False

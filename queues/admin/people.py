@@ -23,6 +23,8 @@ admin.site.unregister((User, Group))
 
 @admin.register(User)
 class RecordedUserAdmin(RecordedAdmin, UserAdmin):
+    show_full_result_count = True
+
     def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
         with transaction.atomic():
             response: HttpResponse = super().user_change_password(request, id, form_url)
@@ -31,4 +33,4 @@ class RecordedUserAdmin(RecordedAdmin, UserAdmin):
 
 @admin.register(Group)
 class RecordedGroupAdmin(RecordedAdmin, GroupAdmin):
-    pass
+    show_full_result_count = True

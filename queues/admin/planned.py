@@ -25,7 +25,6 @@ class PlannedAdmin(RecordedAdmin, metaclass=AbstractAdmin):
     """Periodic jobs and ETL schedules."""
 
     actions = ("run_now", "enable", "disable")
-    show_full_result_count = False
 
     @abstractmethod
     def run(self, request: HttpRequest, planned: Any) -> tuple[str, str]:

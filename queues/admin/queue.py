@@ -79,7 +79,6 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
     list_filter = ("kind", "paused", "single_active_consumer", "audited")
     list_per_page = 50
     search_fields = ("name",)
-    show_full_result_count = False
     actions = ("pause", "resume", "purge", "delete_selected")
     autocomplete_fields = ("dead_letter_queue",)
     fieldsets = (
@@ -165,7 +164,6 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
     def is_delivering(self, queue: Queue) -> bool:
         return not queue.paused
 
-    @admin.display
     def delayed(self, queue: Queue) -> str:
         return messages_link(queue.pk, f"{self.counts(queue).delayed:,}", 2)
 
@@ -177,11 +175,9 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
     def outgoing(self, queue: Queue) -> str:
         return format_rate(_figures(queue).out_rate)
 
-    @admin.display
     def oldest(self, queue: Queue) -> str:
         return _figures(queue).age
 
-    @admin.display
     def consumers(self, queue: Queue) -> str:
         return _figures(queue).consumers
 

@@ -123,6 +123,7 @@ class RecordedAdmin(ModelAdmin):
     change_list: ClassVar[type[ChangeList]] = PreparedChangeList
     #: Errors that refuse an action.
     refusals: ClassVar[tuple[type[Exception], ...]] = (BrokerError,)
+    show_full_result_count = False
     delete_confirmation_template = "admin/queues/delete_confirmation.html"
     delete_selected_confirmation_template = "admin/queues/delete_selected_confirmation.html"
 
@@ -246,7 +247,9 @@ class RecordedAdmin(ModelAdmin):
 
 
 class FixedAdmin(RecordedAdmin):
-    """Rows that the broker makes: the admin adds and changes none. Operators may act on them, on pages of their own."""
+    """Rows that the broker makes: the admin adds and changes none, so Django only shows the `fields`. Operators may act
+    on them, on pages of their own.
+    """
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

@@ -37,9 +37,7 @@ class SubscriptionAdmin(CountedRows, FixedAdmin, ConfirmedDeletion):
     change_list_template = "admin/queues/subscription_change_list.html"
     search_fields = ("topic",)
     search_help_text = "The exact topic"
-    show_full_result_count = False
     fields = ("id", "topic_text", "qos", "queue", "owner", "created_at", "used_at")
-    readonly_fields = ("id", "topic_text")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Subscription], search_term: str
@@ -90,7 +88,6 @@ class RouteAdmin(RecordedAdmin):
     form = RouteForm
     list_display = ("source", "target", "carried", "rate", "created_at")
     search_fields = ("source", "target")
-    show_full_result_count = False
     change_list_template = "admin/queues/route_change_list.html"
 
     pages = {"picture": "picture/"}
@@ -103,9 +100,6 @@ class RouteAdmin(RecordedAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return ("source", "target") if obj is None else ("source", "target", "carried", "rate", "created_at")
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return () if obj is None else ("carried", "rate", "created_at")
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         route: Any = super().get_object(request, object_id, from_field)

@@ -34,11 +34,9 @@ class WorkerAdmin(ReadOnlyAdmin):
     list_filter = ("node",)
     related = ("node",)
     gone = "Worker {} is not connected any more."
-    show_full_result_count = False
     fields = (
         "wid", "address", "node_link", "connected", "requests", "active", "seen", "credits_by_queue", "working_on",
     )  # fmt: skip
-    readonly_fields = fields[1:]
     change_list_template = "admin/queues/live_change_list.html"
     change_form_template = "admin/queues/live_change_form.html"
 

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic, sleep
 from typing import IO, Any
@@ -169,10 +168,6 @@ def _follow(job: JobProcess, supervisor: Any) -> dict[str, Any]:
     if "result" not in outcome and "error" not in outcome:
         outcome["died"] = f"status {status}; its log ends with: {job.last_words}"
     return outcome
-
-
-def now() -> datetime:
-    return datetime.now(UTC)
 
 
 def main() -> None:

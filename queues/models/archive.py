@@ -12,6 +12,7 @@ from django.db.models.expressions import RawSQL
 from django.db.models.functions import Cast
 
 from queues.models.message import Content
+from queues.models.unchecked import UncheckedForeignKey
 
 
 class Outcome(models.IntegerChoices):
@@ -40,9 +41,7 @@ class ArchivedMessage(models.Model):
     """
 
     id = models.BigIntegerField(primary_key=True)
-    queue = models.ForeignKey(
-        "queues.Queue", on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False
-    )
+    queue = UncheckedForeignKey("queues.Queue")
     outcome = models.SmallIntegerField(choices=Outcome)
     attempts = models.SmallIntegerField(help_text="Deliveries that ended without success.")
     producer_id = models.BigIntegerField(null=True, help_text="API key that published it.")

@@ -6,6 +6,8 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from queues.models.unchecked import UncheckedForeignKey
+
 #: Bytes of a BLAKE3 hash, a SHA-256 digest and an Ed25519 signature.
 HASH_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -56,9 +58,7 @@ class AuditRow(models.Model):
     finds those of one.
     """
 
-    chain = models.ForeignKey(
-        AuditChain, on_delete=models.DO_NOTHING, related_name="rows", db_constraint=False, db_index=False
-    )
+    chain = UncheckedForeignKey(AuditChain, related_name="rows")
     seq = models.BigIntegerField(primary_key=True, help_text="0, 1, 2 and so on, in each chain.")
     at = models.DateTimeField(help_text="The time of the append; not part of the hash.")
     event = models.TextField(help_text="The kind of the event, such as send, deliver or ack.")

@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from queues.connection_ids import parts_of_id
+from queues.models.unchecked import UncheckedForeignKey
 from queues.reach import Protocol
 
 #: Protocols whose clients have connections of their own.
@@ -20,16 +21,11 @@ class Connection(models.Model):
 
     id = models.BigIntegerField(primary_key=True, help_text="The node's id, and the connection's number there.")
     # The constraint is in the migration: Django could not let it delete by itself.
-    node = models.ForeignKey(
-        "queues.Node", on_delete=models.DO_NOTHING, related_name="connections", db_constraint=False, db_index=False
-    )
+    node = UncheckedForeignKey("queues.Node", related_name="connections")
     protocol = models.TextField(choices=[(one.value, one.value) for one in PROTOCOLS])
     address = models.TextField(help_text="The remote address and port.")
     name = models.TextField(blank=True, help_text="A worker's or a peer's name.")
-    key = models.ForeignKey(
-        "queues.ApiKey", on_delete=models.DO_NOTHING, null=True, related_name="+", db_constraint=False, db_index=False,
-        verbose_name="API key",
-    )  # fmt: skip
+    key = UncheckedForeignKey("queues.ApiKey", null=True, verbose_name="API key")
     connected_at = models.DateTimeField()
     messages_in = models.BigIntegerField(help_text="Messages that it has published.")
     messages_out = models.BigIntegerField(help_text="Messages that were delivered to it.")

@@ -6,13 +6,13 @@ from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models.functions import Now
 
+from queues.models.unchecked import UncheckedForeignKey
+
 
 class JobLogLine(models.Model):
     """One line of a job's log. It outlives the job's row in the store, as the archive does."""
 
-    queue = models.ForeignKey(
-        "queues.Queue", on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False
-    )
+    queue = UncheckedForeignKey("queues.Queue")
     message_id = models.BigIntegerField(help_text="The job's first id.")
     at = models.DateTimeField(db_default=Now())
     line = models.TextField()

@@ -6,6 +6,8 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from queues.models.unchecked import UncheckedForeignKey
+
 
 class Mailbox(models.Model):
     """A named recipient's queue. At most one connection has it at a time, over all nodes.
@@ -23,13 +25,10 @@ class Mailbox(models.Model):
         related_name="mailboxes",
         help_text="The API key that owns the name; empty: the next one to connect.",
     )
-    node = models.ForeignKey(
+    node = UncheckedForeignKey(
         "queues.Node",
         null=True,
-        on_delete=models.DO_NOTHING,
         related_name="mailboxes",
-        db_constraint=False,
-        db_index=False,
         help_text="The node of its connection; empty: not connected.",
     )
     connection = models.BigIntegerField(null=True, help_text="The number of its connection.")

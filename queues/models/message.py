@@ -8,6 +8,7 @@ from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now
 
 from queues.models.message_id import LEAST_ID, MessageId
+from queues.models.unchecked import UncheckedForeignKey
 
 
 class State(models.IntegerChoices):
@@ -62,32 +63,12 @@ class Message(models.Model):
     """
 
     id = MessageId(primary_key=True)
-    queue = models.ForeignKey(
-        "queues.Queue",
-        on_delete=models.DO_NOTHING,
-        related_name="messages",
-        db_constraint=False,
-        db_index=False,
-    )
+    queue = UncheckedForeignKey("queues.Queue", related_name="messages")
     state = models.SmallIntegerField(choices=State)
     attempts = models.SmallIntegerField(db_default=0, help_text="Deliveries that ended without success.")
     max_attempts = models.SmallIntegerField(null=True, help_text="Overrides the queue's; 0: without limit.")
-    node = models.ForeignKey(
-        "queues.Node",
-        null=True,
-        on_delete=models.DO_NOTHING,
-        related_name="+",
-        db_constraint=False,
-        db_index=False,
-    )
-    producer = models.ForeignKey(
-        "queues.ApiKey",
-        null=True,
-        on_delete=models.DO_NOTHING,
-        related_name="+",
-        db_constraint=False,
-        db_index=False,
-    )
+    node = UncheckedForeignKey("queues.Node", null=True)
+    producer = UncheckedForeignKey("queues.ApiKey", null=True)
     published_at = models.DateTimeField(db_default=Now())
     due_at = models.DateTimeField(null=True, help_text="When a delayed message becomes ready.")
     expires_at = models.DateTimeField(null=True)

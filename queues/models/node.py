@@ -6,6 +6,8 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from queues.models.unchecked import UncheckedForeignKey
+
 
 class Node(models.Model):
     """A process that runs the engine. It lives as long as it holds the advisory lock of its id."""
@@ -45,12 +47,8 @@ class Consumer(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     # The constraints are in the migration: Django could not let them delete by themselves.
-    queue = models.ForeignKey(
-        "queues.Queue", on_delete=models.DO_NOTHING, related_name="line", db_constraint=False, db_index=False
-    )
-    node = models.ForeignKey(
-        Node, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False
-    )
+    queue = UncheckedForeignKey("queues.Queue", related_name="line")
+    node = UncheckedForeignKey(Node)
     connection = models.BigIntegerField(null=True, help_text="The id of its client's connection.")
     name = models.TextField(help_text="The protocol, and the client's address and name.")
     active = models.BooleanField(db_default=False)

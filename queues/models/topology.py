@@ -8,6 +8,8 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from queues.models.unchecked import UncheckedForeignKey
+
 SOURCE = RegexValidator(r"(?s)\A(queue|topic):.+\Z", "An address is queue:NAME or topic:NAME.")
 TARGET = RegexValidator(r"(?s)\A(queue|topic|peer):.+\Z", "An address is queue:NAME, topic:NAME or peer:NAME.")
 
@@ -104,7 +106,7 @@ class RouteCount(models.Model):
 class RouteTally(models.Model):
     """Messages that a route has carried in some seconds, or in one transaction; folded into `RouteCount` later."""
 
-    route = models.ForeignKey(Route, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False)
+    route = UncheckedForeignKey(Route)
     carried = models.BigIntegerField()
     at = models.DateTimeField(db_default=Now())
 
@@ -121,9 +123,7 @@ class DeadLetterCount(models.Model):
     """The number of dead letters that went from a queue to another: exact together with the `DeadLetterTally` rows."""
 
     # The constraints are in the migration, as that of `RouteCount`.
-    queue = models.ForeignKey(
-        "queues.Queue", on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False
-    )
+    queue = UncheckedForeignKey("queues.Queue")
     target = models.ForeignKey("queues.Queue", on_delete=models.DO_NOTHING, related_name="+", db_constraint=False)
     carried = models.BigIntegerField()
 
@@ -138,12 +138,8 @@ class DeadLetterCount(models.Model):
 class DeadLetterTally(models.Model):
     """Dead letters that went from a queue to another in one transaction; folded into `DeadLetterCount` later."""
 
-    queue = models.ForeignKey(
-        "queues.Queue", on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False
-    )
-    target = models.ForeignKey(
-        "queues.Queue", on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False
-    )
+    queue = UncheckedForeignKey("queues.Queue")
+    target = UncheckedForeignKey("queues.Queue")
     carried = models.BigIntegerField()
     at = models.DateTimeField(db_default=Now())
 

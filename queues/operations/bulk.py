@@ -25,27 +25,9 @@ from django.utils import timezone
 
 from queues.engine.errors import QueueFull, QueueNotFound
 from queues.errors import BrokerError, OperationError
-from queues.models import (
-    ArchivedMessage,
-    BulkAction,
-    BulkOperation,
-    BulkState,
-    Message,
-    Outcome,
-    Overflow,
-    Queue,
-    State,
-)
+from queues.models import BulkAction, BulkOperation, BulkState, Message, Outcome, Overflow, Queue, State
 from queues.operations.audit_log import record, record_id
-from queues.operations.messages import (
-    get_queue,
-    given,
-    move_some,
-    newest,
-    no_progress,
-    purge_batches,
-    unpack,
-)
+from queues.operations.messages import get_queue, given, move_some, newest, no_progress, purge_batches, unpack
 from queues.operations.search import Criteria, Look, Search
 from queues.reach import Operation, Protocol, may_reach
 from queues.store import announce_ready, drop_oldest, query
@@ -375,9 +357,7 @@ class _Step:
         if not look.ids:
             return 0
         between = min(look.times), max(look.times)
-        kept = ArchivedMessage.objects.using(self.using).filter(
-            pk__in=look.ids, finished_at__gte=between[0], finished_at__lte=between[1], payload__isnull=False
-        )
+        kept = look.archived(self.using).filter(payload__isnull=False)
         groups: dict[int, list[int]] = defaultdict(list)
         for id, queue in kept.order_by("id").values_list("id", "queue_id"):
             groups[queue].append(id)

@@ -64,7 +64,9 @@ def create_key(
     protocols means any. Raises KeyExists when the name or the value is taken, InvalidKey for a name, value,
     protocol or pattern that cannot be.
     """
-    row, text = new_key(name, key, protocols, publish, consume, manage)
+    row, text = new_key(name, key)
+    row.protocols = known_protocols(protocols)
+    row.publish, row.consume, row.manage = map(valid_patterns, (publish, consume, manage))
     try:
         with transaction.atomic():
             row.save(force_insert=True)
@@ -74,31 +76,21 @@ def create_key(
     return row, text
 
 
-def new_key(
-    name: str,
-    key: str | None = None,
-    protocols: Iterable[str] = (),
-    publish: Iterable[str] = ("*",),
-    consume: Iterable[str] = ("*",),
-    manage: Iterable[str] = (),
-) -> tuple[ApiKey, str]:
-    """Make a key as `create_key` does, without saving its row."""
-    if key is not None and not key:
-        raise InvalidKey("A key must not be empty.")
+def new_key(name: str, key: str | None = None) -> tuple[ApiKey, str]:
+    """Make a key as `create_key` does, without its rights, and without saving its row."""
+    text = _value(key)
     if not 0 < len(name) <= LONGEST_NAME or "\0" in name:
         raise InvalidKey(f"A key's name has 1 to {LONGEST_NAME} characters.")
-    text = key if key is not None else secrets.token_urlsafe(32)
-    row = ApiKey(
-        name=name,
-        digest=digest(text),
-        hint=_hint(text),
-        protocols=known_protocols(protocols),
-        publish=valid_patterns(publish),
-        consume=valid_patterns(consume),
-        manage=valid_patterns(manage),
-    )
+    row = ApiKey(name=name, digest=digest(text), hint=_hint(text))
     _refuse_taken(row, digests(text))
     return row, text
+
+
+def _value(given: str | None) -> str:
+    """The value that was given, or a random one."""
+    if given == "":
+        raise InvalidKey("A key must not be empty.")
+    return secrets.token_urlsafe(32) if given is None else given
 
 
 def list_keys() -> list[ApiKey]:
@@ -115,9 +107,7 @@ def rotate_key(name: str, grace: timedelta, key: str | None = None) -> tuple[Api
     """
     if not timedelta(0) <= grace <= LONGEST_GRACE:
         raise InvalidKey(f"The value before can be accepted for 0 to {LONGEST_GRACE.days} days.")
-    if key is not None and not key:
-        raise InvalidKey("A key must not be empty.")
-    text = key if key is not None else secrets.token_urlsafe(32)
+    text = _value(key)
     with transaction.atomic():
         row = ApiKey.objects.select_for_update().get(name=name)
         if row.revoked_at is not None:

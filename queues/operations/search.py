@@ -14,12 +14,13 @@ from functools import cached_property
 from typing import Any, Final
 
 from django.db import DEFAULT_DB_ALIAS, OperationalError
+from django.db.models import QuerySet
 from django.utils import timezone
 from psycopg.errors import QueryCanceled
 
 from queues.counts import queue_counts
 from queues.errors import OperationError
-from queues.models import ApiKey, Content, Queue, State
+from queues.models import ApiKey, ArchivedMessage, Content, Queue, State
 from queues.operations.messages import get_queue
 from queues.settings import settings
 from queues.store import query, time_limit
@@ -110,6 +111,11 @@ class Look:
     looked: int
     cursor: str
     times: tuple[datetime.datetime, ...] = ()
+
+    def archived(self, using: str = DEFAULT_DB_ALIAS) -> QuerySet[ArchivedMessage]:
+        """The rows of a look into the archive, which an index finds by their times."""
+        rows = ArchivedMessage.objects.using(using).filter(pk__in=self.ids)
+        return rows.filter(finished_at__gte=min(self.times), finished_at__lte=max(self.times)) if self.ids else rows
 
 
 class Search:

@@ -85,11 +85,6 @@ class System(NamedTuple):
             return dict(MEASURES[name](driver, plan))
 
 
-def new_run() -> int:
-    """The number of a measurement, by which its messages are known."""
-    return 1 + secrets.randbelow((1 << 15) - 1)
-
-
 def open_system(stack: ExitStack, words: str, load: Load, reach: Deployment, scratch: Path) -> System:
     """The system that the user means: a protocol, rabbitmq or nats, and after = where it is. Raises BenchError.
 
@@ -131,7 +126,7 @@ def _blipmq(stack: ExitStack, name: str, endpoint: Endpoint, load: Load, reach: 
     @contextmanager
     def drive(copies: int) -> Iterator[BrokerDriver]:
         topic = f"{own}-{secrets.token_hex(3)}"
-        driver = BlipMQ(endpoint, key, topic, new_run(), load.size, load.prefetch)
+        driver = BlipMQ(endpoint, key, topic, size=load.size, prefetch=load.prefetch)
         with deployment.temporary_subscriptions(driver, copies, audited) as ids:
             yield replace(driver, subscriptions=ids)
 
@@ -144,7 +139,7 @@ def _overhop(name: str, endpoint: Endpoint, load: Load) -> System:
     def drive(copies: int) -> Iterator[BrokerDriver]:
         queue = deployment.own_name()
         with deployment.temporary_queue(queue, audited=False):
-            yield Overhop(endpoint, queue, new_run(), load.size, load.prefetch)
+            yield Overhop(endpoint, queue, size=load.size, prefetch=load.prefetch)
 
     measures = ("latency", "throughput", "backlog", "connections")
     return System(name, measures, CpuMeter(endpoint, with_postgres=True), drive)
@@ -155,7 +150,7 @@ def _sspq(name: str, endpoint: Endpoint, load: Load, reach: Deployment) -> Syste
 
     @contextmanager
     def drive(copies: int) -> Iterator[BrokerDriver]:
-        driver = Sspq(endpoint, new_run(), load.size, load.prefetch)
+        driver = Sspq(endpoint, size=load.size, prefetch=load.prefetch)
         with deployment.removed_messages(queue, driver.run, load.size):
             yield driver
 
@@ -171,7 +166,7 @@ def _peerbus(stack: ExitStack, name: str, endpoint: Endpoint, load: Load, reach:
     def drive(copies: int) -> Iterator[BrokerDriver]:
         plan = load.plan
         one = f"{own}-{secrets.token_hex(3)}"
-        driver = Peerbus(endpoint, PEERBUS_PATH, key, one, new_run(), load.size, plan.consumers)
+        driver = Peerbus(endpoint, PEERBUS_PATH, key, one, plan.consumers, size=load.size, prefetch=load.prefetch)
         recipients = [driver.recipient(index) for index in range(plan.consumers)]
         senders = [driver.sender(index) for index in range(max(plan.producers * plan.consumers + 1, load.connections))]
         with deployment.temporary_peers([*recipients, *senders]):
@@ -206,7 +201,7 @@ def _rabbitmq(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
         try:
             if exchange:
                 keeper.fan_out(exchange, queues)
-            yield amqp.Amqp(login, queues, exchange, new_run(), load.size, load.prefetch)
+            yield amqp.Amqp(login, queues, exchange, size=load.size, prefetch=load.prefetch)
         finally:
             keeper.delete(queues, exchange)
             keeper.close()
@@ -231,7 +226,8 @@ def _nats(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
 
     @contextmanager
     def drive(copies: int) -> Iterator[BrokerDriver]:
-        driver = jetstream.JetStream(login, deployment.own_name(), new_run(), load.size, load.prefetch, copies)
+        own = deployment.own_name()
+        driver = jetstream.JetStream(login, own, copies, size=load.size, prefetch=load.prefetch)
         keeper = jetstream.NatsConnection(login)
         keeper.create(driver, load.prefetch)
         try:

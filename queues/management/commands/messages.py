@@ -12,7 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.dateparse import parse_datetime
 
 from queues.management.shell import REFUSED, SubcommandCommand, number, progress, seconds, shown, table
-from queues.models import ArchivedMessage, BulkAction, BulkOperation, BulkState, Message
+from queues.models import BulkAction, BulkOperation, BulkState, Message
 from queues.operations import bulk
 from queues.operations.audit_log import shell_operator
 from queues.operations.bulk import NEED_TARGET, BulkPlan
@@ -159,15 +159,10 @@ def _live(ids: list[int]) -> list[dict[str, Any]]:
 
 
 def _archived(look: Look) -> list[dict[str, Any]]:
-    if not look.ids:
-        return []
-    rows = ArchivedMessage.objects.filter(
-        pk__in=look.ids, finished_at__gte=min(look.times), finished_at__lte=max(look.times)
-    ).defer("payload", "result")
     return [
         {
             "id": row.pk, "queue": row.queue_id, "outcome": row.get_outcome_display(), "attempts": row.attempts,
             "published_at": row.published_at, "finished_at": row.finished_at, "key": row.key,
         }
-        for row in rows.order_by("-finished_at", "-id")
+        for row in look.archived().defer("payload", "result").order_by("-finished_at", "-id")
     ]  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import secrets
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
 
 class BenchProducer(Protocol):
@@ -67,6 +69,21 @@ class BrokerDriver(Protocol):
 
     def consumer(self, index: int) -> BenchConsumer:
         """A connection that consumes as consumer `index`. Raises BenchError."""
+
+
+def _new_run() -> int:
+    return 1 + secrets.randbelow((1 << 15) - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDriver:
+    """What every driver knows: a number of its own, the size of messages, and how many a consumer may have."""
+
+    run: int = field(default_factory=_new_run)
+    size: int
+    prefetch: int
+    confirms: ClassVar[bool] = True
+    ordered: ClassVar[bool] = True
 
 
 class FanoutDriver(BrokerDriver, Protocol):

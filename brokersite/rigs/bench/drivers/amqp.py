@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from brokersite.rigs.bench.columns import Records, read_column
+from brokersite.rigs.bench.drivers import RunDriver
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.stream import Login, Stream
 
@@ -39,17 +40,12 @@ def long(data: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class Amqp:
+class Amqp(RunDriver):
     """Quorum queues; with an exchange each of them gets every message, and consumer i reads queue i."""
 
     login: Login
     queues: tuple[str, ...]
     exchange: str
-    run: int
-    size: int
-    prefetch: int
-    confirms: bool = True
-    ordered: bool = True
 
     def producer(self, index: int) -> AmqpProducer:
         return AmqpProducer(self, index)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from brokersite.rigs.bench.columns import WIDTH, Records, read_column, write_column
+from brokersite.rigs.bench.drivers import RunDriver
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.stream import Endpoint, Stream
 from wire.blipmq.codec import (
@@ -46,18 +47,13 @@ def frame(kind: int, correlation: int, payload: bytes = b"") -> bytes:
 
 
 @dataclass(frozen=True)
-class BlipMQ:
+class BlipMQ(RunDriver):
     """A topic and its subscriptions; consumer i polls subscription i modulo their number."""
 
     endpoint: Endpoint
     key: str
     topic: str
-    run: int
-    size: int
-    prefetch: int
     subscriptions: tuple[int, ...] = ()
-    confirms: bool = True
-    ordered: bool = True
 
     def producer(self, index: int) -> BlipProducer:
         return BlipProducer(self, index)
@@ -89,9 +85,6 @@ class BlipConnection(Stream):
         except BenchError:
             self.close()
             raise
-
-    def fileno(self) -> int:
-        return self.socket.fileno()
 
     def next_frame(self) -> tuple[int, bytes]:
         """The next frame's type and payload. Raises BenchError for a NACK."""

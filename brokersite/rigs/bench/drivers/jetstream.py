@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from brokersite.rigs.bench.columns import Records
+from brokersite.rigs.bench.drivers import RunDriver
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.stream import Login, Stream
 
@@ -16,17 +17,12 @@ _GROUP: Final = "consumers"
 
 
 @dataclass(frozen=True)
-class JetStream:
+class JetStream(RunDriver):
     """A stream on a subject of its name; `copies` consumers, each of which gets every message."""
 
     login: Login
     stream: str
-    run: int
-    size: int
-    prefetch: int
     copies: int = 1
-    confirms: bool = True
-    ordered: bool = True
 
     def producer(self, index: int) -> NatsProducer:
         return NatsProducer(self, index)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from brokersite.rigs.bench.columns import DIGITS, WIDTH, Records, read_column
+from brokersite.rigs.bench.drivers import RunDriver
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.stream import PATIENCE, Endpoint, Stream
 from wire.overhop.codec.columns import AlikeTexts, write_frames
@@ -27,16 +28,11 @@ _NUMBER: Final = b"\xa1n\xb0"
 
 
 @dataclass(frozen=True)
-class Overhop:
+class Overhop(RunDriver):
     """A queue of jobs."""
 
     endpoint: Endpoint
     queue: str
-    run: int
-    size: int
-    prefetch: int
-    confirms: bool = True
-    ordered: bool = True
 
     def producer(self, index: int) -> JobProducer:
         return JobProducer(self, index)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from brokersite.rigs.bench.columns import DIGITS, numbers
+from brokersite.rigs.bench.drivers import RunDriver
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.stream import Endpoint, Stream
 from peers.codec import frames
@@ -25,18 +26,14 @@ _HANDSHAKE: Final = (
 
 
 @dataclass(frozen=True)
-class Peerbus:
+class Peerbus(RunDriver):
     """Producer i sends to consumer i modulo their number; peers have names of the run's own."""
 
     endpoint: Endpoint
     path: str
     key: str
     name: str
-    run: int
-    size: int
     recipients: int = 1
-    confirms: bool = True
-    ordered: bool = True
 
     def producer(self, index: int) -> PeerProducer:
         return PeerProducer(self, index)

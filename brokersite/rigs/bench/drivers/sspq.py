@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from brokersite.rigs.bench.columns import WIDTH, Records
+from brokersite.rigs.bench.drivers import RunDriver
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.stream import Endpoint, Stream
 from wire.sspq.codec import HEADER_SIZE, PacketType, encode
@@ -19,15 +20,12 @@ _NEXT: Final = encode(PacketType.CONFIRM) + _RECEIVE
 
 
 @dataclass(frozen=True)
-class Sspq:
+class Sspq(RunDriver):
     """The queue that a listener serves. SENDs are not answered: nothing says when one is stored."""
 
     endpoint: Endpoint
-    run: int
-    size: int
-    prefetch: int
-    confirms: bool = False
-    ordered: bool = False  # over its many connections
+    confirms = False
+    ordered = False  # over its many connections
 
     def producer(self, index: int) -> SspqProducer:
         return SspqProducer(self, index)
