@@ -24,7 +24,7 @@ from brokersite import embedded, embedded_home
 from brokersite.embedded import EmbeddedServer
 from brokersite.environment import CHECKOUT
 from queues.secretfiles import kept_secret
-from tests.process import has_ended
+from tests.process import Process, has_ended
 
 
 @contextmanager
@@ -86,11 +86,9 @@ def wait_for_end(*processes: psutil.Process) -> None:
         time.sleep(0.01)
 
 
-def run_in_another_process(code: str, data_dir: Path) -> subprocess.Popen[str]:
+def run_in_another_process(code: str, data_dir: Path) -> Process:
     prelude = "import sys, pathlib; from brokersite.embedded import *; data_dir = pathlib.Path(sys.argv[1]); "
-    return subprocess.Popen(
-        [sys.executable, "-c", prelude + code, str(data_dir)], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True
-    )
+    return Process(sys.executable, "-c", prelude + code, str(data_dir))
 
 
 def test_the_first_call_makes_a_durable_utf8_database(shared_dir: Path, shared: EmbeddedServer) -> None:
@@ -190,20 +188,19 @@ def test_only_the_owner_reads_the_password(shared_dir: Path, shared: EmbeddedSer
 def test_processes_that_come_at_once_share_one_server(data_dir: Path) -> None:
     code = "d = ensure_running(data_dir); print(d.started, d.port, d.password)"
     processes = [run_in_another_process(code, data_dir) for _ in range(4)]
-    answers = [process.communicate(timeout=100)[0].split() for process in processes]
+    answers = [process.next_line().split() for process in processes]
+    assert [process.finish()[0] for process in processes] == [0] * 4
     assert sorted(answer[0] for answer in answers) == ["False", "False", "False", "True"]
     assert len({tuple(answer[1:]) for answer in answers}) == 1
 
 
 def test_the_server_outlives_a_killed_starter_and_a_ctrl_c(data_dir: Path) -> None:
     starter = run_in_another_process("print(ensure_running(data_dir).port, flush=True); sys.stdin.read()", data_dir)
-    assert starter.stdout is not None
-    port = int(starter.stdout.readline())
+    port = int(starter.next_line())
     server = postmaster(data_dir)
-    assert os.getpgid(server.pid) != os.getpgid(starter.pid)
-    assert os.getsid(server.pid) != os.getsid(starter.pid)
+    assert os.getpgid(server.pid) != os.getpgid(starter.process.pid)
+    assert os.getsid(server.pid) != os.getsid(starter.process.pid)
     starter.kill()
-    starter.communicate()
     again = embedded.ensure_running(data_dir)
     assert (again.started, again.port) == (False, port)
     connect(again).close()
