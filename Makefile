@@ -60,7 +60,7 @@ peers-suites: $(VENV)/.dev
 	$(PY) -m tests.suites $(SUITES)
 
 screenshots: $(VENV)/.dev
-	$(PY) -m pytest tests/browser/test_night.py --screenshots docs/images
+	$(PY) -m pytest --everything tests/browser/test_night.py --screenshots docs/images
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .

@@ -16,7 +16,7 @@ _ESCAPES |= dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
 
 _special = _SPECIAL.search
 _ASCII_SPECIALS = bytes((*range(0x20), *b'"\\<>&'))
-#: What `escape_stored` replaces: the backslash first, since what replaces the others has one.
+#: Characters that `escape_stored` replaces: the backslash first, since the escapes of the others contain one.
 _STORED_SPECIALS = bytes(code for code in _ASCII_SPECIALS if code)
 _STORED_ESCAPES = [
     (chr(code).encode(), _ESCAPES[code].encode())

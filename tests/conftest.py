@@ -107,7 +107,7 @@ class FileScheduling(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist 
 
 
 def _rank(path: Path) -> int:
-    """Where a file comes in the order of all: those of the slow directories first."""
+    """The place of a file in the order of all: those of the slow directories first."""
     name = path.relative_to(TESTS).as_posix()
     return next((n for n, slow in enumerate(SLOW) if name.startswith(slow)), len(SLOW))
 

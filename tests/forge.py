@@ -32,7 +32,7 @@ from tests.waiting import PATIENCE
 #: Bytes of a request, at most.
 LARGEST: Final = 131_072
 
-#: What is imported once. A reactor of Twisted's is not among it: it cannot be forked.
+#: Modules that are imported once. A reactor of Twisted's is not among it: it cannot be forked.
 IMPORTED: Final = (
     "psycopg", "django.contrib.admin", "django.core.management", "django.core.asgi",
     "django.db.backends.postgresql.base", "django.test", "queues.engine", "wire.net.processes", "wire.blipmq.session",

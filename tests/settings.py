@@ -14,7 +14,7 @@ import psutil
 
 from brokersite import embedded
 
-#: Where Linux keeps files in memory.
+#: The directory whose files Linux keeps in memory.
 MEMORY = Path("/dev/shm")
 #: Bytes that have to be free there: a few times of what all servers of a run use.
 MEMORY_NEEDED = 6 << 30

@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 COMPOSE: dict[str, Any] = yaml.safe_load((CHECKOUT / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OWN = {name: service for name, service in SERVICES.items() if service["image"] == "fivewire"}
-#: Where a virtual environment has its programs.
+#: The directory in which a virtual environment has its programs.
 PROGRAMS = Path(sys.executable).parent
 
 Start = Callable[[str], Process]

@@ -8,7 +8,7 @@ from typing import Protocol
 from queues.engine import Engine
 from wire.net.connection import Failing, contained
 
-#: What is sent one after the other.
+#: Pieces of data that are sent one after the other.
 Parts = list[bytes | bytearray]
 
 

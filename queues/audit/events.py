@@ -30,7 +30,7 @@ LONGEST_ID = 2000
 #: Characters of an id that certainly fit.
 SHORT_ID = LONGEST_ID // 4
 
-#: What stands before, between and after the fields of an event, by the marks that audit_block.sql puts there.
+#: Texts before, between and after the fields of an event, by the marks that audit_block.sql puts there.
 _MARK = b"\0"
 _FIRST, _LAST = b'{"event":"', b'"}'
 _SPELLINGS = ((b"\xfc", b'","id":"'), (b"\xfd", b'","from":"'), (b"\xfe", b'","to":"'), (_MARK, _LAST + _MARK + _FIRST))
@@ -50,7 +50,7 @@ class AuditEvent(NamedTuple):
     recipient: str
 
 
-#: What events of a run have in common: event, sender, recipient.
+#: The fields that events of a run have in common: event, sender, recipient.
 Kind = tuple[str, str, str]
 
 

@@ -109,7 +109,7 @@ class ClientConnection:
 
     @property
     def identity(self) -> Identity:
-        """Who it has shown to be, and what it consumes from."""
+        """Its API key, its name, and its sources of messages."""
         return self.key, self.name, tuple(self.session.consumes())
 
     @property

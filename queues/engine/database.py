@@ -155,7 +155,7 @@ async def check_sessions(connections: Mapping[str, Connection]) -> list[int]:
 
 
 def at_same_server(connection: Connection, conninfo: str) -> str:
-    """Where one of several hosts was found, for further connections: none of them waits for a host that is silent."""
+    """The conninfo of the host that was found among several, for further connections: none waits for a silent host."""
     at = connection.info
     return make_conninfo(conninfo, host=at.host, port=at.port, hostaddr=at.hostaddr)
 

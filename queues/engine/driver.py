@@ -31,7 +31,7 @@ from queues.engine.statements import numbered, statement
 
 T = TypeVar("T")
 
-#: What a generator of psycopg waits for, and is told: the socket can be read, or written to.
+#: Events that a generator of psycopg waits for, and is told of: the socket can be read, or written to.
 READ: Final = 1
 WRITE: Final = 2
 #: The results of statements that succeeded.
@@ -203,7 +203,7 @@ class EngineConnection(AsyncConnection[TupleRow]):
         self._poll.register(self._descriptor, select.POLLIN | select.POLLOUT)
 
     def _ready(self) -> int:
-        """What the socket is ready for now."""
+        """The events that the socket is ready for now."""
         if self._descriptor < 0:
             self._watch()
         events = self._poll.poll(0)

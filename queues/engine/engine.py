@@ -168,7 +168,7 @@ class Engine:
         return self.connections.available
 
     def publisher(self, destination: Destination, key: int | None = None) -> Publisher:
-        """Where a producer publishes to a destination; keep it and call its `publish` for every message."""
+        """The publisher of a producer for a destination; keep it and call its `publish` for every message."""
         return self.writer.publisher(destination, key)
 
     @property

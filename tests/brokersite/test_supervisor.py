@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -15,9 +14,8 @@ import psutil
 import pytest
 
 from brokersite import supervisor
-from brokersite.environment import CHECKOUT
 from brokersite.supervisor import ProcessSupervisor, Program, SupervisorError, refuse_taken
-from tests.process import has_ended
+from tests.process import Process, has_ended
 from wire.net.address import HostPort
 
 SERVER = """
@@ -260,9 +258,7 @@ async def main():
     await asyncio.sleep(60)
 asyncio.run(main())
 """
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    child = psutil.Process(int(parent.stdout.readline()))
+    parent = Process(sys.executable, "-c", code)
+    child = psutil.Process(int(parent.next_line()))
     parent.kill()
-    parent.communicate()
     await gone(child)

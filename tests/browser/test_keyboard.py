@@ -15,7 +15,7 @@ from tests.queues.store import assert_counts_are_exact, make_queue, store
 
 pytestmark = pytest.mark.timeout(900)
 
-#: Where the focus is: whether an element of this selector has it, how it shows there, and what has it.
+#: The focus: whether an element of this selector has it, how it shows there, and what has it.
 FOCUSED = """
 const one = document.activeElement, style = getComputedStyle(one);
 return [one.matches(arguments[0]), style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2,

@@ -35,7 +35,8 @@ from tests.wire.broker import Broker, Database
 from wire.blipmq.client import Client as BlipMQ
 from wire.overhop.client import Client as Overhop
 
-pytestmark = pytest.mark.timeout(900)
+#: Each thing that is done in it has a test of its own beside it, but for so many messages.
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 PASSWORD = "a password of the night"
 #: Queues, and the messages of each a minute.

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(autouse=True)
 def home(settings: Any, tmp_path: Path) -> None:
-    """Where this test's key and copies of anchors are kept."""
+    """The directory in which this test's key and copies of anchors are kept."""
     settings.DATA_DIR = tmp_path / "data"
     settings.DATA_DIR.mkdir()
 

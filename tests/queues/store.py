@@ -93,7 +93,7 @@ def whole_segments() -> list[int]:
 
 @contextmanager
 def segments_read(most: int) -> Iterator[None]:
-    """What is done reads so many rows of segments at most. For tests in one transaction."""
+    """The statements inside read so many rows of segments at most. For tests in one transaction."""
     before = _segment_rows_read()
     yield
     read = _segment_rows_read() - before

@@ -39,7 +39,7 @@ TEST_TIMEOUT = 90
 LAST_WORDS = 30
 #: Plugins of this project's own tests, which a suite's pytest must not load.
 WITHOUT = ("django", "asyncio", "xdist", "hypothesispytest", "cacheprovider")
-#: Where a file of ours goes in a source package.
+#: The place of a file of ours in a source package.
 OWN = "t/integration/own_common.py"
 #: Results of a test, worst first.
 FAILED, SKIPPED, PASSED = "failed", "skipped", "passed"

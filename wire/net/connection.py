@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol):
         self._on_writable: Callable[[], None] | None = None
         self.bytes_in = 0
         self.bytes_out = 0
-        #: What is to be written in this turn of the event loop.
+        #: Data to be written in this turn of the event loop.
         self._soon: list[bytes | bytearray] = []
         self._soon_bytes = 0
         self._transport = cast(asyncio.Transport, None)  # until connection_made, before any session exists

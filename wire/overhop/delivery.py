@@ -40,7 +40,7 @@ class Answers:
         self._tags = tags
         self._rids = rids
         self._reason = reason
-        #: What is answered in place of OK, by the job's place among them.
+        #: Answers in place of OK, by the job's place among them.
         self._errors: dict[int, bytes] = {}
         self._parts: Parts = []
         self._at = 0

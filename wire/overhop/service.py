@@ -161,7 +161,7 @@ class OverhopService:
     # Queues.
 
     def publisher(self, name: str) -> Publisher | None:
-        """Where jobs for a queue are given to, if there is one of this name: only the store knows. None while
+        """The publisher of jobs for a queue, if there is one of this name: only the store knows. None while
         `permissions` have to be looked up. Raises DomainError when jobs may not be given to it."""
         if self._stale_grant and self.options.api_key is not None:
             return None

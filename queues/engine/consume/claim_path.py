@@ -28,7 +28,7 @@ from typing import Final
 
 
 class State(Enum):
-    """What a node knows of one queue's ready messages in the store, and what is under way."""
+    """A node's knowledge of one queue's ready messages in the store, and the statements under way."""
 
     __hash__ = object.__hash__  # that of enumerations is a function of Python's, and each commit looks up the table
 
@@ -65,7 +65,7 @@ class Event(Enum):
     """The claim came back: nothing more was ready, or no more can be had now."""
     CLAIM_FAILED = auto()
     EXHAUSTED = auto()
-    """What is left in the store cannot be claimed."""
+    """The messages left in the store cannot be claimed."""
     STORING_BEGUN = auto()
     STORED = auto()
     """The transaction has ended: what it leased is about to be in memory."""

@@ -124,7 +124,7 @@ class Dispatched(Protocol):
 
     @property
     def health(self) -> Health:
-        """Where faults of consumers are counted."""
+        """The health record in which faults of consumers are counted."""
 
     @property
     def ready(self) -> Sequence[object]:

@@ -76,7 +76,7 @@ class Interest:
         self._burst = max(count, self._burst // 2)
 
     def asked(self, now: float) -> int:
-        """What consumers here ask for and are about to ask for, of a queue that other nodes serve too."""
+        """Messages that consumers here ask for and are about to ask for, of a queue that other nodes serve too."""
         burst = self._burst if now - self.last_demand < COLD_SHARED else 0
         return max(self._dispatcher.demand, burst, self.ahead(now))
 

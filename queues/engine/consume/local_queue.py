@@ -117,7 +117,7 @@ class LocalQueue:
 
     @property
     def health(self) -> Health:
-        """Where faults of its consumers are counted."""
+        """The health record in which faults of its consumers are counted."""
         return self._settlements.health
 
     # Delivering to consumers that ask.

@@ -100,9 +100,9 @@ class MailboxService:
         self.node = node
         self.on_commit = on_commit
         self.waiting_bytes = 0
-        #: What waits, in the order of arrival.
+        #: Waiting items, in the order of arrival.
         self._items: deque[Sent | Move] = deque()
-        #: What is being written, as it was taken, and in parts, each of moves or of items: one, unless some cannot be
+        #: Items being written, as they were taken, and in parts, each of moves or of items: one, unless some cannot be
         #: written, or the database was lost: then mailboxes are taken again first.
         self._taken: list[Sent] = []
         self._parts: deque[Part] = deque()

@@ -101,8 +101,8 @@ class Claim(NamedTuple):
     mailbox: Mailbox
 
 
-#: What connections send, and all that a transaction is made of. A transaction is done again, whole, when the connection
-#: to the database is lost in the middle.
+#: Requests of connections, and the items of a transaction. A transaction is done again, whole, when the connection to
+#: the database is lost in the middle.
 Sent = Posting | Forward | Ack | Ask
 Item = Sent | Claim
 

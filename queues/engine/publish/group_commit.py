@@ -123,7 +123,7 @@ class PublishWriter:
         self._sealed = UNKNOWN
 
     def publisher(self, destination: Destination, key: int | None = None) -> Publisher:
-        """Where a producer with this API key publishes to this destination."""
+        """The publisher for a destination, of producers with this API key."""
         found = self._publishers.get((destination, key))
         if found is None:
             found = Publisher(self._open, destination, key)
@@ -477,7 +477,7 @@ def _single(work: Work) -> tuple[Publisher, PublishGroup] | None:
 
 
 def _runs(group: PublishGroup) -> list[tuple[int, int]]:
-    """Where a group is to be cut so that each message with a key is by itself."""
+    """Ranges of a group, such that each message with a key is by itself."""
     if not group.outgoing:
         return [(0, len(group.bodies))]
     runs, at = [], 0

@@ -495,7 +495,7 @@ def _parts(group: PublishGroup, most: int, leasable: Iterable[int]) -> list[Publ
 
 
 def _even(start: int, stop: int, most: int) -> range:
-    """Where the parts of a range begin: as few as possible, of about the same size."""
+    """The beginnings of the parts of a range: as few as possible, of about the same size."""
     parts = -(-(stop - start) // most)
     return range(start, stop, -(-(stop - start) // parts)) if parts else range(0)
 

@@ -28,7 +28,7 @@ FEWEST, RUN = 8, 100
 
 
 def run_work(ids: range) -> int:
-    """What a run of acknowledgements costs, as that of so many single ones."""
+    """The cost of a run of acknowledgements, as that of so many single ones."""
     return 1 + len(ids) // RUN
 
 
@@ -228,7 +228,7 @@ class Settlements:
 
     @property
     def work(self) -> int:
-        """What writing acknowledgements costs, as `Gatherer.gather` is told."""
+        """The cost of writing its acknowledgements, as `Gatherer.gather` is told."""
         return len(self.ids) + sum(run_work(ids) for ids, _ in self.runs)
 
     def spread(self) -> None:

@@ -64,7 +64,7 @@ class Lane:
         self, kind: SettlementKind, consumer: int | None = None, keep: int = 0, job: bool = False, late: bool = False,
         target: int | None = None, by: str = "", results: bool = False,
     ) -> Settlements:  # fmt: skip
-        """Where settlements of this kind are gathered; jobs with `results` by themselves."""
+        """The batch in which settlements of this kind are gathered; jobs with `results` by themselves."""
         key = kind, consumer, keep, job, late, target, by, results
         if key not in self._alike:
             self._alike[key] = Settlements(kind, self, consumer, keep, job, late, target, by)
@@ -155,7 +155,7 @@ class Lane:
         """Record acknowledged slots of segments, but for these segments, which were not there."""
 
     async def lock_chain(self, connection: Connection) -> None:
-        """What is recorded in the open transaction is known but for results that are still to be fetched."""
+        """The records of the open transaction are known but for results that are still to be fetched."""
 
     def put_off(self, part: Part) -> None:
         """All but this of the part is written."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 class Recipients:
-    """Who each outstanding message was delivered to; None: to a consumer without an API key, or it is not known."""
+    """The recipient of each outstanding message; None: a consumer without an API key, or it is not known."""
 
     __slots__ = ("_runs", "_single", "_starts")
 

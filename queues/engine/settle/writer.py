@@ -125,13 +125,12 @@ class SettlementWriter:
     # Called by local queues.
 
     def batch(self, policy: QueuePolicy, consumer: int | None, late: bool = False) -> Settlements:
-        """Where acknowledgements of a queue with one API key are gathered; `late`: this node may no longer have the
-        leases."""
+        """The batch of acknowledgements of a queue with one API key. `late`: this node may have lost the leases."""
         return self._lane(policy).of(SettlementKind.ACKNOWLEDGE, consumer, KEPT[policy.retention], late=late)
 
     def job_batch(self, policy: QueuePolicy, late: bool = False, results: bool = False) -> Settlements:
-        """Where finished jobs of a queue are gathered, those with `results` by themselves: only the others can be
-        ranges of a segment. `late` as for `batch`."""
+        """The batch of finished jobs of a queue, those with `results` by themselves: only the others can be ranges of a
+        segment. `late` as for `batch`."""
         keep = KEPT[policy.retention]
         return self._lane(policy).of(SettlementKind.ACKNOWLEDGE, None, keep, job=True, late=late, results=results)
 

@@ -1,10 +1,9 @@
 -- Move dead letters to the tail of the queue named for them, and count them; the header "dead-letter" tells the cause.
--- The key stands there too: it was unique in the old queue and might be taken in the new one.
--- Of a target that is full and rejects only as many are moved as it has room for. They expire as its other messages do.
--- An audited target's chain is told by the journal.
--- One row: lowest new id, how many, the target's name; with `audited` also the ids that they had, and their first ones
--- in the same order; whether the target drops its oldest when it holds too many. No row when nothing moved, as when that
--- queue is gone.
+-- The key stands there too: it was unique in the old queue and might be taken in the new one. Of a target that is full
+-- and rejects only as many are moved as it has room for. They expire as its other messages do. An audited target's
+-- chain is told by the journal. One row: lowest new id, how many, the target's name; with `audited` also the ids that
+-- they had, and their first ones in the same order; whether the target drops its oldest when it holds too many. No row
+-- when nothing moved, as when that queue is gone.
 with target as materialized (
     select id, name, audited, message_ttl, max_length is not null and overflow = 'drop-oldest' as drops,
         case when max_length is not null and overflow = 'reject' then queues_room_locked(id) end as room

@@ -6,7 +6,8 @@ with allowed as (
     select %(limit)s::bigint as count
 ), packed as materialized (
     select first from queues_segment
-    where slot = 0 and node_id is null and (queue_id, first) > (%(queue)s, %(low)s) and (queue_id, first) <= (%(queue)s, 9223372036854775807)
+    where slot = 0 and node_id is null and (queue_id, first) > (%(queue)s, %(low)s)
+        and (queue_id, first) <= (%(queue)s, 9223372036854775807)
     order by queue_id, first limit 1
 ), picked as materialized (
     select ctid from queues_message

@@ -13,6 +13,7 @@ with picked as materialized (
         case when origin_id is not null then jsonb_build_object('origin', origin_id)::text end as detail
 )
 select -1 as id, convert_to(pg_current_snapshot()::text, 'UTF8') as payload,
-    case when (select count(*) from picked) < %(limit)s then 0 else 1 end as attempts, null::text as detail, null::bytea[] as bodies
+    case when (select count(*) from picked) < %(limit)s then 0 else 1 end as attempts, null::text as detail,
+        null::bytea[] as bodies
 union all
 (select *, null from leased order by id)

@@ -1,5 +1,5 @@
--- Remove subscriptions that were not polled for so many days, their queues and messages, some at a time; `ids`: of these
--- alone (null: of all), and none of `skip`. Returns how many.
+-- Remove subscriptions that were not polled for so many days, their queues and messages, some at a time; `ids`: of
+-- these alone (null: of all), and none of `skip`. Returns how many.
 with idle as materialized (
     select s.id, queue_id, name, audited from queues_subscription s join queues_queue q on q.id = queue_id
     where used_at < now() - make_interval(days => %(days)s)
@@ -20,7 +20,8 @@ with idle as materialized (
         union all
         select s.first + n, queue_id from segments s, generate_series(0, count - 1) as n
         where not exists (
-            select from queues_segmentsettlement t where t.slot = s.slot and t.first = s.first and n between low and high)
+            select from queues_segmentsettlement t where t.slot = s.slot and t.first = s.first
+                and n between low and high)
     ) as message join idle using (queue_id)
     where audited order by first_id
 ), counts as (

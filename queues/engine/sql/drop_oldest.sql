@@ -1,6 +1,6 @@
 -- Remove ready messages of a queue to make room for as many new ones: those of the lowest priority first, the oldest of
--- them first; `ids`: of these alone (null: of all), and none of `skip`. Returns how many. The highest byte of an id is the priority, negated: from the last id down, one probe finds
--- each priority that there is.
+-- them first; `ids`: of these alone (null: of all), and none of `skip`. Returns how many. The highest byte of an id is
+-- the priority, negated: from the last id down, one probe finds each priority that there is.
 with recursive cause as (
     select 3 as outcome, 'drop' as event, null as by, false as named, false as whole
 ), class as (

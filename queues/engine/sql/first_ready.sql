@@ -7,7 +7,8 @@ select least((
     limit 1
 ), (
     select first from queues_segment
-    where slot = 0 and node_id is null and (queue_id, first) > (%(queue)s, %(low)s) and (queue_id, first) <= (%(queue)s, 9223372036854775807)
+    where slot = 0 and node_id is null and (queue_id, first) > (%(queue)s, %(low)s)
+        and (queue_id, first) <= (%(queue)s, 9223372036854775807)
     order by queue_id, first
     limit 1
 ))

@@ -1,7 +1,8 @@
--- Add the tallies in `slots`, of slot 0 those above `low`, to the queues' counts and remove them; `ids`: those of these queues alone (null: of all), and of
--- none in `skip`. Returns the highest id folded, or null.
+-- Add the tallies in `slots`, of slot 0 those above `low`, to the queues' counts and remove them; `ids`: those of these
+-- queues alone (null: of all), and of none in `skip`. Returns the highest id folded, or null.
 with gone as (
-    delete from queues_queuetally where slot = any(%(slots)s::smallint[]) and (slot > 0 or id > %(low)s) and coalesce(queue_id = any(%(ids)s::bigint[]), true) and queue_id <> all(%(skip)s::bigint[])
+    delete from queues_queuetally where slot = any(%(slots)s::smallint[]) and (slot > 0 or id > %(low)s)
+        and coalesce(queue_id = any(%(ids)s::bigint[]), true) and queue_id <> all(%(skip)s::bigint[])
     returning *
 ), summed as (
     select queue_id, sum(ready) as ready, sum(leased) as leased, sum(delayed) as delayed, sum(dead) as dead,

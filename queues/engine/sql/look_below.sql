@@ -4,5 +4,6 @@ select pg_current_snapshot()::text, queue, exists (
     where m.state = 0 and (m.queue_id, m.id) > (queue, low) and (m.queue_id, m.id) <= (queue, high)
 ) or exists (
     select from queues_segment s
-    where s.slot = 0 and s.node_id is null and (s.queue_id, s.first) > (queue, low) and (s.queue_id, s.first) <= (queue, high))
+    where s.slot = 0 and s.node_id is null and (s.queue_id, s.first) > (queue, low)
+        and (s.queue_id, s.first) <= (queue, high))
 from unnest(%(queues)s::int[], %(lows)s::bigint[], %(highs)s::bigint[]) as looked (queue, low, high)

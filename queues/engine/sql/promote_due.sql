@@ -1,6 +1,6 @@
--- Make delayed messages whose time has come ready, at the tail of their priority. Those that
--- were due at `since` are not looked for. `ids`: these alone (null: all), and none of `skip`. One row a queue: id, lowest new id,
--- whether it drops its oldest when it holds too many.
+-- Make delayed messages whose time has come ready, at the tail of their priority. Those that were due at `since` are
+-- not looked for. `ids`: these alone (null: all), and none of `skip`. One row a queue: id, lowest new id, whether it
+-- drops its oldest when it holds too many.
 with block as materialized (
     select nextval('queues_message_id') as first where pg_current_xact_id() is not null
 ), due as materialized (
@@ -10,7 +10,8 @@ with block as materialized (
             and coalesce(id = any(%(ids)s::bigint[]), true) and id <> all(%(skip)s::bigint[])
         order by due_at limit %(limit)s for update skip locked) as locked
 ), promoted as (
-    update queues_message m set id = first + n - 1 + ((m.id >> 56) << 56), state = 0, origin_id = coalesce(origin_id, m.id)
+    update queues_message m set id = first + n - 1 + ((m.id >> 56) << 56), state = 0,
+        origin_id = coalesce(origin_id, m.id)
     from due, block where m.id = due.id and m.id = any(array(select id from due))
     returning m.id, m.queue_id
 ), counted as (

@@ -1,22 +1,25 @@
--- Store groups of plain messages, each message for each target queue of its group, in one statement however many there are.
--- Where this node has a consumer waiting and nothing older is ready, the rows are leased to it at once.
--- A target has the number of its group, its rank in it, its slot, and what its rows have in common; with a slot (not 0) its
--- leased messages are segments of their own, in a table that is only inserted into until it is truncated. A body has its group's number, and
--- how far the id of its row for the target of rank 0 lies behind the first id.
--- Returns the first id and, for each target, whether it was leased; no row when the topology has moved on.
+-- Store groups of plain messages, each message for each target queue of its group, in one statement however many there
+-- are. Where this node has a consumer waiting and nothing older is ready, the rows are leased to it at once. A target
+-- has the number of its group, its rank in it, its slot, and what its rows have in common; with a slot (not 0) its
+-- leased messages are segments of their own, in a table that is only inserted into until it is truncated. A body has
+-- its group's number, and how far the id of its row for the target of rank 0 lies behind the first id. Returns the
+-- first id and, for each target, whether it was leased; no row when the topology has moved on.
 with block as materialized (
     select nextval('queues_message_id') as first
     where pg_current_xact_id() is not null and queues_publish_version(%(node)s) = %(version)s::bigint
 ), target as materialized (
     select t.*, t.wanted and not exists (
         select from queues_message m
-        where m.state = 0 and (m.queue_id, m.id) > (t.queue_id, t.low) and (m.queue_id, m.id) <= (t.queue_id, 9223372036854775807)
+        where m.state = 0 and (m.queue_id, m.id) > (t.queue_id, t.low)
+            and (m.queue_id, m.id) <= (t.queue_id, 9223372036854775807)
     ) and not exists (
         select from queues_segment s where s.slot = 0 and s.node_id is null
-            and (s.queue_id, s.first) > (t.queue_id, t.low) and (s.queue_id, s.first) <= (t.queue_id, 9223372036854775807)
+            and (s.queue_id, s.first) > (t.queue_id, t.low)
+            and (s.queue_id, s.first) <= (t.queue_id, 9223372036854775807)
     ) as leased
     from unnest(%(queues)s::int[], %(wanted)s::bool[], %(lows)s::bigint[], %(groups)s::int[], %(ranks)s::int[],
-        %(sizes)s::int[], %(producers)s::bigint[], %(attempts)s::smallint[], %(contents)s::smallint[], %(slots)s::smallint[])
+        %(sizes)s::int[], %(producers)s::bigint[], %(attempts)s::smallint[], %(contents)s::smallint[],
+        %(slots)s::smallint[])
         with ordinality as t (queue_id, wanted, low, n, rank, size, producer, max_attempts, content, slot, k)
 ), stored as (
     insert into queues_message (id, queue_id, state, node_id, producer_id, max_attempts, content, payload)
@@ -33,6 +36,7 @@ with block as materialized (
     where leased and slot <> 0
 ), tallied as (
     insert into queues_queuetally (slot, queue_id, ready, leased, published)
-    select slot, queue_id, case when leased then 0 else size end, case when leased then size else 0 end, size from block, target
+    select slot, queue_id, case when leased then 0 else size end, case when leased then size else 0 end, size
+    from block, target
 )
 select first, array_agg(leased order by k) as leased from block, target group by first

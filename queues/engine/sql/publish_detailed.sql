@@ -10,10 +10,12 @@ with block as materialized (
 ), target as materialized (
     select t.queue_id, t.k, t.wanted and not exists (
         select from queues_message m
-        where m.state = 0 and (m.queue_id, m.id) > (t.queue_id, t.low) and (m.queue_id, m.id) <= (t.queue_id, 9223372036854775807)
+        where m.state = 0 and (m.queue_id, m.id) > (t.queue_id, t.low)
+            and (m.queue_id, m.id) <= (t.queue_id, 9223372036854775807)
     ) and not exists (
         select from queues_segment s where s.slot = 0 and s.node_id is null
-            and (s.queue_id, s.first) > (t.queue_id, t.low) and (s.queue_id, s.first) <= (t.queue_id, 9223372036854775807)
+            and (s.queue_id, s.first) > (t.queue_id, t.low)
+            and (s.queue_id, s.first) <= (t.queue_id, 9223372036854775807)
     ) as leased
     from unnest(%(queues)s::int[], %(wanted)s::bool[], %(lows)s::bigint[])
         with ordinality as t (queue_id, wanted, low, k)
@@ -24,11 +26,13 @@ with block as materialized (
         %(bodies)b::bytea[], %(keys)s::text[], %(headers)s::text[], %(delays)s::float8[], %(ttls)s::float8[],
         %(attempts)s::smallint[], %(priorities)s::smallint[], %(intervals)s::int[], %(contents)s::smallint[],
         %(dues)s::timestamptz[]
-    ) with ordinality as body (payload, key, headers, delay, ttl, max_attempts, priority, retry_interval, content, due, n)
+    ) with ordinality as body (payload, key, headers, delay, ttl, max_attempts, priority, retry_interval, content,
+        due, n)
 ), stored as (
     insert into queues_message (id, queue_id, state, node_id, producer_id, max_attempts, due_at, expires_at,
         key, headers, payload, origin_id, content, retry_interval)
-    select place - (priority::bigint << 56), queue_id, case when due_at is not null then 2 when leased then 1 else 0 end,
+    select place - (priority::bigint << 56), queue_id,
+        case when due_at is not null then 2 when leased then 1 else 0 end,
         case when due_at is null and leased then %(node)s::int end, %(producer)s::bigint, max_attempts,
         due_at, case when ttl > 0 then coalesce(due_at, now()) + make_interval(secs => ttl) end,
         key, headers::jsonb, payload, case when priority <> 0 then place end, content, retry_interval

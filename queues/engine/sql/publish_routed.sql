@@ -1,14 +1,14 @@
--- Store messages in the caller's transaction, which may not be the engine's own. The caller tells nodes after the commit
--- what became ready: a commit that waits for the disk is not to notify too, since those that do wait for each other.
--- Routes as resolve.sql does, by what the statement sees. It takes no lock that a publish of the engine waits for: a
--- shared lock on the rows of the target queues only keeps them from being deleted until commit. With `exact`, which is
--- for transactions that end at once, it also locks the counts of queues with a maximum length, as admit.sql does.
--- What goes by routes is tallied for each of them.
--- A message whose key is taken in a queue is left out there; when a queue that rejects is full nothing is stored. What is
--- stored in an audited queue is noted in the journal: the transaction may be long.
--- One row: whether the addressed queue exists, the queues reached, the names of those that are full, the queues that may
--- have to drop their oldest, for each message the lowest id stored for it or null, the queues in which messages became
--- ready with the first position in each, as a JSON object, and how many instructions there are.
+-- Store messages in the caller's transaction, which may not be the engine's own. The caller tells nodes after the
+-- commit what became ready: a commit that waits for the disk is not to notify too, since those that do wait for each
+-- other. Routes as resolve.sql does, by what the statement sees. It takes no lock that a publish of the engine waits
+-- for: a shared lock on the rows of the target queues only keeps them from being deleted until commit. With `exact`,
+-- which is for transactions that end at once, it also locks the counts of queues with a maximum length, as admit.sql
+-- does. What goes by routes is tallied for each of them. A message whose key is taken in a queue is left out there;
+-- when a queue that rejects is full nothing is stored. What is stored in an audited queue is noted in the journal: the
+-- transaction may be long. One row: whether the addressed queue exists, the queues reached, the names of those that are
+-- full, the queues that may have to drop their oldest, for each message the lowest id stored for it or null, the queues
+-- in which messages became ready with the first position in each, as a JSON object, and how many instructions there
+-- are.
 with recursive reached as (
     select %(kind)s::text as kind, %(name)s::text as name, null::bigint as route_id
     union
@@ -84,7 +84,8 @@ with recursive reached as (
     having count(*) > 0
 )
 select exists (select from addressed),
-    (select array_agg(queue_id order by queue_id) from target), (select array_agg(name::text order by name) from full_queue),
+    (select array_agg(queue_id order by queue_id) from target),
+    (select array_agg(name::text order by name) from full_queue),
     (select array_agg(queue_id order by queue_id) from target where max_length is not null and overflow <> 'reject'),
     (select array_agg(id order by n)
         from (select n, min(stored.id) as id from placed left join stored using (id) group by n) as by_message),

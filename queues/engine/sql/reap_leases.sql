@@ -1,8 +1,8 @@
 -- Give the leases of a dead node back, where they were and with the attempts they had; `ids`: of these messages alone
--- (null: of all), and none of `skip`. One row a queue
--- and kind: id, lowest id, whether these are dead letters, and how many are left since others hold their locks: an
--- acknowledgement of the dying node, perhaps, which would wait for this one in turn. One row without a queue if there is none.
--- Run with sequential scans allowed: leases have no index of their own, since they would pay for it on every publish.
+-- (null: of all), and none of `skip`. One row a queue and kind: id, lowest id, whether these are dead letters, and how
+-- many are left since others hold their locks: an acknowledgement of the dying node, perhaps, which would wait for this
+-- one in turn. One row without a queue if there is none. Run with sequential scans allowed: leases have no index of
+-- their own, since they would pay for it on every publish.
 with leased as materialized (
     select id from queues_message where node_id = %(node)s and state in (1, 4)
         and coalesce(id = any(%(ids)s::bigint[]), true) and id <> all(%(skip)s::bigint[])

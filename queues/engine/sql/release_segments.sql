@@ -1,6 +1,6 @@
--- Segments of a node of which nothing is settled are ready again, where they were: these `ids` (null: all) without those in
--- `skip`, but for segments that others hold locked. Those of a single message are left, to be given rows. One row a queue: id,
--- lowest id.
+-- Segments of a node of which nothing is settled are ready again, where they were: these `ids` (null: all) without
+-- those in `skip`, but for segments that others hold locked. Those of a single message are left, to be given rows. One
+-- row a queue: id, lowest id.
 with picked as materialized (
     select slot, first from queues_segment s
     where node_id = %(node)s and (slot = 0 or count > 1)

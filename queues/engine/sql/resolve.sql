@@ -14,7 +14,8 @@ with recursive asked as (
         substr(target, strpos(target, ':') + 1), queues_route.id
     from reached join queues_route on source = kind || ':' || reached.text
 ), found as (
-    -- One look at an index for each address, however many there are: `offset` keeps the planner from reading the tables.
+    -- One look at an index for each address, however many there are: `offset` keeps the planner from reading the
+    -- tables.
     select n, q.id as queue_id, null::bigint as subscription_id, null::smallint as qos
     from reached cross join lateral (
         select id from queues_queue

@@ -1,9 +1,9 @@
--- Give up leases. As `how` says, the messages go to the tail of their queues, at once or after a delay in seconds, and dead
--- letters behind the others (0); become dead letters of their queues, behind those that are there (1); or are what they
--- were, where they were, as this node did not use them (2). At the tail a message gets a new id and keeps its first one.
--- An array that is null changes nothing. One row a queue: id, lowest id that is ready or null, how many are dead letters;
--- with `audited` also the ids that they had, and their first ones in the same order; whether the queue drops its oldest
--- when it holds too many.
+-- Give up leases. As `how` says, the messages go to the tail of their queues, at once or after a delay in seconds, and
+-- dead letters behind the others (0); become dead letters of their queues, behind those that are there (1); or are what
+-- they were, where they were, as this node did not use them (2). At the tail a message gets a new id and keeps its
+-- first one. An array that is null changes nothing. One row a queue: id, lowest id that is ready or null, how many are
+-- dead letters; with `audited` also the ids that they had, and their first ones in the same order; whether the queue
+-- drops its oldest when it holds too many.
 with block as materialized (
     select nextval('queues_message_id') as first where pg_current_xact_id() is not null
 ), given as materialized (
@@ -28,7 +28,8 @@ with block as materialized (
     select queue_id, min(id) filter (where state = 0) as low, count(*) filter (where state = 0) as ready,
         count(*) filter (where state = 2) as delayed, count(*) filter (where state = 3) as dead,
         case when %(how)s = 1 then count(*) else 0 end as buried,
-        array_agg(given_id) filter (where %(audited)s) as ids, array_agg(first_id) filter (where %(audited)s) as first_ids
+        array_agg(given_id) filter (where %(audited)s) as ids,
+        array_agg(first_id) filter (where %(audited)s) as first_ids
     from returned group by queue_id
 ), tallied as (
     insert into queues_queuetally (queue_id, ready, leased, delayed, dead)

@@ -1,13 +1,14 @@
--- Settle slots of segments: `firsts` and the ranges `lows` … `highs` of each, by whom and when they were delivered (Unix
--- times), whether they were jobs and whether the archive keeps them. With these, the segments in `whole` have no open message
--- left: they go to the archive as one row, and leave the store, unless they stand in a table that takes turns. What is settled
--- of all others is noted beside them. Bodies are not read, but of segments that nodes of an earlier version have stored without
--- their sizes. Returns the segments that were there: the messages of others have rows of their own.
+-- Settle slots of segments: `firsts` and the ranges `lows` … `highs` of each, by whom and when they were delivered
+-- (Unix times), whether they were jobs and whether the archive keeps them. With these, the segments in `whole` have no
+-- open message left: they go to the archive as one row, and leave the store, unless they stand in a table that takes
+-- turns. What is settled of all others is noted beside them. Bodies are not read, but of segments that nodes of an
+-- earlier version have stored without their sizes. Returns the segments that were there: the messages of others have
+-- rows of their own.
 with given as materialized (
     select first, low, high, consumer_id, to_timestamp(delivered) as delivered_at, nullif(job, false) as job,
         kept
-    from unnest(%(firsts)s::bigint[], %(lows)s::int[], %(highs)s::int[], %(consumers)s::bigint[], %(delivered)s::float8[],
-        %(jobs)s::bool[], %(kept)s::bool[]) as g (first, low, high, consumer_id, delivered, job, kept)
+    from unnest(%(firsts)s::bigint[], %(lows)s::int[], %(highs)s::int[], %(consumers)s::bigint[],
+        %(delivered)s::float8[], %(jobs)s::bool[], %(kept)s::bool[]) as g (first, low, high, consumer_id, delivered, job, kept)
 ), gone as (
     delete from queues_segment where slot = 0 and first = any(%(whole)s::bigint[])
     returning first, queue_id, producer_id, count, published_at, max_attempts, content,

@@ -1,5 +1,5 @@
--- The addresses that may lead elsewhere since a version of the topology, through routes too. One row at least: the version
--- now, whether it is all addresses, and an address or null.
+-- The addresses that may lead elsewhere since a version of the topology, through routes too. One row at least: the
+-- version now, whether it is all addresses, and an address or null.
 with recursive topology as materialized (
     select coalesce((select version from queues_topology), 0) as version
 ), change as materialized (

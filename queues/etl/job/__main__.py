@@ -18,7 +18,7 @@ from queues.etl.job.stages import ExportJob
 
 #: A run on this machine takes what processor time the broker leaves.
 NICENESS = 10
-#: Where Linux shares the processors among sessions first, and niceness counts only within one.
+#: The file by which Linux shares the processors among sessions first; niceness counts only within one.
 SESSION = Path("/proc/self/autogroup")
 
 

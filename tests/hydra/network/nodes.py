@@ -61,7 +61,7 @@ class RunHydra(Process):
 
     @property
     def addresses(self) -> list[str]:
-        """Where it listens."""
+        """The address that it listens on."""
         return [line.removeprefix("hydra ") for line in self.lines if line.startswith("hydra ")]
 
 
@@ -94,7 +94,7 @@ class Node(RunHydra):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The address that it listens on."""
         return "127.0.0.1", self.port
 
     def again(self) -> Node:

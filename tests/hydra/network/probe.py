@@ -123,7 +123,7 @@ class Probe:
 
 
 class Listener:
-    """Where a real node dials."""
+    """The address that a real node dials."""
 
     def __init__(self) -> None:
         self.socket = socket.create_server(("127.0.0.1", 0))

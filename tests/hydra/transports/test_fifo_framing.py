@@ -1,4 +1,4 @@
-"""Where links begin in what comes through a pipe."""
+"""The beginnings of links in what comes through a pipe."""
 
 from __future__ import annotations
 

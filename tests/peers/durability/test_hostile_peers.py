@@ -28,13 +28,14 @@ def broker(store: Database) -> Iterator[WebBroker]:
         yield running
 
 
-def test_a_flood_of_garbage_is_ignored_while_others_are_served(broker: WebBroker) -> None:
+@pytest.mark.parametrize("times", lengths(short=30, long=100))
+def test_a_flood_of_garbage_is_ignored_while_others_are_served(broker: WebBroker, times: int) -> None:
     garbage = b"".join(
         frame(text) for text in (b"", b"x", b"{}", b'{"type":"nonsense"}', b"[" * 2000, b'{"id":7}', b'{"type":"ack"}')
     ) + frame(bytes(500), BINARY)
     watch = Watch(broker)
     with RawPeer(broker, "mallory") as mallory:
-        flood = threading.Thread(target=send_each, args=(mallory, garbage * 100, 100))
+        flood = threading.Thread(target=send_each, args=(mallory, garbage * 100, times))
         flood.start()
         alice, bob = Peer(broker, "alice"), Peer(broker, "bob")
         while flood.is_alive():

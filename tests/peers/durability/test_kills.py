@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from brokersite.rigs.torture.database import TortureDatabase
+from tests.lengths import lengths
 from tests.peers.durability.traffic import Ledger, Receiver, Sender, drain
 from tests.peers.running import Peer, WebBroker, chain, manage, pending, stored_keys
 from tests.wire.broker import Database
@@ -29,12 +30,13 @@ def brokers(store: Database) -> Iterator[list[WebBroker]]:
         broker.stop()
 
 
+@pytest.mark.parametrize("kills", lengths(short=2, long=3))
 def test_everything_that_an_answer_has_confirmed_survives_a_kill_right_after_it(
-    brokers: list[WebBroker], store: Database
+    brokers: list[WebBroker], store: Database, kills: int
 ) -> None:
     Peer(brokers[0], "sleeper").close()
     sent: list[str] = []
-    for _ in range(3):
+    for _ in range(kills):
         alice = Peer(brokers[0], "alice")
         sent += [alice.say("sleeper", "x" * 500) for _ in range(500)]
         alice.peers()
@@ -42,12 +44,13 @@ def test_everything_that_an_answer_has_confirmed_survives_a_kill_right_after_it(
         assert pending(store, "sleeper") == sent
         alice.close()
     sleeper = Peer(brokers[1], "sleeper")
-    assert sleeper.consume(1500) == sent
+    assert sleeper.consume(len(sent)) == sent
     sleeper.close()
 
 
+@pytest.mark.parametrize(("faults", "between"), lengths(short=(FAULTS[:4], 250), long=(FAULTS, 500)))
 async def test_under_load_nothing_that_was_confirmed_is_lost_or_out_of_order(
-    brokers: list[WebBroker], postgres: TortureDatabase, store: Database
+    brokers: list[WebBroker], postgres: TortureDatabase, store: Database, faults: tuple[int | str, ...], between: int
 ) -> None:
     ledger, done, received = Ledger(), asyncio.Event(), asyncio.Event()
     senders = [Sender(lambda: brokers, name, to, ledger) for name, to in {**ROUTES, BROADCASTER: "*"}.items()]
@@ -58,14 +61,14 @@ async def test_under_load_nothing_that_was_confirmed_is_lost_or_out_of_order(
         sending = [tasks.create_task(sender.run(done.is_set)) for sender in senders]
         for receiver in receivers:
             tasks.create_task(receiver.run(received.is_set))
-        for fault in FAULTS:
-            await ledger.progress(500)
+        for fault in faults:
+            await ledger.progress(between)
             await asyncio.to_thread(inject, fault, brokers, postgres)
         done.set()
         await asyncio.wait(sending)
         received.set()
     await finish(ledger, brokers, Database(store.parameters))
-    assert sum(sender.losses for sender in senders) >= len(FAULTS)
+    assert sum(sender.losses for sender in senders) >= len(faults)
 
 
 async def finish(ledger: Ledger, brokers: list[WebBroker], store: Database) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.lengths import lengths
 from tests.peers.durability.conftest import Start
 from tests.peers.durability.memory import MIB, SMALL, Watch
 from tests.peers.running import Close, Letter, Peer, RawPeer, WebBroker, connected, pending
@@ -33,12 +34,15 @@ def to_the_close(peer: RawPeer) -> tuple[list[Letter], Close]:
     return letters, found
 
 
-def test_a_client_that_stops_reading_while_100_mb_are_due(start: Start, giver: WebBroker, store: Database) -> None:
+@pytest.mark.parametrize("count", lengths(short=100, long=200))
+def test_a_client_that_stops_reading_while_many_megabytes_are_due(
+    start: Start, giver: WebBroker, store: Database, count: int
+) -> None:
     broker = start(BROKER_PEERBUS_SLOW_TIMEOUT=5)
     alice, witness = Peer(giver, "alice"), Peer(broker, "witness")
     with RawPeer(broker, "bob", buffer=SMALL) as bob:
         watch = Watch(broker)
-        sent = [alice.say("bob", "x" * 500_000) for _ in range(200)]
+        sent = [alice.say("bob", "x" * 500_000) for _ in range(count)]
         alice.peers()
         wait_until(lambda: watch.grown() and "bob" not in connected(store), "bob's end")
         assert watch.grown() < 16 * MIB
@@ -50,7 +54,7 @@ def test_a_client_that_stops_reading_while_100_mb_are_due(start: Start, giver: W
     assert alice.say(witness) == witness.get().id
     assert pending(store, "bob") == sent
     again = Peer(broker, "bob")
-    assert consume_watched(again, watch, 200) == sent
+    assert consume_watched(again, watch, count) == sent
     assert watch.grown() < 16 * MIB
     for peer in (alice, witness, again):
         peer.close()

@@ -45,7 +45,7 @@ NOBODYS = 2_000_000_000
 
 @pytest.fixture(autouse=True)
 def home(settings: Any, tmp_path: Path) -> None:
-    """Where this test's key and copies of anchors are kept."""
+    """The directory in which this test's key and copies of anchors are kept."""
     settings.DATA_DIR = tmp_path
     settings.BROKER_AUDIT_KEY = None
     settings.BROKER_AUDIT_TRUSTED_KEYS = ()
@@ -379,7 +379,7 @@ class TestMessages:
 
 
 def rows_link(html: str) -> str:
-    """Where the link to the audit rows leads."""
+    """The address that the link to the audit rows leads to."""
     [link] = re.findall(r'href="(/admin/queues/auditrow/[^"]*)"', html)
     return unescape(link)
 

@@ -1,4 +1,4 @@
-"""Where messages go, in the operators' pages: topics with their subscribers, and routes as a picture."""
+"""The ways of messages, in the operators' pages: topics with their subscribers, and routes as a picture."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def arrows(svg: ElementTree.Element) -> set[str]:
 
 
 def carry(route: Route, before: int, lately: int) -> None:
-    """What the route has carried, in all time before and in the last minute."""
+    """The messages that the route has carried, in all time before and in the last minute."""
     RouteCount.objects.create(route=route, carried=before)
     RouteTally.objects.create(route=route, carried=30, at=timezone.now() - timedelta(seconds=90))
     RouteTally.objects.create(route=route, carried=lately)

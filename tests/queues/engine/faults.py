@@ -59,7 +59,7 @@ class Faults:
         monkeypatch.setattr(EngineConnection, "run", run_or_fail)
 
     def _failure(self, name: str) -> bytes:
-        """What is given to the server in place of a statement."""
+        """The text that is given to the server in place of a statement."""
         state, _ = self._next[name]
         return f"do $$ begin raise 'injected' using errcode = '{state}'; end $$".encode()
 

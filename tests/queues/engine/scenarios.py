@@ -589,7 +589,7 @@ async def watching(world: World) -> None:
 
 
 async def routing(world: World) -> None:
-    """What goes by a route is counted, and the counts are folded, as are those of dead letters."""
+    """Messages that go by a route are counted, and the counts are folded, as are those of dead letters."""
     (name, queue), (other, graves) = await world.queue(), await world.queue()
     add = "insert into queues_route (source, target) values (%s, %s) returning id"
     [row] = world.store.rows(add, f"queue:{name}", f"queue:{other}")

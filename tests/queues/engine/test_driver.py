@@ -49,7 +49,7 @@ async def one(connection: Connection, query: str, *parameters: Any) -> Any:
 
 
 def state(store: Store, connection: Connection) -> str:
-    """What the server says of the connection's session: active, idle …; empty when it has none."""
+    """The state of the connection's session, as the server has it: active, idle …; empty when it has none."""
     rows = store.rows("select state from pg_stat_activity where pid = %s", connection.info.backend_pid)
     return str(rows[0]["state"]) if rows else ""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,21 +12,20 @@ from time import monotonic, sleep
 
 import psutil
 
-from brokersite.environment import CHECKOUT
 from queues.etl.job.pacing import LOOK
-from tests.process import has_ended
+from tests.process import Process, has_ended
 from tests.waiting import wait_until
 
 PATIENCE = 30.0
 
-#: A job, whose work is a process that spins. It says its number, and ends with its input.
+#: A job, whose work is a process that spins. It says its number, and ends when it reads a line.
 JOB = """
 import subprocess, sys
 from queues.etl.job.pacing import paced
 work = subprocess.Popen([sys.executable, "-c", "while True: pass"], stdout=subprocess.DEVNULL)
 with paced(40, float(sys.argv[1])):
     print(work.pid, flush=True)
-    sys.stdin.read()
+    sys.stdin.readline()
 print("ended", flush=True)
 work.wait()
 """
@@ -35,12 +33,12 @@ work.wait()
 
 @dataclass
 class Paced:
-    job: subprocess.Popen[str]
+    job: Process
     work: psutil.Process
 
     @property
     def pacer(self) -> psutil.Process:
-        return next(one for one in psutil.Process(self.job.pid).children() if one != self.work)
+        return next(one for one in psutil.Process(self.job.process.pid).children() if one != self.work)
 
     @property
     def stands_still(self) -> bool:
@@ -69,19 +67,14 @@ def goes_on(work: psutil.Process) -> None:
 
 @contextmanager
 def running(busy: float) -> Iterator[Paced]:
-    job = subprocess.Popen(
-        [sys.executable, "-c", JOB, str(busy)], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    assert job.stdout is not None
-    work = psutil.Process(int(job.stdout.readline()))
+    job = Process(sys.executable, "-c", JOB, str(busy), group=True)
+    work = psutil.Process(int(job.next_line()))
     try:
         yield Paced(job, work)
     finally:
         with suppress(psutil.NoSuchProcess):
             work.kill()
-        job.kill()
-        job.communicate()
+        job.end()
 
 
 def test_a_job_stands_still_and_goes_on_in_turns_while_others_want_the_processors() -> None:
@@ -89,11 +82,8 @@ def test_a_job_stands_still_and_goes_on_in_turns_while_others_want_the_processor
         for _ in range(5):
             wait_until(lambda: paced.stands_still)
             wait_until(lambda: not paced.stands_still)
-        assert paced.job.stdin is not None
-        assert paced.job.stdout is not None
-        paced.job.stdin.close()
-        paced.job.stdin = None
-        assert paced.job.stdout.readline() == "ended\n"
+        paced.job.tell(b"\n")
+        assert paced.job.next_line() == "ended"
         goes_on(paced.work)
 
 
@@ -108,7 +98,7 @@ def test_a_job_works_all_the_time_while_the_processors_are_free() -> None:
 def test_processes_of_a_killed_job_go_on_and_can_end() -> None:
     with running(busy=0.0) as paced:
         pacer = paced.pacer
-        paced.kill(psutil.Process(paced.job.pid))
+        paced.kill(psutil.Process(paced.job.process.pid))
         wait_until(lambda: has_ended(pacer))  # until it finds out it may stop the work once more
         goes_on(paced.work)
 
@@ -117,13 +107,13 @@ def test_a_job_goes_on_whose_pacer_was_killed() -> None:
     with running(busy=0.0) as paced:
         paced.kill(paced.pacer)
         goes_on(paced.work)
-        assert paced.job.poll() is None
+        assert paced.job.alive
 
 
 def test_a_paced_job_can_be_ended() -> None:
     with running(busy=0.0) as paced:
         pacer = paced.pacer
         wait_until(lambda: paced.stands_still)
-        os.killpg(paced.job.pid, signal.SIGTERM)
+        os.killpg(paced.job.process.pid, signal.SIGTERM)
         wait_until(lambda: has_ended(pacer))
         wait_until(lambda: has_ended(paced.work))

@@ -25,6 +25,7 @@ from queues.etl.jar import driver_jar
 from queues.etl.job.config import Config
 from queues.etl.options import RunOptions, default_output, parse_since
 from queues.models import EtlRun, EtlState
+from tests.process import Process
 from tests.queues.etl.conftest import config
 from tests.queues.shell import Shell
 from tests.waiting import wait_until
@@ -249,9 +250,9 @@ def runs_still(pid: int) -> bool:
 
 
 def dead_pid() -> int:
-    process = subprocess.Popen([sys.executable, "-c", "pass"])
+    process = Process(sys.executable, "-c", "pass")
     process.wait()
-    return process.pid
+    return process.process.pid
 
 
 #: A timedelta is a time so long before the test.

@@ -39,6 +39,7 @@ def exported(etl: Etl) -> Etl:
     return etl
 
 
+@pytest.mark.long  # the next test has a queue whose output is right
 def test_an_output_that_has_what_the_archive_has_does_not_differ(exported: Etl, tmp_path: Path) -> None:
     found = compared(exported, tmp_path)
     assert found.differences == ()

@@ -34,7 +34,7 @@ ROWS = 60
 
 @pytest.fixture(autouse=True)
 def home(settings: Any, tmp_path: Path) -> None:
-    """Where this test's key and copies of anchors are kept."""
+    """The directory in which this test's key and copies of anchors are kept."""
     settings.DATA_DIR = tmp_path
     settings.BROKER_AUDIT_KEY = None
     settings.BROKER_AUDIT_TRUSTED_KEYS = ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -12,14 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from brokersite.environment import CHECKOUT
 from queues.etl.workspace import PREFIX, workspace
+from tests.process import Process
 
 #: Holds the directory that it is given, and says so.
 HOLD = """
 import fcntl, os, sys
 fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
-print(flush=True)
+print("ready", flush=True)
 input()
 """
 #: Starts a job in a workspace, and says where that is and which process that.
@@ -28,8 +27,9 @@ import subprocess, sys, tempfile
 from queues.etl.workspace import workspace
 tempfile.tempdir = sys.argv[1]
 with workspace() as (path, holder):
-    job = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], pass_fds=(holder,))
-    print(path, job.pid, sep="\\n", flush=True)
+    command = [sys.executable, "-c", "import time; time.sleep(300)"]
+    job = subprocess.Popen(command, pass_fds=(holder,), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    print(path, job.pid, "ready", sep="\\n", flush=True)
     job.wait()
 """
 
@@ -70,10 +70,7 @@ def test_files_left_by_killed_runs_are_removed_and_nothing_else(temporary: Path)
 
 def test_a_held_directory_is_left_alone_until_its_holder_is_gone(temporary: Path) -> None:
     path = left(temporary, f"{PREFIX}held", old=True)
-    command = [sys.executable, "-c", HOLD, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
+    with Process(sys.executable, "-c", HOLD, str(path)) as holder:
         with workspace():
             pass
         assert path.exists()
@@ -84,10 +81,8 @@ def test_a_held_directory_is_left_alone_until_its_holder_is_gone(temporary: Path
 
 
 def test_the_job_of_a_run_that_was_killed_holds_it(temporary: Path) -> None:
-    command = [sys.executable, "-c", RUN, str(temporary)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=CHECKOUT) as run:
-        assert run.stdout is not None
-        path, job = Path(run.stdout.readline().decode().strip()), int(run.stdout.readline())
+    with Process(sys.executable, "-c", RUN, str(temporary)) as run:
+        path, job = Path(run.next_line()), int(run.next_line())
         run.kill()
     os.utime(path, (0, 0))
     with workspace():

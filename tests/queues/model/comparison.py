@@ -32,7 +32,7 @@ class ComparedMachine(RuleBasedStateMachine):
     """`brokers` is set by the test; they serve all examples."""
 
     brokers: Brokers
-    #: What `begin` makes: the queues' rows and their models, by name, and where they are reached.
+    #: Made by `begin`: the queues' rows and their models, by name, and where they are reached.
     rows: dict[str, Queue]
     queues: dict[str, Model]
     main: Model

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -17,6 +16,7 @@ import pytest
 
 from brokersite.environment import CHECKOUT
 from tests.javascript import JavaScript, installed
+from tests.process import Process
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import Broker, Database
 from wire.overhop.client import Client
@@ -138,10 +138,9 @@ def test_the_programs_of_the_page_run(snippets: list[str], client: Client) -> No
     with_client, with_worker, _with_tls, with_socket = snippets
     assert run_snippet(with_client).startswith("delayed\n")
     assert run_snippet(with_socket).endswith(" new\n")
-    with subprocess.Popen([sys.executable, "-W", "error", "-c", with_worker], cwd=CHECKOUT) as worker:
-        wait_until(lambda: client.stats("mail")["completed"] == 4, "what was given")
-        worker.send_signal(signal.SIGTERM)
-    assert worker.returncode == 0
+    worker = Process(sys.executable, "-Werror", "-c", with_worker)
+    wait_until(lambda: client.stats("mail")["completed"] == 4, "what was given")
+    assert worker.stop() == 0, worker.log
     done = client.jobs("mail", "completed")
     assert [job.result for job in done] == [{"sent": name} for name in ("ada", "bob", "cy", "dee")]
 

@@ -75,7 +75,7 @@ def count_containers(data: bytes) -> int:
 
 
 def extent(data: bytes, at: int) -> tuple[int, int]:
-    """Where the bytes of an atom's value begin, whose head is at `at` and which is whole, and how many these are."""
+    """The offset and the number of the bytes of an atom's value; its head is at `at`, and it is whole."""
     if size := _SIZES[data[at]]:
         return at + 1, size - 1
     width = _LENGTH_WIDTHS.get(data[at], 0)

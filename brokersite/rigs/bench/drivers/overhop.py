@@ -23,7 +23,7 @@ _BARE: Final = 25
 _UUID: Final = 36
 #: The last characters of a jid, in which those of a batch differ.
 _VARIED: Final = 3
-#: What stands before the digits of a job's number.
+#: The bytes before the digits of a job's number.
 _NUMBER: Final = b"\xa1n\xb0"
 
 

@@ -1,5 +1,5 @@
--- A queue by its name: id, whether it is temporary, whether it goes with its last consumer, messages that wait in it, and
--- sessions that consume from it if it is temporary. No row for a peer's mailbox.
+-- A queue by its name: id, whether it is temporary, whether it goes with its last consumer, messages that wait in it,
+-- and sessions that consume from it if it is temporary. No row for a peer's mailbox.
 select q.id, t.queue_id is not null, coalesce(t.auto_delete, false), (select ready from queues_held(q.id)),
     (select count(*) from pg_locks where t.queue_id is not null and locktype = 'advisory' and granted and objsubid = 2
         and classid = %(lock_class)s::bigint::oid and objid = q.id::bigint::oid

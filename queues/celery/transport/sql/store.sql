@@ -1,11 +1,12 @@
--- Store messages in queues that plan.sql has called plain, as long as the topology is what it was. Times are seconds from
--- now. A message whose key is taken in its queue is left out.
--- One row: the first id, and the places (from 0) of those that were stored; no row when the topology has moved on.
+-- Store messages in queues that plan.sql has called plain, as long as the topology is what it was. Times are seconds
+-- from now. A message whose key is taken in its queue is left out. One row: the first id, and the places (from 0) of
+-- those that were stored; no row when the topology has moved on.
 with block as materialized (
     select nextval('queues_message_id') as first
     where pg_current_xact_id() is not null and queues_topology_version() = %(version)s::bigint
 ), given as (
-    select message.*, first + n - 1 as place, case when delay > 0 then now() + make_interval(secs => delay) end as due_at
+    select message.*, first + n - 1 as place,
+        case when delay > 0 then now() + make_interval(secs => delay) end as due_at
     from block, unnest(
         %(queues)s::int[], %(bodies)b::bytea[], %(keys)s::text[], %(headers)s::text[], %(delays)s::float8[],
         %(ttls)s::float8[], %(priorities)s::smallint[], %(contents)s::smallint[]
@@ -13,7 +14,8 @@ with block as materialized (
 ), stored as (
     insert into queues_message (id, queue_id, state, due_at, expires_at, key, headers, payload, origin_id, content)
     select place - (priority::bigint << 56), queue_id, case when due_at is null then 0 else 2 end, due_at,
-        now() + make_interval(secs => ttl), key, headers::jsonb, payload, case when priority <> 0 then place end, content
+        now() + make_interval(secs => ttl), key, headers::jsonb, payload,
+        case when priority <> 0 then place end, content
     from given
     on conflict (queue_id, key) where key is not null do nothing
     returning coalesce(origin_id, id) as id, queue_id, state

@@ -1,5 +1,5 @@
--- As store.sql, for the commonest case: one message. It takes half as long. With `announce` engines are told in the same
--- transaction, which must not wait for the disk then.
+-- As store.sql, for the commonest case: one message. It takes half as long. With `announce` engines are told in the
+-- same transaction, which must not wait for the disk then.
 with block as materialized (
     select nextval('queues_message_id') as first,
         case when %(delay)s::float8 > 0 then now() + make_interval(secs => %(delay)s::float8) end as due_at

@@ -1,9 +1,10 @@
 -- Take the oldest messages out of a temporary queue for a consumer that does not acknowledge. In order of id. Should
--- PostgreSQL crash before this is on disk they are there again: no caller waits for the disk. If the oldest are in a ready
--- segment it takes nothing, and gives one row without an id: they are to be unpacked first (unpack_oldest.sql).
+-- PostgreSQL crash before this is on disk they are there again: no caller waits for the disk. If the oldest are in a
+-- ready segment it takes nothing, and gives one row without an id: they are to be unpacked first (unpack_oldest.sql).
 with packed as materialized (
     select (select first from queues_segment
-        where slot = 0 and node_id is null and (queue_id, first) > (%(queue)s, 0) and (queue_id, first) <= (%(queue)s, 9223372036854775807)
+        where slot = 0 and node_id is null and (queue_id, first) > (%(queue)s, 0)
+            and (queue_id, first) <= (%(queue)s, 9223372036854775807)
         order by queue_id, first limit 1) as first
 ), picked as materialized (
     select id from queues_message

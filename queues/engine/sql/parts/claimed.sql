@@ -1,9 +1,13 @@
 -- The end of a claim: the messages that `leased` updates or, if it picks none, those of the segments that come first,
--- tallied, behind the row that tells of the claim; `allowed` is how many might be taken. A segment has all of its bodies.
+-- tallied, behind the row that tells of the claim; `allowed` is how many might be taken. A segment has all of its
+-- bodies.
     returning id, payload, attempts,
-        case when num_nonnulls(headers, key, max_attempts, expires_at, tag, origin_id, retry_interval) > 0 then jsonb_build_object(
-            'headers', headers, 'weight', coalesce(octet_length(headers::text), 0), 'key', key, 'max_attempts', max_attempts, 'tag', tag, 'origin', origin_id,
-            'expires_in', extract(epoch from expires_at - now()), 'content', content, 'retry_interval', retry_interval)::text
+        case when num_nonnulls(headers, key, max_attempts, expires_at, tag, origin_id, retry_interval) > 0
+            then jsonb_build_object(
+                'headers', headers, 'weight', coalesce(octet_length(headers::text), 0), 'key', key,
+                'max_attempts', max_attempts, 'tag', tag, 'origin', origin_id,
+                'expires_in', extract(epoch from expires_at - now()), 'content', content,
+                'retry_interval', retry_interval)::text
             when content is not null then content::text end as detail
 ), waiting as materialized (
     select first, count, pg_column_size(bodies) + %(overhead)s * count as size from queues_segment
@@ -26,8 +30,8 @@
     where slot = 0 and first = any(array(select first from fitting)) and node_id is null
     order by first for update skip locked
 ), free as materialized (
-    -- What comes behind a segment that another transaction has locked is left: that one may be unpacked, and its messages
-    -- ready still.
+    -- What comes behind a segment that another transaction has locked is left: that one may be unpacked, and its
+    -- messages ready still.
     select first, count from locked where first < coalesce(
         (select min(first) from fitting where first <> all(array(select first from locked))), 9223372036854775807)
 ), taken as (
@@ -44,12 +48,14 @@ select -1 as id, convert_to(pg_current_snapshot()::text, 'UTF8') as payload,
         when exists (select from waiting) then ((select count(*) from waiting) > (select count(*) from free)
             or (select count(*) from waiting) = 100 or exists (
                 select from queues_message
-                where state = 0 and (queue_id, id) > (%(queue)s, %(low)s) and (queue_id, id) <= (%(queue)s, 9223372036854775807)
+                where state = 0 and (queue_id, id) > (%(queue)s, %(low)s)
+                    and (queue_id, id) <= (%(queue)s, 9223372036854775807)
             ))::int
         when exists (select from packed) then (exists (select from picked) or (select count from allowed) = 0)::int
         when (select count(*) from picked) < (select count from allowed) then 0 else 1
     end as attempts,
-    case when not exists (select from fitting) then (select min(first)::text from waiting) end as detail, null::bytea[] as bodies
+    case when not exists (select from fitting) then (select min(first)::text from waiting) end as detail,
+        null::bytea[] as bodies
 union all
 (select id, payload, attempts, detail, null from leased order by id)
 union all

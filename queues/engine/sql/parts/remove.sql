@@ -1,8 +1,10 @@
 -- Messages leave the store without an acknowledgement: as in finish.sql, by their queues' retention. Each of an audited
--- queue is journaled as `cause` says: its event, by whom (null: the queue), and whether the chain of operators has it too.
+-- queue is journaled as `cause` says: its event, by whom (null: the queue), and whether the chain of operators has it
+-- too.
 finished as materialized (
     select gone.*, coalesce(origin_id, gone.id) as first_id, name, audited,
-        case when retention <> 'none' then 1 else 0 end as kept, null::bigint as consumer_id, null::timestamptz as delivered_at, null::bool as job, null::bytea as result
+        case when retention <> 'none' then 1 else 0 end as kept, null::bigint as consumer_id,
+        null::timestamptz as delivered_at, null::bool as job, null::bytea as result
     from gone join queues_queue q on q.id = queue_id and q.id = any(array(select queue_id from gone))
 ), journaled as (
     insert into queues_auditjournal (chain, event, record_id, sender, recipient)

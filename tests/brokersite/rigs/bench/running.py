@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
 
-from brokersite.environment import CHECKOUT
 from brokersite.rigs.bench.report import COLUMNS
+from tests.process import Process
 from tests.waiting import PATIENCE
 from tests.wire.broker import Database
 
 
-def start(store: Database, *arguments: str) -> subprocess.Popen[str]:
+class Bench(Process):
     """`manage.py bench` as a process, in a process group of its own as from a shell."""
-    return subprocess.Popen(
-        [sys.executable, "manage.py", "bench", *arguments],
-        cwd=CHECKOUT, env={**os.environ, "DATABASE_URL": store.url, "SECRET_KEY": settings.SECRET_KEY},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+
+    patience = 8 * PATIENCE  # Spark starts slowly on a busy machine
+
+    def __init__(self, store: Database, *arguments: str) -> None:
+        environment = {"DATABASE_URL": store.url, "SECRET_KEY": settings.SECRET_KEY}
+        super().__init__(sys.executable, "manage.py", "bench", *arguments, environment=environment, group=True)
 
 
 def bench(store: Database, *arguments: str, status: int = 0) -> str:
     """Run it to its end; what it printed, or what it said when it is to fail."""
-    process = start(store, *arguments)
-    try:
-        out, err = process.communicate(timeout=8 * PATIENCE)  # Spark starts slowly on a busy machine
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)  # it ends what it has started
-    assert process.returncode == status, out + err
+    ended, lines, err = Bench(store, *arguments).finish()
+    out = "".join(f"{line}\n" for line in lines)
+    assert ended == status, out + err
     return err if status else out
 
 

@@ -11,15 +11,14 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-import psutil
 import pytest
 
 from brokersite.rigs.bench.report import COLUMNS
-from tests.brokersite.rigs.bench.running import assert_whole, bench, start
+from tests.brokersite.rigs.bench.running import Bench, assert_whole, bench
 from tests.peers.running import WebBroker
 from tests.process import has_ended
 from tests.tools import need
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import wait_until
 from tests.wire.broker import Broker, Database, Sspq, put
 
 SHORT = ("--seconds", "0.1", "--rounds", "1", "--rate", "500", "--connections", "3", "--subscribers", "2")
@@ -112,13 +111,13 @@ def test_another_broker_is_measured_beside_it(
 
 
 def test_ctrl_c_leaves_nothing_behind(store: Database, broker: Broker) -> None:
-    process = start(store, "blipmq", "--address", at(broker.blipmq), "--seconds", "60", "--measure", "throughput")
+    process = Bench(store, "blipmq", "--address", at(broker.blipmq), "--seconds", "60", "--measure", "throughput")
     wait_until(lambda: store.value("select count(*) from queues_openmessage") > 0, "the first message")
-    family = psutil.Process(process.pid).children(recursive=True)
+    family = process.family()
     assert family
-    os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1, err
+    os.killpg(process.process.pid, signal.SIGINT)
+    status, _, err = process.finish()
+    assert status == 1, err
     assert err == "CommandError: Interrupted; what was made for the benchmark is removed.\n"
     wait_until(lambda: all(map(has_ended, family)), "the end of its load processes")
     assert_nothing_left(store)

@@ -71,7 +71,7 @@ class FakeRun:
 
 @pytest.fixture
 def data_dirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where data directories are made, by a command that runs nothing."""
+    """The parent of data directories that are made, by a command that runs nothing."""
     monkeypatch.setattr(torture, "TortureDatabase", FakeDatabase)
     monkeypatch.setattr(torture, "Run", FakeRun)
     monkeypatch.setattr(FakeRun, "plans", [])

@@ -33,7 +33,7 @@ def claimed(shop: Shop, *, more: bool) -> None:
     shop.queue.refilled()
 
 
-#: What makes each event happen.
+#: The cause of each event.
 CAUSES: dict[Event, Callable[[Shop], object]] = {
     Event.ARRIVED: lambda shop: shop.queue.more_in_store(7),
     Event.RETURNED: lambda shop: shop.queue.return_prefetched(),

@@ -1,5 +1,5 @@
-"""What routes have carried: each message once for every route on its way, at no statement more than one in some
-seconds."""
+"""Counts of messages that routes have carried: each message once for every route on its way, at no statement more than
+one in some seconds."""
 
 from __future__ import annotations
 

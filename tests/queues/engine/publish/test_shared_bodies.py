@@ -20,7 +20,7 @@ BODIES = [b"one", b"", b"three", b"four"]
 
 
 class Taken(NamedTuple):
-    """What one queue's consumer has."""
+    """The messages that one queue's consumer has."""
 
     buffer: LocalQueue
     deliveries: list[Delivery]
