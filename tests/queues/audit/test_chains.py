@@ -264,6 +264,20 @@ async def test_rows_of_many_kinds_lie_in_the_order_of_their_numbers(
     assert [seq for (seq,) in intruder.run("select seq from queues_audit order by ctid")] == list(range(350))
 
 
+async def test_the_engine_appends_more_events_than_a_statement_takes_in_order(
+    transactional_db: None, intruder: Intruder
+) -> None:
+    given = letters(2 * MOST_ROWS + 5)
+    connection = await engine_connection()
+    async with engine_audit.transaction(connection) as transaction:
+        await transaction.lock(CHAIN)
+        place = await transaction.append(CHAIN, AuditRecord(given))
+    assert place is not None
+    assert (place.seq, await engine_audit.has(connection, CHAIN, place)) == (len(given) - 1, True)
+    await connection.close()
+    assert [row[5] for row in intruder.rows()] == reference_hashes(given)
+
+
 async def test_outside_a_transaction_the_engine_appends_only_while_no_other_does(transactional_db: None) -> None:
     connection = await engine_connection()
     head = await (await connection.execute(statement("audit_head"), {"chain": CHAIN})).fetchone()

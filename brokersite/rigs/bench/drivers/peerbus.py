@@ -121,7 +121,8 @@ class PeerProducer(Peer):
         frame = websocket_frame(letter)
         signed = letter[: letter.rindex(_SIGNATURE)] + b"}"
         before, self._after = signed.split(b"0" * DIGITS)
-        self._before, self._number = before, len(frame) - len(letter) + len(before)
+        self._signed = hmac.new(_KEY, before, "sha256")  # as far as all letters are alike
+        self._number = len(frame) - len(letter) + len(before)
         self._records = Records(frame, self._number, driver.run, index, digits=True)
         self._signature = frame.rindex(_SIGNATURE) + len(_SIGNATURE)
         self._request = websocket_frame(frames.peers_request())
@@ -133,13 +134,15 @@ class PeerProducer(Peer):
         letters = self._records.take(first, count)
         size = self._records.stride
         digits = read_column(letters, self._number, size, count, DIGITS)
-        signatures = [
-            hmac.digest(_KEY, self._before + digits[at : at + DIGITS] + self._after, "sha256").hex()
-            for at in range(0, DIGITS * count, DIGITS)
-        ]
+        signatures = [self._sign(digits[at : at + DIGITS]) for at in range(0, DIGITS * count, DIGITS)]
         write_column(letters, self._signature, size, "".join(signatures).encode(), len(signatures[0]))
         self.send(letters + self._request)
         self._bursts.append(first + count)
+
+    def _sign(self, digits: bytearray) -> str:
+        signature = self._signed.copy()
+        signature.update(digits + self._after)
+        return signature.hexdigest()
 
     def confirmed(self, wait: float) -> int:
         if self.read_within(wait):
