@@ -117,6 +117,12 @@ EVENTS: Final[Mapping[type[Frame], Event]] = MappingProxyType(
 )
 
 
+#: The action for each kind of frame of an established connection, which none of them ends.
+SERVED: Final[Mapping[type[Frame], Action]] = MappingProxyType(
+    {kind: TABLE[State.ESTABLISHED][event][0] for kind, event in EVENTS.items()}
+)
+
+
 class Conversation:
     """One connection's place in the table."""
 

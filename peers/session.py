@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from peers import gateway
@@ -21,21 +20,26 @@ from peers.codec.frames import (
     Frame,
     Ignored,
     Rejection,
-    deliver_frame,
+    deliver_frames,
     handshake,
     parse_frame,
     peers_frame,
+    plain_acks,
 )
 from peers.codec.frames import Register as RegisterFrame
-from peers.machine import Action, Conversation, Event, State
+from peers.machine import SERVED, Action, Conversation, Event, State
 from peers.server.transport import INTERNAL_ERROR, Transport
 from peers.service import PeerbusService
 from queues.engine import (
+    Acks,
+    Ask,
     ClientConnection,
     Destination,
     Engine,
     EngineError,
+    Forward,
     Grant,
+    Letters,
     Mailbox,
     MailboxClaimed,
     MailboxService,
@@ -62,6 +66,7 @@ REFUSALS: dict[type[EngineError], Rejection] = {MailboxClaimed: NAME_CLAIMED, To
 
 FORBIDDEN = Ignored("recipient not allowed for this token")
 BINARY = Ignored("binary message")
+REPEATED = Ignored("repeated register")
 
 #: Frames and bytes kept of a client that does not wait for the answer to its register; then it is not read from.
 MOST_HELD = 1000
@@ -77,7 +82,7 @@ class PeerSession:
         host, port = scope.get("client") or ("", 0)
         self._address, self._port = str(host), int(port or 0)
         self._conversation = Conversation()
-        self._held: deque[tuple[Frame, int]] = deque()
+        self._held: list[Frame] = []
         self._held_bytes = 0
         self._engine: Engine | None = None
         self._mailbox_service: MailboxService
@@ -104,18 +109,26 @@ class PeerSession:
 
     # Called by the transport
 
-    def text_received(self, text: bytes) -> None:
-        """A text message has arrived."""
-        conversation = self._conversation
-        if conversation.state is State.AWAITING_REGISTER:
-            self._first(text)
+    def texts_received(self, texts: Sequence[bytes]) -> None:
+        """Text messages have arrived."""
+        if self._conversation.state is State.ESTABLISHED:
+            if self._mailbox is not None and (keys := plain_acks(texts)):
+                self._mailbox_service.take_in(Acks(self._mailbox, keys))
+            else:
+                self._serve(map(parse_frame, texts))
             return
-        frame = parse_frame(text)
-        action = conversation.on_frame(frame)
-        if action is Action.HOLD:
-            self._hold(frame, len(text))
-        else:
-            self._act(action, frame)
+        for text in texts:
+            if self._conversation.state is State.AWAITING_REGISTER:
+                self._first(text)
+                continue
+            if self._ended:
+                return
+            frame = parse_frame(text)
+            action = self._conversation.on_frame(frame)
+            if action is Action.HOLD:
+                self._hold(frame, len(text))
+            elif action is Action.COUNT:
+                self._count(frame)
 
     def binary_received(self) -> None:
         """A binary message has arrived: it has no meaning, but as the first it is an error."""
@@ -139,40 +152,70 @@ class PeerSession:
         """Something that the mailbox service does for this connection cannot be done."""
         self._close(INTERNAL_ERROR)
 
-    def _act(self, action: Action, frame: Frame) -> None:
-        mailbox, engine = self._mailbox, self._engine
-        if mailbox is None or engine is None:
+    def _serve(self, frames: Iterable[Frame]) -> None:
+        """Do what frames ask for, in their order: letters and acknowledgements as runs, up to what is neither."""
+        mailbox, engine, client = self._mailbox, self._engine, self._client
+        if mailbox is None or engine is None or client is None:
             return
-        if action is Action.ROUTE:
-            assert isinstance(frame, Envelope)
-            self._route(mailbox, frame)
+        letters, acks = list[tuple[str, str | None, bytes]](), list[str]()
+        ways: dict[str, Destination | bool] = {}
+        sent = 0
+        try:
+            for frame in frames:
+                action = SERVED[type(frame)]
+                if action is Action.ROUTE:
+                    assert isinstance(frame, Envelope)
+                    sent += 1
+                    if (way := ways.get(to := frame.to)) is None:
+                        way = ways[to] = self._way(to)
+                    if way is True:
+                        letters.append((frame.id, None if to == BROADCAST else to, frame.text))
+                    elif way is False:
+                        self._count(FORBIDDEN)
+                    else:
+                        self._take_in(mailbox, letters, acks, Forward(mailbox, frame.id, way, frame.text))
+                elif action is Action.ACKNOWLEDGE:
+                    assert isinstance(frame, Ack)
+                    acks.append(frame.key)
+                elif action is Action.LIST:
+                    self._take_in(mailbox, letters, acks, Ask(mailbox))
+                elif action is Action.COUNT:
+                    self._count(frame)
+        finally:  # a frame that raises costs none before it
+            self._take_in(mailbox, letters, acks)
+        if sent:
+            client.published(sent)
             engine.check_saturation()
-        elif action is Action.ACKNOWLEDGE:
-            assert isinstance(frame, Ack)
-            self._mailbox_service.acknowledge(mailbox, frame.key)
-        elif action is Action.LIST:
-            self._mailbox_service.ask(mailbox)
-        elif action is Action.COUNT:
-            self._count(frame if isinstance(frame, Ignored) else Ignored("repeated register"))
 
-    def _route(self, mailbox: Mailbox, envelope: Envelope) -> None:
-        """Route by the connection's own name: the envelope's `from` is not looked at."""
-        grant, to = self._grant, envelope.to
+    def _take_in(
+        self, mailbox: Mailbox, letters: list[tuple[str, str | None, bytes]], acks: list[str], *items: Forward | Ask
+    ) -> None:
+        """Give the mailbox service the runs, which are emptied, and items behind them."""
+        if acks:
+            self._mailbox_service.take_in(Acks(mailbox, acks[:]))
+            acks.clear()
+        if letters:
+            keys, recipients, bodies = zip(*letters, strict=True)
+            self._mailbox_service.take_in(Letters(mailbox, [*keys], [*recipients], [*bodies]))
+            letters.clear()
+        for item in items:
+            self._mailbox_service.take_in(item)
+
+    def _way(self, to: str) -> Destination | bool:
+        """Where an envelope to this recipient goes: to peers (True), to a queue or topic, or nowhere, by the rights of
+        the connection's own name: the envelope's `from` is not looked at."""
+        grant = self._grant
         assert grant is not None
-        assert self._client is not None
-        self._client.published(1)
         kind, colon, name = to.partition(":")
         if colon and kind in ("queue", "topic"):
             # Mailboxes are out of reach: at _peer/bob the gateway would sign for any sender.
-            if name and grant.may(Protocol.PEERBUS, Operation.PUBLISH, kind, name.encode()):
-                self._mailbox_service.forward(mailbox, envelope.id, Destination(kind, name.encode()), envelope.text)
-                return
-        elif grant.may(Protocol.PEERBUS, Operation.PUBLISH, "peer", to.encode()):
-            self._mailbox_service.post(mailbox, envelope.id, None if to == BROADCAST else to, envelope.text)
-            return
-        self._count(FORBIDDEN)
+            allowed = name and grant.may(Protocol.PEERBUS, Operation.PUBLISH, kind, name.encode())
+            return Destination(kind, name.encode()) if allowed else False
+        return grant.may(Protocol.PEERBUS, Operation.PUBLISH, "peer", to.encode())
 
-    def _count(self, ignored: Ignored) -> None:
+    def _count(self, frame: Frame) -> None:
+        """Count a frame that means nothing here."""
+        ignored = frame if isinstance(frame, Ignored) else REPEATED
         self._service.ignored[ignored.reason] += 1
 
     # The handshake.
@@ -226,7 +269,7 @@ class PeerSession:
             self._close(rejection)
 
     def _hold(self, frame: Frame, size: int) -> None:
-        self._held.append((frame, size))
+        self._held.append(frame)
         self._held_bytes += size
         self._read_or_wait()
 
@@ -242,9 +285,8 @@ class PeerSession:
         if self._conversation.on(Event.REGISTERED) is not Action.WELCOME:
             return
         self._transport.send([peers_frame(names)])
-        held, self._held, self._held_bytes = self._held, deque(), 0
-        for frame, _ in held:
-            self._act(self._conversation.on_frame(frame), frame)
+        held, self._held, self._held_bytes = self._held, [], 0
+        self._serve(held)
         self._read_or_wait()
 
     def refused(self, error: EngineError) -> None:
@@ -278,13 +320,13 @@ class PeerSession:
         self._crowded = crowded
         self._read_or_wait()
 
-    def deliver(self, letters: list[PeerMessage]) -> None:
+    def deliver(self, keys: list[str], payloads: list[bytes]) -> None:
         """Send letters."""
         if self._ended:
             return
         if self._client is not None:
-            self._client.delivered(len(letters))
-        self._send([deliver_frame(letter.key, letter.payload) for letter in letters])
+            self._client.delivered(len(keys))
+        self._send(deliver_frames(keys, payloads))
 
     def wrap(self, letter: PeerMessage) -> bytes:
         """Make an envelope of a message that a route has brought."""

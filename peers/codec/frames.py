@@ -5,6 +5,7 @@ The broker reads with `handshake` and `parse_frame` and writes `peers_frame` and
 reason to count it under. `peers.codec.lines` has the framing for streams of bytes.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -25,7 +26,7 @@ from peers.codec.envelope import (
     delivered_size,
 )
 from peers.codec.parsing import MalformedJson, loads, members
-from queues.canonical import json_string
+from queues.canonical import is_plain, json_string
 
 
 class Register(NamedTuple):
@@ -108,7 +109,14 @@ TOO_LARGE: Final = Ignored("too large to be delivered")
 NO_KEY: Final = Ignored("deliver without a delivery key")
 
 _RESERVED: Final = ("queue:", "topic:")
+_ACK_HEAD: Final = b'{"protocol_version":"v1","type":"ack","id":"'
+_PLAIN_HEAD: Final = DELIVER_HEAD + b'"'
+_PLAIN_MIDDLE: Final = b'"' + DELIVER_MIDDLE
+#: A line that is an ack as most clients spell it, with a key that needs no escapes.
+_PLAIN_ACK: Final = re.compile(rb'^%s([ !#-\[\]-~]{1,%d})"\}$' % (re.escape(_ACK_HEAD), MAX_KEY), re.MULTILINE)
 # An envelope up to here fits into a deliver frame whatever its id is.
+# An id and a recipient of so many characters are not too long whatever these are.
+_SHORT: Final = MAX_ID // 4
 _SMALL: Final = MAX_FRAME - delivered_size("\0" * MAX_ID, True, 0)
 
 
@@ -170,6 +178,17 @@ def parse_frame(text: bytes) -> Frame:
     return WRONG_DIRECTION if kind == "deliver" else envelope_of(fields, text)
 
 
+def plain_acks(texts: Sequence[bytes]) -> list[str]:
+    """The keys of frames if all of them are acks in the usual spelling, read at once; else nothing."""
+    if not texts[0].startswith(_ACK_HEAD):
+        return []
+    lines = b"\n".join(texts)
+    keys = _PLAIN_ACK.findall(lines)
+    if not len(keys) == len(texts) == lines.count(b"\n") + 1:
+        return []
+    return b"\n".join(keys).decode().split("\n")
+
+
 def _ack(key: object) -> Frame:
     if not key:
         return EMPTY_ACK
@@ -190,10 +209,17 @@ def envelope_of(fields: dict[str, Any], text: bytes) -> Envelope | Ignored:
     get: Callable[[str], Any] = fields.get
     if get("protocol_version") != PROTOCOL_VERSION:
         return OTHER_VERSION
-    envelope = Envelope(get("id"), get("from"), get("to"), get("ts"), get("source"), get("kind"), get("hmac"), text)
-    for field in envelope[:-1]:
-        if type(field) is not str:
-            return _without_null(envelope)
+    id, to, kind = get("id"), get("to"), get("kind")
+    envelope = Envelope(id, get("from"), to, get("ts"), get("source"), kind, get("hmac"), text)
+    try:
+        "".join(envelope[:-1])
+    except TypeError:
+        return _without_null(envelope)
+    if (  # nearly all are direct messages with short ids
+        id and to and kind != "broadcast" and to != BROADCAST and "\0" not in id and "\0" not in to
+        and len(id) <= _SHORT and len(to) <= _SHORT and len(text) <= _SMALL
+    ):  # fmt: skip
+        return envelope
     return _flaw(envelope) or envelope
 
 
@@ -256,6 +282,18 @@ def _deliver(spelled: dict[str, bytes]) -> Pushed:
 def deliver_frame(key: str, envelope: bytes) -> bytes:
     """The frame that delivers an envelope, whose bytes stay as they are."""
     return b"".join((DELIVER_HEAD, json_string(key).encode(), DELIVER_MIDDLE, envelope, DELIVER_END))
+
+
+def deliver_frames(keys: Sequence[str], envelopes: Sequence[bytes]) -> list[bytes]:
+    """The frames that deliver envelopes under these keys, one at least."""
+    if not is_plain("".join(keys)):
+        return [*map(deliver_frame, keys, envelopes)]
+    join = b"".join
+    spelled = "\n".join(keys).encode().split(b"\n")
+    return [
+        join((_PLAIN_HEAD, key, _PLAIN_MIDDLE, envelope, DELIVER_END))
+        for key, envelope in zip(spelled, envelopes, strict=True)
+    ]
 
 
 def peers_frame(names: Sequence[str]) -> bytes:

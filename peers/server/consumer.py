@@ -163,7 +163,7 @@ class ChannelsTransport(ServedTransport):
         elif text is None:
             self._tell("binary_received")
         else:
-            self._tell("text_received", message)
+            self._tell("texts_received", [message])
 
     async def _write(self) -> None:
         """Send what is queued; return when the close frame is sent, or the server refuses to send."""

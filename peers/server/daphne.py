@@ -139,13 +139,8 @@ class DaphneTransport(ServedTransport):
 
     def texts_received(self, texts: list[bytes]) -> None:
         """Give the receiver some messages."""
-        try:
-            for text in texts:
-                if self._receiver is None or not self._protocol.is_established:
-                    return  # the message before has closed it
-                self._receiver.text_received(text)
-        except Exception:
-            self._failed("text_received")
+        if self._protocol.is_established:
+            self._tell("texts_received", texts)
 
     def binary_received(self) -> None:
         """Tell the receiver of a binary message."""

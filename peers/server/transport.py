@@ -35,8 +35,9 @@ class SessionReceiver(Protocol):
         The transport then closes the connection.
         """
 
-    def text_received(self, text: bytes) -> None:
-        """A whole text message: valid UTF-8, at most 1 MiB. Never called after :meth:`Transport.close`."""
+    def texts_received(self, texts: Sequence[bytes]) -> None:
+        """Whole text messages, one at least, in their order: valid UTF-8, at most 1 MiB each. Those behind one at which
+        the receiver closes the connection mean nothing. Never called after :meth:`Transport.close`."""
 
     def binary_received(self) -> None:
         """A binary message; it has no meaning in peerbus, so its content is not given."""
@@ -108,7 +109,7 @@ class ServedTransport(Transport):
     async def closed(self) -> None:
         """Return when the close frame has left and, where the transport sees it, the client has answered."""
 
-    def _tell(self, event: str, *arguments: bytes) -> None:
+    def _tell(self, event: str, *arguments: Sequence[bytes]) -> None:
         """Call a method of the receiver, if there is still one."""
         if self._receiver is not None:
             try:

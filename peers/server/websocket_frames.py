@@ -6,6 +6,7 @@ A frame that is anything else, or not all there yet, is left to a full implement
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from struct import pack
 from typing import Final
 
@@ -22,7 +23,8 @@ LENGTH_16: Final = 126
 #: Bytes of a close frame's reason: a control frame's 125 without the code (section 5.5).
 CLOSE_REASON_LIMIT: Final = 123
 
-_SMALL_HEADERS: Final = [bytes((WHOLE_TEXT, size)) for size in range(LENGTH_16)]
+#: Sizes whose headers are kept.
+_KEPT_HEADERS: Final = 1024
 
 
 def whole_texts(data: bytes) -> tuple[list[bytes], int]:
@@ -55,17 +57,14 @@ def whole_texts(data: bytes) -> tuple[list[bytes], int]:
 
 def text_frames(texts: Sequence[bytes]) -> bytes:
     """The frames that carry `texts`, which are UTF-8, from a server: not masked, one for each."""
-    parts = []
-    for text in texts:
-        size = len(text)
-        if size < LENGTH_16:
-            parts.append(_SMALL_HEADERS[size])
-        elif size < 1 << 16:
-            parts.append(pack(">BBH", WHOLE_TEXT, LENGTH_16, size))
-        else:
-            parts.append(pack(">BBQ", WHOLE_TEXT, 127, size))
-        parts.append(text)
-    return b"".join(parts)
+    return b"".join([part for text in texts for part in (_header(len(text)), text)])
+
+
+@lru_cache(_KEPT_HEADERS)
+def _header(size: int) -> bytes:
+    if size < LENGTH_16:
+        return bytes((WHOLE_TEXT, size))
+    return pack(">BBH", WHOLE_TEXT, LENGTH_16, size) if size < 1 << 16 else pack(">BBQ", WHOLE_TEXT, 127, size)
 
 
 def is_utf8(text: bytes) -> bool:

@@ -109,8 +109,8 @@ def _lock(chain: str, using: str) -> Head:
     rows = query("audit_head", using, chain=chain)
     if not rows:
         raise HeadNotLocked(f"{chain} has no head")
-    chain_id, seq, last, place = rows[0]
-    return chain_id, seq, bytes(last), place
+    chain_id, seq, last = rows[0]
+    return chain_id, seq, bytes(last)
 
 
 def _append_after(head: Head, record: AuditRecord, using: str) -> None:

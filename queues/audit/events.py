@@ -7,7 +7,7 @@ keys event, id, from, to in this order. The time of a row is not hashed.
 from __future__ import annotations
 
 from binascii import hexlify
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain as chained
 from itertools import groupby
 from operator import itemgetter
@@ -23,8 +23,8 @@ from queues.sqlfiles import text_array
 #: In place of the hash before the first row: BLAKE3 of nothing.
 GENESIS = blake3(b"").hexdigest()
 
-#: Rows that one statement appends.
-MOST_ROWS = 4096
+#: Rows that one statement appends: while the server does it, the hashes of the next ones are computed.
+MOST_ROWS = 2048
 #: Bytes of an id as UTF-8, so that it fits into an index.
 LONGEST_ID = 2000
 #: Characters of an id that certainly fit.
@@ -37,8 +37,8 @@ _SPELLINGS = ((b"\xfc", b'","id":"'), (b"\xfd", b'","from":"'), (b"\xfe", b'","t
 #: Bytes of a hash.
 HASH = 32
 
-#: The columns of audit_head.sql: the chain's id, the next seq, the last hash, the row's place.
-Head = tuple[int, int, bytes, str]
+#: The columns of audit_head.sql: the chain's id, the next seq, the last hash.
+Head = tuple[int, int, bytes]
 
 
 class AuditEvent(NamedTuple):
@@ -71,13 +71,13 @@ class AuditRecord:
     def __len__(self) -> int:
         return sum(len(ids) for _, ids in self.runs)
 
-    def add(self, event: str, id: str, sender: str, recipient: str) -> None:
-        """Add one event."""
+    def add(self, event: str, ids: Sequence[str], sender: str, recipient: str) -> None:
+        """Add an event of each of these."""
         kind = (event, sender, recipient)
         if self.runs and self.runs[-1][0] == kind:
-            self.runs[-1][1].append(id)
-        else:
-            self.runs.append((kind, [id]))
+            self.runs[-1][1].extend(ids)
+        elif ids:
+            self.runs.append((kind, [*ids]))
 
     def add_messages(self, event: str, sender: str, recipient: str, *parts: Sequence[int]) -> None:
         """Add an event of each of these messages of a queue, in parts of any size: those whose ids follow each other
@@ -203,9 +203,10 @@ def check_storable(ids: Sequence[str], others: Iterable[str]) -> None:
 def append_parameters(head: Sequence[Any], record: AuditRecord) -> dict[str, Any]:
     """The parameters of audit_append.sql for at least one event and up to MOST_ROWS, after a locked head.
 
-    `head` is the row that audit_head.sql returned in the same transaction. Raises InvalidEvent.
+    `head` is the row that audit_head.sql returned in the same transaction, or `head_after` what was appended since.
+    Raises InvalidEvent.
     """
-    chain, seq, last, place = head
+    chain, seq, last = head
     ids = record.ids
     kinds = {kind: f"{n}," for n, kind in enumerate(dict.fromkeys(kind for kind, _ in record.runs), 1)}
     numbers = "".join(kinds[kind] * len(some) for kind, some in record.runs)
@@ -214,6 +215,11 @@ def append_parameters(head: Sequence[Any], record: AuditRecord) -> dict[str, Any
     hashes = hashes_after(bytes(last).hex(), record)
     return {
         "ids": text_array(ids), "kinds": f"{{{numbers[:-1]}}}", "events": names, "senders": senders,
-        "recipients": recipients, "chain": chain, "seq": seq, "place": str(place), "count": len(ids),
+        "recipients": recipients, "chain": chain, "seq": seq, "count": len(ids),
         "hashes": hashes, "last": hashes[-HASH:],
     }  # fmt: skip
+
+
+def head_after(appended: Mapping[str, Any]) -> Head:
+    """The head of a chain after a statement with these parameters."""
+    return appended["chain"], appended["seq"] + appended["count"], appended["last"]

@@ -27,6 +27,7 @@ from queues.engine.errors import (
     UnsupportedServer,
 )
 from queues.engine.garbage import spare_garbage_collector
+from queues.engine.mailbox.items import Acks, Ask, Forward, Letters
 from queues.engine.mailbox.mailbox import Mailbox, PeerMessage
 from queues.engine.mailbox.service import MailboxService
 from queues.engine.message import Content, Delivery, Detail, DetailedMessage

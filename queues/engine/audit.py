@@ -16,7 +16,7 @@ from psycopg.errors import PipelineAborted
 from psycopg.rows import TupleRow
 
 from queues.audit.errors import AuditError, InvalidEvent
-from queues.audit.events import MOST_ROWS, AuditEvent, AuditRecord, append_parameters
+from queues.audit.events import MOST_ROWS, AuditEvent, AuditRecord, append_parameters, head_after
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, told
 from queues.engine.health import Trouble
@@ -80,19 +80,19 @@ class RecordedTransaction:
     async def append(self, chain: str, record: AuditRecord) -> ChainPosition | None:
         """Append events to a chain that is locked; returns the place of the last row. That the chain does not take them
         may show at the end. Raises as `append_all`."""
-        last, cursor = None, self._heads[chain]
-        for part in record.parts:
-            if last is not None:
-                await self.lock(chain)
-                cursor = self._heads[chain]
-            try:
-                if (head := await cursor.fetchone()) is None:
+        last = None
+        try:
+            head = await self._heads[chain].fetchone()
+            for part in record.parts:
+                if head is None:
                     raise ChainBroken(chain, "it has no head")
                 parameters = append_parameters(head, part)
-            except Exception as error:
-                raise _of_chain(error, chain, self._connection) from error
-            self._appended.append((chain, await self._connection.execute(statement("audit_append"), parameters)))
-            last = ChainPosition(parameters["chain"], parameters["seq"] + parameters["count"] - 1, parameters["last"])
+                appending = await self._connection.execute(statement("audit_append"), parameters)
+                self._appended.append((chain, appending))
+                head = head_after(parameters)
+                last = ChainPosition(head[0], head[1] - 1, head[2])
+        except Exception as error:
+            raise _of_chain(error, chain, self._connection) from error
         return last
 
     def explained(self, error: Exception) -> Exception:

@@ -4,7 +4,7 @@ import pytest
 
 from peers.codec.envelope import Envelope
 from peers.codec.frames import Ack, Frame, Ignored, PeersRequest, Register
-from peers.machine import EVENTS, TABLE, Action, Conversation, Event, State
+from peers.machine import EVENTS, SERVED, TABLE, Action, Conversation, Event, State
 
 REGISTER = Register("token", "alice")
 FRAMES: list[Frame] = [REGISTER, Ack("1"), PeersRequest(), Envelope("1", "", "bob", "", "", "", "", b""), Ignored("x")]
@@ -78,3 +78,8 @@ def test_nothing_happens_after_the_end() -> None:
 def test_every_frame_is_an_event_that_an_established_connection_has() -> None:
     assert {type(frame) for frame in FRAMES} == set(EVENTS)
     assert set(EVENTS.values()) <= set(TABLE[State.ESTABLISHED])
+
+
+def test_a_served_frame_has_the_tables_action_and_ends_no_connection() -> None:
+    served = {kind: TABLE[State.ESTABLISHED][event] for kind, event in EVENTS.items()}
+    assert served == {kind: (action, State.ESTABLISHED) for kind, action in SERVED.items()}

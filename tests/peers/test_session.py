@@ -54,7 +54,7 @@ async def test_a_register_that_fails_for_an_unforeseen_reason_is_answered_and_co
     service, line = BrokenService(), Line()
     session = PeerSession(line, {}, service)
     with caplog.at_level(logging.ERROR):
-        session.text_received(register("alice"))
+        session.texts_received([register("alice")])
         async with asyncio.timeout(PATIENCE):
             await line.ended.wait()
     assert line.closed == [(1011, "peer persistence failed")]
@@ -106,7 +106,7 @@ async def test_an_address_that_goes_on_trying_tokens_waits_longer_and_longer(mon
     for number in range(6):
         line = Line()
         address = "192.0.2.1" if number else "192.0.2.2"
-        PeerSession(line, {"client": (address, 40_000 + number)}, service).text_received(register("alice"))
+        PeerSession(line, {"client": (address, 40_000 + number)}, service).texts_received([register("alice")])
         async with asyncio.timeout(PATIENCE):
             await line.ended.wait()
         assert line.closed == [(1008, "invalid bearer token")]

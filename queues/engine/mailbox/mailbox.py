@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import NamedTuple, Protocol
 
 from queues.engine.consume.backlog import Backlog, ClaimResult
@@ -16,6 +17,10 @@ LOOK = 5.0
 MOST_CLAIMED = 4000
 
 
+#: A letter that is out: its id and the time of its delivery (monotonic), if that is known.
+Out = tuple[int, float | None]
+
+
 class PeerMessage(NamedTuple):
     """A message on its way to a peer. It is acknowledged by its `key`; `published` is a Unix time.
 
@@ -27,6 +32,23 @@ class PeerMessage(NamedTuple):
     content: int | None
     sender: str
     published: float
+
+
+class Deliveries:
+    """Letters on their way to one mailbox, as columns in their order."""
+
+    __slots__ = ("ids", "keys", "payloads")
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.keys: list[str] = []
+        self.payloads: list[bytes] = []
+
+    def add(self, ids: Sequence[int], keys: Sequence[str], payloads: Sequence[bytes]) -> None:
+        """Add letters behind the others."""
+        self.ids += ids
+        self.keys += keys
+        self.payloads += payloads
 
 
 class MailboxHolder(Protocol):
@@ -48,8 +70,8 @@ class MailboxHolder(Protocol):
     def evicted(self) -> None:
         """An operator has ended the connection, or removed the mailbox."""
 
-    def deliver(self, letters: list[PeerMessage]) -> None:
-        """Send these, in order."""
+    def deliver(self, keys: list[str], payloads: list[bytes]) -> None:
+        """Send letters with these keys and payloads, in order."""
 
     def crowd(self, crowded: bool) -> None:
         """Too much that it, or its API key, has sent waits for the database: do not read from it; or read again."""
@@ -78,7 +100,7 @@ class Mailbox:
         self.connection = 0
         self.policy: QueuePolicy | None = None
         #: The id and the time (monotonic) of each delivered letter, by its key.
-        self.unacked: dict[str, tuple[int, float]] = {}
+        self.unacked: dict[str, Out] = {}
         #: Nothing is delivered to it any more.
         self.gone = False
         #: Items and bytes that it has sent and that are not written yet.
@@ -136,17 +158,21 @@ class Mailbox:
         """Letters from `first_id` on became ready in the store."""
         self.backlog.arrived(first_id)
 
-    def deliver(self, messages: Sequence[tuple[int, PeerMessage]], now: float) -> None:
-        """Give the holder messages, with their ids, that are leased to it. Those that were out when the database was
-        lost are out still, since the connection is the same."""
-        fresh = [message for _, message in messages if message.key not in self.unacked]
-        self.unacked.update((message.key, (id, now)) for id, message in messages)
-        if fresh and not self.gone:
-            self.holder.deliver(fresh)
+    def deliver(self, letters: Deliveries, now: float) -> None:
+        """Give the holder letters that are leased to it. Those that were out when the database was lost are out still,
+        since the connection is the same."""
+        unacked, keys, payloads = self.unacked, letters.keys, letters.payloads
+        if not unacked.keys().isdisjoint(keys):
+            fresh = [n for n, key in enumerate(keys) if key not in unacked]
+            keys, payloads = [keys[n] for n in fresh], [payloads[n] for n in fresh]
+        unacked.update(zip(letters.keys, zip(letters.ids, repeat(now)), strict=True))
+        if keys and not self.gone:
+            self.holder.deliver(keys, payloads)
 
-    def release(self, key: str) -> tuple[int, float] | None:
-        """A letter is out no more: its id and the time of its delivery (monotonic), or None if it was not out."""
-        return self.unacked.pop(key, None)
+    def release(self, keys: Iterable[str]) -> list[Out | None]:
+        """Letters are out no more: the id of each and the time of its delivery (monotonic); None if it was not out."""
+        take = self.unacked.pop
+        return [take(key, None) for key in keys]
 
     def forget_deliveries(self) -> None:
         """The store has another past: ids of letters mean nothing any more."""

@@ -17,9 +17,10 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain, groupby, islice
-from operator import attrgetter
+from itertools import chain, islice
 from typing import Final
+
+from psycopg.errors import UniqueViolation
 
 from queues.engine import audit
 from queues.engine.clock import now
@@ -30,26 +31,13 @@ from queues.engine.faults import told
 from queues.engine.health import Trouble
 from queues.engine.isolation import Patience, carry_out, halves
 from queues.engine.mailbox.handover import MOST_MOVES, Leave, Move, Take, first_moves, is_again, leave, take
+from queues.engine.mailbox.items import Acks, Ask, Forward, Letters, Sent
 from queues.engine.mailbox.mailbox import Mailbox, MailboxHolder
-from queues.engine.mailbox.transaction import (
-    CHAIN,
-    MOST_CLAIMS,
-    MOST_LOCALS,
-    Ack,
-    Ask,
-    Claim,
-    Exchange,
-    Forward,
-    Item,
-    Posting,
-    Sent,
-    only,
-)
+from queues.engine.mailbox.transaction import CHAIN, MOST_CLAIMS, MOST_LOCALS, Claim, Exchange, Item, only
 from queues.engine.message import Counts
 from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
 from queues.engine.policies import Policies
-from queues.engine.publish.destination import Destination
 from queues.engine.rate_limit import RateLimiter
 from queues.engine.rowwise import set_oldest_aside
 from queues.engine.settle.writer import GROWTH, SettlementWriter
@@ -71,7 +59,7 @@ MOST_PENDING_BYTES = 4 << 20
 SERVING = Trouble("Peers are not served", "peers")
 #: The unit that failed, by the item.
 UNITS: dict[type, str] = {
-    Posting: "letter", Forward: "letter", Ack: "acknowledgement of a letter", Ask: "question of a peer",
+    Letters: "letter", Forward: "letter", Acks: "acknowledgement of a letter", Ask: "question of a peer",
     Take: "mailbox that is taken or left", Leave: "mailbox that is taken or left",
 }  # fmt: skip
 #: Errors of connections that may not have a mailbox, by the store's word for it.
@@ -136,21 +124,16 @@ class MailboxService:
         mailbox.end()
         self._put(Leave(mailbox))
 
-    def post(self, sender: Mailbox, id: str, recipient: str | None, body: bytes) -> None:
-        """Send a letter to a peer; None: to everyone else who is connected. `id` has 1 to 512 bytes and no NUL."""
-        self._take_in(Posting(sender, len(body), id, recipient, body))
-
-    def forward(self, sender: Mailbox, id: str, destination: Destination, body: bytes) -> None:
-        """Publish a letter to a queue or topic."""
-        self._take_in(Forward(sender, len(body), id, destination, body))
-
-    def acknowledge(self, mailbox: Mailbox, key: str) -> None:
-        """The recipient has consumed a letter. A key that is not its own, or any more, changes nothing."""
-        self._take_in(Ack(mailbox, key))
-
-    def ask(self, mailbox: Mailbox) -> None:
-        """Have `holder.answer` called with the names of all connected peers, once everything before is durable."""
-        self._take_in(Ask(mailbox))
+    def take_in(self, item: Sent) -> None:
+        """Queue something that a connection has sent. One that sends faster than it is written slows itself."""
+        mailbox, size = item.mailbox, item.size
+        self.waiting_bytes += size
+        self._key_bytes[mailbox.key] += size
+        mailbox.add_pending(len(item.keys), size)
+        if mailbox not in self._crowded and self._is_over(mailbox, 1.0):
+            self._crowded[mailbox] = None
+            mailbox.holder.crowd(True)
+        self._put(item)
 
     def drained(self, mailbox: Mailbox) -> None:
         """The holder has room again."""
@@ -200,8 +183,8 @@ class MailboxService:
         """The store has another past: letters are found by their keys alone."""
         for mailbox in self._by_name.values():
             mailbox.forget_deliveries()
-        for ack in only(Ack, chain.from_iterable(self._parts)):
-            ack.forget_id()
+        for acks in only(Acks, chain.from_iterable(self._parts)):
+            acks.forget_ids()
 
     def fail(self, error: EngineError) -> None:
         """The database is away for too long: give up the items that wait, and refuse every connection."""
@@ -243,22 +226,11 @@ class MailboxService:
 
     # What connections send.
 
-    def _take_in(self, item: Sent) -> None:
-        """Queue something that a connection has sent. One that sends faster than it is written slows itself."""
-        mailbox, size = item.mailbox, item.size
-        self.waiting_bytes += size
-        self._key_bytes[mailbox.key] += size
-        mailbox.add_pending(1, size)
-        if mailbox not in self._crowded and self._is_over(mailbox, 1.0):
-            self._crowded[mailbox] = None
-            mailbox.holder.crowd(True)
-        self._put(item)
-
     def _put(self, item: Sent | Move) -> None:
         """Queue something. Acknowledgements alone are written after a while, with what comes until then, unless they
         make room for letters that wait in the store."""
         self._items.append(item)
-        if not isinstance(item, Ack) or item.mailbox.backlog.unclaimed or item.mailbox in self._crowded:
+        if not isinstance(item, Acks) or item.mailbox.backlog.unclaimed or item.mailbox in self._crowded:
             self._wake.set()
         elif self._growing is None:
             self._growing = asyncio.get_running_loop().call_later(GROWTH, self._grown)
@@ -287,12 +259,13 @@ class MailboxService:
             self._wake.clear()
 
     def _take_items(self) -> None:
-        taken, size, senders = list[Sent](), 0, set[Mailbox]()
-        for item in islice(self._items, MOST_ITEMS):
-            if isinstance(item, MOVES) or size >= MOST_BYTES or len(senders) >= MOST_SENDERS:
+        taken, count, size, senders = list[Sent](), 0, 0, set[Mailbox]()
+        for item in self._items:
+            if isinstance(item, MOVES) or count >= MOST_ITEMS or size >= MOST_BYTES or len(senders) >= MOST_SENDERS:
                 break
+            count += len(item.keys)
             size += item.size
-            if isinstance(item, Ack):
+            if isinstance(item, Acks):
                 if item.begin():
                     self._want(item.mailbox)  # there was no room, perhaps
             elif not isinstance(item, Ask):
@@ -313,12 +286,10 @@ class MailboxService:
     def _unload(self) -> None:
         """All that was taken is done: who has sent it may send more."""
         done, self._taken = self._taken, []
-        for mailbox, items in groupby(done, attrgetter("mailbox")):
-            sizes = [item.size for item in items]
-            size = sum(sizes)
-            self.waiting_bytes -= size
-            self._key_bytes[mailbox.key] -= size
-            mailbox.add_pending(-len(sizes), -size)
+        for item in done:
+            self.waiting_bytes -= item.size
+            self._key_bytes[item.mailbox.key] -= item.size
+            item.mailbox.add_pending(-len(item.keys), -item.size)
         for mailbox in tuple(self._crowded):
             if mailbox.gone or not self._is_over(mailbox, 0.5):
                 del self._crowded[mailbox]
@@ -333,7 +304,7 @@ class MailboxService:
 
     async def _write(self, connection: Connection) -> None:
         write = partial(self._write_part, connection)
-        refused = await carry_out(self._parts, write, halves, self._refuse, connection)
+        refused = await carry_out(self._parts, write, halve, self._refuse, connection)
         if not self._parts:
             self._unload()
         while self._blamed:
@@ -356,11 +327,7 @@ class MailboxService:
         if isinstance(part[0], MOVES):
             await self._move(connection, part)
             return
-        options = self.options
-        exchange = Exchange(
-            part, self._locals(part), self.node.id, options.relaxed_mailboxes, options.audit_letters, self._strays.take
-        )
-        await exchange.run(connection)
+        exchange = await self._exchange(connection, part)
         if self._parts and self._parts[0] is part:  # else its connections were told that the fate is unknown
             try:
                 self._deliver(exchange)
@@ -372,6 +339,21 @@ class MailboxService:
         for queue in exchange.overfull:
             await self.settlements.max_length.keep(connection, queue)
 
+    async def _exchange(self, connection: Connection, part: Part, careful: bool = False) -> Exchange:
+        """Write items; again, with care, if a message has the key of a letter already: that is rare."""
+        options = self.options
+        exchange = Exchange(
+            part, self._locals(part), self.node.id, options.relaxed_mailboxes, options.audit_letters,
+            self._strays.take, careful,
+        )  # fmt: skip
+        try:
+            await exchange.run(connection)
+        except UniqueViolation:
+            if careful:
+                raise
+            return await self._exchange(connection, part, careful=True)
+        return exchange
+
     def _refuse(self, part: Part, error: Exception) -> None:
         """One item cannot be written: its connection ends."""
         [item] = part
@@ -379,8 +361,8 @@ class MailboxService:
         if isinstance(item, Claim):
             self._blamed[mailbox] = error
             return
-        self.counts.dropped += isinstance(item, Posting | Forward)
-        self._broken(mailbox, UNITS[type(item)], error, getattr(item, "key", None))
+        self.counts.dropped += isinstance(item, Letters | Forward)
+        self._broken(mailbox, UNITS[type(item)], error, None if isinstance(item, MOVES) else item.keys[0] or None)
         if isinstance(item, MOVES):
             self._forget(mailbox)
             mailbox.end()
@@ -410,7 +392,7 @@ class MailboxService:
 
     def _locals(self, items: Part) -> list[Mailbox]:
         """The mailboxes of this node that may be given these letters as they are stored."""
-        recipients = {posting.recipient for posting in only(Posting, items)}
+        recipients = {name for letters in only(Letters, items) for name in letters.recipients}
         everyone: Iterable[Mailbox] = self._by_name.values() if None in recipients else ()
         named = (self._by_name[name] for name in recipients if name in self._by_name)
         wanting = dict.fromkeys(mailbox for mailbox in chain(named, everyone) if mailbox.wants)
@@ -495,3 +477,10 @@ class MailboxService:
         if self._by_queue.get(mailbox.queue) is mailbox:
             del self._by_queue[mailbox.queue]
         self._hungry.pop(mailbox, None)
+
+
+def halve(part: Part, _: Exception) -> Sequence[Part]:
+    """A part in two, or the run that it is; nothing of one letter, acknowledgement, question, fetch or move."""
+    if len(part) == 1 and not isinstance(part[0], Claim | Take | Leave):
+        return [[item] for item in part[0].parts]
+    return halves(part)

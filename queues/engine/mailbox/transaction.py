@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
@@ -21,7 +21,8 @@ from queues.engine.consume.backlog import ClaimResult
 from queues.engine.database import Connection
 from queues.engine.errors import Later, Undeliverable
 from queues.engine.faults import told
-from queues.engine.mailbox.mailbox import MOST_CLAIMED, Mailbox, PeerMessage
+from queues.engine.mailbox.items import Acks, Ask, Forward, Letters, Sent
+from queues.engine.mailbox.mailbox import MOST_CLAIMED, Deliveries, Mailbox, Out, PeerMessage
 from queues.engine.message import Content, Failure
 from queues.engine.publish.destination import Destination
 from queues.engine.settle.batches import KEPT, SettlementKind, Settlements, each_once, settle_parameters
@@ -40,59 +41,10 @@ MOST_LOCALS = 256
 MOST_CLAIMS = 128
 MOST_CLAIMED_BYTES = 32 << 20
 
-STORED_ROW = tuple[int, int, int, bool, str | None, int | None]
+#: The columns of store_letters.sql: a letter's position, id, queue, 1 if it is leased, its recipient's node; of
+#: broadcasts the recipient.
+STORED = tuple[list[int] | None, list[int], list[int], list[int], list[int | None], list[str | None] | None]
 T = TypeVar("T")
-
-
-class Posting(NamedTuple):
-    """A letter to store, of `size` bytes. No recipient: for everyone who is connected. `key` is its id, unique over all
-    senders."""
-
-    mailbox: Mailbox
-    size: int
-    key: str
-    recipient: str | None
-    body: bytes
-
-
-class Forward(NamedTuple):
-    """A letter to a queue or topic."""
-
-    mailbox: Mailbox
-    size: int
-    key: str
-    destination: Destination
-    body: bytes
-
-
-class Ack:
-    """A letter that a connection has acknowledged by its key. `out`: its id and when it was delivered (monotonic), if
-    it was out when everything before was durable and delivered."""
-
-    __slots__ = ("key", "mailbox", "out", "size")
-
-    def __init__(self, mailbox: Mailbox, key: str) -> None:
-        self.mailbox = mailbox
-        self.size = len(key)
-        self.key = key
-        self.out: tuple[int, float] | None = None
-
-    def begin(self) -> bool:
-        """Everything before is durable and delivered: the letter is out no more. Returns whether it was."""
-        self.out = self.mailbox.release(self.key)
-        return self.out is not None
-
-    def forget_id(self) -> None:
-        """The store has another past: the letter is found by its key alone."""
-        self.out = None
-
-
-class Ask(NamedTuple):
-    """A connection wants to know the names of all that are connected."""
-
-    mailbox: Mailbox
-    size: int = 0
-    key: str | None = None
 
 
 class Claim(NamedTuple):
@@ -101,9 +53,7 @@ class Claim(NamedTuple):
     mailbox: Mailbox
 
 
-#: Requests of connections, and the items of a transaction. A transaction is done again, whole, when the connection to
-#: the database is lost in the middle.
-Sent = Posting | Forward | Ack | Ask
+#: What a transaction is made of. It is done again, whole, when the connection to the database is lost in the middle.
 Item = Sent | Claim
 
 
@@ -112,20 +62,26 @@ def only(kind: type[T], items: Iterable[object]) -> list[T]:
     return [item for item in items if isinstance(item, kind)]
 
 
+def joined(columns: Iterable[Iterable[T]]) -> list[T]:
+    """The columns of runs as one."""
+    return [*chain.from_iterable(columns)]
+
+
 class Exchange:
     """One transaction's work and result; the attributes from `deliveries` on are valid after `run`."""
 
     def __init__(
         self, items: Sequence[object], locals: Sequence[Mailbox], node: int, relaxed: bool, audited: bool,
-        may_record: Callable[[int], bool],
+        may_record: Callable[[int], bool], careful: bool = False,
     ) -> None:  # fmt: skip
-        """`may_record`: whether an acknowledgement that settles nothing, by an API key, is recorded."""
+        """`may_record`: whether an acknowledgement that settles nothing, by an API key, is recorded. `careful`: without
+        it a unique violation has ended the transaction."""
         kinds = defaultdict[type, list[Any]](list)
         for item in items:
             kinds[type(item)].append(item)
-        self.postings: list[Posting] = kinds[Posting]
+        self.letters: list[Letters] = kinds[Letters]
         self.forwards: list[Forward] = kinds[Forward]
-        self.acks: list[Ack] = kinds[Ack]
+        self.acks: list[Acks] = kinds[Acks]
         self.asking: list[Mailbox] = [ask.mailbox for ask in kinds[Ask]]
         self.claiming: list[Mailbox] = [claim.mailbox for claim in kinds[Claim]]
         self.locals = locals
@@ -133,8 +89,9 @@ class Exchange:
         self.relaxed = relaxed
         self.audited = audited
         self.may_record = may_record
-        #: Letters to deliver, with their ids, by mailbox.
-        self.deliveries: dict[Mailbox, list[tuple[int, PeerMessage]]] = {}
+        self.careful = careful
+        #: Letters to deliver.
+        self.deliveries = defaultdict[Mailbox, Deliveries](Deliveries)
         #: Mailbox, the backlog's news from before, and the claim.
         self.claims: list[tuple[Mailbox, int, ClaimResult]] = []
         self._news: list[int] = []
@@ -145,6 +102,12 @@ class Exchange:
         self.names: list[str] = []
         #: Letters that become dead ones, and the error of those that raised an unforeseen one.
         self.undeliverable: list[tuple[Mailbox, Failure, Exception | None]] = []
+        #: The letters as columns, `senders` as places in `known`.
+        self.known: list[Mailbox] = []
+        self.senders: list[int] = []
+        self.keys: list[str] = []
+        self.recipients: list[str | None] = []
+        self.bodies: list[bytes] = []
         self.stored = 0
         self.dropped = 0
         self.settled = 0
@@ -169,14 +132,14 @@ class Exchange:
         if self.acks and (settled := await self._acknowledge(connection)):
             await connection.execute(statement("settle"), settle_parameters(settled, wall_offset()))
             self.settled = sum(len(one.ids) for one in settled)
-        storing = await self._store(connection) if self.postings else None
+        storing = await self._store(connection) if self.letters else None
         claiming = await self._claim(connection) if self.claiming else None
         naming = await connection.execute(statement("connected_names")) if self.asking else None
         recording = self.audited and (self.record or storing is not None or claiming is not None)
         if recording:
             await transaction.lock(CHAIN)
         if storing is not None:
-            self._stored(await storing.fetchall())
+            self._stored(await storing.fetchone())
         if claiming is not None:
             self._claimed(await claiming.fetchall())
         if naming is not None:
@@ -187,7 +150,7 @@ class Exchange:
 
     async def _hold(self, connection: Connection) -> None:
         """Senders and recipients keep their mailboxes until the commit."""
-        senders = {posting.mailbox for posting in self.postings} | {forward.mailbox for forward in self.forwards}
+        senders = {run.mailbox for run in self.letters} | {forward.mailbox for forward in self.forwards}
         if held := {*senders, *self.locals, *self.claiming}:
             parameters = {
                 "mailboxes": array(mailbox.queue for mailbox in held),
@@ -198,22 +161,31 @@ class Exchange:
     # Storing.
 
     async def _store(self, connection: Connection) -> Any:
-        locals = self.locals
-        senders, sizes, keys, recipients, bodies = zip(*self.postings, strict=True)
-        known = list(dict.fromkeys(senders))
+        locals, letters = self.locals, self.letters
+        places: dict[Mailbox, int] = {}
+        for run in letters:
+            self.senders += [places.setdefault(run.mailbox, len(places))] * len(run.keys)
+        self.known = [*places]
+        self.keys = joined(run.keys for run in letters)
+        self.recipients = joined(run.recipients for run in letters)
+        self.bodies = joined(run.bodies for run in letters)
+        names = [*dict.fromkeys(self.recipients)]
+        sizes = [*map(len, self.bodies)]
         parameters = {
             "node": self.node,
-            "mailboxes": array(sender.queue for sender in known),
-            "connections": array(sender.connection for sender in known),
-            "producers": array(sender.key for sender in known),
-            "headers": text_array(headers_of(sender.name) for sender in known),
-            "senders": array(sender.queue for sender in senders),
-            "keys": text_array(keys),
-            "recipients": text_array(recipient or "" for recipient in recipients),
-            "payloads": b"".join(bodies),
+            "mailboxes": array(sender.queue for sender in self.known),
+            "connections": array(sender.connection for sender in self.known),
+            "producers": array(sender.key for sender in self.known),
+            "headers": text_array(headers_of(sender.name) for sender in self.known),
+            "peers": text_array(name or "" for name in names),
+            "senders": array(self.senders),
+            "recipients": array([*map({name: n for n, name in enumerate(names)}.__getitem__, self.recipients)]),
+            "keys": text_array(self.keys),
+            "payloads": b"".join(self.bodies),
             "sizes": array(sizes),
             "starts": array(accumulate(sizes[:-1], initial=1)),
-            "broadcasts": None in recipients,
+            "broadcasts": None in names,
+            "careful": self.careful,
             "locals": array(mailbox.queue for mailbox in locals),
             "local_connections": array(mailbox.connection for mailbox in locals),
             "lows": array(mailbox.backlog.watermark.value for mailbox in locals),
@@ -222,24 +194,36 @@ class Exchange:
         }
         return await connection.execute(statement("store_letters"), parameters, binary=True)
 
-    def _stored(self, rows: Sequence[STORED_ROW]) -> None:
-        postings, record, delivered = self.postings, self.record, AuditRecord()
+    def _stored(self, columns: STORED) -> None:
+        """Letters are stored, in their order; those that are alike and follow each other are done at once."""
+        ns, ids, queues, leases, nodes, copies = columns
+        if ns is None:
+            self.dropped += len(self.keys)
+            return
+        record, delivered = self.record, AuditRecord()
         by_queue = {mailbox.queue: mailbox for mailbox in self.locals}
         claimed = {mailbox.queue for mailbox in self.claiming}
-        for n, id, queue, leased, copy_of, node in rows:
-            sender, _, key, recipient, body = postings[n - 1]
+        senders = [self.senders[n - 1] for n in ns]
+        start = 0
+        for (queue, leased, node, copy_of, sender), alike in groupby(
+            zip(queues, leases, nodes, copies or repeat(None), senders, strict=False)
+        ):
+            some = slice(start, start := start + len([*alike]))
+            places = [n - 1 for n in ns[some]]
+            keys = [self.keys[n] for n in places]
+            recipient = copy_of or self.recipients[places[0]] or ""
             if copy_of is not None:
-                key, recipient = f"{key}|{copy_of}", copy_of
-            record.add("send", key, sender.name, recipient or "")
+                keys = [f"{key}|{copy_of}" for key in keys]
+            name = self.known[sender].name
+            record.add("send", keys, name, recipient)
             if leased:
-                mailbox = by_queue[queue]
-                self.deliveries.setdefault(mailbox, []).append((id, PeerMessage(key, body, LETTER, sender.name, 0.0)))
-                delivered.add("deliver", key, sender.name, mailbox.name)
+                self.deliveries[by_queue[queue]].add(ids[some], keys, [self.bodies[n] for n in places])
+                delivered.add("deliver", keys, name, recipient)
             elif node is not None and queue not in claimed:
-                self.left.setdefault(queue, (id, node))
+                self.left.setdefault(queue, (ids[some][0], node))
         record.extend(delivered)
-        self.stored += len(rows)
-        self.dropped += len(postings) - len({row[0] for row in rows})
+        self.stored += len(ns)
+        self.dropped += len(self.keys) - len({*ns})
 
     # Delivering.
 
@@ -283,35 +267,48 @@ class Exchange:
                     self.undeliverable.append((mailbox, failure, None if foreseen else error))
                     continue
                 if not attempts:
-                    self.record.add("send", letter.key, GATEWAY, mailbox.name)
-            self.deliveries.setdefault(mailbox, []).append((id, letter))
+                    self.record.add("send", [letter.key], GATEWAY, mailbox.name)
+            self.deliveries[mailbox].add([id], [letter.key], [letter.payload])
             if letter.key not in mailbox.unacked:  # it may be out since before the database was lost
-                self.record.add("deliver", letter.key, letter.sender, mailbox.name)
+                self.record.add("deliver", [letter.key], letter.sender, mailbox.name)
 
     # Acknowledging.
 
     async def _acknowledge(self, connection: Connection) -> list[Settlements]:
         """Note the events of acknowledgements; returns the settlements of letters that are out, or in the store."""
-        by_mailbox = defaultdict[Mailbox, list[Ack]](list)
-        for ack in self.acks:
-            by_mailbox[ack.mailbox].append(ack)
+        by_mailbox = defaultdict[Mailbox, list[Acks]](list)
+        for run in self.acks:
+            by_mailbox[run.mailbox].append(run)
         settled: list[Settlements] = []
-        for mailbox, acks in by_mailbox.items():
-            absent = [ack.key for ack in acks if ack.out is None]
-            found = await self._find(connection, mailbox, absent) if absent else {}
+        for mailbox, runs in by_mailbox.items():
+            keys, out = joined(run.keys for run in runs), joined(run.out for run in runs)
+            if None in out:
+                keys, out = await self._look_up(connection, mailbox, keys, out)
+            self.record.add("ack", keys, mailbox.name, "")
             keep = KEPT[mailbox.policy.retention if mailbox.policy else "metadata"]
             settlements = Settlements(SettlementKind.ACKNOWLEDGE, consumer=mailbox.key, keep=keep)
-            for ack in acks:
-                id, delivered = ack.out or (found.get(ack.key), None)
-                if id is not None:
-                    settlements.ids.append(id)
-                    settlements.delivered.append(delivered)
-                elif not self.may_record(mailbox.key):
-                    self.stray += 1
-                    continue
-                self.record.add("ack", ack.key, mailbox.name, "")
+            gone = [*filter(None, out)]
+            settlements.add_many([id for id, _ in gone], [delivered for _, delivered in gone])
             settled.append(settlements)
         return each_once([one for one in settled if one.ids])
+
+    async def _look_up(
+        self, connection: Connection, mailbox: Mailbox, keys: list[str], out: list[Out | None]
+    ) -> tuple[list[str], list[Out | None]]:
+        """Look in the store for letters that are not out on this connection. Of those that are not there no more are
+        kept than are recorded for the API key."""
+        found = await self._find(connection, mailbox, [key for key, one in zip(keys, out, strict=True) if one is None])
+        known: list[str] = []
+        gone: list[Out | None] = []
+        for key, one in zip(keys, out, strict=True):
+            if one is None and key in found:
+                one = found[key], None
+            if one is None and not self.may_record(mailbox.key):
+                self.stray += 1
+                continue
+            known.append(key)
+            gone.append(one)
+        return known, gone
 
     async def _find(self, connection: Connection, mailbox: Mailbox, keys: list[str]) -> dict[str, int]:
         """The ids of letters that are not out on this connection, but are in the store."""
@@ -364,7 +361,7 @@ class Exchange:
         self.stored += count
         self.ready.update({int(queue): first for queue, first in (ready or {}).items()})
         for forward in some:
-            self.record.add("send", forward.key, forward.mailbox.name, str(forward.destination))
+            self.record.add("send", [forward.key], forward.mailbox.name, str(forward.destination))
 
 
 def headers_of(sender: str) -> str:

@@ -1,10 +1,10 @@
 -- Append rows to a chain whose head this transaction has locked, and move the head. Fails, and with it the transaction,
--- if the head is not at its place: its result needs no check. Time never falls as seq grows, even if the clock does.
+-- if the head is not there: its result needs no check. Time never falls as seq grows, even if the clock does.
 -- A row has an id and the number of its kind: event, sender and recipient are given once for all rows of a kind.
 with head as materialized (
     update queues_audithead set next_seq = next_seq + %(count)s::bigint, hash = %(last)s::bytea,
         last_at = greatest(clock_timestamp(), last_at)
-    where ctid = %(place)s::tid and chain_id = %(chain)s::int and next_seq = %(seq)s::bigint
+    where chain_id = %(chain)s::int and next_seq = %(seq)s::bigint
     returning last_at
 ), appended as (
     insert into queues_audit (chain_id, seq, at, event, record_id, sender, recipient, hash)
@@ -13,6 +13,5 @@ with head as materialized (
     from head, unnest(%(ids)s::text[], %(kinds)s::int[]) with ordinality as given (record_id, kind, n)
         join unnest(%(events)s::text[], %(senders)s::text[], %(recipients)s::text[])
             with ordinality as alike (event, sender, recipient, kind) using (kind)
-    returning 1
 )
-select queues_audit_complete(count(*), %(count)s) from appended
+select queues_audit_complete(count(*) * %(count)s::bigint, %(count)s) from head

@@ -19,11 +19,13 @@ from peers.codec.frames import (
     Rejection,
     ack_frame,
     deliver_frame,
+    deliver_frames,
     handshake,
     parse_frame,
     parse_pushed,
     peers_frame,
     peers_request,
+    plain_acks,
     register_frame,
 )
 from queues.canonical import json_string
@@ -132,6 +134,31 @@ def test_a_register_is_read_as_it_was_written(token: str, name: str) -> None:
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1))
 def test_an_ack_is_read_as_it_was_written(key: str) -> None:
     assert parse_frame(ack_frame(key)) == Ack(key)
+
+
+PLAIN = st.text(st.sampled_from([chr(code) for code in range(0x20, 0x7F) if chr(code) not in '"\\<>&']), min_size=1)
+
+
+@given(st.lists(PLAIN, min_size=1))
+def test_plain_acks_are_read_together_as_they_were_written(keys: list[str]) -> None:
+    assert plain_acks([*map(ack_frame, keys)]) == keys
+
+
+OTHERS = [
+    peers_request(), dumped({"type": "ack", "id": "1"}), ack_frame("1") + b" ", ack_frame("ü"), ack_frame("a\n"),
+    ack_frame(""), ack_frame("x" * 1474), ack_frame("<"), ack_frame("1")[:-1] + b',"id":"2"}', b" " + ack_frame("1"),
+    ack_frame("1")[:-1] + b"\n}", ack_frame("1") + b"\n", b"x\n" + ack_frame("1"), b"",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_acks_that_are_not_all_plain_are_not_read_together(other: bytes) -> None:
+    assert plain_acks([other]) == []
+    assert plain_acks([ack_frame("1"), other]) == plain_acks([ack_frame("1"), other, ack_frame("2")]) == []
+
+
+def test_a_line_feed_in_one_text_does_not_make_up_for_another_text() -> None:
+    assert plain_acks([ack_frame("1"), b"x\n" + ack_frame("2"), b"x"]) == []
 
 
 @pytest.mark.parametrize(
@@ -278,6 +305,13 @@ def test_a_delivery_is_read_as_it_was_written(key: str, body: bytes) -> None:
     )  # fmt: skip
     assert json.loads(frame)["delivery_key"] == key
     assert parse_pushed(frame) == Deliver(key, Envelope("1", "alice", "bob", "now", "s", "msg", "00", text))
+
+
+@given(st.lists(st.tuples(texts.filter(bool), st.binary()), min_size=1))
+def test_deliveries_written_together_are_those_written_alone(given: list[tuple[str, bytes]]) -> None:
+    keys, envelopes = [key for key, _ in given], [envelope for _, envelope in given]
+    assert deliver_frames(keys, envelopes) == [*map(deliver_frame, keys, envelopes)]
+    assert deliver_frames(["1", "2"], [b"{}", b"[]"]) == [deliver_frame("1", b"{}"), deliver_frame("2", b"[]")]
 
 
 def test_whitespace_around_an_envelope_is_no_part_of_it() -> None:

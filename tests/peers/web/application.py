@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -45,6 +45,7 @@ class Scripted:
         self.heard: list[Any] = []
         self.bytes_in = 0
         self.drains = 0
+        self.is_closed = False
         self.name = scope["path"].rpartition("/")[2]
         receivers[self.name] = self
         if self.name.startswith("fails-at-once"):
@@ -52,12 +53,15 @@ class Scripted:
         if self.name.startswith("refused"):
             transport.close(1013, "try again later")
 
-    def text_received(self, text: bytes) -> None:
-        self.bytes_in += len(text)
-        self.heard.append(text[:40].decode(errors="replace"))
-        word, _, rest = text.decode().partition(" ")
-        if command := getattr(self, f"do_{word}", None):
-            command(rest)
+    def texts_received(self, texts: Sequence[bytes]) -> None:
+        for text in texts:
+            if self.is_closed:
+                return
+            self.bytes_in += len(text)
+            self.heard.append(text[:40].decode(errors="replace"))
+            word, _, rest = text.decode().partition(" ")
+            if command := getattr(self, f"do_{word}", None):
+                command(rest)
 
     def binary_received(self) -> None:
         self.heard.append(None)
@@ -76,10 +80,12 @@ class Scripted:
 
     def do_close(self, arguments: str) -> None:
         code, _, reason = arguments.partition(" ")
+        self.is_closed = True
         self.transport.close(int(code), reason)
         self.heard.append("closed")  # comes before LOST
 
     def do_closetwice(self, arguments: str) -> None:
+        self.is_closed = True
         self.transport.close(4000, "first")
         self.transport.close(4001, "second")
         self.transport.send([b"too late"])
@@ -159,7 +165,7 @@ if "HOLD" in os.environ:
 async def answer(scope: dict[str, Any], send: Any) -> None:
     receiver = receivers.get(scope["path"].lstrip("/"))
     if receiver is not None and scope["method"] == "POST":
-        receiver.text_received(unquote(scope["query_string"].decode()).encode())
+        receiver.texts_received([unquote(scope["query_string"].decode()).encode()])
     body = json.dumps(receiver and receiver.state()).encode()
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
     await send({"type": "http.response.body", "body": body})

@@ -161,7 +161,7 @@ def test_a_session_that_fails_closes_its_connection_with_1011(server: Server, na
     with server.raw(name) as client:
         client.send(frame(b"fail"), frame(b"echo no"))
         assert client.take(18) == close_frame(1011, "internal error")
-        server.heard(name, "fail", "FAILED text_received", "LOST")
+        server.heard(name, "fail", "FAILED texts_received", "LOST")
         server.logged("LookupError: as told")
 
 
@@ -169,7 +169,7 @@ def test_a_session_that_fails_in_a_fragmented_message_closes_with_1011(server: S
     with server.raw(name) as client:
         client.send(frame(b"fa", TEXT, False), frame(b"il", CONTINUATION))
         assert client.take(18) == close_frame(1011, "internal error")
-        server.heard(name, "fail", "FAILED text_received", "LOST")
+        server.heard(name, "fail", "FAILED texts_received", "LOST")
 
 
 def test_a_session_that_cannot_be_made_closes_with_1011(server: Server, name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -22,8 +22,8 @@ class Recorder:
         self.scope = scope
         self.heard: list[Any] = []
 
-    def text_received(self, text: bytes) -> None:
-        self.heard.append(text)
+    def texts_received(self, texts: Sequence[bytes]) -> None:
+        self.heard += texts
 
     def binary_received(self) -> None:
         self.heard.append(None)

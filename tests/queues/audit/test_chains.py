@@ -124,12 +124,12 @@ def test_a_head_whose_lock_was_not_kept_appends_nothing() -> None:
 
 
 @pytest.mark.django_db
-def test_a_head_that_says_another_seq_than_is_at_its_place_appends_nothing() -> None:
+def test_a_head_that_says_another_seq_than_is_there_appends_nothing() -> None:
     append(CHAIN, letters(1))
     with connection.cursor() as cursor:
         cursor.execute(statement("audit_head").decode(), {"chain": CHAIN})
-        chain, seq, last, place = cursor.fetchone()
-        stale = (chain, seq - 1, last, place)
+        chain, seq, last = cursor.fetchone()
+        stale = (chain, seq - 1, last)
         with pytest.raises(OperationalError, match="0 of 1 rows"), transaction.atomic():
             cursor.execute(statement("audit_append").decode(), append_parameters(stale, AuditRecord(letters(1))))
 
@@ -262,6 +262,20 @@ async def test_rows_of_many_kinds_lie_in_the_order_of_their_numbers(
     await connection.close()
     assert [AuditEvent(*row[1:5]) for row in intruder.rows()] == given * 7
     assert [seq for (seq,) in intruder.run("select seq from queues_audit order by ctid")] == list(range(350))
+
+
+async def test_the_engine_appends_more_events_than_a_statement_takes_in_order(
+    transactional_db: None, intruder: Intruder
+) -> None:
+    given = letters(2 * MOST_ROWS + 5)
+    connection = await engine_connection()
+    async with engine_audit.transaction(connection) as transaction:
+        await transaction.lock(CHAIN)
+        place = await transaction.append(CHAIN, AuditRecord(given))
+    assert place is not None
+    assert (place.seq, await engine_audit.has(connection, CHAIN, place)) == (len(given) - 1, True)
+    await connection.close()
+    assert [row[5] for row in intruder.rows()] == reference_hashes(given)
 
 
 async def test_outside_a_transaction_the_engine_appends_only_while_no_other_does(transactional_db: None) -> None:

@@ -23,6 +23,7 @@ from queues.audit.events import (
     hash_block,
     hash_each,
     hashes_after,
+    head_after,
 )
 from tests.queues.audit.test_canonical import text_of_any_kind, written
 
@@ -97,12 +98,13 @@ def test_a_special_character_in_any_one_column_is_escaped() -> None:
         assert hash_each([GENESIS, *hashes[:-1]], *map(list, zip(*events, strict=True))) == hashes
 
 
-def test_a_statement_gets_the_hashes_and_the_place_of_the_head() -> None:
-    parameters = append_parameters((7, 12, bytes.fromhex(GENESIS), "(0,3)"), AuditRecord(EVENTS))
+def test_a_statement_gets_the_hashes_and_the_head_and_the_next_one_goes_on_from_there() -> None:
+    parameters = append_parameters((7, 12, bytes.fromhex(GENESIS)), AuditRecord(EVENTS))
     hashes = [hash_hex for _, hash_hex in VECTORS["rows"]]
     assert parameters["hashes"].hex() == "".join(hashes)
     assert parameters["last"].hex() == hashes[-1]
-    assert (parameters["chain"], parameters["seq"], parameters["count"], parameters["place"]) == (7, 12, 3, "(0,3)")
+    assert (parameters["chain"], parameters["seq"], parameters["count"]) == (7, 12, 3)
+    assert head_after(parameters) == (7, 15, bytes.fromhex(hashes[-1]))
     assert parameters["ids"] == '{"m1","m1","m1"}'
 
 
@@ -136,7 +138,7 @@ def test_a_record_has_its_events_in_order_however_they_are_added(events: list[Au
 
 def test_events_of_one_kind_are_one_run() -> None:
     record = AuditRecord([EVENTS[0]] * 3)
-    record.add(*EVENTS[0])
+    record.add(EVENTS[0].event, [EVENTS[0].id], *EVENTS[0][2:])
     assert record.runs == [(("send", "bob", "alice"), ["m1"] * 4)]
 
 
@@ -151,7 +153,7 @@ def test_many_events_go_in_parts_that_lose_none(repeated: list[AuditEvent]) -> N
 
 def test_a_statement_gets_what_rows_have_in_common_once() -> None:
     given = [EVENTS[0], EVENTS[0]._replace(id="m2"), EVENTS[1], EVENTS[0]]
-    parameters = append_parameters((7, 12, bytes.fromhex(GENESIS), "(0,3)"), AuditRecord(given))
+    parameters = append_parameters((7, 12, bytes.fromhex(GENESIS)), AuditRecord(given))
     assert (parameters["ids"], parameters["kinds"]) == ('{"m1","m2","m1","m1"}', "{1,1,2,1}")
     assert parameters["events"] == '{"send","deliver"}'
     assert (parameters["senders"], parameters["recipients"]) == ('{"bob","bob"}', '{"alice","alice"}')

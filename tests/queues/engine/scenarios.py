@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import psycopg
 
-from queues.engine import Destination, DetailedMessage, Engine, LocalQueue, StoreUnavailable
+from queues.engine import Ask, Destination, DetailedMessage, Engine, Forward, LocalQueue, StoreUnavailable
 from queues.engine.clock import now
 from queues.engine.cluster.notifications.formats import RemoteAck
 from queues.engine.message import State
@@ -423,7 +423,7 @@ async def _told(peer: Peer, word: str, before: int) -> bool:
 async def _durable(peer: Peer) -> bool:
     """Wait until all that a peer has sent is durable; False when its connection ends."""
     before = peer.told.count("answer")
-    peer.room.ask(peer.mailbox)
+    peer.room.take_in(Ask(peer.mailbox))
     return await _told(peer, "answer", before)
 
 
@@ -473,7 +473,7 @@ async def peers(world: World) -> None:
     queue, queue_id = await world.queue()
     for address in (queue, "missing"):
         for letter in (f"{n}{address}1", f"{n}{address}2"):
-            alice.room.forward(alice.mailbox, letter, Destination.parse(f"queue:{address}"), b"{}")
+            alice.room.take_in(Forward(alice.mailbox, letter, Destination.parse(f"queue:{address}"), b"{}"))
     carol.post(dave.name, f"{n}carol")
     alice = await _sent(world, alice, None, f"{n}all")
     assert len(world.store.messages(queue_id)) + (alice.name in world.refused) >= 2

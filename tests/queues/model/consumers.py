@@ -245,8 +245,7 @@ class Recipient(Consumer):
         self.credits[self.queue] += len(handles)
 
     async def _acknowledge(self, keys: Sequence[str]) -> None:
-        for key in keys:
-            self._peer.room.acknowledge(self._peer.mailbox, key)
+        self._peer.ack(*keys)
 
     def close(self) -> None:
         """Leave the mailbox, unless the broker has ended."""

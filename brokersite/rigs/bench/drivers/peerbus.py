@@ -6,7 +6,7 @@ import hmac
 from dataclasses import dataclass
 from typing import Final
 
-from brokersite.rigs.bench.columns import DIGITS, numbers
+from brokersite.rigs.bench.columns import DIGITS, Records, read_column, write_column
 from brokersite.rigs.bench.drivers import RunDriver
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.stream import Endpoint, Stream
@@ -15,10 +15,12 @@ from peers.codec.envelope import build
 from peers.server.websocket_frames import LENGTH_16, MASKED, WHOLE_TEXT
 
 _CLOSE, _PING, _PONG = 0x88, 0x89, 0x8A
-_KEY: Final = b'"delivery_key":"'
 _SIGNATURE: Final = b',"hmac":"'
 _PEERS: Final = b'"type":"peers"'
 _SECRET: Final = "benchmark-benchmark-benchmark-bench"
+_KEY: Final = _SECRET.encode()
+#: Bytes of the head of a frame from a server, of 126 bytes to 64 KiB.
+_LONG_HEAD: Final = 4
 _HANDSHAKE: Final = (
     "GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
@@ -113,22 +115,31 @@ class PeerProducer(Peer):
         body = b'"' + b"x" * max(0, driver.size - 2) + b'"'
         first = f"{driver.name}-{'0' * DIGITS}"
         letter = build(sender=sender, to=to, body=body, secret=_SECRET, source="bench", id=first).text
+        frame = websocket_frame(letter)
         signed = letter[: letter.rindex(_SIGNATURE)] + b"}"
-        self._before, self._after = signed.split(b"0" * DIGITS, 1)
-        self._run, self._index = driver.run, index
+        before, self._after = signed.split(b"0" * DIGITS)
+        self._signed = hmac.new(_KEY, before, "sha256")  # as far as all letters are alike
+        self._number = len(frame) - len(letter) + len(before)
+        self._records = Records(frame, self._number, driver.run, index, digits=True)
+        self._signature = frame.rindex(_SIGNATURE) + len(_SIGNATURE)
+        self._request = websocket_frame(frames.peers_request())
         self._bursts: list[int] = []
         self._answers = 0
         super().__init__(driver, sender)
 
     def publish(self, first: int, count: int) -> None:
-        digits = numbers(self._run, self._index, first, count).hex().encode()
-        frames_out = []
-        for at in range(0, len(digits), DIGITS):
-            signed = b"%b%b%b" % (self._before, digits[at : at + DIGITS], self._after)
-            signature = hmac.digest(_SECRET.encode(), signed, "sha256").hex().encode()
-            frames_out.append(websocket_frame(b'%b%b%b"}' % (signed[:-1], _SIGNATURE, signature)))
-        self.send(b"".join(frames_out) + websocket_frame(frames.peers_request()))
+        letters = self._records.take(first, count)
+        size = self._records.stride
+        digits = read_column(letters, self._number, size, count, DIGITS)
+        signatures = [self._sign(digits[at : at + DIGITS]) for at in range(0, DIGITS * count, DIGITS)]
+        write_column(letters, self._signature, size, "".join(signatures).encode(), len(signatures[0]))
+        self.send(letters + self._request)
         self._bursts.append(first + count)
+
+    def _sign(self, digits: bytearray) -> str:
+        signature = self._signed.copy()
+        signature.update(digits + self._after)
+        return signature.hexdigest()
 
     def confirmed(self, wait: float) -> int:
         if self.read_within(wait):
@@ -137,23 +148,47 @@ class PeerProducer(Peer):
 
 
 class PeerConsumer(Peer):
-    """Each letter is acknowledged by its key, which ends in its number."""
+    """Each letter is acknowledged by its key, which ends in its number. Frames of one length are read as columns."""
 
     def __init__(self, driver: Peerbus, name: str) -> None:
         super().__init__(driver, name)
-        self._key_size = len(driver.name) + 1 + DIGITS
+        key = f"{driver.name}-{'0' * DIGITS}"
+        self._ack = websocket_frame(frames.ack_frame(key))
+        self._head = frames.deliver_frame(key, b"").partition(b"0" * DIGITS)[0]
+        self._acks = bytearray()
 
     def receive(self, wait: float) -> bytes | bytearray:
-        if not self.read_within(wait) and not self.rest:
+        self.read_within(wait)
+        digits = bytearray()
+        while some := self._take_alike() or self._take_one():
+            digits += some
+        if digits:
+            count = len(digits) // DIGITS
+            if len(self._acks) != count * len(self._ack):
+                self._acks = bytearray(self._ack * count)
+            write_column(self._acks, self._ack.index(b"0" * DIGITS), len(self._ack), digits, DIGITS)
+            self.send(self._acks)
+        return bytes.fromhex(digits.decode())
+
+    def _take_alike(self) -> bytes | bytearray:
+        """The digits of the letters that the bytes read begin with, as long as their frames are of one length."""
+        rest, start = self.rest, _LONG_HEAD + len(self._head)
+        if len(rest) < start or rest[1] != LENGTH_16 or not rest.startswith(self._head, _LONG_HEAD):
             return b""
-        keys = []
-        for text in self.texts():
-            if (at := text.find(_KEY)) >= 0:
-                start = at + len(_KEY)
-                keys.append(text[start : start + self._key_size].decode())
-        if keys:
-            self.send(b"".join([websocket_frame(frames.ack_frame(key)) for key in keys]))
-        return bytes.fromhex("".join([key[-DIGITS:] for key in keys]))
+        size = _LONG_HEAD + int.from_bytes(rest[2:_LONG_HEAD])
+        count = len(rest) // size
+        if not count or read_column(rest, 0, size, count, _LONG_HEAD) != rest[:_LONG_HEAD] * count:
+            return b""
+        digits = read_column(rest, start, size, count, DIGITS)
+        del rest[: count * size]
+        return digits
+
+    def _take_one(self) -> bytes:
+        """The digits of the next letter."""
+        while texts := self.texts(most=1):
+            if texts[0].startswith(self._head):
+                return texts[0][len(self._head) : len(self._head) + DIGITS]
+        return b""
 
     def settle(self) -> None:
         self.send(websocket_frame(frames.peers_request()))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import psycopg
 import pytest
 
-from queues.engine import Destination, Engine
+from queues.engine import Acks, Ask, Destination, Engine, Forward, Letters
 from queues.engine.errors import EngineError, MailboxClaimed, TooManyNames, Undeliverable
 from queues.engine.mailbox import service
 from queues.engine.mailbox.mailbox import Mailbox, PeerMessage
@@ -22,6 +23,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 MakeEngine = Callable[..., Awaitable[Engine]]
 
 
+class Letter(NamedTuple):
+    """A delivered letter."""
+
+    key: str
+    payload: bytes
+
+
 class Peer:
     """A connection, as a session is one. It remembers what it is told."""
 
@@ -31,7 +39,7 @@ class Peer:
         self.name = name
         self.room_bytes = 1 << 20
         self.told: list[str] = []
-        self.letters: list[PeerMessage] = []
+        self.letters: list[Letter] = []
         self.names: list[list[str]] = []
         self.error: EngineError | None = None
         self._news = Changes()
@@ -56,8 +64,8 @@ class Peer:
     def crowd(self, crowded: bool) -> None:
         self._tell("crowded" if crowded else "free")
 
-    def deliver(self, letters: list[PeerMessage]) -> None:
-        self.letters += letters
+    def deliver(self, keys: list[str], payloads: list[bytes]) -> None:
+        self.letters += map(Letter, keys, payloads)
         self._tell("deliver")
 
     def wrap(self, letter: PeerMessage) -> bytes:
@@ -79,13 +87,17 @@ class Peer:
         return self
 
     def post(self, to: str | None, *ids: str) -> None:
-        for id in ids:
-            self.room.post(self.mailbox, id, to, f"body of {id}".encode())
+        self.post_run(*((id, to, f"body of {id}".encode()) for id in ids))
+
+    def post_run(self, *letters: tuple[str, str | None, bytes]) -> None:
+        """Post letters in one run: of each the id, the recipient and the body."""
+        ids, to, bodies = zip(*letters, strict=True)
+        self.room.take_in(Letters(self.mailbox, [*ids], [*to], [*bodies]))
 
     async def ask(self) -> list[str]:
         """The names of connected peers; all letters posted before are durable then."""
         answers = self.told.count("answer")
-        self.room.ask(self.mailbox)
+        self.room.take_in(Ask(self.mailbox))
         await self.until(lambda: self.told.count("answer") > answers)
         return self.names[-1]
 
@@ -99,8 +111,7 @@ class Peer:
         return [letter.key for letter in self.letters]
 
     def ack(self, *keys: str) -> None:
-        for key in keys:
-            self.room.acknowledge(self.mailbox, key)
+        self.room.take_in(Acks(self.mailbox, [*keys]))
 
     def leave(self) -> None:
         self.room.leave(self.mailbox)
@@ -199,6 +210,75 @@ async def test_a_broadcast_reaches_all_connected_peers_but_its_sender(
     await carol.ask()
     assert mailbox(store, "carol") == []
     assert len(mailbox(store, "bob")) == 2
+
+
+async def test_a_run_of_letters_to_many_keeps_its_order_and_each_id_once(
+    engine: Engine, key: int, store: Store
+) -> None:
+    alice, bob, carol = [await Peer(engine, name, key).here() for name in ("alice", "bob", "carol")]
+    away = await Peer(engine, "dave", key).here()
+    away.leave()
+    to = ["bob", "carol", "bob", "nobody", None, "dave", "bob", "carol", "alice"]
+    ids = ["m1", "m2", "m3", "m4", "m5", "m6", "m1", "m7", "m8"]
+    alice.post_run(*((id, name, f"{n}".encode()) for n, (id, name) in enumerate(zip(ids, to, strict=True))))
+    assert await alice.ask() == ["alice", "bob", "carol"]
+    assert [tuple(letter) for letter in bob.letters] == [("m1", b"0"), ("m3", b"2"), ("m5|bob", b"4")]
+    assert [tuple(letter) for letter in carol.letters] == [("m2", b"1"), ("m5|carol", b"4"), ("m7", b"7")]
+    assert [tuple(letter) for letter in alice.letters] == [("m8", b"8")]
+    assert [(row["key"], row["state"]) for row in mailbox(store, "dave")] == [("m6", 0)]
+    assert (engine.counts.published, engine.counts.dropped) == (8, 2)
+    sent = [("m1", "bob"), ("m2", "carol"), ("m3", "bob"), ("m5|bob", "bob"), ("m5|carol", "carol"), ("m6", "dave")]
+    sent += [("m7", "carol"), ("m8", "alice")]
+    assert audit(store) == [
+        *(("send", id, "alice", name) for id, name in sent),
+        *(("deliver", id, "alice", name) for id, name in sent if name != "dave"),
+    ]
+    alice.post("nobody", "m4")  # nothing was stored of it: its id is not seen
+    alice.post("bob", "m4")
+    assert (await bob.got(4))[-1] == "m4"
+
+
+async def test_a_copy_whose_key_is_another_letters_is_dropped_and_costs_no_connection(
+    engine: Engine, key: int, store: Store
+) -> None:
+    alice, bob, carol = [await Peer(engine, name, key).here() for name in ("alice", "bob", "carol")]
+    await alice.send("bob", "m1|bob")
+    await alice.send(None, "m1")
+    alice.post_run(("m2", None, b"copy"), ("m2|bob", "bob", b"letter"), ("m3", "bob", b"last"))
+    await alice.ask()
+    assert await carol.got(2) == ["m1|carol", "m2|carol"]
+    assert await bob.got(3) == ["m1|bob", "m2|bob", "m3"]
+    assert bob.letters[1].payload == b"letter"
+    assert (alice.error, engine.counts.reconnects, engine.counts.published) == (None, 0, 5)
+    assert [row["key"] for row in mailbox(store, "bob")] == ["m1|bob", "m2|bob", "m3"]
+
+
+async def test_an_id_that_another_node_is_storing_is_waited_for_and_dropped(
+    engine: Engine, key: int, store: Store
+) -> None:
+    alice, bob = await Peer(engine, "alice", key).here(), await Peer(engine, "bob", key).here()
+    with psycopg.connect(store.conninfo) as other:
+        other.execute("insert into queues_letterseen (id) values ('m2')")
+        alice.post("bob", "m1", "m2", "m3")
+        waiting = "application_name = 'fivewire mailboxes' and wait_event_type = 'Lock'"
+        await store.until(
+            lambda: store.rows(f"select from pg_stat_activity where {waiting}"), "the wait for the other transaction"
+        )
+        other.commit()
+    await alice.ask()
+    assert await bob.got(2) == ["m1", "m3"]
+    assert (alice.error, engine.counts.reconnects, engine.counts.dropped) == (None, 0, 1)
+
+
+async def test_acknowledgements_of_a_run_count_each_by_itself(engine: Engine, key: int, store: Store) -> None:
+    alice, bob = await Peer(engine, "alice", key).here(), await Peer(engine, "bob", key).here()
+    await alice.send("bob", "m1", "m2", "m3")
+    bob.ack("m3", "m3", "made up", "m1")
+    await bob.ask()
+    assert [row["key"] for row in mailbox(store, "bob")] == ["m2"]
+    acks = [id for event, id, *_ in audit(store) if event == "ack"]
+    assert sorted(acks) == ["m1", "m3", "m3", "made up"]
+    assert engine.counts.acknowledged == 2
 
 
 async def test_an_id_counts_once_also_after_it_was_acknowledged(engine: Engine, key: int, store: Store) -> None:
@@ -383,12 +463,12 @@ async def test_letters_enter_queues_and_topics(engine: Engine, key: int, store: 
     orders = store.queue("orders")
     alice = await Peer(engine, "alice", key).here()
     for id, name in (("m1", "orders"), ("m1", "orders"), ("m2", "nowhere")):
-        alice.room.forward(alice.mailbox, id, Destination("queue", name.encode()), b'{"n":1}')
+        alice.room.take_in(Forward(alice.mailbox, id, Destination("queue", name.encode()), b'{"n":1}'))
     await alice.ask()
     assert [(bytes(row["payload"]), row["content"]) for row in store.messages(orders)] == [(b'{"n":1}', 3)]
     assert audit(store) == [("send", "m1", "alice", "queue:orders")]
     store.queue("nowhere")
-    alice.room.forward(alice.mailbox, "m2", Destination("queue", b"nowhere"), b"{}")
+    alice.room.take_in(Forward(alice.mailbox, "m2", Destination("queue", b"nowhere"), b"{}"))
     await alice.ask()
     assert len(audit(store)) == 2
 
@@ -533,10 +613,10 @@ async def test_the_bytes_that_the_peers_of_a_key_may_have_waiting_are_limited_to
     engine = await make_engine(mailboxes=True, key_pending_bytes=1000)
     alice, bob = await Peer(engine, "alice", key).here(), await Peer(engine, "bob", key).here()
     carol = await Peer(engine, "carol", other_key).here()
-    alice.room.post(alice.mailbox, "m1", "carol", b"x" * 900)
-    carol.room.post(carol.mailbox, "m2", "alice", b"x" * 900)
+    alice.post_run(("m1", "carol", b"x" * 900))
+    carol.post_run(("m2", "alice", b"x" * 900))
     assert "crowded" not in alice.told
-    bob.room.post(bob.mailbox, "m3", "carol", b"x" * 900)
+    bob.post_run(("m3", "carol", b"x" * 900))
     assert bob.told[-1] == "crowded"
     await bob.until(lambda: "free" in bob.told)
     await carol.ask()
