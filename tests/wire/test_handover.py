@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,8 @@ from tests.wire.net.test_tls import Authority
 from tests.wire.overhop.peer import Peer
 from wire.blipmq import codec as blipmq
 from wire.net.siblings import Place, Siblings
+from wire.overhop.codec import decoder
+from wire.overhop.codec.decoder import Type
 
 LOOK = """select pg_notify('fivewire', '{"watched": "connections"}')"""
 #: Clients of each kind: that all of them came to one process by chance is a matter of 2^-7.
@@ -140,16 +143,59 @@ def test_what_is_sent_at_once_is_taken_once_and_in_order_wherever_it_is_cut(pair
                 client.publish(topic, b"last")
 
 
+def test_jobs_that_are_sent_at_once_are_taken_once_and_in_order_wherever_they_are_cut(pair: Pair) -> None:
+    for round in range(CLIENTS):
+        name = named(f"cut{round}", "queue", round % 2)
+        with Peer(pair.broker.overhop) as worker, Peer(pair.broker.overhop, register=False) as client:
+            worker.ask(Type.ADDQUEUE, name=name)
+            payloads = [{"n": n, "text": "x" * 2000} for n in range(100)]
+            handshake = (decoder.encode(Type.HELLO, "hello", {}), decoder.encode(Type.REGISTER, "register", {}))
+            jobs = (
+                decoder.encode(Type.ENQUEUE, f"job{n}", {"q": name, "job_payload": payload})
+                for n, payload in enumerate(payloads)
+            )
+            stream = b"".join((*handshake, *jobs))
+            at = (len(b"".join(handshake)) + 5, 700, 100_003, len(stream) - 5)[round % 4]
+            client.send(stream[:at])
+            assert client.read().t == Type.HI
+            client.send(stream[at:])
+            rids = ["register", *(f"job{n}" for n in range(len(payloads)))]
+            assert [client.read()[:2] for _ in rids] == [(Type.OK, rid) for rid in rids]
+            assert worker.do(name, len(payloads)) == payloads
+            assert worker.stats(name).keys() <= {"completed"}
+
+
+def test_what_cannot_be_handed_over_is_served_where_it_is(pair: Pair, store: Database) -> None:
+    topic, queue = named("away", "topic", 1).encode(), named("away", "queue", 1)
+    home = pair.directory / "1"
+    with contextlib.ExitStack() as stack:
+        blips = [stack.enter_context(Blip(pair.broker.blipmq)) for _ in range(3 * CLIENTS)]
+        peers = [stack.enter_context(Peer(pair.broker.overhop)) for _ in range(2 * CLIENTS)]
+        peers[0].ask(Type.ADDQUEUE, name=queue)
+        home.rename(home.with_name("away"))  # as if it were not there
+        stack.callback(home.with_name("away").rename, home)
+        subscriptions = [client.subscribe(topic) for client in blips[::3]]
+        for number, client in enumerate(blips[1::3]):
+            client.publish(topic, b"%d" % number)
+        got = [client.consume(subscriptions[0], 1)[0] for client in blips[2::3]]
+        assert sorted(got) == [b"%d" % number for number in range(CLIENTS)]
+        for number, peer in enumerate(peers[:CLIENTS]):
+            peer.enqueue(queue, number)
+        assert sorted(peer.do(queue, 1)[0] for peer in peers[CLIENTS:]) == list(range(CLIENTS))
+        served = Counter(pair.pid_of(client) for client in (*blips, *peers))
+        assert served.keys() == {child.pid for child in pair.children().values()}
+
+
 def test_a_connection_that_has_begun_elsewhere_stays_and_is_served(pair: Pair) -> None:
     first, second = (named("both", "topic", home).encode() for home in (0, 1))
     with contextlib.ExitStack() as stack:
-        for _ in range(CLIENTS):
-            client = stack.enter_context(Blip(pair.broker.blipmq))
+        clients = [stack.enter_context(Blip(pair.broker.blipmq)) for _ in range(CLIENTS)]
+        for client in clients:
             client.publish(first, b"unheard")
             subscription = client.subscribe(second)
             client.publish(second, b"x")
             assert client.consume(subscription, 1) == [b"x"]
-            assert pair.pid_of(client) == pair.children()[0].pid
+        assert {pair.pid_of(client) for client in clients} == {pair.children()[0].pid}
 
 
 def test_over_tls_connections_stay_where_they_are(store: Database, tmp_path: Path) -> None:
