@@ -118,8 +118,9 @@ def test_workers_and_producers_of_a_queue_meet_in_its_process(pair: Pair, store:
         got = [payload for worker in workers for payload in worker.do(name, 3)]
         assert sorted(got) == [[number, n] for number in range(CLIENTS) for n in range(3)]
         assert {pair.pid_of(client) for client in (*producers, *workers)} == {pair.children()[home].pid}
-        wids = store.rows("select wid::text from queues_connection c join queues_worker w on w.wid::text = c.name")
-        assert {wid for (wid,) in wids} >= {client.wid for client in (*producers, *workers)}
+        wids = {client.wid for client in (*producers, *workers)}  # they are the workers that they were
+        told = "select wid::text from queues_worker w join queues_node n on n.id = w.node_id where n.pid = %s"
+        wait_until(lambda: {wid for (wid,) in store.rows(told, pair.children()[home].pid)} >= wids)
 
 
 def test_what_is_sent_at_once_is_taken_once_and_in_order_wherever_it_is_cut(pair: Pair) -> None:
@@ -228,6 +229,7 @@ def test_the_clients_of_a_process_that_is_killed_are_served_by_the_other(store: 
             victim = pair.children()[1]
             assert {pair.pid_of(client) for client in clients} == {victim.pid}
             victim.kill()
+            assert psutil.wait_procs([victim], PATIENCE)[1] == []  # its sockets are closed
             assert {client.rest() for client in clients} == {b""}
         with Blip(broker.blipmq) as client:
             client.publish(topic, b"after")

@@ -405,13 +405,9 @@ class BlipMQSession:
         if (siblings := self._siblings) is None:
             return None
         home = siblings.elsewhere("topic", topic)
-        if home is not None:
-            self._replies.flush()
-            used = self._publisher is not None or self._polled or self._late or self._replies.waiting
-            if used or self._draining or self._decoder.error is not None or not self.connection.is_portable:
-                home = None
-        if home is None:
+        if home is None or self._publisher is not None or self._polled or self._late:
             self._siblings, self._key = None, ""
+            return None
         return home
 
     async def _move(self, home: int, first: Run) -> bool:
@@ -426,6 +422,9 @@ class BlipMQSession:
             frames = (codec.encode(*frame) for run in (first, *self._backlog) for frame in run.frames())
             return b"".join((*frames, self._decoder.rest))
 
+        self._replies.flush()
+        if self._replies.waiting or self._draining or self._decoder.error or not await connection.is_portable():
+            return False
         if await siblings.give(home, connection.fileno(), connection.listener.name, state, unread):
             self._backlog = []
             connection.let_go()

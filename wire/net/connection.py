@@ -329,10 +329,10 @@ class Connection(asyncio.Protocol):
             self._held = count
             self.listener.limits.partial.hold(self, count)
 
-    @property
-    def is_portable(self) -> bool:
+    async def is_portable(self) -> bool:
         """Whether another process could go on with it: without TLS, open in both directions, all that was written sent.
         """
+        await asyncio.sleep(0)  # uvloop writes at the end of a turn
         transport = self._transport
         if self._closing or self._eof or self._soon or transport.get_extra_info("sslcontext") is not None:
             return False

@@ -35,8 +35,8 @@ from typing import Any, Final, NamedTuple
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a process waits for each step of the other one.
-PATIENCE: Final = 1.0
+#: Seconds that a process waits for each step of the other one: as long as a node may be silent.
+PATIENCE: Final = 10.0
 #: Bytes of an offer, at most.
 MOST_OFFERED: Final = 128 << 10
 #: Offers that are taken in one turn of the event loop.

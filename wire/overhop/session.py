@@ -318,7 +318,7 @@ class OverhopSession:
 
         self._replies.flush()
         moved = False
-        if connection.is_portable and not (self._replies.waiting or self._draining or self._decoder.error is not None):
+        if not (self._draining or self._decoder.error) and await connection.is_portable():
             with contextlib.suppress(decoder.Unencodable):
                 moved = await siblings.give(home, connection.fileno(), connection.listener.name, state, unread)
         if moved:

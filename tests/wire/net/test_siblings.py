@@ -64,7 +64,7 @@ async def process(directory: Path, number: int, **options: Any) -> AsyncIterator
 
 async def give(mine: Siblings, session: Any, unread: bytes = b"", state: State = STATE) -> bool:
     """Hand a session's connection over to process 1, as sessions do."""
-    assert session.connection.is_portable
+    assert await session.connection.is_portable()
     moved = await mine.give(1, session.connection.fileno(), "test", state, lambda: unread)
     if moved:
         session.connection.let_go()
