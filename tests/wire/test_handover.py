@@ -124,24 +124,29 @@ def test_workers_and_producers_of_a_queue_meet_in_its_process(pair: Pair, store:
 
 
 def test_what_is_sent_at_once_is_taken_once_and_in_order_wherever_it_is_cut(pair: Pair) -> None:
-    topics = [named("cut", "topic", home).encode() for home in (0, 1)]
-    for round in range(CLIENTS):
-        for topic in topics:
-            with Blip(pair.broker.blipmq) as consumer, Blip(pair.broker.blipmq, key="") as client:
-                subscription = consumer.subscribe(topic)
-                bodies = [b"%06d" % n + bytes(1000) for n in range(700)]
-                frames = [blipmq.encode_publish(8, 1, topic, body) for body in bodies]
-                stream = b"".join((blipmq.encode_hello(1), blipmq.encode_auth(2, "dev-key"), *frames,
-                                   blipmq.encode_ping(9)))  # fmt: skip
-                at = (61, 700, 100_003, len(stream) - 5)[round % 4]
-                client.send(stream[:at])
-                assert client.read() == Frame(blipmq.ACK, 1, bytes(8))
-                client.send(stream[at:])
-                while (frame := client.read()) != Frame(blipmq.PONG, 9):
-                    assert frame == Frame(blipmq.ACK, 2, bytes(8))
-                assert pair.store.payloads(pair.store.queue_of(subscription)) == bodies
-                assert consumer.consume(subscription, 1) == bodies[:1]
-                client.publish(topic, b"last")
+    clients: tuple[list[Blip], list[Blip]] = ([], [])
+    with contextlib.ExitStack() as stack:
+        for home, cut in itertools.product((0, 1), range(CLIENTS)):
+            topic = named(f"cut{cut}", "topic", home).encode()
+            consumer = stack.enter_context(Blip(pair.broker.blipmq))
+            client = stack.enter_context(Blip(pair.broker.blipmq, key=""))
+            subscription = consumer.subscribe(topic)
+            bodies = [b"%06d" % n + bytes(1000) for n in range(300)]
+            frames = [blipmq.encode_publish(8, 1, topic, body) for body in bodies]
+            frames[50:50] = [blipmq.encode_publish(8, 1, b"aside", b"x")]  # what comes behind is by itself
+            handshake = blipmq.encode_hello(1) + blipmq.encode_auth(2, "dev-key")
+            stream = b"".join((handshake, *frames, blipmq.encode_ping(9)))
+            at = (len(handshake) + 20, 5000, 100_003, len(stream) - 5)[cut % 4]
+            client.send(stream[:at])
+            assert client.read() == Frame(blipmq.ACK, 1, bytes(8))
+            client.send(stream[at:])
+            assert client.read() == Frame(blipmq.ACK, 2, bytes(8))
+            assert client.read() == Frame(blipmq.PONG, 9)
+            assert pair.store.payloads(pair.store.queue_of(subscription)) == bodies
+            assert consumer.consume(subscription, 2) == bodies[:2]
+            clients[home].extend((client, consumer))
+        for home in (0, 1):
+            assert {pair.pid_of(client) for client in clients[home]} == {pair.children()[home].pid}
 
 
 def test_jobs_that_are_sent_at_once_are_taken_once_and_in_order_wherever_they_are_cut(pair: Pair) -> None:

@@ -322,7 +322,6 @@ class OverhopSession:
             with contextlib.suppress(decoder.Unencodable):
                 moved = await siblings.give(home, connection.fileno(), connection.listener.name, state, unread)
         if moved:
-            self._behind = []
             connection.let_go()
         else:
             self._behind.insert(0, first)
