@@ -7,7 +7,7 @@ import itertools
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,19 +48,21 @@ class Pair(NamedTuple):
         """The directory of the processes' sockets."""
         return Path(self.children()[0].cmdline()[-3])
 
-    def pid_of(self, client: Raw) -> int:
-        """The process that serves a client's connection."""
-        host, port = client.socket.getsockname()
+    def pids_of(self, clients: Iterable[Raw]) -> Counter[int]:
+        """The processes that list these clients' connections, and how many of them each. For a moment that may be the
+        one that has handed a connection over."""
+        self.store.execute(LOOK)
+        addresses = ["{}:{}".format(*client.socket.getsockname()) for client in clients]
+        rows = self.store.rows(
+            "select pid from queues_connection c join queues_node n on n.id = c.node_id where c.address = any(%s)",
+            addresses,
+        )
+        return Counter(pid for (pid,) in rows)
 
-        def look() -> int:
-            self.store.execute(LOOK)
-            found = self.store.rows(
-                "select pid from queues_connection c join queues_node n on n.id = c.node_id where c.address = %s",
-                f"{host}:{port}",
-            )
-            return int(found[0][0]) if len(found) == 1 else 0
-
-        return int(wait_until(look, f"one row of {host}:{port}"))
+    def wait_until_served_by(self, home: int, clients: Sequence[Raw]) -> None:
+        """Wait until this process alone lists the connections of all these clients."""
+        wanted = {self.children()[home].pid: len(clients)}
+        wait_until(lambda: self.pids_of(clients) == wanted, lambda: f"{wanted} (now {self.pids_of(clients)})")
 
 
 def named(prefix: str, kind: str, home: int) -> str:
@@ -98,7 +100,7 @@ def test_publishers_and_consumers_of_a_topic_meet_in_its_process(pair: Pair, hom
             assert own == sorted(own)
         for client in subscribers[1:]:
             client.subscribe(topic)
-        assert {pair.pid_of(client) for client in clients} == {pair.children()[home].pid}
+        pair.wait_until_served_by(home, clients)
 
 
 @pytest.mark.parametrize("home", [0, 1])
@@ -117,7 +119,7 @@ def test_workers_and_producers_of_a_queue_meet_in_its_process(pair: Pair, store:
             producer.enqueue_many(name, [[number, n] for n in range(3)])
         got = [payload for worker in workers for payload in worker.do(name, 3)]
         assert sorted(got) == [[number, n] for number in range(CLIENTS) for n in range(3)]
-        assert {pair.pid_of(client) for client in (*producers, *workers)} == {pair.children()[home].pid}
+        pair.wait_until_served_by(home, [*producers, *workers])
         wids = {client.wid for client in (*producers, *workers)}  # they are the workers that they were
         told = "select wid::text from queues_worker w join queues_node n on n.id = w.node_id where n.pid = %s"
         wait_until(lambda: {wid for (wid,) in store.rows(told, pair.children()[home].pid)} >= wids)
@@ -146,7 +148,7 @@ def test_what_is_sent_at_once_is_taken_once_and_in_order_wherever_it_is_cut(pair
             assert consumer.consume(subscription, 2) == bodies[:2]
             clients[home].extend((client, consumer))
         for home in (0, 1):
-            assert {pair.pid_of(client) for client in clients[home]} == {pair.children()[home].pid}
+            pair.wait_until_served_by(home, clients[home])
 
 
 def test_jobs_that_are_sent_at_once_are_taken_once_and_in_order_wherever_they_are_cut(pair: Pair) -> None:
@@ -188,8 +190,8 @@ def test_what_cannot_be_handed_over_is_served_where_it_is(pair: Pair, store: Dat
         for number, peer in enumerate(peers[:CLIENTS]):
             peer.enqueue(queue, number)
         assert sorted(peer.do(queue, 1)[0] for peer in peers[CLIENTS:]) == list(range(CLIENTS))
-        served = Counter(pair.pid_of(client) for client in (*blips, *peers))
-        assert served.keys() == {child.pid for child in pair.children().values()}
+        pids = {child.pid for child in pair.children().values()}
+        wait_until(lambda: pair.pids_of([*blips, *peers]).keys() == pids)
 
 
 def test_a_connection_that_has_begun_elsewhere_stays_and_is_served(pair: Pair) -> None:
@@ -201,7 +203,7 @@ def test_a_connection_that_has_begun_elsewhere_stays_and_is_served(pair: Pair) -
             subscription = client.subscribe(second)
             client.publish(second, b"x")
             assert client.consume(subscription, 1) == [b"x"]
-        assert {pair.pid_of(client) for client in clients} == {pair.children()[0].pid}
+        pair.wait_until_served_by(0, clients)
 
 
 def test_over_tls_connections_stay_where_they_are(store: Database, tmp_path: Path) -> None:
@@ -232,7 +234,7 @@ def test_the_clients_of_a_process_that_is_killed_are_served_by_the_other(store: 
                 client.publish(topic, b"%d" % number)
             held = clients[0].next(subscription)
             victim = pair.children()[1]
-            assert {pair.pid_of(client) for client in clients} == {victim.pid}
+            pair.wait_until_served_by(1, clients)
             victim.kill()
             assert psutil.wait_procs([victim], PATIENCE)[1] == []  # its sockets are closed
             assert {client.rest() for client in clients} == {b""}
@@ -242,14 +244,12 @@ def test_the_clients_of_a_process_that_is_killed_are_served_by_the_other(store: 
             got = client.consume(subscription, CLIENTS + 1)
             assert set(got) == wanted, held
         wait_until(lambda: pair.children().keys() == {0, 1} and pair.children()[1].pid != victim.pid)
-        wait_until(lambda: (pair.directory / "1").exists())
-
-        def is_home_again() -> bool:
-            with Blip(broker.blipmq) as client:
+        wait_until(lambda: broker.lines.count(f"[1] blipmq 127.0.0.1:{broker.blipmq[1]}") == 2)  # it listens again
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(Blip(broker.blipmq)) for _ in range(CLIENTS)]
+            for client in clients:
                 client.publish(topic, b"again")
-                return pair.pid_of(client) == pair.children()[1].pid
-
-        wait_until(is_home_again)
+            pair.wait_until_served_by(1, clients)
         directory = pair.directory
         assert broker.stop() == 0
         assert not directory.exists()
