@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib
 import logging
 import signal
+import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +20,7 @@ from wire.blipmq.session import BlipMQSession
 from wire.net.address import HostPort, Network
 from wire.net.limits import ConnectionLimits, ListenerOptions
 from wire.net.listener import Listener
+from wire.net.siblings import Place, Reservation, Siblings, State
 from wire.overhop.service import OverhopOptions, OverhopService
 from wire.overhop.session import OverhopSession
 from wire.server import Quotas, Server
@@ -43,7 +46,8 @@ class WireOptions:
     sspq_dead_letters: bool = True
     max_frame: int = 16 << 20
     quotas: Quotas = field(default_factory=Quotas)
-    reuse_port: bool = False
+    #: Among the processes that share the ports, if there are several.
+    place: Place | None = None
     drain_timeout: float = 10.0
 
 
@@ -86,12 +90,18 @@ async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
     if not await _start(engine, stop):
         return
     server = Server(engine, options.quotas)
-    overhop = OverhopService(engine, options.overhop_options, server.unconfirmed) if options.overhop else None
+    if options.place is not None:
+        server.siblings = Siblings(options.place, functools.partial(_reserve, server))
+    overhop = None
+    if options.overhop:
+        overhop = OverhopService(engine, options.overhop_options, server.unconfirmed, server.siblings)
     schedulers = [Scheduler(), Scheduler(look=bulk.run_pending, name="bulk operations")]
     engine.on_periodic_change += [scheduler.wake for scheduler in schedulers]
     try:
         if overhop is not None:
             await overhop.start()
+        if server.siblings is not None:
+            server.siblings.start()
         for listener in await _listeners(options, server, overhop):
             address = await listener.start()
             server.listeners.append(listener)
@@ -107,6 +117,8 @@ async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
         if status is not None:
             status.close()
     finally:
+        if server.siblings is not None:
+            server.siblings.stop()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*(asyncio.to_thread(scheduler.stop, 1.0) for scheduler in schedulers))
             await server.stop(options.drain_timeout)
@@ -114,13 +126,25 @@ async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
                 await overhop.stop()
 
 
+def _reserve(server: Server, name: str, sock: socket.socket, state: State) -> Reservation | None:
+    """Count in a connection that another process offers to the listener of this name; None if there is no room."""
+    for listener in server.listeners:
+        if listener.name == name:
+            return listener.reserve(sock, state)
+    return None
+
+
 async def _listeners(options: WireOptions, server: Server, overhop: OverhopService | None) -> list[Listener]:
     """One listener for each address that is on; they share the limits on connections."""
     limits = ConnectionLimits.of(options.listener)
     made: list[Listener] = []
+    shared = options.place is not None
 
-    def add(name: str, address: HostPort, factory: Callable[..., Any], open_to: ListenerOptions) -> None:
-        made.append(Listener(name, address, factory, open_to, options.reuse_port, limits))
+    def add(
+        name: str, address: HostPort, factory: Callable[..., Any], open_to: ListenerOptions,
+        has_room: Callable[[State], bool] = lambda state: True,
+    ) -> None:  # fmt: skip
+        made.append(Listener(name, address, factory, open_to, shared, limits, has_room))
 
     if options.blipmq is not None:
         add(
@@ -128,6 +152,7 @@ async def _listeners(options: WireOptions, server: Server, overhop: OverhopServi
             options.blipmq,
             lambda connection: BlipMQSession(connection, server, options.max_frame),
             options.listener,
+            lambda state: server.has_room(state["grant"]),
         )
     guarded = replace(options.listener, allow=options.allow)
     if options.overhop is not None and overhop is not None:

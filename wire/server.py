@@ -12,6 +12,7 @@ from queues.engine import Engine
 from queues.keysessions import KeySessions
 from queues.throttle import FailureThrottle
 from wire.net.listener import Listener
+from wire.net.siblings import Siblings
 from wire.unconfirmed import UnconfirmedByClient
 
 SATURATED = "engine"
@@ -43,6 +44,8 @@ class Server:
         self.unconfirmed = UnconfirmedByClient(engine, self.quotas.pending_bytes, self.over_quota)
         self.throttle = FailureThrottle()
         self.listeners: list[Listener] = []
+        #: The other processes of this `runwire`, if there are any.
+        self.siblings: Siblings | None = None
         #: Messages that a protocol without answers could not keep, by reason.
         self.lost_publishes: Counter[str] = Counter()
         self.by_key = KeySessions[Revocable](self.over_quota)
@@ -52,6 +55,10 @@ class Server:
     def admit(self, key: int, session: Revocable) -> bool:
         """Remember which key opened a session; False, and nothing is remembered, when it has opened too many."""
         return self.by_key.admit(key, session, self.quotas.connections_per_key)
+
+    def has_room(self, key: int) -> bool:
+        """Whether a key may open one more session."""
+        return len(self.by_key.of(key)) < self.quotas.connections_per_key
 
     def _key_changed(self, key: int) -> None:
         for session in tuple(self.by_key.of(key)):

@@ -95,6 +95,10 @@ class ClientConnection:
         """The client has shown an API key, or has a name."""
         self.key, self.name = key, _bounded(name)
 
+    def continue_since(self, since: float) -> None:
+        """Another process has handed the connection over, which came then (Unix time)."""
+        self.since = since
+
     def published(self, count: int) -> None:
         """Count messages that it has published."""
         self.messages_in += count

@@ -132,6 +132,11 @@ class FrameReader(ABC, Generic[F]):
         return len(self._rest)
 
     @property
+    def rest(self) -> bytes:
+        """The bytes of a frame that is not complete."""
+        return bytes(self._rest)
+
+    @property
     def expected(self) -> int:
         """Bytes that the frame which is not complete has in all, as far as known; 0 when there is none."""
         return self._need if self._rest else 0

@@ -2,6 +2,9 @@
 
 Frames are handled strictly in order. A frame that cannot be answered at once (a key to look up, a subscription to
 make, a claim from the store) blocks the session: it stops reading, keeps the frames behind, and goes on from there.
+
+The first frame that names a topic decides in which process of this `runwire` the connection is served
+(wire/net/siblings.py).
 """
 
 from __future__ import annotations
@@ -28,11 +31,12 @@ from queues.engine import (
 )
 from queues.reach import Operation, Protocol
 from wire.blipmq import codec
-from wire.blipmq.codec import ACK, HEADER, MAX_FRAME_SIZE, MIN_LENGTH, POLL, PONG, PUBLISH
+from wire.blipmq.codec import ACK, HEADER, HEADER_SIZE, MAX_FRAME_SIZE, MIN_LENGTH, POLL, PONG, PUBLISH, SUBSCRIBE
 from wire.blipmq.machine import Action, Conversation, State, Success
 from wire.blipmq.runs import Run, RunDecoder, SharedDeliveries, encode_deliveries
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure
+from wire.net.siblings import State as HandedState
 from wire.replies import Replies
 from wire.server import Server
 from wire.unconfirmed import Unconfirmed
@@ -84,6 +88,9 @@ class BlipMQSession:
         self._conversation = Conversation()
         self._replies = Replies(server.engine, connection)
         self._grant: Grant | None = None
+        #: Until the first topic is known: where the connection may be handed over, and the API key to show there.
+        self._siblings = server.siblings
+        self._key = ""
         self._unconfirmed: Unconfirmed | None = None
         #: Frames that wait behind the one the session is blocked by.
         self._backlog: list[Run] = []
@@ -114,6 +121,14 @@ class BlipMQSession:
         return self._client
 
     # Called by the connection.
+
+    def resume(self, state: HandedState) -> None:
+        """Go on behind AUTH. The key is looked up again: it may have been revoked meanwhile."""
+        self._siblings = None
+        self._conversation.succeeded(Success.HELLO_ACCEPTED)
+        self._client.continue_since(state["since"])
+        self.connection.handshake_done()
+        self._block(self._show_key_again(state["key"]))
 
     def data_received(self, data: bytes) -> None:
         runs = self._decoder.feed(data)
@@ -356,6 +371,9 @@ class BlipMQSession:
         if not self._grant.may(Protocol.BLIPMQ, Operation.PUBLISH, "topic", topic):
             self._nack_all(run, codec.FORBIDDEN)
             return len(run)
+        if (home := self._other_home(topic)) is not None:
+            self._block(self._move_publisher(home, run))
+            return len(run)
         publisher = self._engine.publisher(Destination("topic", topic), self._grant.id)
         if qos:  # nearly always the next PUBLISH has the same topic
             self._publisher, self._prefix = publisher, run.common
@@ -379,6 +397,43 @@ class BlipMQSession:
             self._nack(cid, codec.FORBIDDEN)
             return
         self._block(self._make_subscription(cid, topic, qos))
+
+    # In another process.
+
+    def _other_home(self, topic: bytes) -> int | None:
+        """The process that is to go on with this connection, whose first topic this is; None: this one."""
+        if (siblings := self._siblings) is None:
+            return None
+        home = siblings.elsewhere("topic", topic)
+        if home is None or self._publisher is not None or self._polled or self._late:
+            self._siblings, self._key = None, ""
+            return None
+        return home
+
+    async def _move(self, home: int, first: Run) -> bool:
+        """Hand the connection over, if that process takes it; `first` are the frames that come next."""
+        siblings, grant, connection = self._siblings, self._grant, self.connection
+        assert siblings is not None
+        assert grant is not None
+        state = {"key": self._key, "grant": grant.id, "since": self._client.since}
+        self._siblings, self._key = None, ""
+
+        def unread() -> bytes:
+            frames = (codec.encode(*frame) for run in (first, *self._backlog) for frame in run.frames())
+            return b"".join((*frames, self._decoder.rest))
+
+        self._replies.flush()
+        if self._replies.waiting or self._draining or self._decoder.error or not await connection.is_portable():
+            return False
+        if await siblings.give(home, connection.fileno(), connection.listener.name, state, unread):
+            self._backlog = []
+            connection.let_go()
+            return True
+        return False
+
+    async def _move_publisher(self, home: int, first: Run) -> None:
+        if not await self._move(home, first):
+            self._backlog.insert(0, first)
 
     # Frames that block the session.
 
@@ -496,6 +551,9 @@ class BlipMQSession:
         if not self._may_consume(subscription.topic):
             self._nack(cid, codec.FORBIDDEN)
             return
+        home = self._other_home(subscription.topic)
+        if home is not None and await self._move(home, Run(POLL, payload, [cid], [])):
+            return
         known = self._remember(payload, subscription)
         if not self._deliver_one(cid, known) and self._may_come(known):
             self._await_message(cid, known)
@@ -566,8 +624,7 @@ class BlipMQSession:
 
     async def _authenticate(self, cid: int, key: str) -> None:
         try:
-            address = self.connection.peer[0]
-            grant = await self._patiently(lambda: self._engine.authenticate(key, Protocol.BLIPMQ, address))
+            grant = await self._grant_of(key)
         except StoreUnavailable as error:
             self._nack(cid, codec.Reject(500, str(error)))
             return
@@ -577,13 +634,34 @@ class BlipMQSession:
         if not self._server.admit(grant.id, self):
             self._nack(cid, codec.TOO_MANY_CONNECTIONS)
             return
+        if self._siblings is not None:
+            self._key = key
+        self._begin(grant)
+        self.connection.handshake_done()
+        self._say(codec.encode_ack(cid, 0))
+
+    async def _show_key_again(self, key: str) -> None:
+        """As AUTH, which has been answered. A key that is no longer good, or has too many connections by now, ends this
+        one."""
+        try:
+            grant = await self._grant_of(key)
+        except StoreUnavailable:
+            grant = None
+        if grant is None or not self._server.admit(grant.id, self):
+            self.connection.abort()
+        else:
+            self._begin(grant)
+
+    async def _grant_of(self, key: str) -> Grant | None:
+        address = self.connection.peer[0]
+        return await self._patiently(lambda: self._engine.authenticate(key, Protocol.BLIPMQ, address))
+
+    def _begin(self, grant: Grant) -> None:
         self._grant = grant
         self._unconfirmed = self._server.unconfirmed.of(grant.id)
         self.connection.name_key(grant.id)
         self._client.identify(grant.id)
         self._conversation.succeeded(Success.AUTHENTICATED)
-        self.connection.handshake_done()
-        self._say(codec.encode_ack(cid, 0))
 
     async def _refuse(self, cid: int, reject: codec.Reject) -> None:
         """Refuse a version or a key; an address that goes on trying waits longer and longer."""
@@ -592,6 +670,9 @@ class BlipMQSession:
 
     async def _make_subscription(self, cid: int, topic: bytes, qos: int) -> None:
         assert self._grant is not None
+        home = self._other_home(topic)
+        if home is not None and await self._move(home, _subscribe_frame(cid, topic, qos)):
+            return
         try:
             owner = self._grant.id
             subscription = await self._patiently(lambda: self._engine.subscriptions.create(topic, qos, owner))
@@ -639,6 +720,11 @@ class BlipMQSession:
 
     def _nack(self, cid: int, reject: codec.Reject) -> None:
         self._say(codec.encode_nack(cid, *reject))
+
+
+def _subscribe_frame(cid: int, topic: bytes, qos: int) -> Run:
+    """The frame of a SUBSCRIBE."""
+    return Run(SUBSCRIBE, codec.encode_subscribe(cid, topic, qos)[HEADER_SIZE:], [cid], [])
 
 
 def _encode(tags: Sequence[int], prefix: bytes, bodies: list[bytes]) -> bytes | bytearray:

@@ -25,6 +25,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from wire.net.address import HostPort
 from wire.net.limits import Closure, ConnectionLimits, ListenerOptions
+from wire.net.siblings import State
 
 logger = logging.getLogger("wire.net.listener")
 
@@ -130,6 +131,13 @@ class Session(Protocol):
         """
 
 
+class MovableSession(Session, Protocol):
+    """A session that may be handed over to another process (wire/net/siblings.py)."""
+
+    def resume(self, state: State) -> None:
+        """Go on where the session of another process was, which had this state. Called before all other methods."""
+
+
 class Connection(asyncio.Protocol):
     """A connection as its session sees it.
 
@@ -150,6 +158,7 @@ class Connection(asyncio.Protocol):
         "_on_writable",
         "_pauses",
         "_receive",
+        "_resumed",
         "_session",
         "_silence_allowed",
         "_soon",
@@ -167,6 +176,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, listener: ConnectionOwner, peer: tuple[str, int]) -> None:
         self.listener = listener
         self.peer = peer
+        #: Of one that another process has handed over: its state, and bytes that are not handled yet.
+        self._resumed: tuple[State, bytes] | None = None
         self.name = f"{listener.name} {HostPort(*peer)}"
         self.peer_certificate: dict[str, Any] | None = None
         self._silence_allowed = False
@@ -318,6 +329,23 @@ class Connection(asyncio.Protocol):
             self._held = count
             self.listener.limits.partial.hold(self, count)
 
+    async def is_portable(self) -> bool:
+        """Whether another process could go on with it: without TLS, open in both directions, all that was written sent.
+        """
+        await asyncio.sleep(0)  # uvloop writes at the end of a turn
+        transport = self._transport
+        if self._closing or self._eof or self._soon or transport.get_extra_info("sslcontext") is not None:
+            return False
+        return not (transport.is_closing() or transport.get_write_buffer_size())
+
+    def fileno(self) -> int:
+        """The descriptor of its socket."""
+        return int(self._transport.get_extra_info("socket").fileno())
+
+    def let_go(self) -> None:
+        """Another process goes on with the connection: end it here, of which the client sees nothing."""
+        self._abort(Closure.HANDED_OVER)
+
     def failed(self, where: str) -> None:
         """An unforeseen exception is being handled: log it, and end this connection."""
         logger.exception("%s: the session failed in %s; its connection is closed", self.name, where)
@@ -325,6 +353,10 @@ class Connection(asyncio.Protocol):
         self._end(Closure.SESSION_ERROR)
 
     # Called by the listener
+
+    def resume(self, state: State, unread: bytes) -> None:
+        """Go on, once there is a transport, with a connection that another process has handed over."""
+        self._resumed = state, unread
 
     @property
     def is_stranger(self) -> bool:
@@ -401,6 +433,8 @@ class Connection(asyncio.Protocol):
             self.pause_reading(reason)
         try:
             self._session = self.listener.session_factory(self)
+            if self._resumed is not None:
+                cast(MovableSession, self._session).resume(self._resumed[0])
         except Exception:
             self.failed("its factory")
         else:
@@ -408,6 +442,9 @@ class Connection(asyncio.Protocol):
                 self._receive = self._session.data_received
                 if not self._handshake_done:
                     self.listener.limits.meet(self)
+        if self._resumed is not None:
+            (_, unread), self._resumed = self._resumed, None
+            self.data_received(unread)
         if self._pauses:
             # uvloop, and asyncio in early Python 3.11, begin to read when this method returns, paused or not.
             self.listener.loop.call_soon(self._pause_again)

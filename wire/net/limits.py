@@ -37,6 +37,8 @@ class Closure(StrEnum):
     STOPPED = "stopped"
     STOP_TIMEOUT = "stop_timeout"
     OPERATOR = "operator"
+    #: Another process of the same `runwire` goes on with it.
+    HANDED_OVER = "handed_over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

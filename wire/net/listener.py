@@ -16,9 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 from wire.net.acceptor import Acceptor
-from wire.net.address import HostPort, is_allowed
+from wire.net.address import HostPort, ip_address, is_allowed
 from wire.net.connection import Connection, Session
 from wire.net.limits import Closure, ConnectionLimits, ListenerOptions, ListenerStats, LogThrottle, Refusal
+from wire.net.siblings import Reservation, State
 from wire.net.sockets import ListenError, open_sockets
 
 __all__ = [
@@ -47,8 +48,8 @@ class Listener:
 
     ``session_factory`` makes the session of each new connection. Listeners of one process share one
     ``limits``; without it the listener has its own, from ``options``. With ``reuse_port`` several processes
-    may listen on the same port and the kernel spreads the connections. ``connections`` holds those that
-    are open.
+    may listen on the same port and the kernel spreads the connections; ``has_room`` tells whether a connection with
+    this state may be taken over from another one of them. ``connections`` holds those that are open.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Listener:
         options: ListenerOptions,
         reuse_port: bool = False,
         limits: ConnectionLimits | None = None,
+        has_room: Callable[[State], bool] = lambda state: True,
     ) -> None:
         self.name = name
         self.address = address
@@ -66,6 +68,7 @@ class Listener:
         self.options = options
         self.reuse_port = reuse_port
         self.limits = limits or ConnectionLimits.of(options)
+        self.has_room = has_room
         self.connections: set[Connection] = set()
         self.pause_reasons: set[str] = set()
         self.stopping = False
@@ -178,9 +181,37 @@ class Listener:
             return
         connection = Connection(self, (ip, port))
         self._admitted.add(connection)
+        self._begin(sock, connection)
+
+    def _begin(self, sock: socket.socket, connection: Connection) -> None:
         task = self.loop.create_task(self._adopt(sock, connection))
         self._handshakes[connection] = task
         task.add_done_callback(functools.partial(self._adopted, sock, connection))
+
+    def reserve(self, sock: socket.socket, state: State) -> Reservation | None:
+        """Count in a connection that another process offers; None if there is no room for it here."""
+        try:
+            host, port, *_ = sock.getpeername()
+        except OSError:  # the client has gone meanwhile
+            return None
+        ip = str(ip_address(host))
+        if self.stopping or not self.has_room(state) or self.limits.acquire(ip):
+            return None
+        connection = Connection(self, (ip, port))
+        self._admitted.add(connection)
+        return Reservation(
+            functools.partial(self._begin_reserved, sock, connection),
+            functools.partial(self._cancel_reserved, sock, connection),
+        )
+
+    def _begin_reserved(self, sock: socket.socket, connection: Connection, state: State, unread: bytes) -> None:
+        sock.setblocking(False)
+        connection.resume(state, unread)
+        self._begin(sock, connection)
+
+    def _cancel_reserved(self, sock: socket.socket, connection: Connection) -> None:
+        sock.close()
+        self._release(connection)
 
     async def _adopt(self, sock: socket.socket, connection: Connection) -> None:
         """Give the socket to the event loop; with TLS this takes as long as the handshake."""

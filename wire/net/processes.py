@@ -5,11 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from queues import childprocess
+from wire.net.siblings import Place
 
 STATUS = "--status"
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
@@ -32,18 +35,19 @@ class StartFailed(Exception):
 class Child:
     """One process: this same command line with --processes 1."""
 
-    def __init__(self, number: int, say: Callable[[str], None], ready: Callable[[int], None]) -> None:
-        self.number = number
+    def __init__(self, place: Place, say: Callable[[str], None], ready: Callable[[int], None]) -> None:
+        self.number = place.number
         self.pause = 0.0
         self.start_at = 0.0
         self.started = 0.0
         self.process: subprocess.Popen[str] | None = None
         self.was_ready = False
+        self._place = place
         self._say = say
         self._ready = ready
 
     def start(self) -> None:
-        command = childprocess.command(childprocess.own_program(), *child_arguments(sys.argv[1:], self.number))
+        command = childprocess.command(childprocess.own_program(), *child_arguments(sys.argv[1:], self._place))
         self.started = time.monotonic()
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         threading.Thread(target=self._relay, args=(self.process,), daemon=True).start()
@@ -93,16 +97,17 @@ def run_processes(count: int, drain_timeout: float, say: Callable[[str], None]) 
                 if not waiting:
                     say("ready")
 
-    children = [Child(number, say_one, ready) for number in range(count)]
     exit_status = 0
-    try:
-        while not stop.is_set():
-            for child in children:
-                child.watch()
-            stop.wait(LOOK)
-    except StartFailed as error:
-        exit_status = error.status
-    _stop([child.process for child in children if child.process is not None], drain_timeout + GRACE)
+    with tempfile.TemporaryDirectory(prefix="fivewire-", ignore_cleanup_errors=True) as directory:
+        children = [Child(Place(Path(directory), number, count), say_one, ready) for number in range(count)]
+        try:
+            while not stop.is_set():
+                for child in children:
+                    child.watch()
+                stop.wait(LOOK)
+        except StartFailed as error:
+            exit_status = error.status
+        _stop([child.process for child in children if child.process is not None], drain_timeout + GRACE)
     return exit_status
 
 
@@ -119,14 +124,14 @@ def _stop(processes: list[subprocess.Popen[str]], timeout: float) -> None:
             process.wait()
 
 
-def child_arguments(arguments: list[str], number: int) -> list[str]:
-    """The command line of a child, from its parent's: one process that shares its ports.
+def child_arguments(arguments: list[str], place: Place) -> list[str]:
+    """The command line of a child, from its parent's: one process that shares its ports with others.
 
     The first one has the status page, for all. Of an option given twice the last one counts, also where the first was
     abbreviated.
     """
-    words = _without_status(arguments) if number else arguments
-    return [*words, "--processes", "1", "--share-ports"]
+    words = _without_status(arguments) if place.number else arguments
+    return [*words, "--processes", "1", "--share-ports", str(place.directory), str(place.number), str(place.count)]
 
 
 def _without_status(arguments: list[str]) -> list[str]:

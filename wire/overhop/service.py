@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from queues import reach
 from queues.engine import ANONYMOUS, NOTHING, Destination, Engine, Grant, Publisher, StoreUnavailable
 from queues.reach import SYSTEM_QUEUE, Operation
+from wire.net.siblings import Siblings
 from wire.overhop.codec.decoder import MAX_ENVELOPE
 from wire.overhop.codec.fields import MAX_NAME, forbidden
 from wire.overhop.machine import Limits
@@ -67,8 +68,13 @@ class ServedSession(Protocol):
 class OverhopService:
     """Shared by all sessions of a process. It keeps its sessions by what they are: anonymous, or workers by wid."""
 
-    def __init__(self, engine: Engine, options: OverhopOptions, unconfirmed: UnconfirmedByClient) -> None:
+    def __init__(
+        self, engine: Engine, options: OverhopOptions, unconfirmed: UnconfirmedByClient,
+        siblings: Siblings | None = None,
+    ) -> None:  # fmt: skip
+        """`siblings` are the other processes of this `runwire`, if there are any."""
         self.engine = engine
+        self.siblings = siblings
         self.unconfirmed = unconfirmed
         self.options = options
         self.queries = Queries(engine, self.largest_payload, options.most_queues)

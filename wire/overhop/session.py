@@ -3,14 +3,18 @@
 Messages are handled strictly in order. A request that has to look into the store blocks the session: it stops reading,
 keeps the messages behind, and goes on from there. ENQUEUE, DONE and the like do not block: their answers wait in
 `Replies` for the commit. QUESTs are no answers and are sent at once.
+
+The first ENQUEUE or SUBSCRIBE decides by its queue in which process of this `runwire` the connection is served
+(wire/net/siblings.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import UTC, datetime, timedelta
 from time import time
 from typing import Any
@@ -20,6 +24,7 @@ from queues.engine import EngineError
 from queues.reach import Operation, Protocol
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure
+from wire.net.siblings import State as HandedState
 from wire.overhop.codec import decoder, messages
 from wire.overhop.codec.decoder import PUSH_RID, Code, OverhopEnvelope, Type, format_timestamp
 from wire.overhop.codec.fields import DomainError, ShapeError, forbidden
@@ -52,6 +57,8 @@ class OverhopSession:
         self._enqueuer = Enqueuer(connection, service, self._replies, self._spawn, client)
         self._deliveries = Deliveries(connection, service, self._replies, client)
         self._wid = ""
+        #: Until the first queue is known: where the connection may be handed over.
+        self._siblings = service.siblings
         self._loop = asyncio.get_running_loop()
         self._conversation = Conversation(service.options.limits, self._loop.time())
         self._decoder = RunDecoder(service.options.max_envelope)
@@ -77,6 +84,15 @@ class OverhopSession:
         connection.leave_handshake_to_session()
 
     # Called by the connection.
+
+    def resume(self, state: HandedState) -> None:
+        """Go on as the worker that it is."""
+        self._siblings = None
+        for before in (Type.HELLO, Type.REGISTER):
+            self._conversation.on_message(before, self._loop.time())
+        self._connected_at, self._requests = state["since"], state["requests"]
+        self._client.continue_since(self._connected_at)
+        self._begin(state["wid"])
 
     def data_received(self, data: bytes) -> None:
         received = self._decoder.feed(data)
@@ -218,7 +234,10 @@ class OverhopSession:
             asked = parse(p)
         action = self._conversation.on_message(t, self._loop.time())
         if action is Action.SERVE:
-            self._block(rid, self._slow(t, asked))
+            if isinstance(asked, messages.Subscribe) and (home := self._other_home(asked.q)) is not None:
+                self._block(rid, self._move(home, OverhopEnvelope(t, rid, p)))
+            else:
+                self._block(rid, self._slow(t, asked))
         else:
             self._act(action, rid, f"a message of type {t} is not allowed here")
 
@@ -243,7 +262,12 @@ class OverhopSession:
             self.connection.close()
 
     def _register(self, rid: str) -> None:
-        self._wid = str(uuid4())
+        self._begin(str(uuid4()))
+        self._replies.begin().append(decoder.ok(rid, {"wid": self._wid}))
+
+    def _begin(self, wid: str) -> None:
+        """From now on this is a worker."""
+        self._wid = wid
         self._service.registered(self, self._wid)
         grant = self._service.grant
         self._client.identify(None if grant is None else grant.id, self._wid)
@@ -259,7 +283,48 @@ class OverhopSession:
             Type.DONE: deliveries.done, Type.FAIL: deliveries.fail, Type.BEAT: deliveries.beat,
         }  # fmt: skip
         self._runs = {JobRun: self._enqueuer.publish_run, DoneRun: deliveries.done_run}
-        self._replies.begin().append(decoder.ok(rid, {"wid": self._wid}))
+        if self._siblings is not None:
+            self._fast[Type.ENQUEUE] = self._first_enqueue
+            del self._runs[JobRun]
+
+    # In another process.
+
+    def _first_enqueue(self, rid: str, p: Payload) -> None:
+        """The first ENQUEUE, unless a SUBSCRIBE came before."""
+        home = self._other_home(messages.enqueue(p).q)
+        if home is None:
+            self._enqueue(rid, p)
+        else:
+            self._block(rid, self._move(home, OverhopEnvelope(Type.ENQUEUE, rid, p)))
+
+    def _other_home(self, queue: str) -> int | None:
+        """The process that is to go on with this connection, whose first queue this is; None: this one."""
+        if (siblings := self._siblings) is None:
+            return None
+        self._siblings = None
+        self._fast[Type.ENQUEUE] = self._enqueue
+        self._runs[JobRun] = self._enqueuer.publish_run
+        return siblings.elsewhere("queue", queue.encode())
+
+    async def _move(self, home: int, first: OverhopEnvelope) -> None:
+        """Hand the connection over, if that process takes it; else the `first` message is handled here."""
+        siblings, connection = self._service.siblings, self.connection
+        assert siblings is not None
+        state = {"wid": self._wid, "since": self._connected_at, "requests": self._requests}
+
+        def unread() -> bytes:
+            behind = (message for one in self._behind for message in _envelopes(one))
+            return b"".join((*(decoder.encode(*message) for message in (first, *behind)), self._decoder.rest))
+
+        self._replies.flush()
+        moved = False
+        if not (self._draining or self._decoder.error) and await connection.is_portable():
+            with contextlib.suppress(decoder.Unencodable):
+                moved = await siblings.give(home, connection.fileno(), connection.listener.name, state, unread)
+        if moved:
+            connection.let_go()
+        else:
+            self._behind.insert(0, first)
 
     # Requests that do not block.
 
@@ -445,3 +510,8 @@ class OverhopSession:
             "requests": self._requests,
             **self._deliveries.snapshot(),
         }
+
+
+def _envelopes(received: Received) -> Iterable[OverhopEnvelope]:
+    """The messages of a run, or the one that was received by itself."""
+    return (received,) if isinstance(received, OverhopEnvelope) else received.envelopes()

@@ -15,11 +15,17 @@ import psutil
 import pytest
 
 from tests.process import Process
-from wire.management.commands.runwire import Command
+from wire.management.commands.runwire import Command, place_of
 from wire.net import processes
 from wire.net.processes import FIRST_PAUSE, LIVED, LONGEST_PAUSE, Child, StartFailed, child_arguments
+from wire.net.siblings import Place
 
 # Command lines.
+
+
+def place(number: int) -> Place:
+    """The place of one of three processes."""
+    return Place(Path("/sockets"), number, 3)
 
 
 def parsed(arguments: list[str]) -> dict[str, Any]:
@@ -34,10 +40,11 @@ def test_a_child_is_one_process_that_shares_its_ports_however_the_number_was_wri
 ) -> None:
     others = ["--sspq-also", "127.0.0.1:1=orders", "--blipmq", "127.0.0.1:2", "--settings", "x.y"]
     for arguments in ([*processes_, *others], [*others, *processes_]):
-        child = child_arguments(["manage.py", "runwire", *arguments], number)
+        child = child_arguments(["manage.py", "runwire", *arguments], place(number))
         parent = parsed(["manage.py", "runwire", *arguments])
         assert parent["processes"] == 3
-        assert parsed(child) == parent | {"processes": 1, "share_ports": True}
+        assert parsed(child) == parent | {"processes": 1, "share_ports": ["/sockets", str(number), "3"]}
+        assert place_of(*parsed(child)["share_ports"]) == place(number)
 
 
 @pytest.mark.parametrize("option", [("--status", "127.0.0.1:9"), ("--status=127.0.0.1:9",), ("--st", "127.0.0.1:9")])
@@ -45,10 +52,11 @@ def test_only_the_first_child_has_the_status_page_however_it_was_written(option:
     arguments = ["manage.py", "runwire", "--sspq", "off", *option, "--processes", "3", "--skip-checks"]
     parent = parsed(arguments)
     assert str(parent["status"]) == "127.0.0.1:9"
-    assert parsed(child_arguments(arguments, 0)) == parent | {"processes": 1, "share_ports": True}
+    first = parsed(child_arguments(arguments, place(0)))
+    assert first == parent | {"processes": 1, "share_ports": ["/sockets", "0", "3"]}
     for number in (1, 2):
-        child = parsed(child_arguments(arguments, number))
-        assert child == parent | {"processes": 1, "share_ports": True, "status": None}
+        child = parsed(child_arguments(arguments, place(number)))
+        assert child == parent | {"processes": 1, "share_ports": ["/sockets", str(number), "3"], "status": None}
 
 
 # Pauses, by a clock of the test's own.
@@ -90,7 +98,7 @@ def pause_after_death(child: Child, clock: SimpleNamespace) -> float:
 
 def test_a_child_that_keeps_dying_is_started_after_longer_and_longer_pauses(clock: SimpleNamespace) -> None:
     said: list[str] = []
-    child = Child(7, said.append, lambda _: None)
+    child = Child(place(7), said.append, lambda _: None)
     child.was_ready = True
     child.watch()
     assert [pause_after_death(child, clock) for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
@@ -99,7 +107,7 @@ def test_a_child_that_keeps_dying_is_started_after_longer_and_longer_pauses(cloc
 
 
 def test_a_child_that_has_lived_is_started_at_once_and_then_patience_is_new(clock: SimpleNamespace) -> None:
-    child = Child(0, lambda _: None, lambda _: None)
+    child = Child(place(0), lambda _: None, lambda _: None)
     child.was_ready = True
     child.watch()
     assert [pause_after_death(child, clock) for _ in range(3)] == [0.5, 1, 2]
@@ -109,7 +117,7 @@ def test_a_child_that_has_lived_is_started_at_once_and_then_patience_is_new(cloc
 
 
 def test_a_child_that_cannot_even_start_is_not_started_for_ever(clock: SimpleNamespace) -> None:
-    child = Child(0, lambda _: None, lambda _: None)
+    child = Child(place(0), lambda _: None, lambda _: None)
     child.watch()
     dead: Any = child.process
     dead.returncode = 2
@@ -119,7 +127,7 @@ def test_a_child_that_cannot_even_start_is_not_started_for_ever(clock: SimpleNam
 
 
 def test_a_child_that_lives_is_left_alone(clock: SimpleNamespace) -> None:
-    child = Child(0, lambda _: None, lambda _: None)
+    child = Child(place(0), lambda _: None, lambda _: None)
     child.watch()
     first = child.process
     clock.now += 3600
@@ -192,11 +200,15 @@ def test_all_children_run_the_same_command_line_and_the_parent_is_ready_once(pro
         assert len(family.pids) == 3
         assert family.arguments.keys() == {0, 1, 2}
         alone = ["--processes", "1", "--share-ports"]
-        first, second, third = (family.arguments[number] for number in range(3))
-        assert first == ["runwire", "--processes", "3", "--status", "127.0.0.1:9", *alone]
-        assert second == third == ["runwire", "--processes", "3", *alone]
+        directory = Path(family.arguments[0][-3])
+        assert directory.stat().st_mode & 0o777 == 0o700
+        for number in range(3):
+            status = [] if number else ["--status", "127.0.0.1:9"]
+            expected = ["runwire", "--processes", "3", *status, *alone, str(directory), str(number), "3"]
+            assert family.arguments[number] == expected
         assert family.stop() == 0
         assert family.finish() == (0, [], "")
+        assert not directory.exists()
 
 
 def test_a_dead_child_is_started_again_and_the_others_live_on(program: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -18,6 +19,7 @@ from wire.checks import check_unguarded
 from wire.net.address import AddressError, HostPort, parse_address
 from wire.net.limits import ListenerOptions
 from wire.net.processes import run_processes
+from wire.net.siblings import Place
 from wire.net.tls import server_context
 from wire.overhop.machine import Limits
 from wire.overhop.service import OverhopOptions
@@ -51,6 +53,11 @@ def address_and_queue(text: str) -> tuple[HostPort, str]:
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT=QUEUE")
     return address(where), sspq_queue(queue)
+
+
+def place_of(directory: str, number: str, count: str) -> Place:
+    """The place that the parent of several processes gives to one of them."""
+    return Place(Path(directory), int(number), int(count))
 
 
 class Command(BaseCommand):
@@ -93,7 +100,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--status", type=address, metavar="HOST:PORT", help="serve /healthz, /readyz and /metrics here"
         )
-        parser.add_argument("--share-ports", action="store_true", help=argparse.SUPPRESS)
+        parser.add_argument("--share-ports", nargs=3, metavar=("DIRECTORY", "NUMBER", "N"), help=argparse.SUPPRESS)
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not any(options[listener] for listener in ("overhop", "blipmq", "sspq", "sspq_also")):
@@ -176,6 +183,6 @@ class Command(BaseCommand):
                 connections_per_key=settings.BROKER_MAX_CONNECTIONS_PER_KEY,
                 pending_bytes=settings.BROKER_PENDING_BYTES_PER_CLIENT,
             ),
-            reuse_port=options["share_ports"],
+            place=place_of(*options["share_ports"]) if options["share_ports"] else None,
             drain_timeout=settings.BROKER_DRAIN_TIMEOUT,
         )

@@ -122,6 +122,11 @@ class FrameReader(ABC, Generic[M]):
         """Bytes held of a frame that is not complete; not 0 at end of stream means it was cut off."""
         return len(self._rest)
 
+    @property
+    def rest(self) -> bytes:
+        """The bytes of a frame that is not complete."""
+        return bytes(self._rest)
+
     def feed(self, data: bytes) -> list[M]:
         """Return the messages that `data` completes, in order; then look at `error`."""
         found: list[M] = []
