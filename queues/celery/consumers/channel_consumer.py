@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
@@ -18,8 +18,9 @@ from queues.engine import LocalQueue, Push, PushConsumer, PushRun
 WITHOUT_LIMIT = 10_000
 #: Seconds that few free places wait for more, so that one claim serves several.
 LINGER = 0.001
-#: Seconds until a queue that had less than was wanted is looked into again, so that one claim brings several.
-PAUSE = 0.005
+#: Seconds until a queue that had less than was wanted is looked into again, so that one claim brings several; the same
+#: for a channel that has messages ahead.
+PAUSE, PAUSE_AHEAD = 0.005, 0.01
 #: Seconds between looks at how fast a channel works: so far ahead it is given messages. A slow consumer
 #: is given none ahead, and they stay free for others.
 PACE = 0.05
@@ -89,11 +90,11 @@ class QueueConsumer(PushConsumer):
         self.held.difference_update(tags)
         self.channel.freed(len(tags))
 
-    def settled(self, received: Received) -> None:
-        """A delivery is settled: its place is free."""
-        if received.buffer is self.buffer and received.push.tag in self.held:
-            self.held.discard(received.push.tag)
-            self.channel.freed(1)
+    def settled(self, buffer: LocalQueue, tags: Sequence[int]) -> None:
+        """Deliveries are settled: their places are free."""
+        if buffer is self.buffer and (free := self.held.intersection(tags)):
+            self.held.difference_update(free)
+            self.channel.freed(len(free))
 
     def set_credits(self, credits: int) -> None:
         """Let so many messages be pushed, no more and no less; some may be at once."""
@@ -178,7 +179,7 @@ class ChannelConsumer:
         for each in self._consumers:
             each.set_credits(0)
         if self._free:
-            self._grant_in(PAUSE)
+            self._grant_in(PAUSE_AHEAD if self.ahead else PAUSE)
 
     def freed(self, count: int) -> None:
         """Free `count` places."""

@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 #: Messages of a queue that are claimed ahead of what consumers may have, at most.
 READ_AHEAD = 16
-#: Seconds that acknowledgements are gathered before the engine is told.
-GATHER = 0.001
+#: Seconds that acknowledgements are gathered before the engine is told; the same while consumers have messages ahead.
+GATHER, GATHER_AHEAD = 0.001, 0.01
 #: Seconds that an engine without consumers goes on.
 IDLE = 10.0
 #: Seconds that a stop has to write pending settlements.
@@ -170,7 +170,10 @@ class EngineThread:
 
     def settle(self, received: Received, how: Settlement) -> None:
         """Settle a delivery, together with others of these milliseconds."""
-        self._calls.append((self._settle, (received, how)))
+        if how is acknowledge:
+            self._calls.append((acknowledge, (received,)))
+        else:
+            self._calls.append((self._settle, (received, how)))
         if not self._gathering:
             self._gathering = True
             self._signal(self._drain_soon)
@@ -183,16 +186,42 @@ class EngineThread:
     # In the loop.
 
     def _drain_soon(self) -> None:
-        self.loop.call_later(GATHER, self._drain)
+        self.loop.call_later(GATHER_AHEAD if self._is_fast else GATHER, self._drain_settled)
+
+    def _drain_settled(self) -> None:
+        """Settle what was gathered. While consumers work fast it is looked for again, so that they need not wake the
+        thread: each time costs both threads a change of the interpreter's owner."""
+        gathered = bool(self._calls)
+        self._drain()
+        self._gathering = False  # before the look: what comes after it signals
+        if (gathered and self._is_fast) or self._calls:
+            self._gathering = True
+            self._drain_soon()
+
+    @property
+    def _is_fast(self) -> bool:
+        """Whether consumers have messages ahead, so that they do not wait for what is settled."""
+        return any(channel.ahead for channel in self._channels)
 
     def _drain(self) -> None:
-        self._gathering = False
+        done: list[Received] = []
         while self._calls:
             function, arguments = self._calls.popleft()
-            try:
-                function(*arguments)
-            except Exception:  # it costs what was asked here and nothing that comes after
-                logger.exception("%s failed in the engine's thread", getattr(function, "__qualname__", function))
+            if function is acknowledge:
+                done += arguments
+                continue
+            if done:
+                self._carry_out(self._acknowledge, done)
+                done = []
+            self._carry_out(function, *arguments)
+        if done:
+            self._carry_out(self._acknowledge, done)
+
+    def _carry_out(self, function: Callable[..., None], *arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except Exception:  # it costs what was asked here and nothing that comes after
+            logger.exception("%s failed in the engine's thread", getattr(function, "__qualname__", function))
 
     def _drain_here(self) -> None:
         """Have everything done that was asked for until now."""
@@ -203,13 +232,23 @@ class EngineThread:
         with contextlib.suppress(TimeoutError):
             self.run(drain())
 
+    def _acknowledge(self, done: list[Received]) -> None:
+        """Acknowledge deliveries, those of one queue together."""
+        together: dict[tuple[QueueConsumer, LocalQueue], list[int]] = defaultdict(list)
+        for received in done:
+            together[received.consumer, received.buffer].append(received.push.tag)
+        for (consumer, buffer), tags in together.items():
+            try:
+                buffer.ack_many(sorted(tags))
+            finally:
+                consumer.settled(buffer, tags)
+
     def _settle(self, received: Received, how: Settlement) -> None:
         try:
             how(received.buffer, received.push.tag)
         finally:
-            if how is not acknowledge:
-                self._returning = self.engine.settling
-            received.consumer.settled(received)
+            self._returning = self.engine.settling
+            received.consumer.settled(received.buffer, (received.push.tag,))
 
     # For channels.
 

@@ -24,6 +24,10 @@ class Inbox:
     def fileno(self) -> int:
         return self._reader
 
+    def add(self, item: Any) -> None:
+        """Add an item without a signal: the caller has `get` called itself."""
+        self._items.append(item)
+
     def put(self, items: list[Any]) -> None:
         """Add items; any thread may."""
         self._items.extend(items)

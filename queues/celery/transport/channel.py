@@ -62,6 +62,9 @@ class Connection(Protocol):
     def tell_dropped(self, queue: str) -> None:
         """Log, once a queue, that a message to a missing queue is dropped."""
 
+    def step_soon(self, channel: Channel) -> None:
+        """Have `Channel.step` called soon; any thread may."""
+
     def add_direct(self, consumer: DirectConsumer) -> None:
         """Read a temporary queue for a consumer."""
 
@@ -127,7 +130,7 @@ class Channel(StdChannel):
         self._unsettled: dict[int, Received] = {}
         #: Of these, what `basic_get` has got: it takes no place of a consumer.
         self._got: set[int] = set()
-        self._prefetched: PrefetchBuffer[Received] = PrefetchBuffer(self._call)
+        self._prefetched: PrefetchBuffer[Received] = PrefetchBuffer(self._call_for_next)
         self._called = False
         self._tags = itertools.count(1)
         self._prefetch = 0
@@ -288,6 +291,7 @@ class Channel(StdChannel):
         self._prefetch = prefetch_count
         if self._channel_consumer is not None and self._thread is not None:
             self._thread.call(self._channel_consumer.set_prefetch, prefetch_count)
+        self._call_for_next()
 
     def basic_consume(
         self, queue: str, no_ack: bool = False, callback: Callable[[Message], Any] | None = None,
@@ -343,14 +347,25 @@ class Channel(StdChannel):
         """Have `step` called soon."""
         if not self._called and self.connection is not None:
             self._called = True
-            self.connection.inbox.put([self])
+            self.connection.step_soon(self)
+
+    def _call_for_next(self) -> None:
+        """Have `step` called soon if there is a message and a place for it. Called after each change of either, so the
+        thread that makes the later change sees both."""
+        if self._prefetched and not self._is_full:
+            self._call()
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether consumers have as many messages as they may."""
+        return bool(self._prefetch) and len(self._unsettled) - len(self._got) >= self._prefetch
 
     def step(self) -> bool:
         """Give one message to its consumer, in the thread that serves the connection, if there is one and a place."""
         self._called = False
         if self._thread is not None and self._thread.ended and not self.closed:
             raise DatabaseUnavailable("the engine's thread has ended: the log says why")
-        if self._prefetch and len(self._unsettled) - len(self._got) >= self._prefetch:
+        if self._is_full:
             return False
         received = self._prefetched.get()
         if received is None:
@@ -358,8 +373,7 @@ class Channel(StdChannel):
         try:
             self._deliver(received)
         finally:  # also when the consumer's own code has failed: the next is not its fault
-            if self._prefetched:
-                self._call()
+            self._call_for_next()
         return True
 
     def _deliver(self, received: Received) -> None:
@@ -423,6 +437,7 @@ class Channel(StdChannel):
                 break
         if not no_ack:
             self._got.add(message.delivery_tag)
+            self._call_for_next()
         return message
 
     def message_to_python(self, message: Message) -> Message:
@@ -455,8 +470,7 @@ class Channel(StdChannel):
         if received is not None:
             self._got.discard(tag)
             received.settle(how)
-            if self._prefetched:
-                self._call()  # there is a place for the next
+            self._call_for_next()
 
     # The end.
 

@@ -25,9 +25,13 @@ LONGEST_KEY = 1024
 #: A time to live of nothing is none to the store.
 SHORTEST = 0.001
 TRANSIENT = 1
+#: kombu's encoder, made once: `kombu.utils.json.dumps` makes one for each text.
+ENCODER = kombu_json.JSONEncoder(allow_nan=False)
+#: Types of values that JSON gives back as they were.
+UNCHANGED = frozenset((str, int, float, bool, type(None)))
 NUL_OR_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*\\u(?:0000|d[89a-f][0-9a-f]{2})", re.IGNORECASE)
 
-CONTENTS = {
+CONTENTS: dict[int | None, tuple[str, str]] = {
     None: ("application/data", "binary"),
     Content.CELERY: ("application/json", "utf-8"),  # of the Python API; the transport's own say it themselves
     Content.MSGPACK: ("application/x-msgpack", "binary"),
@@ -98,16 +102,20 @@ def from_row(
     """
     if content != Content.CELERY and not foreign:
         raise Unreadable("it was not published by a Celery client")
-    headers = dict(headers or {})
-    own = headers.pop(OWN, None)
+    headers = headers or {}
+    own = headers.get(OWN)
     own = own if isinstance(own, dict) else {}
-    content_type, encoding = CONTENTS[None if content is None else Content(content)]
+    content_type, encoding = CONTENTS[content]
     properties = own.get("properties") or {}
     return Message(  # type: ignore[no-untyped-call]
         body=payload,
         content_type=own.get("content_type", content_type),
         content_encoding=own.get("content_encoding", encoding),
-        headers={name: _revived(value) for name, value in headers.items()},
+        headers={
+            name: value if type(value) in UNCHANGED else _revived(value)
+            for name, value in headers.items()
+            if name != OWN
+        },
         properties=properties,
         delivery_info={
             "exchange": own.get("exchange", ""),
@@ -128,7 +136,7 @@ def _payload(body: Any, encoding: str | None) -> bytes:
 
 def _json(headers: dict[str, Any]) -> str:
     try:
-        text: str = kombu_json.dumps(headers, allow_nan=False)
+        text: str = ENCODER.encode(headers)
     except (TypeError, ValueError) as error:
         raise UnstorableTask(f"The headers cannot be written as JSON: {error}.") from error
     if "\\u" in text and NUL_OR_SURROGATE.search(text):

@@ -22,6 +22,9 @@ from queues.engine.message import statement_parts
 from queues.engine.statements import ALL
 from queues.sqlfiles import text_array
 
+#: Queues that one notification names, at most: it has less than 8,000 bytes.
+MOST_ANNOUNCED = 100
+
 
 class PublishPath(Protocol):
     """The publisher of a channel."""
@@ -104,13 +107,12 @@ class ConnectionPublisher:
             plans = [self._plan(row.queue) for row in rows]
             if not all(plan.plain for plan in plans):
                 return self._publish(rows)
-            version = min(plan.version for plan in plans)
+            version, announce = min(plan.version for plan in plans), self._announces(plans)
             if len(rows) == 1:
-                at_once = not (self._database.durable or plans[0].temporary)
                 values = _values(rows[0], plans[0])
-                stored = self._database.query("store_one", version=version, announce=at_once, **values)
+                stored = self._database.query("store_one", version=version, announce=announce, **values)
             else:
-                stored = self._database.query("store", version=version, **_columns(rows, plans))
+                stored = self._database.query("store", version=version, announce=announce, **_columns(rows, plans))
             if stored:
                 break
             self._plans.clear()  # the topology has moved on
@@ -120,6 +122,13 @@ class ConnectionPublisher:
         if len(places) < len(rows):  # their keys are taken: the task is under way, and this is its retry
             left = set(range(len(rows))).difference(places)
             self._store([rows[place].without_key() for place in sorted(left)])
+
+    def _announces(self, plans: Sequence[QueuePlan]) -> bool:
+        """Whether the statement that stores messages in these queues is to tell engines itself: it needs one
+        notification, and its commit does not wait for the disk."""
+        if self._database.durable or any(plan.temporary for plan in plans):
+            return False
+        return len({plan.id for plan in plans}) <= MOST_ANNOUNCED
 
     def _note(self, first: int, row: MessageRow, plan: QueuePlan) -> None:
         if not row.delay:

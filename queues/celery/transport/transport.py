@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import selectors
+import threading
 import time
 from array import array
 from typing import Any
@@ -39,6 +40,8 @@ POLL = 5.0
 SWEEP = 10.0
 #: Messages given to consumers before Celery's loop has its turn again.
 TURN = 50
+#: Seconds of that turn, at least.
+REST = 0.001
 
 
 class Transport(base.Transport):
@@ -78,6 +81,7 @@ class Transport(base.Transport):
         self._numbers = array("H")
         self._direct: dict[int, list[DirectConsumer]] = {}
         self._hub: Any = None
+        self._hub_thread = 0
         self._working = False
         self._connected = False
         self._polled_at = 0.0
@@ -236,7 +240,7 @@ class Transport(base.Transport):
 
     def register_with_event_loop(self, connection: Transport, loop: Any) -> None:
         """Have the loop of a worker watch the descriptors."""
-        self._hub = loop
+        self._hub, self._hub_thread = loop, threading.get_ident()
         loop.add_reader(self.inbox.fileno(), self._work)
         loop.add_reader(self.database.fileno(), self._listen)
         loop.call_repeatedly(POLL, self._poll)
@@ -256,9 +260,26 @@ class Transport(base.Transport):
         if self.connected:
             temporary.sweep(self.database)
 
-    def _work_soon(self) -> None:
-        if self._hub is not None and not self._working:
-            self._working = True
+    @property
+    def _in_hub(self) -> bool:
+        """Whether the caller is the event loop's own thread."""
+        return self._hub is not None and threading.get_ident() == self._hub_thread
+
+    def step_soon(self, channel: Channel) -> None:
+        """Have a channel's `step` called soon; any thread may. The loop's own thread needs no signal for it."""
+        if self._in_hub:
+            self.inbox.add(channel)
+            self._work_soon()
+        else:
+            self.inbox.put([channel])
+
+    def _work_soon(self, seconds: float = 0.0) -> None:
+        if self._hub is None or self._working:
+            return
+        self._working = True
+        if self._in_hub:  # a timer, since the loop fires timers between `call_soon`'s callbacks and its wait
+            self._hub.call_later(seconds, self._work)
+        else:
             self._hub.call_soon(self._work)
 
     def _work(self) -> None:
@@ -268,4 +289,4 @@ class Transport(base.Transport):
         for _ in range(TURN):
             if not self._step():
                 return
-        self._work_soon()
+        self._work_soon(REST)

@@ -33,6 +33,8 @@ MOST = 10_000
 MOST_AHEAD = 500
 #: Seconds in which messages are gathered, unless there are many: one statement for several costs all less.
 GATHER, MANY = 0.002, 500
+#: The same while messages come fast: when there were so many the last time.
+GATHER_FAST, FAST = 0.005, 4
 FIRST_RETRY, LONGEST_RETRY = 0.05, 2.0
 #: Seconds that the end of a connection or of the process waits for the database.
 PATIENCE = 10.0
@@ -51,6 +53,8 @@ class UnconfirmedPublisher:
         self._rows: deque[MessageRow] = deque()
         self._changed = threading.Condition()
         self._storing = 0
+        #: The messages that were stored the last time.
+        self._stored = 0
         self._away = False
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -134,10 +138,10 @@ class UnconfirmedPublisher:
                 self._changed.wait()
             if len(self._rows) < MANY and not self._stopping:
                 self._changed.release()
-                time.sleep(GATHER)
+                time.sleep(GATHER_FAST if self._stored >= FAST else GATHER)
                 self._changed.acquire()
             rows = [self._rows.popleft() for _ in range(min(len(self._rows), ROWS_PER_STATEMENT))]
-            self._storing = len(rows)
+            self._storing = self._stored = len(rows)
             self._changed.notify_all()
             return rows
 

@@ -1,6 +1,8 @@
 -- Store messages in queues that plan.sql has called plain, as long as the topology is what it was. Times are seconds
--- from now. A message whose key is taken in its queue is left out. One row: the first id, and the places (from 0) of
--- those that were stored; no row when the topology has moved on.
+-- from now. A message whose key is taken in its queue is left out. With `announce` engines are told in the same
+-- transaction, which must not wait for the disk then: commits that notify wait for each other.
+-- One row: the first id, the places (from 0) of those that were stored, and whether engines are told; no row when the
+-- topology has moved on.
 with block as materialized (
     select nextval('queues_message_id') as first
     where pg_current_xact_id() is not null and queues_topology_version() = %(version)s::bigint
@@ -18,10 +20,14 @@ with block as materialized (
         case when priority <> 0 then place end, content
     from given
     on conflict (queue_id, key) where key is not null do nothing
-    returning coalesce(origin_id, id) as id, queue_id, state
+    returning id as position, coalesce(origin_id, id) as id, queue_id, state
 ), tallied as (
     insert into queues_queuetally (queue_id, ready, delayed, published)
     select queue_id, count(*) filter (where state = 0), count(*) filter (where state = 2), count(*)
     from stored group by queue_id
+), announced as materialized (
+    select pg_notify('fivewire', '{"ready":{' || string_agg('"' || queue_id || '":' || position, ',') || '}}')
+    from (select queue_id, min(position) as position from stored where %(announce)s::bool and state = 0 group by queue_id) as ready
+    having count(*) > 0
 )
-select first, array(select (id - first)::int from stored), 0 from block
+select first, array(select (id - first)::int from stored), (select count(*) from announced) from block

@@ -2,10 +2,10 @@
 -- tallied, behind the row that tells of the claim; `allowed` is how many might be taken. A segment has all of its
 -- bodies.
     returning id, payload, attempts,
+        -- As json the headers are written once; as jsonb they would be copied first.
         case when num_nonnulls(headers, key, max_attempts, expires_at, tag, origin_id, retry_interval) > 0
-            then jsonb_build_object(
-                'headers', headers, 'weight', coalesce(octet_length(headers::text), 0), 'key', key,
-                'max_attempts', max_attempts, 'tag', tag, 'origin', origin_id,
+            then json_build_object(
+                'headers', headers, 'key', key, 'max_attempts', max_attempts, 'tag', tag, 'origin', origin_id,
                 'expires_in', extract(epoch from expires_at - now()), 'content', content,
                 'retry_interval', retry_interval)::text
             when content is not null then content::text end as detail

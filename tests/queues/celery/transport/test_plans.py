@@ -15,7 +15,7 @@ TOUCHES_MESSAGES: dict[str, dict[str, Any]] = {
     "take": {"queue": 1, "limit": 100},
     "store": {
         "version": 0, "queues": [1], "bodies": [b""], "keys": ["k"], "headers": ["{}"], "delays": [0.0], "ttls": [1.0],
-        "priorities": [0], "contents": [2],
+        "priorities": [0], "contents": [2], "announce": True,
     },
     "store_one": {
         "version": 0, "queue": 1, "body": b"", "key": "k", "headers": "{}", "delay": 0.0, "ttl": None, "priority": 0,

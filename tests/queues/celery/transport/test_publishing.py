@@ -18,10 +18,13 @@ from kombu.exceptions import ChannelError
 from psycopg.conninfo import conninfo_to_dict
 
 from brokersite.environment import CHECKOUT
-from queues.celery.transport import store_connection, unconfirmed
+from queues.celery.transport import publishing, store_connection, unconfirmed
 from queues.celery.transport.address import conninfo
+from queues.celery.transport.declaring import Declared
+from queues.celery.transport.envelope import MessageRow
 from queues.celery.transport.errors import InvalidBroker
 from queues.celery.transport.publishing import ConnectionPublisher
+from queues.celery.transport.store_connection import StoreConnection
 from queues.engine import NotMigrated
 from queues.models import Queue as StoredQueue
 from tests.hydra.ports import reserved_port
@@ -390,6 +393,55 @@ def test_without_confirms_a_consumer_is_told_too(connect: Connect) -> None:
     got = Got(connect(), [ORDERS])
     publish(connect(confirm_publish=False), "now")
     assert got.bodies(1) == ["now"]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_without_confirms_engines_are_told_of_every_queue_once(
+    connect: Connect, tables: Tables, monkeypatch: pytest.MonkeyPatch, apart: bool
+) -> None:
+    """By the transaction that stores, as long as one notification has room for its queues."""
+    posted: list[str] = []
+    post: Callable[..., None] = StoreConnection.post
+
+    def note(self: StoreConnection, name: str, *parameters: str) -> None:
+        posted.append(name)
+        post(self, name, *parameters)
+
+    monkeypatch.setattr(StoreConnection, "post", note)
+    if apart:
+        monkeypatch.setattr(publishing, "MOST_ANNOUNCED", 1)
+    database = StoreConnection(conninfo(connect()), 5, durable=False)
+    for name in ("first", "second"):
+        StoredQueue.objects.create(name=name)
+    tables.connection.execute("listen fivewire")
+    rows = [
+        MessageRow(queue, b"{}", "{}", priority=priority, delay=delay)
+        for queue, priority, delay in (("first", 0, 0.0), ("first", 3, 0.0), ("second", 0, 60.0), ("second", 0, 0.0))
+    ]
+    ConnectionPublisher(database, Declared()).publish(rows)
+    database.query("newest")  # what was posted is sent
+    database.close()
+    [told] = [json.loads(heard.payload)["ready"] for heard in tables.connection.notifies(timeout=60, stop_after=1)]
+    stored = tables.rows("select queue_id, min(id) as first from queues_message where state = 0 group by queue_id")
+    first = {str(row["queue_id"]): row["first"] for row in stored}
+    assert told.keys() == first.keys()
+    assert all(told[queue] <= first[queue] for queue in told)
+    assert posted == (["announce"] if apart else [])
+    assert apart or told == first
+    assert list(tables.connection.notifies(timeout=0)) == []
+
+
+def test_without_confirms_messages_that_come_fast_are_stored_many_at_a_time(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    publisher = unconfirmed.UnconfirmedPublisher(conninfo(connect()), 5, Declared(), 60)
+    monkeypatch.setattr("queues.celery.transport.unconfirmed.time.sleep", waited.append)
+    row = MessageRow("orders", b"{}", "{}")
+    for count in (1, unconfirmed.FAST, 2, 1):
+        publisher._rows.extend([row] * count)
+        assert publisher._take() == [row] * count
+    assert waited == [unconfirmed.GATHER, unconfirmed.GATHER, unconfirmed.GATHER_FAST, unconfirmed.GATHER]
 
 
 def test_without_confirms_what_cannot_be_stored_is_told_by_the_log(
