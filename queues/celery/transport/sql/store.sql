@@ -27,7 +27,9 @@ with block as materialized (
     from stored group by queue_id
 ), announced as materialized (
     select pg_notify('fivewire', '{"ready":{' || string_agg('"' || queue_id || '":' || position, ',') || '}}')
-    from (select queue_id, min(position) as position from stored where %(announce)s::bool and state = 0 group by queue_id) as ready
+    from (
+        select queue_id, min(position) as position from stored where %(announce)s::bool and state = 0 group by queue_id
+    ) as ready
     having count(*) > 0
 )
 select first, array(select (id - first)::int from stored), (select count(*) from announced) from block
