@@ -10,7 +10,6 @@ The first frame that names a topic decides in which process of this `runwire` th
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import islice
 from time import monotonic
@@ -60,8 +59,6 @@ MOST_LOOKED = 100
 _pack_header = HEADER.pack
 
 T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
 
 
 class Polled:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import UTC, datetime, timedelta
@@ -34,8 +33,6 @@ from wire.overhop.enqueue import Enqueuer
 from wire.overhop.machine import Action, Conversation, State
 from wire.overhop.service import OverhopService, allows
 from wire.replies import Replies
-
-logger = logging.getLogger(__name__)
 
 BLOCKED, BEHIND = "request", "messages"
 #: Messages and runs of one connection that are handled before the others have a turn.
