@@ -82,17 +82,19 @@ class RecordedTransaction:
         may show at the end. Raises as `append_all`."""
         last = None
         try:
-            head = await self._heads[chain].fetchone()
-            for part in record.parts:
-                if head is None:
-                    raise ChainBroken(chain, "it has no head")
-                parameters = append_parameters(head, part)
-                appending = await self._connection.execute(statement("audit_append"), parameters)
-                self._appended.append((chain, appending))
-                head = head_after(parameters)
-                last = ChainPosition(head[0], head[1] - 1, head[2])
+            if (head := await self._heads[chain].fetchone()) is None:
+                raise ChainBroken(chain, "it has no head")
         except Exception as error:
             raise _of_chain(error, chain, self._connection) from error
+        for part in record.parts:
+            try:
+                parameters = append_parameters(head, part)
+            except Exception as error:
+                raise _of_chain(error, chain, self._connection) from error
+            # An error here may be that of an earlier statement, for another chain: `explained` tells.
+            self._appended.append((chain, await self._connection.execute(statement("audit_append"), parameters)))
+            head = head_after(parameters)
+            last = ChainPosition(head[0], head[1] - 1, head[2])
         return last
 
     def explained(self, error: Exception) -> Exception:

@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE
 from tests.wire.broker import KEY, Blip, Broker, Database
 
 #: A round trip may last so many times the longest of the control's, and so many seconds more.
-FACTOR, FLOOR = 20.0, 1.0
+FACTOR, FLOOR = 20.0, 2.0
 #: Seconds between two trips.
 PAUSE = 0.05
 

@@ -67,11 +67,11 @@ class Acks:
 
     __slots__ = ("keys", "mailbox", "out", "size")
 
-    def __init__(self, mailbox: Mailbox, keys: list[str]) -> None:
+    def __init__(self, mailbox: Mailbox, keys: list[str], out: Sequence[Out | None] = ()) -> None:
         self.mailbox = mailbox
         self.keys = keys
         self.size = sum(map(len, keys))
-        self.out: Sequence[Out | None] = [None] * len(keys)
+        self.out = out or [None] * len(keys)
 
     def begin(self) -> bool:
         """Everything before is durable and delivered: the letters are out no more. Returns whether any was."""
@@ -85,10 +85,8 @@ class Acks:
     @property
     def parts(self) -> list[Acks]:
         """The run in two; nothing of one acknowledgement."""
-        parts = [Acks(self.mailbox, keys) for keys in halves(self.keys)]
-        for part, out in zip(parts, halves(self.out), strict=True):
-            part.out = out
-        return parts
+        columns = zip(halves(self.keys), halves(self.out), strict=True)
+        return [Acks(self.mailbox, keys, out) for keys, out in columns]
 
 
 class Ask:
