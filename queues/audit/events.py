@@ -23,8 +23,10 @@ from queues.sqlfiles import text_array
 #: In place of the hash before the first row: BLAKE3 of nothing.
 GENESIS = blake3(b"").hexdigest()
 
-#: Rows that one statement appends: while the server does it, the hashes of the next ones are computed.
+#: Rows that one statement appends, and the first of several: while the server does it, the hashes of the next ones are
+#: computed, and for those of the first it waits.
 MOST_ROWS = 2048
+FIRST_ROWS = 512
 #: Bytes of an id as UTF-8, so that it fits into an index.
 LONGEST_ID = 2000
 #: Characters of an id that certainly fit.
@@ -97,7 +99,7 @@ class AuditRecord:
     @property
     def parts(self) -> Iterator[AuditRecord]:
         """The events in parts small enough for one statement."""
-        part, room = AuditRecord(), MOST_ROWS
+        part, room = AuditRecord(), FIRST_ROWS
         for kind, ids in self.runs:
             start = 0
             while start < len(ids):

@@ -6,6 +6,7 @@ is known only when it is stored. A second one writes the record and commits.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain, groupby, repeat
@@ -189,10 +190,25 @@ class Exchange:
             "locals": array(mailbox.queue for mailbox in locals),
             "local_connections": array(mailbox.connection for mailbox in locals),
             "lows": array(mailbox.backlog.watermark.value for mailbox in locals),
-            "rooms": array(mailbox.room for mailbox in locals),
-            "byte_rooms": array(mailbox.holder.room_bytes for mailbox in locals),
+            "lasts": array(self._lasts(sizes)),
         }
         return await connection.execute(statement("store_letters"), parameters, binary=True)
+
+    def _lasts(self, sizes: Sequence[int]) -> list[int]:
+        """For each local mailbox the position, from 1, of the last letter up to which it has room for its own."""
+        count, size = len(sizes), sum(sizes)
+        if all(mailbox.room >= count and mailbox.holder.room_bytes >= size for mailbox in self.locals):
+            return [count] * len(self.locals)
+        places = defaultdict[str | None, list[int]](list)
+        for n, name in enumerate(self.recipients):
+            places[name].append(n)
+        lasts = []
+        for mailbox in self.locals:
+            own = sorted(places[mailbox.name] + places[None])
+            before = [*accumulate((sizes[n] for n in own), initial=0)]
+            fitting = min(mailbox.room, bisect_left(before, mailbox.holder.room_bytes))
+            lasts.append(own[fitting] if fitting < len(own) else count)
+        return lasts
 
     def _stored(self, columns: STORED) -> None:
         """Letters are stored, in their order; those that are alike and follow each other are done at once."""

@@ -68,7 +68,7 @@ PARAMETERS: dict[str, Any] = {
     "results": [None, None], "connection": 1, "most": "{10}", "mailboxes": "{1}", "connections": "{1}",
     "peers": "{a}", "careful": True, "senders": "{0,0}", "recipients": "{0,0}", "starts": "{1,2}", "payloads": b"ab",
     "producers": "{1,1}",
-    "broadcasts": True, "locals": "{1}", "local_connections": "{1}", "rooms": "{1}", "byte_rooms": "{1}",
+    "broadcasts": True, "locals": "{1}", "local_connections": "{1}", "lasts": "{1}", "byte_rooms": "{1}",
     "consumers": "{1,1}",
     "keep": 1, "keeps": None, "job": None, "jobs": "{f,f}", "archive": True, "whole": False, "kind": "queue",
     "name": "q", "exact": True, "audited": False, "by": "", "how": 0, "error": "", "skip": "{}", "groups": "{0}",

@@ -427,6 +427,20 @@ async def test_a_peer_whose_socket_is_full_gets_nothing_until_it_has_drained(
     assert await bob.got(2) == ["m1", "m2"]
 
 
+async def test_of_one_run_each_peer_is_given_what_it_has_room_for(make_engine: MakeEngine, key: int) -> None:
+    engine = await make_engine(mailboxes=True, mailbox_window=3)
+    alice, bob, carol = [await Peer(engine, name, key).here() for name in ("alice", "bob", "carol")]
+    carol.room_bytes = 1
+    to = {"b1": "bob", "c1": "carol", "b2": "bob", "all": None, "b3": "bob", "b4": "bob"}
+    alice.post_run(*((id, name, b"body") for id, name in to.items()))
+    assert await bob.got(3) == ["b1", "b2", "all|bob"]
+    assert await carol.got(2) == ["c1", "all|carol"]
+    assert engine.counts.claimed == 1  # carol's second one: all others were leased as they were stored
+    bob.ack("b1", "b2")
+    assert await bob.got(5) == ["b1", "b2", "all|bob", "b3", "b4"]
+    assert len(carol.letters) == 2
+
+
 async def test_letters_of_several_peers_are_fetched_together_each_within_its_room(
     engine: Engine, key: int, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
