@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from peers import gateway
@@ -22,9 +23,11 @@ from peers.codec.frames import (
     Rejection,
     deliver_frames,
     handshake,
+    is_typed,
     parse_frame,
     peers_frame,
     plain_acks,
+    plain_letters,
 )
 from peers.codec.frames import Register as RegisterFrame
 from peers.machine import SERVED, Action, Conversation, Event, State
@@ -114,8 +117,11 @@ class PeerSession:
         if self._conversation.state is State.ESTABLISHED:
             if self._mailbox is not None and (keys := plain_acks(texts)):
                 self._mailbox_service.take_in(Acks(self._mailbox, keys))
-            else:
-                self._serve(map(parse_frame, texts))
+                return
+            for typed, some in groupby(texts, is_typed):
+                run = [*some]
+                if typed or not self._post(run):
+                    self._serve(map(parse_frame, run))
             return
         for text in texts:
             if self._conversation.state is State.AWAITING_REGISTER:
@@ -186,6 +192,19 @@ class PeerSession:
         if sent:
             client.published(sent)
             engine.check_saturation()
+
+    def _post(self, texts: list[bytes]) -> bool:
+        """Take in frames as one run if all of them are letters to peers in the usual form, and allowed."""
+        mailbox, engine, client = self._mailbox, self._engine, self._client
+        ids, recipients = plain_letters(texts)
+        if mailbox is None or engine is None or client is None or not ids:
+            return False
+        if not all(self._way(to) is True for to in set(recipients)):
+            return False
+        self._mailbox_service.take_in(Letters(mailbox, ids, [*recipients], texts))
+        client.published(len(ids))
+        engine.check_saturation()
+        return True
 
     def _take_in(
         self, mailbox: Mailbox, letters: list[tuple[str, str | None, bytes]], acks: list[str], *items: Forward | Ask

@@ -7,6 +7,7 @@ reason to count it under. `peers.codec.lines` has the framing for streams of byt
 
 import re
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -108,8 +109,11 @@ WRONG_KIND: Final = Ignored("kind and recipient disagree")
 TOO_LARGE: Final = Ignored("too large to be delivered")
 NO_KEY: Final = Ignored("deliver without a delivery key")
 
+#: The fields of an envelope on the wire; each may be missing.
+_values_of: Final = itemgetter("id", "to", "kind", "protocol_version", "from", "ts", "source", "hmac")
 _RESERVED: Final = ("queue:", "topic:")
-_ACK_HEAD: Final = b'{"protocol_version":"v1","type":"ack","id":"'
+_TYPED: Final = b'{"protocol_version":"v1","type":'
+_ACK_HEAD: Final = _TYPED + b'"ack","id":"'
 _PLAIN_HEAD: Final = DELIVER_HEAD + b'"'
 _PLAIN_MIDDLE: Final = b'"' + DELIVER_MIDDLE
 #: A line that is an ack as most clients spell it, with a key that needs no escapes.
@@ -187,6 +191,30 @@ def plain_acks(texts: Sequence[bytes]) -> list[str]:
     if not len(keys) == len(texts) == lines.count(b"\n") + 1:
         return []
     return b"\n".join(keys).decode().split("\n")
+
+
+def is_typed(text: bytes) -> bool:
+    """Whether a frame is, in the usual spelling, anything but an envelope."""
+    return text.startswith(_TYPED)
+
+
+def plain_letters(texts: Sequence[bytes]) -> tuple[list[str], list[str]]:
+    """The ids and recipients of frames if all of them are short letters to one peer each that name every field, read at
+    once; else nothing."""
+    nothing: tuple[list[str], list[str]] = [], []
+    try:
+        found = [*map(orjson.loads, texts)]
+        ids, recipients, kinds, versions, *others = zip(*map(_values_of, found), strict=True)
+        all_ids, all_recipients, *_ = map("".join, (ids, recipients, kinds, versions, *others))
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return nothing
+    if (
+        any("type" in fields for fields in found) or set(versions) != {PROTOCOL_VERSION} or "broadcast" in kinds
+        or BROADCAST in recipients or not all(ids) or not all(recipients) or "\0" in all_ids or "\0" in all_recipients
+        or max(map(len, ids)) > _SHORT or max(map(len, recipients)) > _SHORT or max(map(len, texts)) > _SMALL
+    ):  # fmt: skip
+        return nothing
+    return [*ids], [*recipients]
 
 
 def _ack(key: object) -> Frame:

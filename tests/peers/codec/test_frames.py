@@ -21,11 +21,13 @@ from peers.codec.frames import (
     deliver_frame,
     deliver_frames,
     handshake,
+    is_typed,
     parse_frame,
     parse_pushed,
     peers_frame,
     peers_request,
     plain_acks,
+    plain_letters,
     register_frame,
 )
 from queues.canonical import json_string
@@ -284,6 +286,45 @@ def test_an_envelope_is_taken_just_as_long_as_its_deliver_frame_fits_into_one_me
     assert len(deliver_frame(key, largest)) == 2**20
     assert isinstance(parse_frame(largest), Envelope)
     assert parse_frame(largest + b" ") == frames.TOO_LARGE
+
+
+def test_letters_are_read_together_as_each_by_itself() -> None:
+    texts = [
+        dumped(ENVELOPE | {"id": id, "to": to, "kind": kind})
+        for id, to, kind in [("1", "bob", "msg"), ("ü\n", "queue:a", ""), ("x" * 128, "x" * 128, "letter")]
+    ]
+    alone = [frame for frame in map(parse_frame, texts) if isinstance(frame, Envelope)]
+    assert plain_letters(texts) == ([frame.id for frame in alone], [frame.to for frame in alone])
+    assert [len(column) for column in plain_letters(texts)] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *(
+            dumped(ENVELOPE | given)
+            for given in [
+                {"type": "ack"}, {"type": None}, {"id": ""}, {"id": 1}, {"id": "\0"}, {"id": "x" * 129}, {"to": ""},
+                {"to": None}, {"to": "*"}, {"to": "b\0"}, {"to": "x" * 129}, {"kind": "broadcast"}, {"kind": 0},
+                {"from": None}, {"ts": 1}, {"source": {}}, {"hmac": False}, {"protocol_version": "v2"},
+                {"protocol_version": ["v1"]}, {"protocol_version": None}, {"body": "x" * 2**20},
+            ]
+        ),
+        dumped({key: value for key, value in ENVELOPE.items() if key != "hmac"}),
+        dumped(ENVELOPE)[:-1] + b',"more":"\\ud800"}',
+        b"", b"null", b"7", b'"id"', b"[]", b"{", dumped(ENVELOPE) + b"," + dumped(ENVELOPE),
+    ],
+)  # fmt: skip
+def test_letters_that_are_not_all_in_the_usual_form_are_not_read_together(other: bytes) -> None:
+    good = dumped(ENVELOPE)
+    assert plain_letters([good]) == (["1"], ["bob"])
+    assert plain_letters([other]) == plain_letters([good, other, good]) == ([], [])
+
+
+def test_frames_of_a_type_are_known_by_their_usual_beginning() -> None:
+    assert [*map(is_typed, (peers_request(), ack_frame("1"), register_frame("t", "n"), dumped(ENVELOPE)))] == [
+        True, True, True, False,
+    ]  # fmt: skip
 
 
 @given(st.binary(max_size=80) | spelled())
