@@ -12,7 +12,7 @@ class ReplyHolder(Protocol):
     """A connection with replies that wait for a commit."""
 
     def release(self) -> None:
-        """A batch was committed, or acknowledgements were: send what may go."""
+        """A batch was committed, whose messages come to memory next, or acknowledgements were: send what may go."""
 
 
 class Barriers:

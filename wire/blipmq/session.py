@@ -485,9 +485,14 @@ class BlipMQSession:
 
     @contained
     def release(self) -> None:
-        """A batch was committed: it may have held the message that is polled."""
+        """A batch was committed: it may have held the message that is polled, and comes to memory next."""
         if self._waiting is not None and not self._engine.holds(self._replies.batch):
             self._engine.unhold(self)
+            asyncio.get_running_loop().call_soon(self._committed)
+
+    @contained
+    def _committed(self) -> None:
+        if self._waiting is not None and not self._engine.holds(self._replies.batch):
             self._look_again(self._waiting[1].buffer.may_refill_for(self))
 
     @contained

@@ -196,7 +196,7 @@ class PublishWriter:
             self._waits_since = None
         if not self._taken and self.committed < batch - 1:  # its last part was refused
             self._finish()
-        self.on_commit()
+            self.on_commit()
         if refused is None:
             self.waiting_since = None
         await self._patience.after(refused, self.health, STORING)
@@ -226,6 +226,8 @@ class PublishWriter:
             plan.forget_producers()  # they were told that its fate is unknown
         elif len(self._taken) == 1:
             self._finish()
+        self._answer(plan)
+        self.on_commit()  # a confirm does not wait until the messages are in memory
         self._deliver(plan)
 
     def _may_wait(self) -> bool:
@@ -406,8 +408,19 @@ class PublishWriter:
                 write.keep(accepted)
         plan.drop_empty()
 
+    def _answer(self, plan: Plan) -> None:
+        """After the commit: tell producers what became of their messages, before replies are released."""
+        for write, policy in plan.answers:
+            try:
+                write.answer(policy, self.health)
+            except Exception as error:
+                self.health.isolate("answer", error, queue=policy.id, firsts=write.firsts)
+        for group, refusal in plan.rejected:
+            self.counts.rejected += len(group.bodies)
+            self._reject(group, refusal)
+
     def _deliver(self, plan: Plan) -> None:
-        """After the commit: hand on stored and transient messages, in the order of their publishes."""
+        """Then hand on stored and transient messages, in the order of their publishes."""
         plan.end()
         transient = deque(plan.transient)
         for n, write in enumerate(plan.writes):
@@ -417,19 +430,11 @@ class PublishWriter:
                 self._deliver_write(write, plan)
             except Exception as error:  # a leased message in no buffer comes back when this node ends
                 self.health.isolate("delivery", error, queues=write.queues, firsts=write.firsts)
-        for write, policy in plan.answers:
-            try:
-                write.answer(policy, self.health)
-            except Exception as error:
-                self.health.isolate("answer", error, queue=policy.id, firsts=write.firsts)
         for _, queue, bodies in transient:
             self._deliver_transient(queue, bodies)
         self.counts.dropped += plan.unroutable
         if plan.carried:
             self.route_tallies.add(plan.carried)
-        for group, refusal in plan.rejected:
-            self.counts.rejected += len(group.bodies)
-            self._reject(group, refusal)
 
     def _deliver_transient(self, queue: int, bodies: list[bytes]) -> None:
         try:

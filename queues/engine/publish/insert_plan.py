@@ -272,10 +272,13 @@ class Insert:
             self.writes[0].store_packed(*row)
             return
         first, leased, *details = row
+        if isinstance(leased, bool):
+            self.writes[0].store(first, (leased,))
+            return
         if details:
             self.writes[0].store(first, leased, *(ids or () for ids in details))
             return
-        flags = iter([leased] if isinstance(leased, bool) else leased)
+        flags = iter(leased)
         for write, offset in zip(self.writes, self._offsets(), strict=True):
             write.store(first + offset, tuple(islice(flags, write.width)))
 
@@ -439,6 +442,8 @@ class Plan:
 
     def inserts(self) -> list[Insert]:
         """The statements, in order. Plain writes that follow each other share one, as many as it has ids for."""
+        if len(self.writes) == 1:
+            return [Insert(self.writes)]
         inserts, some, rows = list[Insert](), list[Write](), 0
         for write in self.writes:
             if some and (rows + write.rows > ROWS_PER_STATEMENT or not (write.joins and some[-1].joins)):

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from queues.engine import DetailedMessage, Engine, QueueFull
-from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
+from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting, Worker
+from tests.waiting import PATIENCE
 
 
 async def test_a_message_is_in_the_store_before_its_publish_counts_as_committed(
@@ -37,6 +38,31 @@ async def test_a_waiting_consumer_gets_the_message_without_a_claim(make_engine: 
     assert delivery[1] == b"one"
     assert engine.counts.claimed == 0
     assert [row["state"] for row in store.messages(queue)] == [1]
+
+
+async def test_a_confirm_does_not_wait_until_the_message_is_delivered(make_engine: MakeEngine, store: Store) -> None:
+    store.queue("orders")
+    engine = await make_engine()
+    buffer = await engine.queue("orders")
+    waiting = Waiting()
+    buffer.wait(waiting)
+    await store.until(lambda: buffer.wanted(monotonic()), "the look that finds nothing")
+    delivered_at_release: list[bool] = []
+
+    class Confirmed(Producer):
+        batch = 0
+
+        def release(self) -> None:
+            if self.batch and not self.engine.holds(self.batch):
+                delivered_at_release.append(waiting.delivered.done())
+            super().release()
+
+    producer = Confirmed(engine)
+    producer.batch = producer.send("orders", b"one")
+    await producer.wait(producer.batch)
+    async with asyncio.timeout(PATIENCE):
+        assert await waiting.delivered is not None
+    assert delivered_at_release[0] is False
 
 
 async def test_an_acknowledged_message_leaves_an_archive_row_with_its_times(
