@@ -298,18 +298,18 @@ def test_letters_are_read_together_as_each_by_itself() -> None:
     assert [len(column) for column in plain_letters(texts)] == [3, 3]
 
 
+UNUSUAL: list[dict[str, Any]] = [
+    {"type": "ack"}, {"type": None}, {"id": ""}, {"id": 1}, {"id": "\0"}, {"id": "x" * 129}, {"to": ""}, {"to": None},
+    {"to": "*"}, {"to": "b\0"}, {"to": "x" * 129}, {"kind": "broadcast"}, {"kind": 0}, {"from": None}, {"ts": 1},
+    {"source": {}}, {"hmac": False}, {"protocol_version": "v2"}, {"protocol_version": ["v1"]},
+    {"protocol_version": None}, {"body": "x" * 2**20},
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "other",
     [
-        *(
-            dumped(ENVELOPE | given)
-            for given in [
-                {"type": "ack"}, {"type": None}, {"id": ""}, {"id": 1}, {"id": "\0"}, {"id": "x" * 129}, {"to": ""},
-                {"to": None}, {"to": "*"}, {"to": "b\0"}, {"to": "x" * 129}, {"kind": "broadcast"}, {"kind": 0},
-                {"from": None}, {"ts": 1}, {"source": {}}, {"hmac": False}, {"protocol_version": "v2"},
-                {"protocol_version": ["v1"]}, {"protocol_version": None}, {"body": "x" * 2**20},
-            ]
-        ),
+        *(dumped(ENVELOPE | given) for given in UNUSUAL),
         dumped({key: value for key, value in ENVELOPE.items() if key != "hmac"}),
         dumped(ENVELOPE)[:-1] + b',"more":"\\ud800"}',
         b"", b"null", b"7", b'"id"', b"[]", b"{", dumped(ENVELOPE) + b"," + dumped(ENVELOPE),
