@@ -14,7 +14,7 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.RunSQL(
-            (SQL / "0044_audit_spans_sooner.sql").read_text(),
-            (SQL / "0044_audit_spans_sooner_reverse.sql").read_text(),
+            (SQL / "0045_audit_spans_sooner.sql").read_text(),
+            (SQL / "0045_audit_spans_sooner_reverse.sql").read_text(),
         ),
     ]
