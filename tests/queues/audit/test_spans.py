@@ -57,6 +57,21 @@ def test_a_span_is_parsed() -> None:
     assert (parse_span("12"), parse_span("12-14"), parse_span("14-12")) == (range(12, 13), range(12, 15), range(14, 13))
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("record", "ends"),
+    [
+        ("12-14", (12, 14)), (f"{'9' * 18}-{'9' * 18}", (int("9" * 18), int("9" * 18))), ("12", (None, None)),
+        ("1-2-3", (None, None)), ("-1-2", (None, None)), ("1--2", (None, None)), (f"1-{'9' * 19}", (None, None)),
+        ("01234567-0123-7123-8123-012345678901", (None, None)), ("1-2\n", (None, None)), ("a-1", (None, None)),
+    ],
+)  # fmt: skip
+def test_the_store_tells_rows_of_several_messages_by_their_ids(record: str, ends: tuple[int | None, ...]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("select queues_audit_first(%s), queues_audit_last(%s)", [record, record])
+        assert cursor.fetchone() == ends
+
+
 def record(*events: tuple[str, str]) -> None:
     append(CHAIN, [AuditEvent(event, id, "shop", "orders") for event, id in events])
 
