@@ -18,5 +18,6 @@ def command(*arguments: str) -> list[str]:
 
 
 def manage(*arguments: str) -> Process:
-    """Start a command."""
-    return Process(*command(*arguments), environment=ENVIRONMENT)
+    """Start a command, without warnings."""
+    environment = {"DATABASE_URL": ENVIRONMENT["DATABASE_URL"]}
+    return Process(sys.executable, "-W", "ignore", "manage.py", *arguments, environment=environment)
