@@ -26,8 +26,9 @@
     select first from (select first, count, size, sum(count) over (order by first) as reached from waiting) as segment
     where reached <= (select count from allowed) or (reached = count and size <= %(most_packed)s)
 ), locked as materialized (
+    -- `+ 0`: else the index of ready segments could be read, of all queues, as PostgreSQL 15 does.
     select first, count from queues_segment
-    where slot = 0 and first = any(array(select first from fitting)) and node_id is null
+    where slot = 0 and first = any(array(select first from fitting)) and node_id + 0 is null
     order by first for update skip locked
 ), free as materialized (
     -- What comes behind a segment that another transaction has locked is left: that one may be unpacked, and its
