@@ -16,7 +16,7 @@ begin
     ) then
         return false;
     end if;
-    perform set_config('lock_timeout', least(100, ceil(queues_deadlock_timeout() / 10))::text, true);
+    perform queues_wait_at_most(0.1);
     execute format('lock table %s in share mode', array_to_string(tables, ', '));
     return true;
 exception when lock_not_available or deadlock_detected then
@@ -29,6 +29,13 @@ language sql stable as $$
     select (extract(epoch from current_setting('deadlock_timeout')::interval) * 1000)::double precision
 $$;
 
+create function queues_wait_at_most(share double precision) returns void
+language plpgsql as $$
+-- Wait for a lock for at most this share of that time, or of a second, from now on in this transaction.
+begin
+    perform set_config('lock_timeout', ceil(least(1000, queues_deadlock_timeout()) * share)::text, true);
+end $$;
+
 drop function queues_truncate(text[]);
 create function queues_truncate(tables text[], since timestamptz) returns boolean
 language plpgsql as $$
@@ -39,6 +46,7 @@ begin
     if extract(epoch from clock_timestamp() - since) * 1000 > queues_deadlock_timeout() / 2 then
         execute format('lock table %s in access exclusive mode nowait', array_to_string(tables, ', '));
     end if;
+    perform queues_wait_at_most(0.1);
     execute format('truncate %s', array_to_string(tables, ', '));
     return true;
 exception when lock_not_available or deadlock_detected then
@@ -86,6 +94,7 @@ language plpgsql set enable_seqscan = on as $$
 declare
     tables constant text[] := array[format('queues_queuetally_%s', turn)];
     since constant timestamptz := clock_timestamp();
+    queues bigint[];
 begin
     if pg_relation_size(tables[1]::regclass) = 0 then
         return true;
@@ -93,15 +102,19 @@ begin
     if not queues_lock_slot(tables) then
         return false;
     end if;
-    with summed as materialized (
-        select queue_id, sum(t.ready) as ready, sum(t.leased) as leased, sum(t.delayed) as delayed, sum(t.dead) as dead,
-            sum(published) as published, sum(settled) as settled, sum(completed) as completed
-        from queues_queuetally t join queues_queue q on q.id = queue_id where slot = turn group by queue_id
-    ), free as ( -- who deletes a queue has its count locked, and waits for the tallies
-        select from queues_queuecount where queue_id = any(array(select queue_id from summed)) for update nowait
-    )
+    -- What deletes a queue has its count locked, and waits for the tallies. A publish to a queue with a maximum length
+    -- has it locked, too, and is about to commit.
+    queues := array(select distinct queue_id from queues_queuetally where slot = turn);
+    if extract(epoch from clock_timestamp() - since) * 1000 > queues_deadlock_timeout() / 2 then
+        return false;
+    end if;
+    perform queues_wait_at_most(0.02);
+    perform from queues_queuecount where queue_id = any(queues) order by queue_id for update;
     insert into queues_queuecount as c (queue_id, ready, leased, delayed, dead, published, settled, completed)
-    select * from summed where (select count(*) from free) is not null order by queue_id
+    select queue_id, sum(t.ready), sum(t.leased), sum(t.delayed), sum(t.dead), sum(published), sum(settled),
+        sum(completed)
+    from queues_queuetally t join queues_queue q on q.id = queue_id where slot = turn
+    group by queue_id order by queue_id
     on conflict (queue_id) do update set ready = c.ready + excluded.ready, leased = c.leased + excluded.leased,
         delayed = c.delayed + excluded.delayed, dead = c.dead + excluded.dead,
         published = c.published + excluded.published, settled = c.settled + excluded.settled,

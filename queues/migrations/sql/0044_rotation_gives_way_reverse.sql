@@ -1,4 +1,5 @@
 drop function queues_truncate(text[], timestamptz);
+drop function queues_wait_at_most(double precision);
 drop function queues_deadlock_timeout();
 
 create or replace function queues_lock_slot(tables text[]) returns boolean
