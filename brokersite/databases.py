@@ -11,8 +11,9 @@ from queues.database import DJANGO_SESSION, SOCKET_DIRECTORY, defaults_for_hosts
 
 ENGINE = "django.db.backends.postgresql"
 
-#: The last word on how Django's sessions are set.
-SESSION = " ".join(f"-c {name}={value}" for name, value in DJANGO_SESSION.items())
+#: The last word on how Django's sessions are set. The admin's statements take milliseconds, but PostgreSQL expects
+#: those on views and partitions to take longer: to compile them costs up to a second each.
+SESSION = " ".join(f"-c {name}={value}" for name, value in (DJANGO_SESSION | {"jit": "off"}).items())
 
 
 def database_settings(url: str) -> dict[str, Any]:

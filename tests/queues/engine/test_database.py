@@ -105,6 +105,12 @@ def test_a_publish_of_djangos_is_durable_though_the_role_is_read_only_and_commit
         assert Message.objects.get().payload == b"1"
 
 
+def test_a_page_of_the_admin_does_not_wait_for_the_compiler_of_a_server_that_has_one(store: Store) -> None:
+    with role_with(store, {"jit": "on"}), django_connection.cursor() as cursor:
+        cursor.execute("show jit")
+        assert cursor.fetchone() == ("off",)
+
+
 def test_a_session_that_lost_its_settings_on_the_way_is_an_error_of_check(transactional_db: None) -> None:
     with django_connection.cursor() as cursor:
         cursor.execute("set default_transaction_read_only = on")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tests.queues.engine.conftest import Store
 
 #: A message that comes back from a consumer has another id, or an attempt more: its node did not hold it back.
@@ -40,16 +43,16 @@ REMOVE = (
 )
 
 
-def note_leases(store: Store) -> None:
-    """Begin to note them."""
+@contextmanager
+def noted_leases(store: Store) -> Iterator[None]:
+    """Note them for as long as the context lasts."""
     for sql in INSTALL:
         store.connection.execute(sql.encode())
-
-
-def end_notes(store: Store) -> None:
-    """Note no more."""
-    for sql in REMOVE:
-        store.connection.execute(sql.encode())
+    try:
+        yield
+    finally:
+        for sql in REMOVE:
+            store.connection.execute(sql.encode())
 
 
 def noted(store: Store, queue: int) -> list[tuple[str, int]]:

@@ -18,7 +18,7 @@ from tests.queues.engine.conftest import Store
 from tests.queues.model.broker import Brokers
 from tests.queues.model.consumers import Consumer, Poller, Receiver, Worker
 from tests.queues.model.consuming import PARTS
-from tests.queues.model.leases import end_notes, note_leases
+from tests.queues.model.leases import noted_leases
 from tests.queues.model.machine import BrokerMachine
 from tests.queues.model.publishing import KEY
 from tests.queues.model.reference import READY
@@ -34,11 +34,10 @@ EXAMPLE = 25
 def brokers(store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
     monkeypatch.setattr(segments, "LINGER", segments.LINGER)
     create_key("dev", KEY)
-    note_leases(store)
-    brokers = BrokerMachine.brokers = Brokers(store, "fivewire://" + database_url.partition("://")[2])
-    yield brokers
-    brokers.stop()
-    end_notes(store)
+    with noted_leases(store):
+        brokers = BrokerMachine.brokers = Brokers(store, "fivewire://" + database_url.partition("://")[2])
+        yield brokers
+        brokers.stop()
 
 
 class Steps(BrokerMachine):
